@@ -1,0 +1,52 @@
+# Language level, warnings and flags shared by every target of the project.
+set(CMAKE_CXX_STANDARD 23)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(SORTIE_CCACHE ccache)
+if(SORTIE_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER "${SORTIE_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SORTIE_CCACHE}")
+endif()
+find_program(SORTIE_MOLD mold)
+if(SORTIE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(sortie_flags INTERFACE)
+target_include_directories(sortie_flags INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(sortie_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+                                              -Wunused-result -fno-math-errno)
+if(SORTIE_WERROR)
+  target_compile_options(sortie_flags INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 reports these inside libstdc++ and Asio headers for correct code.
+  target_compile_options(sortie_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-dangling-pointer
+                                                -Wno-array-bounds -Wno-stringop-overflow)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # clang 16 needs this to accept libstdc++ 12's std::expected.
+  target_compile_options(sortie_flags INTERFACE -Wno-builtin-macro-redefined)
+  target_compile_definitions(sortie_flags INTERFACE __cpp_concepts=202002L)
+endif()
+if(SORTIE_SANITIZE STREQUAL "address")
+  target_compile_options(sortie_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
+  target_link_options(sortie_flags INTERFACE -fsanitize=address,undefined)
+elseif(SORTIE_SANITIZE STREQUAL "thread")
+  target_compile_options(sortie_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(sortie_flags INTERFACE -fsanitize=thread)
+elseif(SORTIE_SANITIZE)
+  message(FATAL_ERROR "SORTIE_SANITIZE must be address, thread or empty, not '${SORTIE_SANITIZE}'")
+endif()
+
+# sortie_library(NAME SOURCES... ) - a static library with the project's flags.
+function(sortie_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_link_libraries(${name} PUBLIC sortie_flags)
+endfunction()

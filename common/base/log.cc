@@ -1,0 +1,40 @@
+#include "common/base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace sortie::log {
+namespace {
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::debug: return spdlog::level::debug;
+    case Level::info: return spdlog::level::info;
+    case Level::warning: return spdlog::level::warn;
+    case Level::error: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+spdlog::logger& logger() {
+  // Single-threaded sink on purpose would race with worker threads of the trainer, hence _mt.
+  static spdlog::logger instance("sortie", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  return instance;
+}
+
+}  // namespace
+
+void init(std::string_view program, Level level) {
+  logger().set_pattern(fmt::format("{}: %l: %v", program));
+  logger().set_level(to_spdlog(level));
+}
+
+bool enabled(Level level) {
+  return logger().should_log(to_spdlog(level));
+}
+
+void write(Level level, std::string_view text) {
+  logger().log(to_spdlog(level), text);
+}
+
+}  // namespace sortie::log
