@@ -26,14 +26,16 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
       return std::unexpected(os_error(errno, path.string()));
     }
     if (content.size() + static_cast<std::size_t>(count) > max_bytes)
-      return fail(ErrorCode::io, fmt::format("{}: larger than the limit of {} bytes", path.string(), max_bytes));
+      return fail(ErrorCode::io,
+                  fmt::format("{}: larger than the limit of {} bytes", path.string(), max_bytes));
     content.append(buffer, static_cast<std::size_t>(count));
   }
 }
 
 Result<> sync_path(const std::filesystem::path& path) {
   Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file || ::fsync(file.get()) != 0) return std::unexpected(os_error(errno, "fsync " + path.string()));
+  if (!file || ::fsync(file.get()) != 0)
+    return std::unexpected(os_error(errno, "fsync " + path.string()));
   return {};
 }
 

@@ -11,9 +11,8 @@ namespace sortie {
                                const std::string& message);
 }
 
-#define SORTIE_CHECK(condition, ...)                                                       \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
-      ::sortie::check_failed(__FILE__, __LINE__, #condition,                               \
-                             ::fmt::format("" __VA_ARGS__));                               \
+#define SORTIE_CHECK(condition, ...)                                                         \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
+      ::sortie::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -18,23 +18,31 @@ ProcessStatus ProcessStatus::from_wait_status(int wait_status) {
 
 int ProcessStatus::shell_code() const {
   switch (kind) {
-    case Kind::exited: return code;
-    case Kind::signaled: return 128 + code;
+    case Kind::exited:
+      return code;
+    case Kind::signaled:
+      return 128 + code;
     case Kind::not_started:
     case Kind::running:
-    case Kind::lost: return 1;
+    case Kind::lost:
+      return 1;
   }
   return 1;
 }
 
 std::string ProcessStatus::to_string() const {
   switch (kind) {
-    case Kind::not_started: return "not started";
-    case Kind::running: return "running";
-    case Kind::exited: return fmt::format("exit code {}", code);
+    case Kind::not_started:
+      return "not started";
+    case Kind::running:
+      return "running";
+    case Kind::exited:
+      return fmt::format("exit code {}", code);
     case Kind::signaled:
-      return fmt::format("signal {} ({}{})", code, signal_name(code), core_dumped ? ", core dumped" : "");
-    case Kind::lost: return "lost";
+      return fmt::format("signal {} ({}{})", code, signal_name(code),
+                         core_dumped ? ", core dumped" : "");
+    case Kind::lost:
+      return "lost";
   }
   return "lost";
 }

@@ -1,4 +1,5 @@
-// ProcessStatus: how a process ended, as a value. The raw wait status never leaves this file's users.
+// ProcessStatus: how a process ended, as a value. The raw wait status never leaves this file's
+// users.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@ namespace sortie {
 struct ProcessStatus {
   enum class Kind { not_started, running, exited, signaled, lost };
   Kind kind = Kind::not_started;
-  int code = 0;            // exit code when exited, signal number when signaled
+  int code = 0;  // exit code when exited, signal number when signaled
   bool core_dumped = false;
 
   /// From the status that waitpid filled in.

@@ -11,28 +11,28 @@ namespace sortie {
 
 /// Closed set of failure classes; base/exit_code.h maps each to the process exit code.
 enum class ErrorCode {
-  usage,         // bad command line
-  config,        // bad config file, key, value or combination
-  not_found,     // a file or name that should exist does not
-  io,            // the OS refused a read, write, rename, sync ...
-  resolve,       // host name does not resolve
-  connect,       // TCP connection refused, unreachable or timed out
-  handshake,     // no or broken SSH protocol on the other side
-  host_key,      // host key unknown or changed
-  auth,          // every authentication method was refused
-  channel,       // the SSH channel or remote command could not be started
-  runner,        // the runner could not be installed, started, or broke protocol
-  protocol,      // a peer sent bytes outside the grammar
-  timeout,       // a deadline passed
-  lost,          // a peer that had answered went away
-  spawn,         // a rank could not be started
-  rank_failed,   // a rank exited non-zero or by signal
-  unsupported,   // this build or this machine can not do that
-  data,          // token files, tokenizer or other training data are wrong
-  checkpoint,    // no usable checkpoint, or a broken one
-  diverged,      // training can not go on (non-finite for too long)
-  interrupted,   // Ctrl-C or TERM
-  internal,      // an exception of a third-party library that has no better class
+  usage,        // bad command line
+  config,       // bad config file, key, value or combination
+  not_found,    // a file or name that should exist does not
+  io,           // the OS refused a read, write, rename, sync ...
+  resolve,      // host name does not resolve
+  connect,      // TCP connection refused, unreachable or timed out
+  handshake,    // no or broken SSH protocol on the other side
+  host_key,     // host key unknown or changed
+  auth,         // every authentication method was refused
+  channel,      // the SSH channel or remote command could not be started
+  runner,       // the runner could not be installed, started, or broke protocol
+  protocol,     // a peer sent bytes outside the grammar
+  timeout,      // a deadline passed
+  lost,         // a peer that had answered went away
+  spawn,        // a rank could not be started
+  rank_failed,  // a rank exited non-zero or by signal
+  unsupported,  // this build or this machine can not do that
+  data,         // token files, tokenizer or other training data are wrong
+  checkpoint,   // no usable checkpoint, or a broken one
+  diverged,     // training can not go on (non-finite for too long)
+  interrupted,  // Ctrl-C or TERM
+  internal,     // an exception of a third-party library that has no better class
 };
 
 /// Stable lower-case name, as it appears in events.jsonl ("host_key", "rank_failed" ...).
@@ -63,15 +63,15 @@ Error with_context(Error error, std::string_view where);
 #define SORTIE_CONCAT(a, b) SORTIE_CONCAT_INNER(a, b)
 
 /// Returns the Error of `expr` from the enclosing function; for Results whose value is not needed.
-#define SORTIE_TRY(expr)                                                          \
-  do {                                                                            \
-    if (auto sortie_try_result = (expr); !sortie_try_result)                      \
-      return std::unexpected(std::move(sortie_try_result).error());               \
+#define SORTIE_TRY(expr)                                            \
+  do {                                                              \
+    if (auto sortie_try_result = (expr); !sortie_try_result)        \
+      return std::unexpected(std::move(sortie_try_result).error()); \
   } while (false)
 
 /// Declares `lhs` from the value of `expr`, or returns its Error. Not for coroutines (co_return).
-#define SORTIE_ASSIGN_OR_RETURN(lhs, expr)                                            \
-  auto SORTIE_CONCAT(sortie_result_, __LINE__) = (expr);                              \
-  if (!SORTIE_CONCAT(sortie_result_, __LINE__))                                       \
+#define SORTIE_ASSIGN_OR_RETURN(lhs, expr)                                              \
+  auto SORTIE_CONCAT(sortie_result_, __LINE__) = (expr);                                \
+  if (!SORTIE_CONCAT(sortie_result_, __LINE__))                                         \
     return std::unexpected(std::move(SORTIE_CONCAT(sortie_result_, __LINE__)).error()); \
   lhs = std::move(SORTIE_CONCAT(sortie_result_, __LINE__)).value()

@@ -14,11 +14,13 @@ using namespace sortie;
 TEST_CASE("a wait status of a signal is told apart from an exit code of the same number") {
   CHECK(ProcessStatus::from_wait_status(11) ==
         ProcessStatus{ProcessStatus::Kind::signaled, SIGSEGV, false});
-  CHECK(ProcessStatus::from_wait_status(11 << 8) == ProcessStatus{ProcessStatus::Kind::exited, 11, false});
+  CHECK(ProcessStatus::from_wait_status(11 << 8) ==
+        ProcessStatus{ProcessStatus::Kind::exited, 11, false});
   CHECK(ProcessStatus::from_wait_status(9).shell_code() == 137);
   CHECK(ProcessStatus::from_wait_status(3 << 8).shell_code() == 3);
   CHECK(ProcessStatus::from_wait_status(9).to_string() == "signal 9 (SIGKILL)");
-  CHECK(ProcessStatus::from_wait_status(11 | 0x80).to_string() == "signal 11 (SIGSEGV, core dumped)");
+  CHECK(ProcessStatus::from_wait_status(11 | 0x80).to_string() ==
+        "signal 11 (SIGSEGV, core dumped)");
 }
 
 TEST_CASE("an error keeps its code when context is added") {

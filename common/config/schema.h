@@ -1,0 +1,148 @@
+// The typed config of a job: plain structs with defaults, one per TOML section. The field table
+// (fields.h) is the only other place that lists the keys; validate.h holds the cross-field rules.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sortie::config {
+
+using Milliseconds = std::chrono::milliseconds;
+
+/// [runner.ssh]: how hosts are reached. Empty strings mean "as ~/.ssh/config says".
+struct SshConfig {
+  std::string user;
+  std::int64_t port = 0;  // 0 = as ~/.ssh/config says, else 22
+  std::string identity_file;
+  std::string config_file;       // default ~/.ssh/config
+  std::string known_hosts_file;  // default: UserKnownHostsFile, else ~/.ssh/known_hosts
+  bool accept_new = false;       // trust and record an unknown host key (a changed one: never)
+  Milliseconds resolve_timeout{5000};
+  Milliseconds connect_timeout{10000};
+  Milliseconds handshake_timeout{10000};
+  Milliseconds auth_timeout{10000};
+  std::int64_t fanout = 64;  // hosts being connected at the same time
+};
+
+/// [runner]: where and how ranks start.
+struct RunnerConfig {
+  std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
+  std::string hosts_file;            // one such line each, '#' comments; excludes hosts
+  std::int64_t default_slots = 1;    // slots of a host line that names none
+  std::vector<std::string> program;  // argv of a rank; empty = the sortie-train beside sortie
+  std::string work_dir;     // empty = the launcher's; where a host lacks that: the home folder
+  std::string master_addr;  // empty = first host's address as the other hosts reach it
+  std::int64_t master_port = 29500;
+  std::map<std::string, std::string> env;  // set for every rank
+  std::vector<std::string> env_passthrough = {"NCCL_*", "UCX_*", "OMPI_MCA_*"};  // name patterns
+  std::string mpi = "auto";             // auto | on | off: serve PMIx to the ranks
+  Milliseconds grace{10000};            // between TERM and KILL
+  Milliseconds startup_timeout{60000};  // from connected to every rank started, per host
+  Milliseconds heartbeat_interval{2000};
+  Milliseconds heartbeat_timeout{10000};
+  SshConfig ssh;
+};
+
+/// [logger]
+struct LoggerConfig {
+  std::string log_level = "info";  // debug | info | warning | error
+  std::string log_dir;  // state folder; empty = $XDG_STATE_HOME/sortie or ~/.local/state/sortie
+  std::int64_t log_interval = 1;  // steps between step lines and metrics
+  bool tensorboard = true;        // write TensorBoard events into the run folder
+};
+
+/// [topology]
+struct TopologyConfig {
+  std::int64_t data_parallel_size = 0;                     // 0 = world size (checked when set)
+  std::int64_t micro_batch_size = 1;                       // sequences per rank and forward pass
+  std::int64_t gradient_accumulation_steps = 0;            // two of these three decide; 0 = derived
+  std::int64_t global_batch_size = 0;                      // sequences per step over all ranks
+  std::string activation_checkpointing_type = "disabled";  // disabled | every_layer
+};
+
+/// [optimizer]: AdamW with decoupled decay on matrices only.
+struct OptimizerConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double gradient_clipping = 1.0;                // global L2 norm; 0 = off
+  std::int64_t allreduce_bucket_size = 8000000;  // f32 elements per bucket
+};
+
+/// [learning_rate_scheduler]
+struct LearningRateSchedulerConfig {
+  double learning_rate = 3e-4;
+  double learning_rate_minimum = 0.0;
+  std::string learning_rate_decay_style = "cosine";  // constant | linear | cosine
+  std::int64_t learning_rate_decay_iters = 0;  // 0 = trainer.train_iterations; includes warm-up
+  std::int64_t learning_rate_warmup_steps = 0;
+};
+
+/// [trainer]
+struct TrainerConfig {
+  std::int64_t train_iterations = 1000;
+  Milliseconds train_duration{0};  // stop after this much training time, 0 = no limit
+  std::int64_t seed = 42;
+  std::int64_t threads =
+      0;  // compute threads per rank; 0 = OMP_NUM_THREADS (the rank's share of its host)
+  std::string save_dir;            // empty = no checkpoints
+  std::int64_t save_interval = 0;  // steps; 0 = only at the end
+  std::int64_t keep_last = 3;      // committed checkpoints kept; 0 = all
+  std::string load_dir;            // start from here; empty = newest in save_dir when there is one
+  std::int64_t eval_interval = 0;  // steps; 0 = never
+  std::int64_t eval_iterations = 8;         // validation micro-batches per rank
+  std::int64_t max_consecutive_skips = 10;  // non-finite steps in a row before giving up
+};
+
+/// [profiler]: section times of some steps as a Chrome trace.
+struct ProfilerConfig {
+  std::int64_t profile_steps = 0;  // 0 = off
+  std::int64_t profile_start_at_step = 10;
+  std::string profiler_output;  // empty = <run folder>/profile-rank-N.json on rank N's host
+};
+
+/// [model]
+struct ModelConfig {
+  std::string architecture = "llama";  // llama | gpt-neo-x
+  std::int64_t vocab_size = 256;
+  std::int64_t hidden_size = 256;
+  std::int64_t num_layers = 4;
+  std::int64_t num_attention_heads = 4;
+  std::int64_t attention_num_kv_heads = 0;  // 0 = num_attention_heads
+  std::int64_t head_dim = 0;                // 0 = hidden_size / num_attention_heads
+  std::int64_t ffn_hidden_size = 0;  // 0 = llama: 8/3 hidden rounded up to 64; gpt-neo-x: 4 hidden
+  std::int64_t sequence_length = 256;
+  bool weight_tying = true;
+  double rotary_embedding_base = 10000.0;
+  double rotary_percentage = 1.0;  // share of head_dim that RoPE turns
+  double norm_epsilon = 1e-5;
+  bool parallel_residual = true;  // gpt-neo-x only
+  double init_std = 0.02;
+  std::string precision = "auto";  // auto | bf16 | f32
+};
+
+/// [data]
+struct DataConfig {
+  std::vector<std::string> data_prefixes;  // PREFIX of PREFIX.bin and PREFIX.idx
+  std::vector<std::string> validation_data_prefixes;
+  std::string tokenizer = "byte";  // byte | sentencepiece:FILE (for samples and checks)
+};
+
+struct JobConfig {
+  RunnerConfig runner;
+  LoggerConfig logger;
+  TopologyConfig topology;
+  OptimizerConfig optimizer;
+  LearningRateSchedulerConfig learning_rate_scheduler;
+  TrainerConfig trainer;
+  ProfilerConfig profiler;
+  ModelConfig model;
+  DataConfig data;
+};
+
+}  // namespace sortie::config

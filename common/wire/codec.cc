@@ -1,0 +1,245 @@
+#include "common/wire/codec.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <limits>
+#include <protozero/pbf_reader.hpp>
+#include <protozero/pbf_writer.hpp>
+#include <tuple>
+
+namespace sortie::wire {
+namespace {
+
+/// Members of each message in declaration order; position + 1 is the protobuf field number.
+template <class M>
+auto members(M& m) {
+  using T = std::remove_const_t<M>;
+  if constexpr (std::is_same_v<T, Hello>) return std::tie(m.protocol_version, m.build);
+  if constexpr (std::is_same_v<T, RankSpec>) return std::tie(m.rank, m.local_rank, m.slot, m.env);
+  if constexpr (std::is_same_v<T, JobSpec>)
+    return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
+                    m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
+  if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
+                std::is_same_v<T, Finished>)
+    return std::tuple<>();
+  if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
+  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence);
+  if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
+  if constexpr (std::is_same_v<T, JobReady>)
+    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix);
+  if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
+  if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
+  if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
+  if constexpr (std::is_same_v<T, RankExited>)
+    return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
+                    m.time_unix_ms, m.leftovers_killed);
+  if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
+  if constexpr (std::is_same_v<T, PmixSetup>)
+    return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,
+                    m.tmp_dir);
+  if constexpr (std::is_same_v<T, PmixReady>) return std::tie(m.version, m.env);
+  if constexpr (std::is_same_v<T, PmixFence>) return std::tie(m.key, m.node_count, m.data);
+  if constexpr (std::is_same_v<T, PmixFenceDone>) return std::tie(m.key, m.status, m.data);
+  if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
+  if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
+  if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+}
+
+using Writer = protozero::pbf_writer;
+using Reader = protozero::pbf_reader;
+using Tag = protozero::pbf_tag_type;
+
+void put(Writer& w, Tag tag, std::uint8_t v) {
+  w.add_uint32(tag, v);
+}
+void put(Writer& w, Tag tag, std::uint32_t v) {
+  w.add_uint32(tag, v);
+}
+void put(Writer& w, Tag tag, std::uint64_t v) {
+  w.add_uint64(tag, v);
+}
+void put(Writer& w, Tag tag, std::int32_t v) {
+  w.add_sint32(tag, v);
+}
+void put(Writer& w, Tag tag, Stream v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, const std::string& v) {
+  w.add_bytes(tag, v);
+}
+void put(Writer& w, Tag tag, const std::vector<std::string>& v) {
+  for (const std::string& item : v) w.add_bytes(tag, item);
+}
+void put(Writer& w, Tag tag, const std::vector<std::uint32_t>& v) {
+  for (std::uint32_t item : v) w.add_uint32(tag, item);
+}
+void put(Writer& w, Tag tag, const std::vector<std::pair<std::string, std::string>>& v) {
+  for (const auto& [name, value] : v) {
+    Writer pair(w, tag);
+    pair.add_bytes(1, name);
+    pair.add_bytes(2, value);
+  }
+}
+template <class M>
+void put_members(Writer& w, const M& message);
+void put(Writer& w, Tag tag, const std::vector<RankSpec>& v) {
+  for (const RankSpec& item : v) {
+    Writer nested(w, tag);
+    put_members(nested, item);
+  }
+}
+template <class M>
+void put_members(Writer& w, const M& message) {
+  Tag tag = 0;
+  std::apply([&](const auto&... member) { (put(w, ++tag, member), ...); }, members(message));
+}
+
+// A getter throws protozero::exception (or out_of_range_error) on anything outside the grammar;
+// decode() catches.
+struct out_of_range_error : protozero::exception {
+  const char* what() const noexcept override { return "value out of range"; }
+};
+
+void get(Reader& r, std::uint8_t& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide > 255) throw out_of_range_error{};
+  v = static_cast<std::uint8_t>(wide);
+}
+void get(Reader& r, std::uint32_t& v) {
+  v = r.get_uint32();
+}
+void get(Reader& r, std::uint64_t& v) {
+  v = r.get_uint64();
+}
+void get(Reader& r, std::int32_t& v) {
+  v = r.get_sint32();
+}
+void get(Reader& r, Stream& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide != 1 && wide != 2) throw out_of_range_error{};
+  v = static_cast<Stream>(wide);
+}
+void get(Reader& r, std::string& v) {
+  v = r.get_bytes();
+}
+void get(Reader& r, std::vector<std::string>& v) {
+  v.push_back(r.get_bytes());
+}
+void get(Reader& r, std::vector<std::uint32_t>& v) {
+  v.push_back(r.get_uint32());
+}
+void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
+  Reader pair = r.get_message();
+  auto& entry = v.emplace_back();
+  while (pair.next()) {
+    if (pair.tag() == 1)
+      entry.first = pair.get_bytes();
+    else if (pair.tag() == 2)
+      entry.second = pair.get_bytes();
+    else
+      pair.skip();
+  }
+}
+template <class M>
+void get_members(Reader& r, M& message);
+void get(Reader& r, std::vector<RankSpec>& v) {
+  Reader nested = r.get_message();
+  get_members(nested, v.emplace_back());
+}
+
+/// The wire type that `put` uses for a member; another one is an error, not an assertion of the
+/// reader.
+template <class T>
+constexpr protozero::pbf_wire_type wire_type_of() {
+  if constexpr (std::is_integral_v<T> || std::is_enum_v<T> ||
+                std::is_same_v<T, std::vector<std::uint32_t>>)
+    return protozero::pbf_wire_type::varint;
+  else
+    return protozero::pbf_wire_type::length_delimited;
+}
+struct wire_type_error : protozero::exception {
+  const char* what() const noexcept override { return "field has the wrong wire type"; }
+};
+
+template <class M>
+void get_members(Reader& r, M& message) {
+  auto all = members(message);
+  while (r.next()) {
+    bool known = false;
+    Tag tag = 0;
+    std::apply(
+        [&](auto&... member) {
+          [[maybe_unused]] auto read = [&](auto& target) {
+            if (r.tag() != ++tag) return;
+            if (r.wire_type() != wire_type_of<std::remove_reference_t<decltype(target)>>())
+              throw wire_type_error{};
+            get(r, target);
+            known = true;
+          };
+          // The cursor moves on once a member took the field: `tag` keeps counting, no other
+          // matches.
+          ((known ? void() : read(member)), ...);
+        },
+        all);
+    if (!known) r.skip();
+  }
+}
+
+template <std::size_t... I>
+Result<Message> decode_by_type(const Frame& frame, std::index_sequence<I...>) {
+  Message message;
+  const std::size_t index = static_cast<std::size_t>(frame.type) - 1;
+  Reader reader(frame.payload);
+  ((index == I ? get_members(reader, message.emplace<I>()) : void()), ...);
+  return message;
+}
+
+constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"Hello",
+                                                                               "JobSpec",
+                                                                               "Start",
+                                                                               "Stop",
+                                                                               "Heartbeat",
+                                                                               "OutputCredit",
+                                                                               "Goodbye",
+                                                                               "JobReady",
+                                                                               "RankStarted",
+                                                                               "Output",
+                                                                               "RankEvent",
+                                                                               "RankExited",
+                                                                               "Finished",
+                                                                               "RunnerError",
+                                                                               "PmixSetup",
+                                                                               "PmixReady",
+                                                                               "PmixFence",
+                                                                               "PmixFenceDone",
+                                                                               "PmixModexRequest",
+                                                                               "PmixModexReply",
+                                                                               "PmixAbort"};
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  std::string payload;
+  Writer writer(payload);
+  std::visit([&](const auto& concrete) { put_members(writer, concrete); }, message);
+  return encode_frame(static_cast<std::uint8_t>(message.index() + 1), payload);
+}
+
+Result<Message> decode(const Frame& frame) {
+  if (frame.type == 0 || frame.type > std::variant_size_v<Message>)
+    return fail(ErrorCode::protocol, fmt::format("unknown message type {}", frame.type));
+  try {
+    return decode_by_type(frame, std::make_index_sequence<std::variant_size_v<Message>>{});
+  } catch (const protozero::exception& error) {
+    return fail(ErrorCode::protocol,
+                fmt::format("malformed {}: {}", kNames[frame.type - 1u], error.what()));
+  }
+}
+
+std::string_view message_name(const Message& message) {
+  return kNames[message.index()];
+}
+
+}  // namespace sortie::wire

@@ -1,0 +1,22 @@
+// Messages to frames and back. Payloads are protobuf wire format (protozero), fields numbered in
+// declaration order from 1; unknown fields are skipped, missing ones keep their defaults.
+#pragma once
+
+#include <string>
+
+#include "common/base/result.h"
+#include "common/wire/frame.h"
+#include "common/wire/message.h"
+
+namespace sortie::wire {
+
+/// The whole frame, header included.
+std::string encode(const Message& message);
+
+/// ErrorCode::protocol for an unknown type, a malformed payload, or a value out of range.
+Result<Message> decode(const Frame& frame);
+
+/// Name of the type for logs ("RankExited").
+std::string_view message_name(const Message& message);
+
+}  // namespace sortie::wire
