@@ -42,7 +42,7 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
     for (const auto& [value, hosts] : hosts_by_value)
       parts.push_back(fmt::format(
           "{} on {}", value.substr(0, 12),
-          config::fold_host_names(std::vector<std::string>(hosts.begin(), hosts.end()))));
+          fmt::format("{}", fmt::join(hosts, ","))));
     differences.push_back(fmt::format("start-up check: {} differs: {}; {}", agreements[item].what,
                                       fmt::join(parts, ", "), agreements[item].advice));
   }
