@@ -28,13 +28,16 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
     const std::int64_t below = plan.gradient_accumulation_steps * per_pass;
     outcome.violations.push_back(
         {{"topology.global_batch_size"},
-         fmt::format("{} is not a multiple of micro_batch_size {} x {} ranks = {}; {}{} is the nearest above",
+         fmt::format("{} is not a multiple of micro_batch_size {} x {} ranks = {}; {}{} is the "
+                     "nearest above",
                      topology.global_batch_size, plan.micro_batch_size, world_size, per_pass,
-                     below > 0 ? fmt::format("{} is the nearest below, ", below) : "", below + per_pass)});
+                     below > 0 ? fmt::format("{} is the nearest below, ", below) : "",
+                     below + per_pass)});
   } else if (wanted_accumulation != 0 && wanted_accumulation != plan.gradient_accumulation_steps) {
     outcome.violations.push_back(
         {{"topology.gradient_accumulation_steps"},
-         fmt::format("{} does not fit: global_batch_size {} / (micro_batch_size {} x {} ranks) = {}; set one of the "
+         fmt::format("{} does not fit: global_batch_size {} / (micro_batch_size {} x {} ranks) = "
+                     "{}; set one of the "
                      "two, not both",
                      wanted_accumulation, plan.global_batch_size, plan.micro_batch_size, world_size,
                      plan.gradient_accumulation_steps)});
