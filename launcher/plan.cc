@@ -13,7 +13,6 @@
 namespace sortie::launcher {
 namespace {
 
-
 /// "0-3" or "0,2,5".
 std::string join_ranks(const HostPlan& host) {
   std::vector<std::uint32_t> ranks;
@@ -39,12 +38,14 @@ bool matches_pattern(std::string_view pattern, std::string_view text) {
 
 bool looks_secret(std::string_view variable) {
   std::string upper(variable);
-  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::ranges::transform(upper, upper.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return upper.ends_with("_TOKEN") || upper.ends_with("_KEY") || upper.ends_with("_SECRET") ||
          upper.find("PASSWORD") != upper.npos;
 }
 
-Result<LaunchPlan> make_plan(const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
+Result<LaunchPlan> make_plan(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts) {
   LaunchPlan plan;
   plan.argv = job.runner.program;
@@ -93,7 +94,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job, const std::vector<con
     if (!outcome.violations.empty()) {
       std::string text;
       for (const config::Violation& violation : outcome.violations)
-        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(), violation.message);
+        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
+                            violation.message);
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
@@ -101,8 +103,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job, const std::vector<con
   return plan;
 }
 
-wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host, const config::JobConfig& job,
-                            const std::string& run_id, const std::string& master_addr) {
+wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
+                            const config::JobConfig& job, const std::string& run_id,
+                            const std::string& master_addr) {
   wire::JobSpec spec;
   spec.run_id = run_id;
   spec.host = host.name;
@@ -112,8 +115,10 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host, const 
   spec.work_dir = plan.work_dir;
   spec.env = plan.env;
   for (const RankPlan& rank : host.ranks) {
-    wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env};
-    entry.env.emplace_back("MASTER_ADDR", plan.master_addr.empty() ? master_addr : plan.master_addr);
+    wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot),
+                         rank.env};
+    entry.env.emplace_back("MASTER_ADDR",
+                           plan.master_addr.empty() ? master_addr : plan.master_addr);
     entry.env.emplace_back("MASTER_PORT", fmt::format("{}", plan.master_port));
     spec.ranks.push_back(std::move(entry));
   }
@@ -130,25 +135,29 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host, const 
 }
 
 std::string plan_text(const LaunchPlan& plan) {
-  std::string out = fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
-                                plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
+  std::string out =
+      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
+                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
   std::size_t width = 4;
   for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
   out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", "host", width, "rank", "local", "device");
   for (const HostPlan& host : plan.hosts)
     for (const RankPlan& rank : host.ranks)
-      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "", width, rank.rank,
-                         rank.local_rank, rank.slot);
+      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "",
+                         width, rank.rank, rank.local_rank, rank.slot);
   out += fmt::format("\n  program   {}\n", fmt::join(plan.argv, " "));
   out += fmt::format("  folder    {}\n", plan.work_dir);
-  out += fmt::format("  master    {}:{}\n", plan.master_addr.empty() ? "<address of " + plan.hosts[0].name + ">" : plan.master_addr,
-                     plan.master_port);
+  out += fmt::format(
+      "  master    {}:{}\n",
+      plan.master_addr.empty() ? "<address of " + plan.hosts[0].name + ">" : plan.master_addr,
+      plan.master_port);
   out += fmt::format("  mpi       {}\n", plan.mpi);
   if (plan.batch)
-    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n", plan.batch->global_batch_size,
-                       plan.batch->micro_batch_size, plan.batch->gradient_accumulation_steps,
-                       plan.batch->data_parallel_size);
-  for (const auto& [name, value] : plan.env) out += fmt::format("  env       {}={}\n", name, shown(name, value));
+    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
+                       plan.batch->global_batch_size, plan.batch->micro_batch_size,
+                       plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  for (const auto& [name, value] : plan.env)
+    out += fmt::format("  env       {}={}\n", name, shown(name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
   return out;
 }
@@ -161,15 +170,24 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
     for (const RankPlan& rank : host.ranks) {
       Json env = Json::object();
       for (const auto& [name, value] : rank.env) env[name] = value;
-      ranks.push_back({{"rank", rank.rank}, {"local_rank", rank.local_rank}, {"slot", rank.slot}, {"env", env}});
+      ranks.push_back({{"rank", rank.rank},
+                       {"local_rank", rank.local_rank},
+                       {"slot", rank.slot},
+                       {"env", env}});
     }
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
   }
   Json env = Json::object();
   for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
-  Json out = {{"schema", "sortie/plan/1"}, {"hash", plan_hash(plan)},        {"world_size", plan.world_size},
-              {"argv", plan.argv},         {"work_dir", plan.work_dir},      {"master_addr", plan.master_addr},
-              {"master_port", plan.master_port}, {"mpi", plan.mpi},          {"env", env},
+  Json out = {{"schema", "sortie/plan/1"},
+              {"hash", plan_hash(plan)},
+              {"world_size", plan.world_size},
+              {"argv", plan.argv},
+              {"work_dir", plan.work_dir},
+              {"master_addr", plan.master_addr},
+              {"master_port", plan.master_port},
+              {"mpi", plan.mpi},
+              {"env", env},
               {"hosts", hosts}};
   if (plan.batch)
     out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
@@ -182,7 +200,9 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
 std::string plan_hash(const LaunchPlan& plan) {
   // Length-prefixed, so that no two plans share a text.
   std::string text;
-  const auto put = [&text](std::string_view item) { text += fmt::format("{}:{}", item.size(), item); };
+  const auto put = [&text](std::string_view item) {
+    text += fmt::format("{}:{}", item.size(), item);
+  };
   for (const std::string& item : plan.argv) put(item);
   for (const auto& [name, value] : plan.env) (put(name), put(value));
   put(plan.work_dir);

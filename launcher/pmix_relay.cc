@@ -18,7 +18,8 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::Pmi
   return out;
 }
 
-std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host, wire::PmixModexRequest request) {
+std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
+                                                             wire::PmixModexRequest request) {
   if (request.rank >= rank_host_.size()) {
     constexpr std::int32_t kPmixErrNotFound = -46;
     return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
@@ -40,7 +41,8 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(wire::PmixModexReply 
 std::vector<std::string> PmixRelay::waiting() const {
   std::vector<std::string> out;
   for (const auto& [key, fence] : fences_)
-    out.push_back(fmt::format("fence {}: {} of {} hosts", key, fence.data.size(), fence.node_count));
+    out.push_back(
+        fmt::format("fence {}: {} of {} hosts", key, fence.data.size(), fence.node_count));
   return out;
 }
 

@@ -21,7 +21,8 @@ std::uint32_t masked_crc(std::string_view bytes) {
 template <class T>
 std::string little_endian(T value) {
   std::string out;
-  for (std::size_t i = 0; i < sizeof value; ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
   return out;
 }
 
@@ -40,7 +41,8 @@ std::string tensorboard_header(double wall_time) {
   return record(event);
 }
 
-std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_view tag, float value) {
+std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_view tag,
+                               float value) {
   std::string event;
   protozero::pbf_writer writer(event);
   writer.add_double(1, wall_time);
@@ -54,20 +56,23 @@ std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_
   return record(event);
 }
 
-Result<TensorBoardWriter> TensorBoardWriter::create(const std::filesystem::path& folder, double wall_time) {
+Result<TensorBoardWriter> TensorBoardWriter::create(const std::filesystem::path& folder,
+                                                    double wall_time) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   char host[256] = "host";
   ::gethostname(host, sizeof host - 1);
   TensorBoardWriter writer;
-  writer.path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0", static_cast<std::int64_t>(wall_time), host, ::getpid());
+  writer.path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0",
+                                      static_cast<std::int64_t>(wall_time), host, ::getpid());
   writer.file_.reset(::open(writer.path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!writer.file_) return std::unexpected(os_error(errno, writer.path_.string()));
   SORTIE_TRY(writer.write(tensorboard_header(wall_time)));
   return writer;
 }
 
-Result<> TensorBoardWriter::add_scalar(double wall_time, std::int64_t step, std::string_view tag, double value) {
+Result<> TensorBoardWriter::add_scalar(double wall_time, std::int64_t step, std::string_view tag,
+                                       double value) {
   return write(tensorboard_scalar(wall_time, step, tag, static_cast<float>(value)));
 }
 
