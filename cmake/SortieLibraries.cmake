@@ -10,6 +10,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
+find_package(CLI11 REQUIRED)
 
 # Asio and Process v2 in header-only form; one thread owns all state, so no thread support is needed
 # inside Asio except where a pool is used explicitly.
