@@ -10,7 +10,7 @@ namespace {
 struct Size {
   std::int64_t rows, cols;
 };
-constexpr Size kSizes[] = {{1, 1}, {1, 768}, {5, 7}, {33, 56}, {200, 130}};
+constexpr Size kSizes[] = {{1, 3}, {1, 768}, {5, 7}, {33, 56}, {200, 130}};
 constexpr float kEps = 1e-5f;
 
 struct Run {
@@ -59,8 +59,6 @@ TEST_CASE("norms equal the reference forward and backward") {
           CAPTURE(size.rows);
           CAPTURE(size.cols);
           CAPTURE(joined);
-          // One column has no deviation: a layer norm of it is 0 / sqrt(eps), nothing to compare.
-          if (layer && size.cols == 1) continue;
           const std::int64_t count = size.rows * size.cols;
           const Values residual = random_values(v.dtype, 1, count);
           const Values branch = joined ? random_values(v.dtype, 2, count) : Values();
