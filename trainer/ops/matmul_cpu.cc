@@ -68,12 +68,11 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulSpec& spec) : engine_(eng
 void Matmul::run(const dnnl::stream& stream, const void* a, const void* b, void* c,
                  const float* bias, void* scratch) const {
   try {
-    std::unordered_map<int, memory> arguments = {
+    std::unordered_map<int, memory> arguments{
         {DNNL_ARG_SRC, memory(a_, engine_, const_cast<void*>(a))},
         {DNNL_ARG_WEIGHTS, memory(b_, engine_, const_cast<void*>(b))},
         {DNNL_ARG_DST, memory(c_, engine_, c)},
         {DNNL_ARG_SCRATCHPAD, memory(scratch_, engine_, scratch)}};
-    // An argument that the primitive does not know is refused.
     if (bias != nullptr)
       arguments.emplace(DNNL_ARG_BIAS, memory(bias_, engine_, const_cast<float*>(bias)));
     product_.execute(stream, arguments);
