@@ -80,6 +80,11 @@ void ChannelState::keep_stderr(std::string_view bytes) {
     stderr_tail_.erase(0, stderr_tail_.size() - kStderrTail);
 }
 
+std::string ChannelState::stderr_tail() const {
+  const std::size_t size = stderr_tail_.size();
+  return stderr_tail_.substr(size > kStderrTail ? size - kStderrTail : 0);
+}
+
 Error ChannelState::lost(std::string_view what) const {
   if (closed()) return {ErrorCode::lost, fmt::format("{}: the connection was closed here", what)};
   return {ErrorCode::lost, fmt::format("{}: {}", what, core_->last_error())};

@@ -34,7 +34,7 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   boost::asio::awaitable<Result<>> write(std::string_view bytes);
   boost::asio::awaitable<Result<ProcessStatus>> wait();
   void close();
-  const std::string& stderr_tail() const { return stderr_tail_; }
+  std::string stderr_tail() const;
 
  private:
   explicit ChannelState(std::shared_ptr<SessionCore> core);

@@ -83,7 +83,7 @@ asio::awaitable<Result<Dialled>> dial(std::vector<tcp::endpoint> endpoints,
     const std::string why =
         error == asio::error::timed_out
             ? fmt::format("no answer within {} ms",
-                          std::chrono::duration_cast<std::chrono::milliseconds>(share).count())
+                          std::chrono::round<std::chrono::milliseconds>(share).count())
             : error.message();
     const auto& at = endpoints[i];
     failures += fmt::format("{}{} port {}: {}", failures.empty() ? "" : ", ",

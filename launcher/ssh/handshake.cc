@@ -183,7 +183,7 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
                         "runner.ssh.handshake_timeout",
                         timeout.count())};
   const std::string reason = core.last_error();
-  if (!has_banner && reason.find("disconnected") != std::string::npos)
+  if (!has_banner && reason.starts_with("Socket error"))
     return {
         ErrorCode::handshake,
         "the server closed the connection before its banner; is it at sshd's MaxStartups limit, "

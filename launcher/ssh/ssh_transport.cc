@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -24,8 +25,6 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace ssh {
 namespace {
-
-constexpr int kMaxJumps = 8;
 
 // A session and how it was reached.
 struct Reached {
@@ -68,15 +67,31 @@ struct TransportState : std::enable_shared_from_this<TransportState> {
     return make_host_settings(spec, ssh, files, environment, is_jump);
   }
 
+  Result<> check_jumps(const HostSettings& settings, std::vector<std::string> path);
   asio::awaitable<Result<std::shared_ptr<JumpConnection>>> reach_jump(
-      std::vector<std::string> jumps, int depth);
+      std::vector<std::string> jumps);
   asio::awaitable<void> settle_jump(std::shared_ptr<JumpConnection> connection, HostSpec spec,
-                                    std::vector<std::string> before, int depth);
-  asio::awaitable<Result<Reached>> reach_with(HostSettings settings, int depth);
+                                    std::vector<std::string> before);
+  asio::awaitable<Result<Reached>> reach_with(HostSettings settings);
 };
 
+// The first jump host may have a ProxyJump of its own, and so on. A loop is found before anything
+// connects: connections in the making wait for each other.
+Result<> TransportState::check_jumps(const HostSettings& settings, std::vector<std::string> path) {
+  if (settings.jumps.empty()) return {};
+  const std::string& jump = settings.jumps.front();
+  if (std::ranges::find(path, jump) != path.end())
+    return fail(
+        ErrorCode::config,
+        fmt::format("ProxyJump of {} leads back to itself; give one of them ProxyJump none", jump));
+  path.push_back(jump);
+  SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(jump));
+  SORTIE_ASSIGN_OR_RETURN(const HostSettings next, settings_for(spec, true));
+  return check_jumps(next, std::move(path));
+}
+
 // Over TCP or through the jump hosts: connect, shake hands, sign in.
-asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings settings, int depth) {
+asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings settings) {
   const auto self = shared_from_this();
   Fd socket;
   Reached reached;
@@ -90,7 +105,7 @@ asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings setting
     socket = std::move(dialled->socket);
     reached.address = std::move(dialled->address);
   } else {
-    auto jump = co_await reach_jump(settings.jumps, depth + 1);
+    auto jump = co_await reach_jump(settings.jumps);
     if (!jump) co_return std::unexpected(std::move(jump).error());
     carrier = *jump;
     auto dialled = co_await dial_through((*jump)->core, settings.host_name, settings.port,
@@ -117,8 +132,7 @@ asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings setting
 }
 
 asio::awaitable<void> TransportState::settle_jump(std::shared_ptr<JumpConnection> connection,
-                                                  HostSpec spec, std::vector<std::string> before,
-                                                  int depth) {
+                                                  HostSpec spec, std::vector<std::string> before) {
   const auto self = shared_from_this();
   auto settings = settings_for(spec, true);
   if (!settings) {
@@ -126,7 +140,7 @@ asio::awaitable<void> TransportState::settle_jump(std::shared_ptr<JumpConnection
   } else {
     // In a list, each hop is reached through those before it; only the first has its own ProxyJump.
     if (!before.empty()) settings->jumps = before;
-    auto reached = co_await reach_with(*settings, depth);
+    auto reached = co_await reach_with(*settings);
     if (reached)
       connection->core = reached->core;
     else
@@ -137,12 +151,8 @@ asio::awaitable<void> TransportState::settle_jump(std::shared_ptr<JumpConnection
 }
 
 asio::awaitable<Result<std::shared_ptr<JumpConnection>>> TransportState::reach_jump(
-    std::vector<std::string> jumps, int depth) {
+    std::vector<std::string> jumps) {
   const auto self = shared_from_this();
-  if (depth > kMaxJumps)
-    co_return fail(
-        ErrorCode::config,
-        fmt::format("more than {} jump hosts; does a ProxyJump lead back to itself?", kMaxJumps));
   std::string chain;
   for (const auto& jump : jumps) chain += jump + '>';
   const std::string last = jumps.back();
@@ -158,7 +168,7 @@ asio::awaitable<Result<std::shared_ptr<JumpConnection>>> TransportState::reach_j
     jump_connections[chain] = connection;
     jumps.pop_back();
     // A coroutine of its own: the target that came first may be given up while others wait.
-    asio::co_spawn(executor, settle_jump(connection, *spec, jumps, depth), asio::detached);
+    asio::co_spawn(executor, settle_jump(connection, *spec, jumps), asio::detached);
   }
   while (!connection->done)
     co_await connection->settled.async_wait(asio::as_tuple(asio::use_awaitable));
@@ -216,7 +226,9 @@ class SshTransport : public Transport {
     if (!spec) co_return std::unexpected(std::move(spec).error());
     auto settings = state->settings_for(*spec, false);
     if (!settings) co_return std::unexpected(std::move(settings).error());
-    auto reached = co_await state->reach_with(std::move(*settings), 0);
+    auto checked = state->check_jumps(*settings, {});
+    if (!checked) co_return std::unexpected(std::move(checked).error());
+    auto reached = co_await state->reach_with(std::move(*settings));
     if (!reached) co_return std::unexpected(std::move(reached).error());
     // Starting a command is a part of the handshake in the eyes of a user; it has the same bound.
     std::unique_ptr<Connection> connection =

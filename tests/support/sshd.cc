@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -84,6 +85,13 @@ Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, Sshd
 
 std::string Sshd::log() const {
   return read_text(folder_ / "sshd.log");
+}
+
+std::vector<pid_t> Sshd::sessions() const {
+  std::vector<pid_t> pids;
+  std::istringstream lines(run({"pgrep", "-P", std::to_string(process_.pid())}).output);
+  for (pid_t pid; lines >> pid;) pids.push_back(pid);
+  return pids;
 }
 
 std::string Sshd::host_key(const std::string& type) const {

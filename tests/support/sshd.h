@@ -29,6 +29,8 @@ class Sshd {
   /// HOME of the commands that it starts.
   std::filesystem::path remote_home() const { return folder_ / "home"; }
   std::string log() const;
+  /// The processes that serve connections now.
+  std::vector<pid_t> sessions() const;
   void stop() { process_.stop(); }
 
  private:

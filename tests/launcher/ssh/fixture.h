@@ -13,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "launcher/ssh/ssh_transport.h"
 #include "tests/support/sshd.h"
@@ -54,6 +55,14 @@ struct World {
   void know(const std::string& lines) { write_text(home() / "known_hosts", lines); }
   std::string known() const { return read_text(home() / "known_hosts"); }
   void configure(const std::string& text) { write_text(home() / "config", text); }
+
+  /// Lets the I/O thread work for a while, whether or not there is work.
+  void spend(std::chrono::milliseconds time) {
+    const auto until = std::chrono::steady_clock::now() + time;
+    io.restart();
+    io.run_until(until);
+    std::this_thread::sleep_until(until);
+  }
 
   std::unique_ptr<Transport> transport(config::SshConfig ssh = {}) {
     return make_ssh_transport(io.get_executor(), ssh, environment);
