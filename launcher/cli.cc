@@ -58,7 +58,8 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
     for (const CLI::App* sub : level->get_subcommands([](const CLI::App*) { return true; }))
       verbs.push_back(sub->get_name());
     if (!argument.starts_with("-")) {
-      const auto* sub = level->get_subcommand_no_throw(argument);
+      const auto known = level->get_subcommands([&](const CLI::App* candidate) { return candidate->get_name() == argument; });
+      const CLI::App* sub = known.empty() ? nullptr : known.front();
       if (sub) {
         level = sub;
         continue;
