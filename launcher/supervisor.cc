@@ -56,27 +56,51 @@ void Supervisor::wake() {
 }
 
 struct Supervisor::Fanout {
-  std::function<asio::awaitable<void>(std::size_t)> work;
+  HostWork work;
   std::size_t next = 0, running = 0;
 };
 
 asio::awaitable<void> Supervisor::fanout_worker(std::shared_ptr<Fanout> fanout) {
-  while (fanout->next < hosts_.size() && !verdict_) co_await fanout->work(fanout->next++);
+  while (fanout->next < hosts_.size() && !verdict_) co_await (this->*fanout->work)(fanout->next++);
   --fanout->running;
   wake();
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(
-    std::size_t width, std::function<asio::awaitable<void>(std::size_t)> work) {
-  const auto fanout = std::make_shared<Fanout>();
-  fanout->work = std::move(work);
-  fanout->running = std::min(width, hosts_.size());
+asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work) {
+  const auto fanout = std::make_shared<Fanout>(Fanout{work, 0, std::min(width, hosts_.size())});
   for (std::size_t i = fanout->running; i > 0; --i)
     asio::co_spawn(parts_.executor, fanout_worker(fanout), asio::detached);
   // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
   while (fanout->running > 0 && interrupts_ == 0) {
     changed_.expires_at(Clock::time_point::max());
     co_await changed_.async_wait(kToken);
+  }
+}
+
+asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  auto connected = co_await session->connect(host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
+  if (connected) {
+    host.state = HostState::connected;
+    note_connected(host);
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(connected).error();
+  }
+}
+
+asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_);
+  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
+  if (ready) {
+    host.state = HostState::ready;
+    note_ready(host, *ready);
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(ready).error();
   }
 }
 
@@ -112,71 +136,23 @@ bool Supervisor::report_host_errors() {
 
 asio::awaitable<Verdict> Supervisor::run() {
   // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                         [this](std::size_t i) -> asio::awaitable<void> {
-                           Host& host = hosts_[i];
-                           const auto session = host.session;
-                           auto connected = co_await session->connect(
-                               host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
-                           if (!connected) {
-                             host.error = std::move(connected).error();
-                             host.state = HostState::lost;
-                             co_return;
-                           }
-                           host.state = HostState::connected;
-                           parts_.folder.event("connected", {{"host", host.plan->name},
-                                                             {"address", session->address()}});
-                         });
+  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout), &Supervisor::connect_host);
   if (!report_host_errors() && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    std::string master = hosts_[0].session->address();
-    if (master.empty() || hosts_.size() == 1)
-      master = hosts_[0].plan->local() ? "127.0.0.1" : master;
-    if (master.empty()) master = hosts_[0].plan->name;
-    co_await for_all_hosts(hosts_.size(), [this, master](std::size_t i) -> asio::awaitable<void> {
-      Host& host = hosts_[i];
-      const auto session = host.session;
-      auto ready = co_await session->prepare(
-          make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master),
-          parts_.binary.sha256());
-      if (!ready) {
-        host.error = std::move(ready).error();
-        host.state = HostState::lost;
-        co_return;
-      }
-      host.state = HostState::ready;
-      parts_.folder.event("ready", {{"host", host.plan->name},
-                                    {"hostname", ready->hostname},
-                                    {"cpus", ready->cpus},
-                                    {"memory_bytes", ready->memory_bytes},
-                                    {"kernel", ready->kernel},
-                                    {"cgroup", ready->cgroup},
-                                    {"pmix", ready->pmix}});
-    });
+    master_addr_ = choose_master_addr();
+    co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
     report_host_errors();
   }
   if (!verdict_) {
     // 3. Start everything at once, then watch.
-    for (Host& host : hosts_) {
-      host.state = HostState::running;
-      host.session->start(
-          {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-           [this, &host](Error error) { on_lost(host, std::move(error)); }});
-      host.session->send(wire::Start{});
-    }
-    parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+    start_all();
     while (!all_ended()) {
       changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
       co_await changed_.async_wait(kToken);
       if (!stopping_ || Clock::now() < stop_deadline_) continue;
       for (Host& host : hosts_) {
         if (host.state != HostState::running) continue;
-        parts_.console.error(fmt::format(
-            "{}: ranks did not end within {} s of being told to; a process there may be stuck",
-            host.plan->name, grace_ms_ / 1000 + kStopSlack.count()));
-        parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
-        host.state = HostState::lost;
-        host.session->close();
+        give_up_on(host);
       }
     }
   }
@@ -196,8 +172,54 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (const Rank& rank : ranks_)
     if (verdict_ && rank.status && !rank.status->success()) ++verdict.ended_after;
   if (verdict.ended_after > 0 && verdict.exit_code != kExitInterrupted) --verdict.ended_after;
-  parts_.folder.event("end", {{"exit_code", verdict.exit_code}, {"text", verdict.text}});
+  note_end(verdict);
   co_return verdict;
+}
+
+// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine twice.
+
+/// The first host's address as it was reached; a job on this machine alone stays on the loopback.
+std::string Supervisor::choose_master_addr() const {
+  const Host& first = hosts_.front();
+  if (first.plan->local()) return "127.0.0.1";
+  const std::string& address = first.session->address();
+  return address.empty() ? first.plan->name : address;
+}
+
+void Supervisor::note_connected(const Host& host) {
+  parts_.folder.event("connected", {{"host", host.plan->name}, {"address", host.session->address()}});
+}
+
+void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
+  parts_.folder.event("ready", {{"host", host.plan->name},
+                                {"hostname", ready.hostname},
+                                {"cpus", ready.cpus},
+                                {"memory_bytes", ready.memory_bytes},
+                                {"kernel", ready.kernel},
+                                {"cgroup", ready.cgroup},
+                                {"pmix", ready.pmix}});
+}
+
+void Supervisor::start_all() {
+  for (Host& host : hosts_) {
+    host.state = HostState::running;
+    host.session->start({[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+                         [this, &host](Error error) { on_lost(host, std::move(error)); }});
+    host.session->send(wire::Start{});
+  }
+  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+}
+
+void Supervisor::give_up_on(Host& host) {
+  parts_.console.error(fmt::format("{}: ranks did not end within {} s of being told to; a process there may be stuck",
+                                   host.plan->name, grace_ms_ / 1000 + kStopSlack.count()));
+  parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
+  host.state = HostState::lost;
+  host.session->close();
+}
+
+void Supervisor::note_end(const Verdict& verdict) {
+  parts_.folder.event("end", {{"exit_code", verdict.exit_code}, {"text", verdict.text}});
 }
 
 bool Supervisor::all_ended() const {

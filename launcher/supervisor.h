@@ -6,7 +6,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,9 +69,18 @@ class Supervisor {
   /// or at once after an interrupt.
   struct Fanout;
   boost::asio::awaitable<void> fanout_worker(std::shared_ptr<Fanout> fanout);
-  boost::asio::awaitable<void> for_all_hosts(
-      std::size_t width, std::function<boost::asio::awaitable<void>(std::size_t)> work);
+  using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
+  boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
+  boost::asio::awaitable<void> connect_host(std::size_t index);
+  boost::asio::awaitable<void> prepare_host(std::size_t index);
+  std::string choose_master_addr() const;
   bool report_host_errors();
+
+  void note_connected(const Host& host);
+  void note_ready(const Host& host, const wire::JobReady& ready);
+  void start_all();
+  void give_up_on(Host& host);
+  void note_end(const Verdict& verdict);
 
   void on_message(Host& host, wire::Message message);
   void on_output(Host& host, const wire::Output& output);
@@ -94,6 +102,7 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
+  std::string master_addr_;
   std::optional<Verdict> verdict_;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
