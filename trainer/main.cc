@@ -3,6 +3,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 
 int main(int argc, char** argv) {
@@ -11,6 +12,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = sortie::kExitOk;
   sortie::trainer::add_data_commands(app, exit_code);
+  sortie::trainer::add_checkpoint_commands(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

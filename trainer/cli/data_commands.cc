@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/exit_code.h"
 #include "trainer/cli/data_report.h"
+#include "trainer/cli/report.h"
 #include "trainer/data/build.h"
 #include "trainer/data/inspect.h"
 #include "trainer/tokenizer/train_sentencepiece.h"

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 #include <string_view>
 
-#include "common/base/result.h"
 #include "trainer/data/build.h"
 #include "trainer/data/inspect.h"
 
@@ -31,11 +29,5 @@ class BuildReporter {
 /// `tokenizer` may be null: then ids are shown, not text.
 void print_inspection(std::string_view prefix, const Inspection& inspection,
                       const Tokenizer* tokenizer, bool json);
-
-/// Prints the error of a failed command to stderr and gives the exit code.
-int report_error(std::string_view command, const Result<>& result);
-
-/// "1.5 GB", "312 B": decimal units.
-std::string human_bytes(std::uint64_t bytes);
 
 }  // namespace sortie::trainer
