@@ -78,6 +78,7 @@ class Plan {
     std::shared_ptr<void> memory;
     float *scores, *dprobabilities, *dk, *dv;
     void *probabilities, *dscores, *matmul;
+    int thread;
   };
   std::vector<Scratch> scratch(ExecutionContext& context) const {
     const std::size_t wide = round_up(scores_ * sizeof(float));
@@ -102,6 +103,7 @@ class Plan {
       part.dv = static_cast<float*>(take(sums));
       part.matmul = take(matmul_scratch_);
       part.memory = std::move(memory);
+      part.thread = thread;
       result.push_back(std::move(part));
     }
     return result;
@@ -158,14 +160,15 @@ void attention_forward_cpu(ExecutionContext& context, const Tensor& q, const Ten
     auto* probabilities = static_cast<std::byte*>(own.probabilities);
     float* row_lse = lse.data<float>() + task * tokens;
     for (const Block& block : plan.blocks) {
-      block.scores->run(stream, query.row(block.begin), key.data, own.scores, nullptr, own.matmul);
+      block.scores->run(stream, query.row(block.begin), key.data, own.scores, nullptr, own.matmul,
+                        own.thread);
       for (std::int64_t r = 0; r < block.rows; ++r)
         row_lse[block.begin + r] =
             rows.softmax(own.scores + r * block.line,
                          probabilities + static_cast<std::size_t>(r * block.line) * query.bytes,
                          block.begin + r + 1, block.keys, scale);
       block.values->run(stream, probabilities, value.data, result.row(block.begin), nullptr,
-                        own.matmul);
+                        own.matmul, own.thread);
     }
   });
   context.poll();
@@ -197,9 +200,10 @@ void attention_backward_cpu(ExecutionContext& context, const Tensor& q, const Te
     auto* probabilities = static_cast<std::byte*>(own.probabilities);
     auto* dscores = static_cast<std::byte*>(own.dscores);
     for (const Block& block : plan.blocks) {
-      block.scores->run(stream, query.row(block.begin), key.data, own.scores, nullptr, own.matmul);
+      block.scores->run(stream, query.row(block.begin), key.data, own.scores, nullptr, own.matmul,
+                        own.thread);
       block.dprobabilities->run(stream, dresult.row(block.begin), value.data, own.dprobabilities,
-                                nullptr, own.matmul);
+                                nullptr, own.matmul, own.thread);
       for (std::int64_t r = 0; r < block.rows; ++r) {
         const std::int64_t t = block.begin + r;
         const std::size_t offset = static_cast<std::size_t>(r * block.line) * query.bytes;
@@ -208,9 +212,12 @@ void attention_backward_cpu(ExecutionContext& context, const Tensor& q, const Te
                               probabilities + offset, dscores + offset, t + 1, block.keys, scale,
                               row_lse[t], delta);
       }
-      block.dq->run(stream, dscores, key.data, dquery.row(block.begin), nullptr, own.matmul);
-      block.dk->run(stream, dscores, query.row(block.begin), own.dk, nullptr, own.matmul);
-      block.dv->run(stream, probabilities, dresult.row(block.begin), own.dv, nullptr, own.matmul);
+      block.dq->run(stream, dscores, key.data, dquery.row(block.begin), nullptr, own.matmul,
+                    own.thread);
+      block.dk->run(stream, dscores, query.row(block.begin), own.dk, nullptr, own.matmul,
+                    own.thread);
+      block.dv->run(stream, probabilities, dresult.row(block.begin), own.dv, nullptr, own.matmul,
+                    own.thread);
     }
   };
 

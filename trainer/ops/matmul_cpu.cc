@@ -50,15 +50,17 @@ std::size_t MatmulSpecHash::operator()(const MatmulSpec& spec) const {
   return hash;
 }
 
-Matmul::Matmul(const dnnl::engine& engine, const MatmulSpec& spec) : engine_(engine) {
+Matmul::Matmul(const dnnl::engine& engine, const MatmulSpec& spec, int threads) {
   try {
     const auto description = describe(engine, spec);
     product_ = dnnl::matmul(description);
-    a_ = description.src_desc();
     b_ = description.weights_desc();
-    c_ = description.dst_desc();
-    bias_ = description.bias_desc();
     scratch_ = description.scratchpad_desc();
+    for (int thread = 0; thread < (spec.single_thread ? threads : 1); ++thread)
+      operands_.push_back(
+          {memory(description.src_desc(), engine, nullptr), memory(b_, engine, nullptr),
+           memory(description.dst_desc(), engine, nullptr),
+           memory(description.bias_desc(), engine, nullptr), memory(scratch_, engine, nullptr)});
   } catch (const dnnl::error& error) {
     SORTIE_CHECK(false, "oneDNN has no {} product [{}, {}] x [{}, {}] here: {}",
                  dtype_name(spec.input), spec.m, spec.k, spec.k, spec.n, error.what());
@@ -66,19 +68,24 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulSpec& spec) : engine_(eng
 }
 
 void Matmul::run(const dnnl::stream& stream, const void* a, const void* b, void* c,
-                 const float* bias, void* scratch) const {
-  try {
-    std::unordered_map<int, memory> arguments{
-        {DNNL_ARG_SRC, memory(a_, engine_, const_cast<void*>(a))},
-        {DNNL_ARG_WEIGHTS, memory(b_, engine_, const_cast<void*>(b))},
-        {DNNL_ARG_DST, memory(c_, engine_, c)},
-        {DNNL_ARG_SCRATCHPAD, memory(scratch_, engine_, scratch)}};
-    if (bias != nullptr)
-      arguments.emplace(DNNL_ARG_BIAS, memory(bias_, engine_, const_cast<float*>(bias)));
-    product_.execute(stream, arguments);
-  } catch (const dnnl::error& error) {
-    SORTIE_CHECK(false, "oneDNN product failed: {}", error.what());
-  }
+                 const float* bias, void* scratch, int thread) const {
+  Operands& own = operands_[static_cast<std::size_t>(thread)];
+  dnnl_exec_arg_t arguments[5];
+  int count = 0;
+  const auto set = [&](int index, const memory& operand, const void* data) {
+    const dnnl_status_t status =
+        dnnl_memory_set_data_handle(operand.get(), const_cast<void*>(data));
+    SORTIE_CHECK(status == dnnl_success, "oneDNN operand: status {}", static_cast<int>(status));
+    arguments[count++] = {index, operand.get()};
+  };
+  set(DNNL_ARG_SRC, own.a, a);
+  set(DNNL_ARG_WEIGHTS, own.b, b);
+  set(DNNL_ARG_DST, own.c, c);
+  if (bias != nullptr) set(DNNL_ARG_BIAS, own.bias, bias);
+  if (scratch_bytes() > 0) set(DNNL_ARG_SCRATCHPAD, own.scratch, scratch);
+  const dnnl_status_t status =
+      dnnl_primitive_execute(product_.get(), stream.get(), count, arguments);
+  SORTIE_CHECK(status == dnnl_success, "oneDNN product: status {}", static_cast<int>(status));
 }
 
 const Matmul& find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
@@ -89,7 +96,7 @@ const Matmul& find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
   if (matmuls.size() >= kMaxKept) matmuls.clear();
   // oneDNN plans for the number of threads that it sees when the primitive is made.
   omp_set_num_threads(spec.single_thread ? 1 : context.threads());
-  auto made = std::make_unique<Matmul>(context.backend().engine, spec);
+  auto made = std::make_unique<Matmul>(context.backend().engine, spec, context.threads());
   omp_set_num_threads(context.threads());
   return *matmuls.emplace(spec, std::move(made)).first->second;
 }

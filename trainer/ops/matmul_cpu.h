@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
 
 #include "trainer/tensor/context.h"
 
@@ -30,20 +31,26 @@ struct MatmulSpecHash {
 
 class Matmul {
  public:
-  Matmul(const dnnl::engine& engine, const MatmulSpec& spec);
+  Matmul(const dnnl::engine& engine, const MatmulSpec& spec, int threads);
 
-  /// `scratch` of scratch_bytes() may be null when that is 0.
+  /// `scratch` of scratch_bytes() may be null when that is 0. Inside a parallel region every thread
+  /// passes its own number as `thread`.
   void run(const dnnl::stream& stream, const void* a, const void* b, void* c, const float* bias,
-           void* scratch) const;
+           void* scratch, int thread = 0) const;
 
   std::size_t scratch_bytes() const { return scratch_.get_size(); }
   /// Layout of B when the spec leaves it open.
   const dnnl::memory::desc& packed_desc() const { return b_; }
 
  private:
-  dnnl::engine engine_;
+  /// oneDNN's wrappers of the operands, kept because making them costs as much as a small product.
+  struct Operands {
+    dnnl::memory a, b, c, bias, scratch;
+  };
+
   dnnl::matmul product_;
-  dnnl::memory::desc a_, b_, c_, bias_, scratch_;
+  dnnl::memory::desc b_, scratch_;
+  mutable std::vector<Operands> operands_;  // one per thread
 };
 
 /// The product of this spec, made on first use. Not thread-safe: look up before a parallel region.

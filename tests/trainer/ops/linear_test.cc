@@ -99,31 +99,53 @@ TEST_CASE("a changed weight is packed again, an unchanged one is not read") {
 }
 
 TEST_CASE("long products poll more than once and give the rows of the short ones") {
-  for_each_variant(true, [](const Variant& v) {
-    // 2 * 1536 * 4096 * 4096 operations are several pieces; row r of x selects column r of w.
-    if (v.dtype == DType::f32 || v.context.threads() == 1) return;
-    const std::int64_t m = 1536, n = 4096, k = 4096;
-    const Tensor x = v.context.zeros(v.dtype, {m, k});
-    for (std::int64_t r = 0; r < m; ++r) set_element(x.raw(), v.dtype, r * k + r * 7 % k, 1.0);
-    const Tensor w = make_tensor(v.context, v.dtype, {n, k}, random_values(v.dtype, 1, n * k));
-    const ops::PackedWeight weight(w);
-    int polls = 0;
-    v.context.set_poll([&polls] { ++polls; });
-    Tensor y = v.context.empty(v.dtype, {m, n});
-    ops::linear_forward(v.context, x, weight, Tensor(), y);
-    CHECK(polls > 1);
-    Tensor dw = v.context.zeros(DType::f32, {n, k});
-    polls = 0;
-    Tensor none;
-    ops::linear_backward_weight(v.context, y, x, dw, none);
-    CHECK(polls > 1);
-    bool equal = true;
-    for (std::int64_t r = 0; r < m; ++r)
-      for (std::int64_t c = 0; c < n; c += 37)
-        equal = equal && element(y.raw(), v.dtype, r * n + c) ==
-                             element(w.raw(), v.dtype, c * k + r * 7 % k);
-    CHECK(equal);
-  });
+  // Several pieces of work; row r of x selects column 7 r of w.
+  const DType dtype = product_dtypes().back();
+  const std::int64_t m = 1536, n = 4096, k = 4096;
+  ExecutionContext context(2);
+  const Tensor x = context.zeros(dtype, {m, k});
+  for (std::int64_t r = 0; r < m; ++r) set_element(x.raw(), dtype, r * k + r * 7 % k, 1.0);
+  const Tensor w = make_tensor(context, dtype, {n, k}, random_values(dtype, 1, n * k));
+  const ops::PackedWeight weight(w);
+  int polls = 0;
+  context.set_poll([&polls] { ++polls; });
+  Tensor y = context.empty(dtype, {m, n});
+  ops::linear_forward(context, x, weight, Tensor(), y);
+  CHECK(polls > 1);
+  Tensor dw = context.zeros(DType::f32, {n, k}), none;
+  polls = 0;
+  ops::linear_backward_weight(context, y, x, dw, none);
+  CHECK(polls > 1);
+  bool equal = true;
+  for (std::int64_t r = 0; r < m; ++r)
+    for (std::int64_t c = 0; c < n; c += 37)
+      equal =
+          equal && element(y.raw(), dtype, r * n + c) == element(w.raw(), dtype, c * k + r * 7 % k);
+  CHECK(equal);
+}
+
+TEST_CASE("repeated products ask the system for no memory") {
+  for (const DType dtype : product_dtypes()) {
+    ExecutionContext context(2);
+    const std::int64_t m = 96, n = 2200, k = 64;
+    ops::PackedWeight weight(make_tensor(context, dtype, {n, k}, random_values(dtype, 1, n * k)));
+    const Tensor x = make_tensor(context, dtype, {m, k}, random_values(dtype, 2, m * k));
+    const Tensor targets = context.zeros(DType::i32, {m});
+    Tensor dw = context.zeros(DType::f32, {n, k}), none;
+    const auto step = [&] {
+      Tensor y = context.empty(dtype, {m, n}), dx = context.empty(dtype, {m, k});
+      ops::linear_forward(context, x, weight, Tensor(), y);
+      ops::linear_backward_data(context, y, weight, dx);
+      ops::linear_backward_weight(context, y, x, dw, none);
+      (void)ops::linear_cross_entropy(context, x, weight, targets, n, 1.0f, dx, dw);
+      weight.changed();
+    };
+    step();
+    step();
+    const std::size_t after_two = context.allocator().system_allocations();
+    for (int i = 0; i < 5; ++i) step();
+    CHECK(context.allocator().system_allocations() == after_two);
+  }
 }
 
 TEST_CASE("a NaN in x or dy reaches what depends on it") {
@@ -146,10 +168,9 @@ TEST_CASE("a NaN in x or dy reaches what depends on it") {
 }
 
 TEST_CASE("linear products give the same bits on any number of threads") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (dtype == DType::bf16 && !cpu_facts().multiplies_bf16) continue;
+  for (const DType dtype : product_dtypes()) {
     CAPTURE(std::string(dtype_name(dtype)));
-    check_same_bits([&](ExecutionContext& context) {
+    check_same_bits(product_threads(), [&](ExecutionContext& context) {
       const std::int64_t m = 200, n = 300, k = 144;
       const ops::PackedWeight weight(
           make_tensor(context, dtype, {n, k}, random_values(dtype, 1, n * k)));

@@ -129,7 +129,7 @@ TEST_CASE("a NaN or Inf stays in its row of a norm and reaches the weight gradie
 
 TEST_CASE("norms have the same bits on any number of threads") {
   for (const DType dtype : {DType::f32, DType::bf16})
-    check_same_bits([&](ExecutionContext& context) {
+    check_same_bits(kAnyThreads, [&](ExecutionContext& context) {
       const Size size{300, 70};
       const Run run = run_norm({context, dtype, 0.0}, ops::NormKind::layer, size,
                                random_values(dtype, 1, 300 * 70), random_values(dtype, 2, 300 * 70),

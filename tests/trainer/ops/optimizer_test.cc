@@ -54,7 +54,7 @@ TEST_CASE("ten AdamW steps equal the reference") {
 }
 
 TEST_CASE("AdamW has the same bits on any number of threads") {
-  check_same_bits([](ExecutionContext& context) {
+  check_same_bits(kAnyThreads, [](ExecutionContext& context) {
     const std::int64_t count = 200003;
     const Tensor w = make_tensor(context, DType::f32, {count}, random_values(1, count));
     const Tensor grad = make_tensor(context, DType::f32, {count}, random_values(2, count));
@@ -86,7 +86,7 @@ TEST_CASE("the sum of squares is exact to f64, the same for any threads, and kee
       }
     }
   });
-  check_same_bits([](ExecutionContext& context) {
+  check_same_bits(kAnyThreads, [](ExecutionContext& context) {
     const Tensor t = make_tensor(context, DType::f32, {300007}, random_values(1, 300007));
     return Values{ops::sum_of_squares(context, span_of(t))};
   });
