@@ -39,6 +39,20 @@ pid_t parent_of(pid_t pid) {
   return std::stoi(text.substr(text.rfind(')') + 4));
 }
 
+/// The number that the kernel gave to the newest process.
+long newest_pid() {
+  std::ifstream load("/proc/loadavg");
+  std::string text((std::istreambuf_iterator<char>(load)), {});
+  return std::stol(text.substr(text.rfind(' ')));
+}
+
+/// The storm must blow before it can be ended.
+void require_storm(RunnerClient& client) {
+  const long before = newest_pid();
+  client.pump(milliseconds(200));
+  REQUIRE(newest_pid() - before > 100);
+}
+
 double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
@@ -147,6 +161,7 @@ TEST_CASE_TEMPLATE("a fork storm is ended", User, AsTestUser, WithoutCgroup) {
   wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
+  require_storm(client);
   const auto begin = steady_clock::now();
   client.send(wire::Stop{100, "test"});
   REQUIRE(client.wait_finished(milliseconds(8000)));
@@ -176,6 +191,7 @@ TEST_CASE_TEMPLATE("a fork storm whose runner is killed is ended", User, AsTestU
   wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
+  require_storm(client);
   client.signal(SIGKILL);
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(5000)));
   CHECK(remains(job) == "");
@@ -369,6 +385,16 @@ TEST_CASE_TEMPLATE("garbage on the input: RunnerError, ranks ended, clean exit",
     CHECK(client.errors[0].code == "protocol");
     CHECK(remains(one) == "");
   }
+}
+
+TEST_CASE_TEMPLATE("the tests run with and without a cgroup", User, AsTestUser, WithoutCgroup) {
+  const wire::JobSpec job = make_job({"true"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  const auto ready = client.prepare(job);
+  REQUIRE(ready);
+  MESSAGE(ready->cgroup);
+  if (User::kUnprivileged) CHECK(ready->cgroup.starts_with("none: "));
+  say_goodbye(client);
 }
 
 TEST_CASE_TEMPLATE("Stop before Start: no rank is started, Finished comes", User, AsTestUser,
