@@ -49,7 +49,53 @@ Mount find_mount(std::string_view mountinfo) {
   return {};
 }
 
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  if (DIR* dir = ::opendir(folder.c_str())) {
+    while (const dirent* entry = ::readdir(dir))
+      if (entry->d_type == DT_DIR && entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    ::closedir(dir);
+  }
+  return names;
+}
+
+Result<std::string> find_own_folder() {
+  SORTIE_ASSIGN_OR_RETURN(const std::string mounts, read_file("/proc/self/mountinfo"));
+  SORTIE_ASSIGN_OR_RETURN(const std::string self, read_file("/proc/self/cgroup"));
+  return own_folder(mounts, self);
+}
+
+/// The attempt in "sortie-<run id>-<attempt>-<node>", 0 for any other name.
+std::uint32_t attempt_in_name(std::string_view name, std::string_view run_id) {
+  if (!name.starts_with("sortie-") || !name.substr(7).starts_with(run_id)) return 0;
+  name.remove_prefix(7 + run_id.size());
+  std::uint32_t attempt = 0, node = 0;
+  if (!name.starts_with('-')) return 0;
+  auto [middle, error] = std::from_chars(name.data() + 1, name.data() + name.size(), attempt);
+  if (error != std::errc{} || middle == name.data() + name.size() || *middle != '-') return 0;
+  auto [end, error2] = std::from_chars(middle + 1, name.data() + name.size(), node);
+  return error2 == std::errc{} && end == name.data() + name.size() ? attempt : 0;
+}
+
 }  // namespace
+
+std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node) {
+  return fmt::format("sortie-{}-{}-{}", run_id, attempt, node);
+}
+
+std::size_t end_earlier_attempts(std::string_view run_id, std::uint32_t attempt) {
+  const Result<std::string> own = find_own_folder();
+  if (!own) return 0;
+  std::size_t count = 0;
+  for (const std::string& name : folders_in(*own)) {
+    const std::uint32_t its = attempt_in_name(name, run_id);
+    if (its == 0 || its >= attempt) continue;
+    kill_all(*own + '/' + name);
+    remove(*own + '/' + name);
+    ++count;
+  }
+  return count;
+}
 
 Result<std::string> own_folder(std::string_view mountinfo, std::string_view self_cgroup) {
   const Mount mount = find_mount(mountinfo);
@@ -79,9 +125,7 @@ Result<> make(const std::string& folder) {
 }
 
 Result<std::string> make_job_folder(const std::string& name) {
-  SORTIE_ASSIGN_OR_RETURN(const std::string mounts, read_file("/proc/self/mountinfo"));
-  SORTIE_ASSIGN_OR_RETURN(const std::string self, read_file("/proc/self/cgroup"));
-  SORTIE_ASSIGN_OR_RETURN(const std::string own, own_folder(mounts, self));
+  SORTIE_ASSIGN_OR_RETURN(const std::string own, find_own_folder());
   const std::string folder = own + '/' + name;
   SORTIE_TRY(make(folder));
   // Counters per rank where the controller has been delegated to us; a refusal costs only those.
@@ -113,15 +157,7 @@ std::uint64_t oom_kills(const std::string& folder) {
 }
 
 bool remove(const std::string& folder) {
-  std::vector<std::string> below;
-  if (DIR* dir = ::opendir(folder.c_str())) {
-    while (const dirent* entry = ::readdir(dir))
-      if (entry->d_type == DT_DIR && std::strcmp(entry->d_name, ".") != 0 &&
-          std::strcmp(entry->d_name, "..") != 0)
-        below.push_back(folder + '/' + entry->d_name);
-    ::closedir(dir);
-  }
-  for (const std::string& child : below) remove(child);
+  for (const std::string& child : folders_in(folder)) remove(folder + '/' + child);
   // A dying process leaves its cgroup a moment after it was reaped.
   for (int tries = 0; tries < kRemoveTries; ++tries) {
     if (::rmdir(folder.c_str()) == 0 || errno == ENOENT) return true;

@@ -15,9 +15,15 @@ namespace sortie::runner::cgroup {
 /// /proc/self/cgroup. Finds the unified mount wherever it is (also /sys/fs/cgroup/unified).
 Result<std::string> own_folder(std::string_view mountinfo, std::string_view self_cgroup);
 
+/// "sortie-<run id>-<attempt>-<node>".
+std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node);
+
 /// Makes "<own folder>/<name>", ready for one child per rank; ends and reuses a stale one.
 /// The error says why there is none ("not writable", "no cgroup2 mount" ...).
 Result<std::string> make_job_folder(const std::string& name);
+
+/// Ends and removes what lower attempts of a run have left in our own cgroup. Returns their number.
+std::size_t end_earlier_attempts(std::string_view run_id, std::uint32_t attempt);
 
 /// Makes `folder`, ends what a former run left in it.
 Result<> make(const std::string& folder);

@@ -4,8 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <csignal>
@@ -16,6 +14,7 @@
 #include "runner/cgroup.h"
 #include "runner/environment.h"
 #include "runner/process_tree.h"
+#include "runner/spawn.h"
 
 namespace sortie::runner {
 namespace {
@@ -106,7 +105,8 @@ void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env)
 void Job::stop(milliseconds grace) {
   stopped_ = true;
   if (!started_) {
-    if (prepared_ && !finished_) boost::asio::co_spawn(io_, finish(), boost::asio::detached);
+    if (prepared_ && !finished_) spawn(io_, finish());
+    if (!prepared_ && pmix_) pmix_->stop();
     return;
   }
   for (const auto& rank : ranks_)
@@ -146,10 +146,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       log::warning("rank {}: its keeper was killed; ending what it held", rank.spec->rank);
       rank.keeper_lost = true;
       if (!rank.cgroup.empty()) cgroup::kill_all(rank.cgroup);
-      if (!sweeping_) {
-        sweeping_ = true;
-        boost::asio::co_spawn(io_, sweep_orphans(), boost::asio::detached);
-      }
+      start_sweep();
       break;
   }
 }
@@ -199,7 +196,7 @@ void Job::rank_gone(std::size_t slot) {
 
 void Job::rank_drained(std::size_t slot) {
   link_.send(ranks_[slot]->exited);
-  if (++exited_ == ranks_.size()) boost::asio::co_spawn(io_, finish(), boost::asio::detached);
+  if (++exited_ == ranks_.size()) spawn(io_, finish());
 }
 
 boost::asio::awaitable<void> Job::finish() {
@@ -212,8 +209,7 @@ boost::asio::awaitable<void> Job::finish() {
 }
 
 Result<> Job::to_pmix(const wire::Message& message) {
-  if (!pmix_ || pmix_note_.starts_with("none"))
-    return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
+  if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
   if (pmix_->running()) pmix_->send(message);
   return {};
 }
@@ -230,6 +226,10 @@ bool Job::lost_keepers_reaped() const {
   for (const auto& rank : ranks_)
     if (rank->keeper_lost && keepers_.contains(rank->process.keeper())) return false;
   return true;
+}
+
+void Job::start_sweep() {
+  if (!std::exchange(sweeping_, true)) spawn(io_, sweep_orphans());
 }
 
 /// What a killed keeper held has become ours, as soon as the keeper is dead altogether: its sockets

@@ -38,7 +38,8 @@ class Job {
   /// Spawns all ranks. Once, after prepare.
   boost::asio::awaitable<void> start();
 
-  /// TERM to every rank, KILL after `grace`; before start(): no rank will be started.
+  /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
+  /// prepared the job is finished at once.
   void stop(std::chrono::milliseconds grace);
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
@@ -53,6 +54,8 @@ class Job {
   bool started() const { return started_; }
   bool stopped() const { return stopped_; }
   bool finished() const { return finished_; }
+  /// Ends sortie-pmix and sends Finished. By itself after the last rank.
+  boost::asio::awaitable<void> finish();
   /// Waits for Finished to be sent. False after `limit` (an unkillable process).
   boost::asio::awaitable<bool> wait_finished(std::chrono::steady_clock::duration limit);
   /// Removes folder and cgroup; ends sortie-pmix where it still runs.
@@ -80,6 +83,7 @@ class Job {
   void prepare_cgroup();
   Result<> prepare_rank(Rank& rank);
   boost::asio::awaitable<Result<>> prepare_pmix();
+  void on_pmix_lost(std::string why);
   void start_rank(std::size_t slot, const std::vector<std::string>& base_env);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
@@ -87,7 +91,7 @@ class Job {
   void on_event(const Rank& rank, std::string line);
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);
-  boost::asio::awaitable<void> finish();
+  void start_sweep();
   boost::asio::awaitable<void> sweep_orphans();
   bool lost_keepers_reaped() const;
 
@@ -108,6 +112,7 @@ class Job {
   std::uint64_t dropped_events_ = 0;
   Wakeup finished_wakeup_;
   bool prepared_ = false;
+  bool pmix_up_ = false;
   bool started_ = false;
   bool stopped_ = false;
   bool finished_ = false;

@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <cerrno>
 #include <cstdlib>
 
@@ -12,6 +10,7 @@
 #include "runner/cgroup.h"
 #include "runner/environment.h"
 #include "runner/job.h"
+#include "runner/spawn.h"
 #include "runner/stale.h"
 
 namespace sortie::runner {
@@ -41,7 +40,7 @@ boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
 /// Only a restart can meet an earlier attempt, and only then /proc is searched.
 boost::asio::awaitable<void> Job::fence() {
   if (spec_.attempt == 1) co_return;
-  std::size_t total = 0;
+  std::size_t total = cgroup::end_earlier_attempts(spec_.run_id, spec_.attempt);
   for (int round = 0; round < kFenceRounds; ++round) {
     const std::size_t killed = kill_stale_processes(spec_.run_id, spec_.attempt);
     total += killed;
@@ -63,7 +62,7 @@ Result<> Job::prepare_folder() {
 
 void Job::prepare_cgroup() {
   Result<std::string> made = cgroup::make_job_folder(
-      fmt::format("sortie-{}-{}-{}", spec_.run_id, spec_.attempt, spec_.node_rank));
+      cgroup::job_folder_name(spec_.run_id, spec_.attempt, spec_.node_rank));
   if (made) {
     cgroup_ = *made;
     cgroup_note_ = "v2 " + cgroup_;
@@ -120,8 +119,8 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   pmix_ = std::make_unique<PmixHelper>(io_);
-  auto ready = co_await pmix_->start(setup, std::move(held), folder_.path());
-  if (pmix_->keeper() > 0) keepers_.insert(pmix_->keeper());
+  auto ready = co_await pmix_->start(setup, std::move(held), folder_.path(),
+                                     [this](pid_t keeper) { keepers_.insert(keeper); });
   if (!ready) {
     co_await pmix_->wait_gone(std::chrono::seconds(2));
     if (spec_.mpi == 2)
@@ -133,16 +132,17 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   }
   pmix_note_ = ready->version;
   pmix_env_ = std::move(ready->env);
-  boost::asio::co_spawn(
-      io_,
-      pmix_->relay([this](wire::Message message) { link_.send(message); },
-                   [this](std::string why) {
-                     if (exited_ < ranks_.size())
-                       link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
-                                                    why, -1});
-                   }),
-      boost::asio::detached);
+  pmix_up_ = true;
+  spawn(io_, pmix_->relay([this](wire::Message message) { link_.send(message); },
+                          [this](std::string why) { on_pmix_lost(std::move(why)); }));
   co_return Result<>{};
+}
+
+void Job::on_pmix_lost(std::string why) {
+  start_sweep();  // its keeper may have been killed
+  if (exited_ < ranks_.size())
+    link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
+                                 std::move(why) + "; MPI ranks can not go on", -1});
 }
 
 }  // namespace sortie::runner

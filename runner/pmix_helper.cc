@@ -6,13 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <cerrno>
 #include <cstring>
 
 #include "common/base/process_status.h"
 #include "runner/pmix_binary.h"
+#include "runner/spawn.h"
 
 namespace sortie::runner {
 namespace {
@@ -104,12 +103,13 @@ void PmixHelper::on_report(const KeeperReport& report) {
   }
 }
 
-boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(const wire::PmixSetup& setup,
-                                                                  HeldSpec base,
-                                                                  std::string folder) {
+boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(
+    wire::PmixSetup setup, HeldSpec base, std::string folder,
+    std::function<void(pid_t)> on_keeper) {
   if (auto launched = launch(std::move(base), folder); !launched)
     co_return std::unexpected(std::move(launched).error());
-  boost::asio::co_spawn(io_, link_.write_loop(), boost::asio::detached);
+  on_keeper(process_.keeper());
+  spawn(io_, link_.write_loop());
   link_.send(setup);
   boost::asio::steady_timer deadline(io_, kReadyTimeout);
   deadline.async_wait([this](const boost::system::error_code& error) {

@@ -21,9 +21,10 @@ class PmixHelper {
       : io_(io), process_(io), link_(io), gone_wakeup_(io) {}
 
   /// Starts it and waits for its answer. Error: it can not run here (no libpmix ...), with the
-  /// reason.
-  boost::asio::awaitable<Result<wire::PmixReady>> start(const wire::PmixSetup& setup, HeldSpec base,
-                                                        std::string folder);
+  /// reason. `on_keeper` is told the keeper's pid before anything of it can be reaped.
+  boost::asio::awaitable<Result<wire::PmixReady>> start(wire::PmixSetup setup, HeldSpec base,
+                                                        std::string folder,
+                                                        std::function<void(pid_t)> on_keeper);
 
   /// Hands every further message to `on_message`; calls `on_lost` when it ends by itself. Spawn
   /// once.
@@ -33,7 +34,6 @@ class PmixHelper {
   void send(const wire::Message& message) { link_.send(message); }
   /// KILLs it: it has nothing to save.
   void stop();
-  pid_t keeper() const { return process_.keeper(); }
   bool running() const { return running_; }
   /// Waits until it and its keeper's work are gone, or `limit`.
   boost::asio::awaitable<void> wait_gone(std::chrono::steady_clock::duration limit);

@@ -29,6 +29,11 @@ void write_oom_score(std::string_view value) {
 ProcessDefaults become_runner() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0 && fd <= 2;) fd = ::open("/dev/null", O_RDWR);
   close_descriptors_except({});
+  // A launcher that does not read the diagnostics must not stop us: they are lost instead.
+  struct stat diagnostics {};
+  if (::fstat(2, &diagnostics) == 0 &&
+      (S_ISFIFO(diagnostics.st_mode) || S_ISSOCK(diagnostics.st_mode)))
+    ::fcntl(2, F_SETFL, ::fcntl(2, F_GETFL) | O_NONBLOCK);
 
   ProcessDefaults defaults;
   defaults.umask = ::umask(077);

@@ -53,8 +53,8 @@ std::string stat_fields(pid_t pid) {
   return end == std::string::npos ? std::string() : stat.substr(end + 1);
 }
 
-void for_each_descriptor(std::initializer_list<int> keep, unsigned flags,
-                         const std::function<void(int)>& fallback) {
+/// close_range over everything from 3 up but `keep`. False on a kernel that lacks it (or the flag).
+bool close_ranges(std::initializer_list<int> keep, unsigned flags) {
   std::vector<int> sorted(keep);
   std::sort(sorted.begin(), sorted.end());
   unsigned from = 3;
@@ -68,10 +68,7 @@ void for_each_descriptor(std::initializer_list<int> keep, unsigned flags,
     from = static_cast<unsigned>(fd) + 1;
   }
   range(from, ~0u);
-  if (done) return;
-  for_each_number("/proc/self/fd", [&](int fd) {  // Linux before 5.9 (flags: 5.11)
-    if (fd >= 3 && !std::binary_search(sorted.begin(), sorted.end(), fd)) fallback(fd);
-  });
+  return done;
 }
 
 }  // namespace
@@ -92,7 +89,13 @@ std::vector<pid_t> direct_children() {
     }
     return children;
   }
-  for_each_number("/proc", [&](int pid) {  // a kernel without CONFIG_PROC_CHILDREN
+  return direct_children_by_search();
+}
+
+std::vector<pid_t> direct_children_by_search() {
+  const pid_t self = ::getpid();
+  std::vector<pid_t> children;
+  for_each_number("/proc", [&](int pid) {
     const std::string fields = stat_fields(pid);
     if (fields.size() > 3 && std::atoi(fields.c_str() + 3) == self) children.push_back(pid);
   });
@@ -124,11 +127,20 @@ char process_state(pid_t pid) {
 }
 
 void close_descriptors_except(std::initializer_list<int> keep) {
-  for_each_descriptor(keep, 0, [](int fd) { ::close(fd); });
+  if (close_ranges(keep, 0)) return;
+  for_each_number("/proc/self/fd", [&](int fd) {  // Linux before 5.9
+    if (fd >= 3 && std::find(keep.begin(), keep.end(), fd) == keep.end()) ::close(fd);
+  });
 }
 
 void cloexec_all_descriptors() {
-  for_each_descriptor({}, CLOSE_RANGE_CLOEXEC, [](int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); });
+  if (!close_ranges({}, CLOSE_RANGE_CLOEXEC)) cloexec_all_descriptors_by_search();
+}
+
+void cloexec_all_descriptors_by_search() {
+  for_each_number("/proc/self/fd", [](int fd) {
+    if (fd >= 3) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  });
 }
 
 }  // namespace sortie::runner

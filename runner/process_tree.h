@@ -16,6 +16,8 @@ namespace sortie::runner {
 /// Pids of our direct children, zombies included. May miss some while they come and go: only wait's
 /// ECHILD proves that there are none.
 std::vector<pid_t> direct_children();
+/// The same by a search through all of /proc, for kernels without CONFIG_PROC_CHILDREN.
+std::vector<pid_t> direct_children_by_search();
 
 /// KILLs each of `children` (unreaped direct children of ours) and its process group: the kernel
 /// signals a group as one, so a member can not escape by forking meanwhile.
@@ -32,5 +34,7 @@ void close_descriptors_except(std::initializer_list<int> keep);
 
 /// Sets FD_CLOEXEC on every descriptor from 3 up.
 void cloexec_all_descriptors();
+/// The same one by one, for Linux before 5.11.
+void cloexec_all_descriptors_by_search();
 
 }  // namespace sortie::runner

@@ -5,15 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
 #include <cerrno>
 #include <csignal>
-#include <exception>
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/job_check.h"
+#include "runner/spawn.h"
 
 namespace sortie::runner {
 namespace {
@@ -39,12 +38,6 @@ Runner::Runner(ProcessDefaults defaults, std::string build)
       beat_timer_(io_),
       handshake_timer_(io_) {}
 
-void Runner::spawn(boost::asio::awaitable<void> task) {
-  boost::asio::co_spawn(io_, std::move(task), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);  // out of io_.run(): the process ends, keepers act
-  });
-}
-
 int Runner::run(Fd in, Fd out) {
   if (auto opened = link_.open(std::move(in), std::move(out)); !opened) {
     log::error("{}", opened.error().message);
@@ -59,10 +52,10 @@ int Runner::run(Fd in, Fd out) {
     return kExitFailed;
   }
   signals_.assign(fd);
-  spawn(link_.write_loop());
-  spawn(serve_signals());
-  spawn(limit_handshake());
-  spawn(converse());
+  spawn(io_, link_.write_loop());
+  spawn(io_, serve_signals());
+  spawn(io_, limit_handshake());
+  spawn(io_, converse());
   io_.run();
   return exit_code_;
 }
@@ -95,6 +88,7 @@ boost::asio::awaitable<void> Runner::converse() {
 /// Ends what still runs, removes what was made, ends the loop. Bounded even with unkillable ranks.
 boost::asio::awaitable<void> Runner::shut_down() {
   handshake_timer_.cancel();
+  beat_timer_.cancel();
   if (job_) {
     job_->discard_output();
     const auto deadline = Clock::now() + short_grace() + kEndingMargin;
@@ -163,8 +157,8 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   preparing_ = true;
-  spawn(prepare());
-  spawn(beat());
+  spawn(io_, prepare());
+  spawn(io_, beat());
   return true;
 }
 
@@ -172,17 +166,17 @@ Result<bool> Runner::handle_start() {
   if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
   if (job_->stopped()) return true;  // it crossed a Stop
   if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
-  spawn(job_->start());
+  spawn(io_, job_->start());
   return true;
 }
 
 boost::asio::awaitable<void> Runner::prepare() {
   const Result<wire::JobReady> ready = co_await job_->prepare();
   preparing_ = false;
-  if (ready && !job_->stopped()) {
-    link_.send(*ready);
+  if (job_->stopped()) {
+    co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
   } else if (ready) {
-    job_->stop(milliseconds(0));  // a Stop came meanwhile: answer it with Finished
+    link_.send(*ready);
   } else {
     send_error(ready.error());
     exit_code_ = kExitFailed;
@@ -249,7 +243,7 @@ void Runner::on_signal(int number) {
   if (job_) job_->stop(again ? milliseconds(0) : short_grace());
   if (again) return;
   send_error({ErrorCode::interrupted, "the runner received " + signal_name(number)});
-  spawn(leave_when_finished());
+  spawn(io_, leave_when_finished());
 }
 
 /// After a signal the launcher is still served, so that it gets the last output and the verdicts.

@@ -41,7 +41,6 @@ class Runner {
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
-  void spawn(boost::asio::awaitable<void> task);
 
   boost::asio::io_context io_{1};
   const ProcessDefaults defaults_;

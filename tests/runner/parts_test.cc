@@ -1,5 +1,7 @@
 // The runner's pure parts: environment, cgroup texts, event lines, folder names.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include "runner/cgroup.h"
 #include "runner/environment.h"
 #include "runner/event_socket.h"
+#include "runner/process_tree.h"
 #include "runner/run_folder.h"
 #include "tests/support/runner_client.h"
 
@@ -121,4 +124,36 @@ TEST_CASE("folder names stay short and distinct, socket paths fit") {
   const std::string b = run_folder_name(std::string(63, 'a') + "2", 1, 0);
   CHECK(a != b);
   CHECK(a.size() <= 30);
+}
+
+TEST_CASE("children are found through the children file and through all of /proc") {
+  std::vector<pid_t> forked;
+  for (int i = 0; i < 3; ++i) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      if (i == 2) ::_exit(0);  // a zombie counts
+      ::sleep(20);
+      ::_exit(0);
+    }
+    forked.push_back(pid);
+  }
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(forked[2]), &info, WEXITED | WNOWAIT);
+  std::vector<pid_t> quick = direct_children(), slow = direct_children_by_search();
+  std::sort(quick.begin(), quick.end());
+  std::sort(slow.begin(), slow.end());
+  CHECK(quick == forked);
+  CHECK(slow == forked);
+  CHECK(process_state(forked[2]) == 'Z');
+  kill_children(forked);
+  for (pid_t pid : forked) CHECK(::waitpid(pid, nullptr, 0) == pid);
+  CHECK(direct_children().empty());
+}
+
+TEST_CASE("descriptors become close-on-exec one by one where close_range is missing") {
+  const int fd = ::open("/dev/null", O_RDONLY);
+  CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0);
+  cloexec_all_descriptors_by_search();
+  CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  ::close(fd);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -45,7 +46,6 @@ TEST_CASE("a runner installed under a hash answers with it and refuses another")
   const std::filesystem::path folder = "/tmp/sortie-test-cache-" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
   const std::string binary = folder / "runner-0123abcd";
-  std::filesystem::create_symlink(SORTIE_RUNNER_BINARY, folder / "link");
   std::filesystem::copy_file(SORTIE_RUNNER_BINARY, binary);
   {
     RunnerClient client(binary);
@@ -123,12 +123,21 @@ TEST_CASE("end of input before anything was said is no error") {
   CHECK(client.wait_exit()->success());
 }
 
-TEST_CASE("without --stdio, or with a file for a channel, the runner says so") {
-  RunnerClient client("/bin/sh");  // only to have its pipes; the commands run below
+TEST_CASE("without --stdio the runner says how it is meant to be started") {
   const std::string runner = SORTIE_RUNNER_BINARY;
+  CHECK(std::system((runner + " 2>&1 | grep -q '^usage: sortie-runner --stdio'").c_str()) == 0);
   CHECK(std::system((runner + " 2>/dev/null").c_str()) == 2 << 8);
-  CHECK(std::system((runner + " --stdio </dev/null 2>/dev/null").c_str()) == 2 << 8);
+  CHECK(std::system((runner + " --stdio </dev/null").c_str()) == 0);  // end of input at once
+  CHECK(std::system((runner + " --stdio <&- >&- 2>&-").c_str()) == 0);
 }
+
+#ifdef SORTIE_RUNNER_IS_STATIC
+TEST_CASE("the runner needs no library of the host") {
+  const std::string runner = SORTIE_RUNNER_BINARY;
+  CHECK(std::system(("ldd " + runner + " 2>&1 | grep -q 'not a dynamic executable'").c_str()) == 0);
+  MESSAGE("size: " << std::filesystem::file_size(runner) << " bytes");
+}
+#endif
 
 TEST_CASE("a second runner of the same run, attempt and node is refused") {
   const wire::JobSpec job = make_job({"true"});

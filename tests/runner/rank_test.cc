@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "tests/support/runner_client.h"
 
@@ -18,6 +20,23 @@ using namespace sortie::test;
 namespace {
 
 const std::string kHelper = SORTIE_RANK_HELPER;
+
+/// Fields of /proc/PID/stat after the name, from the state on.
+std::vector<std::string> stat_fields(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), {});
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  return {std::istream_iterator<std::string>(fields), {}};
+}
+
+pid_t parent_of(pid_t pid) {
+  return std::stoi(stat_fields(pid).at(1));
+}
+
+long cpu_ticks(pid_t pid) {
+  const auto fields = stat_fields(pid);
+  return std::stol(fields.at(11)) + std::stol(fields.at(12));
+}
 
 }  // namespace
 
@@ -141,6 +160,8 @@ TEST_CASE("SIGKILL from outside is a signal, not a Stop") {
   REQUIRE(client.wait_finished());
   CHECK(client.exited.at(0).code == SIGTERM);
   CHECK(client.exited.at(0).stopped == 1);
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit()->success());
   CHECK(remains(job) == "");
 }
 
@@ -215,4 +236,28 @@ TEST_CASE("events on SORTIE_SOCKET arrive, broken ones are dropped with a warnin
         std::string::npos);
   CHECK(log.find("no JSON object") != std::string::npos);
   CHECK(remains(job) == "");
+}
+
+TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a core") {
+  wire::JobSpec job = make_job({kHelper, "sleep"}, 4);
+  job.heartbeat_interval_ms = 2000;
+  job.heartbeat_timeout_ms = 10000;
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  while (client.out.size() < 4) client.pump(std::chrono::milliseconds(20));
+  std::vector<pid_t> measured = {client.pid()};
+  for (const auto& [rank, pid] : client.pids) measured.push_back(parent_of(pid));
+  auto used_ticks = [&] {
+    long ticks = 0;
+    for (pid_t pid : measured) ticks += cpu_ticks(pid);
+    return ticks;
+  };
+  const long before = used_ticks();
+  client.pump(std::chrono::milliseconds(3000));
+  const double share =
+      static_cast<double>(used_ticks() - before) / static_cast<double>(::sysconf(_SC_CLK_TCK)) / 3;
+  MESSAGE("CPU of runner and 4 keepers: " << share * 100 << " % of a core");
+  CHECK(share <= 0.01);
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
 }

@@ -37,8 +37,40 @@ wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
   return job;
 }
 
-RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environment) {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uid_t kNobody = 65534;
+
+struct PublicFolder {
+  fs::path path = "/tmp/sortie-test-bin-" + std::to_string(::getpid());
+  PublicFolder() {
+    fs::create_directory(path);
+    fs::permissions(path, static_cast<fs::perms>(0755));
+  }
+  ~PublicFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+std::string public_copy(const std::string& path) {
+  static const PublicFolder folder;
+  const fs::path copy = folder.path / fs::path(path).filename();
+  if (!fs::exists(copy)) {
+    fs::copy_file(path, copy);
+    fs::permissions(copy, static_cast<fs::perms>(0755));
+  }
+  return copy;
+}
+
+RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environment,
+                           bool unprivileged) {
   ::signal(SIGPIPE, SIG_IGN);
+  if (unprivileged) binary = public_copy(binary);
   int input[2], output[2], errors_pipe[2];
   if (::pipe2(input, O_CLOEXEC) != 0 || ::pipe2(output, O_CLOEXEC) != 0 ||
       ::pipe2(errors_pipe, O_CLOEXEC) != 0)
@@ -52,6 +84,9 @@ RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environm
     ::dup2(output[1], 1);
     ::dup2(errors_pipe[1], 2);
     ::signal(SIGPIPE, SIG_DFL);
+    if (unprivileged && ::geteuid() == 0 &&
+        (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0 || ::chdir("/") != 0))
+      ::_exit(126);
     const char* argv[] = {binary.c_str(), "--stdio", nullptr};
     ::execve(binary.c_str(), const_cast<char**>(argv), environment.empty() ? environ : env.data());
     ::_exit(127);
@@ -239,15 +274,16 @@ bool all_gone(const std::string& marker, milliseconds limit) {
 }
 
 std::string remains(const wire::JobSpec& job, milliseconds limit) {
-  namespace fs = std::filesystem;
   const auto deadline = Clock::now() + limit;
   std::string text;
   if (!all_gone("SORTIE_RUN_ID=" + job.run_id, limit)) text += "processes ";
   const std::string name = job.run_id + "-" + std::to_string(job.attempt) + "-0";
-  const fs::path folder = fs::path("/tmp/sortie-" + std::to_string(::geteuid())) / name;
-  while (fs::exists(folder) && Clock::now() < deadline)
-    std::this_thread::sleep_for(milliseconds(10));
-  if (fs::exists(folder)) text += folder.string() + " ";
+  for (const uid_t user : {::geteuid(), kNobody}) {
+    const fs::path folder = fs::path("/tmp/sortie-" + std::to_string(user)) / name;
+    while (fs::exists(folder) && Clock::now() < deadline)
+      std::this_thread::sleep_for(milliseconds(10));
+    if (fs::exists(folder)) text += folder.string() + " ";
+  }
   for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
     const fs::path group = fs::path(root) / ("sortie-" + name);
     while (fs::exists(group) && Clock::now() < deadline)

@@ -27,7 +27,7 @@ class RunnerClient {
 
   /// Starts the binary. `environment` replaces the one of the runner when not empty.
   explicit RunnerClient(std::string binary = SORTIE_RUNNER_BINARY,
-                        std::vector<std::string> environment = {});
+                        std::vector<std::string> environment = {}, bool unprivileged = false);
   ~RunnerClient();
   RunnerClient(const RunnerClient&) = delete;
   RunnerClient& operator=(const RunnerClient&) = delete;
@@ -95,6 +95,18 @@ class RunnerClient {
   std::optional<ProcessStatus> status_;
   std::chrono::steady_clock::time_point last_heartbeat_{};
 };
+
+/// As the test's user: root can make cgroups.
+struct AsTestUser {
+  static constexpr bool kUnprivileged = false;
+};
+/// As a user (nobody, when the test is root) who can not, so that the keepers do all the work.
+struct WithoutCgroup {
+  static constexpr bool kUnprivileged = true;
+};
+
+/// A copy of a built program in a place that every user can reach; removed at exit.
+std::string public_copy(const std::string& path);
 
 /// Pids of live (not zombie) processes whose environment holds `marker` ("NAME=value").
 std::vector<pid_t> processes_with(const std::string& marker);
