@@ -1,0 +1,30 @@
+// Activations, embedding and small helpers.
+#pragma once
+
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer::ops {
+
+/// y [M, F] = silu(gate) * up with gate_up [M, 2 F] = [gate | up]  (Shazeer 2020).
+void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, Tensor& y);
+void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
+                     Tensor& dgate_up);
+
+/// Exact GELU: x * 0.5 * (1 + erf(x / sqrt 2))  (Hendrycks & Gimpel 2016).
+void gelu_forward(ExecutionContext& context, const Tensor& x, Tensor& y);
+void gelu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& x, Tensor& dx);
+
+/// y [M, C] = table [V, C] rows by tokens i32 [M]. Tokens were range-checked by the data loader.
+void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,
+                       Tensor& y);
+/// dtable [V, C] (f32) += rows of dy by tokens, in token order (the same bits for any thread
+/// count).
+void embedding_backward(ExecutionContext& context, const Tensor& tokens, const Tensor& dy,
+                        Tensor& dtable);
+
+/// y = a + b; y may be a or b. Same dtype and shape.
+void add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y);
+/// Converts between f32 and bf16 (dense).
+void convert(ExecutionContext& context, const Tensor& from, Tensor& to);
+
+}  // namespace sortie::trainer::ops

@@ -1,0 +1,85 @@
+// Tensor: a reference-counted, typed view. The last dimension is dense; every other dimension has
+// its own stride, so slices of QKV, gate|up and KV caches are views. Copying a Tensor copies the
+// view.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "common/base/check.h"
+#include "trainer/tensor/allocator.h"
+#include "trainer/tensor/dtype.h"
+
+namespace sortie::trainer {
+
+inline constexpr int kMaxDims = 4;
+
+/// Sizes from the slowest to the fastest dimension.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> sizes);
+  int dims() const { return dims_; }
+  std::int64_t operator[](int dim) const;  // negative counts from the end
+  std::int64_t elements() const;
+  bool operator==(const Shape&) const = default;
+  std::string to_string() const;  // "[4, 256, 768]"
+
+ private:
+  friend class Tensor;
+  std::array<std::int64_t, kMaxDims> sizes_{};
+  int dims_ = 0;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // empty: defined() is false
+
+  /// Uninitialised dense memory from `allocator` (returned to it with the last view).
+  static Tensor empty(Allocator& allocator, DType dtype, Shape shape);
+  static Tensor zeros(Allocator& allocator, DType dtype, Shape shape);
+  /// A view of memory that the caller keeps alive.
+  static Tensor wrap(void* data, DType dtype, Shape shape);
+
+  bool defined() const { return data_ != nullptr; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  std::int64_t size(int dim) const { return shape_[dim]; }
+  std::int64_t elements() const { return shape_.elements(); }
+  std::int64_t stride(int dim) const;  // in elements; the last one is 1
+  bool dense() const;
+  /// True when no other Tensor shares this memory: an op may then write into it. False for wrap().
+  bool sole_owner() const { return block_.use_count() == 1; }
+
+  template <class T>
+  T* data() const {
+    SORTIE_CHECK(dtype_of<T>() == dtype_, "tensor holds {}", dtype_name(dtype_));
+    return static_cast<T*>(data_);
+  }
+  void* raw() const { return data_; }
+
+  /// Elements [begin, begin + count) of dimension `dim`, as a view.
+  Tensor slice(int dim, std::int64_t begin, std::int64_t count) const;
+  /// The same elements under another shape. Splitting or joining dimensions must be possible as a
+  /// view: only dimensions that lie densely behind each other may be joined (checked).
+  Tensor view(Shape shape) const;
+
+  /// All dimensions but the last joined: (rows, cols, row stride). Checked to be possible.
+  struct Matrix {
+    void* data;
+    std::int64_t rows, cols, stride;
+  };
+  Matrix matrix() const;
+
+ private:
+  std::shared_ptr<void> block_;
+  void* data_ = nullptr;
+  DType dtype_ = DType::f32;
+  Shape shape_;
+  std::array<std::int64_t, kMaxDims> strides_{};
+};
+
+}  // namespace sortie::trainer
