@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import bed as bed_module
-from bed import HOME, PROJECT, USER
+from bed import HOME, PROJECT
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000

@@ -3,7 +3,6 @@
 import os
 import pwd
 import subprocess
-import time
 
 from bed import HOME, USER, fail, output
 
@@ -21,6 +20,13 @@ def enter_argv(bed, host, argv, as_root=False):
     drop = [] if as_root else ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
     return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", f"--wd={home}", *drop,
             "env", "-i", *environment, *argv]
+
+
+def join_cgroup(bed, host):
+    """Moves this process to where a login of the host would be, when `up --cgroup` made such a place."""
+    procs = bed.cgroup / bed.host_name(bed.number(host)) / "cgroup.procs"
+    if procs.exists():
+        procs.write_text(str(os.getpid()))
 
 
 def processes(bed, host):

@@ -32,10 +32,10 @@ def up(bed, count, delegate_cgroup):
         try:
             clear(bed)
             build(bed, count, uid, gid, delegate_cgroup)
-        except BaseException:
+        except BaseException as error:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
-            logs = sshd_complaints(bed)
+            logs = [] if isinstance(error, KeyboardInterrupt) else sshd_complaints(bed)
             clear(bed)
             for line in logs:
                 note(line)
@@ -91,7 +91,7 @@ def free_subnet():
     for third in range(256):
         if str(third) not in used:
             return f"10.213.{third}"
-    fail("all of 10.213.0.0/16 is in use by other beds; run: scripts/testbed down --all")
+    fail("all of 10.213.0.0/16 is in use; remove beds that you no longer need (SORTIE_TESTBED_ID=ID scripts/testbed down)")
 
 
 def write_files(bed, numbers, subnet, uid, gid):
@@ -187,7 +187,7 @@ def sshd_complaints(bed):
     lines = []
     for log in sorted((bed.dir / "hosts").glob("*/sshd.log")):
         for line in log.read_text(errors="replace").splitlines():
-            if not line.startswith("Server listening"):
+            if not re.match("Server listening|kex_exchange_id|Connection closed", line):  # our own probes
                 lines.append(f"{log.parent.name}: {line}")
     return lines[:10]
 
