@@ -141,7 +141,8 @@ asio::awaitable<Result<>> authenticate(std::shared_ptr<SessionCore> core, HostSe
                                        std::shared_ptr<Credentials> credentials,
                                        std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  Candidates candidates = co_await credentials->candidates(settings, deadline);
+  // An agent that does not answer must leave time for the key files.
+  Candidates candidates = co_await credentials->candidates(settings, Clock::now() + timeout / 3);
   std::vector<std::string> refused;
   const auto history = [&] {
     std::string text;

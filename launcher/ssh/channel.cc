@@ -94,7 +94,7 @@ Error ChannelState::open_error(std::string_view what, const std::optional<int>& 
                                ErrorCode refused, Clock::time_point deadline) const {
   if (!status && !closed() && Clock::now() >= deadline)
     return {refused, fmt::format("{}: no answer in time; see the host's sshd log", what)};
-  if (!status || ssh_get_error_code(core_->session()) != SSH_REQUEST_DENIED) return lost(what);
+  if (!status || closed() || core_->broken()) return lost(what);
   return {refused, fmt::format("{}: {}", what, core_->last_error())};
 }
 
@@ -176,10 +176,9 @@ asio::awaitable<Result<ProcessStatus>> ChannelState::wait() {
   const auto status = co_await core_->drive([this]() -> int {
     if (ended_ || remote_closed_) return SSH_OK;
     if (closed_) return SSH_ERROR;
-    // Only for its side effect of taking packets in: it knows nothing of signals.
-    if (ssh_channel_get_exit_status(channel_) == SSH_ERROR && !ended_ && !remote_closed_ &&
-        ssh_get_error_code(core_->session()) == SSH_FATAL)
-      return SSH_ERROR;
+    // Only for its side effect of taking packets in: it knows nothing of signals, and its -1 may
+    // mean "not yet". drive() ends the waiting when the connection breaks.
+    ssh_channel_get_exit_status(channel_);
     return ended_ || remote_closed_ ? SSH_OK : SSH_AGAIN;
   });
   if (ended_) co_return *ended_;

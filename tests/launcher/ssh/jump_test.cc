@@ -1,6 +1,8 @@
 // ProxyJump over real sshd's, and signing in with a real ssh-agent.
 #include <doctest/doctest.h>
 #include <fmt/core.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <csignal>
@@ -263,5 +265,18 @@ TEST_SUITE("launcher") {
     const std::string host = fmt::format("127.0.0.1:{}", server.port());
     world.environment.agent_socket = world.folder / "no-agent";
     CHECK(world.connect(host));
+    const int silent = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = world.folder / "silent-agent";
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(::bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(silent, 8) == 0);
+    world.environment.agent_socket = path;
+    config::SshConfig ssh;
+    ssh.auth_timeout = 3000ms;
+    const auto connection = world.connect(host, ssh);
+    CHECK_MESSAGE(connection, (connection ? "" : connection.error().message));
+    ::close(silent);
   }
 }
