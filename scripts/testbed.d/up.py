@@ -19,7 +19,7 @@ from bed import (HOME, MAX_HOSTS, PROJECT, USER, Lock, check_machine, fail, ip_b
 START_TIMEOUT = 25.0
 
 
-def up(bed, count, delegate_cgroup):
+def up(bed, count, delegated):
     check_machine()
     if not 1 <= count <= MAX_HOSTS:
         fail(f"up {count}: a bed has 1 to {MAX_HOSTS} hosts")
@@ -31,7 +31,7 @@ def up(bed, count, delegate_cgroup):
             signal.signal(number, raise_interrupt)
         try:
             clear(bed)
-            build(bed, count, uid, gid, delegate_cgroup)
+            build(bed, count, uid, gid, delegated)
         except BaseException as error:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -69,7 +69,7 @@ def check_reachable(path, uid):
                  " /srv/sortie")
 
 
-def build(bed, count, uid, gid, delegate_cgroup):
+def build(bed, count, uid, gid, delegated):
     started = time.monotonic()
     numbers = range(1, count + 1)
     subnet = free_subnet()
@@ -79,7 +79,7 @@ def build(bed, count, uid, gid, delegate_cgroup):
     for number in numbers:
         pids[number] = host.start(bed, number, uid, gid)
         (bed.host_dir(number) / "init.pid").write_text(f"{pids[number]}\n")
-        if delegate_cgroup:
+        if number <= delegated:
             host.join_cgroup(bed, number, pids[number], uid, gid)
     wait_for_sshd(bed, {number: f"{subnet}.{number}" for number in numbers})
     note(f"{count} host{'s' if count > 1 else ''} up in {time.monotonic() - started:.1f} s"

@@ -1,0 +1,76 @@
+"""What the benchmarks over a testbed share: beds, timed commands, tables."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SORTIE_BUILD", ROOT / "build/release"))
+SORTIE = BUILD / "bin/sortie"
+TESTBED = ROOT / "scripts/testbed"
+
+
+class BedOf:
+    """with BedOf(64) as environment: a bed of its own id, removed at the end."""
+
+    def __init__(self, count, bed_id="bench"):
+        self.count, self.environment = count, {**os.environ, "SORTIE_TESTBED_ID": bed_id}
+
+    def __enter__(self):
+        subprocess.run([TESTBED, "up", str(self.count)], env=self.environment, check=True,
+                       stdout=subprocess.DEVNULL)
+        lines = subprocess.run([TESTBED, "env"], env=self.environment, check=True, text=True,
+                               stdout=subprocess.PIPE).stdout
+        for line in lines.splitlines():
+            name, value = line.removeprefix("export ").split("=", 1)
+            self.environment[name] = value.strip("'")
+        return self.environment
+
+    def __exit__(self, *_):
+        subprocess.run([TESTBED, "down"], env=self.environment, check=True)
+
+
+def timed(argv, environment, expect=None, timeout=120):
+    """(wall seconds, CPU seconds of the client and all its children). Every run must do its work."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    done = subprocess.run([str(word) for word in argv], env=environment, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, capture_output=True)
+    wall = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0 or (expect and not expect(done.stdout)):
+        sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n"
+                 f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def interleaved(rows, rounds):
+    """{name: [(wall, cpu)]}: each round runs every row once, so that a busy moment hits all of them alike."""
+    results = {name: [] for name in rows}
+    for number in range(rounds):
+        for name, run in rows.items():
+            results[name].append(run())
+            print(f"\r  round {number + 1} of {rounds}: {name:24}", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
+    return results
+
+
+def best(samples):
+    return min(wall for wall, _ in samples), min(cpu for _, cpu in samples)
+
+
+def machine():
+    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+                 platform.machine())
+    return f"{os.cpu_count()} x {model}, Linux {platform.release().split('-')[0]}, load {os.getloadavg()[0]:.1f}"
+
+
+def require(path, what):
+    if not path.exists():
+        sys.exit(f"{path} is missing; build it first: cmake --preset release && cmake --build --preset release"
+                 f" --target {what}")

@@ -1,0 +1,158 @@
+"""Every way in which a job ends: the right verdict and exit code, within stated seconds, and nothing left on any host."""
+
+import os
+import signal
+import time
+
+from harness import BUILD, PROGRAMS, Run, check, equal, wait_until
+
+SLEEP = ("sleep", "1000")
+STUBBORN = ("/bin/sh", PROGRAMS / "ignore_term.sh")
+DAEMONS = ("/usr/bin/python3", "-S", PROGRAMS / "daemons.py")
+
+
+def scenario_rank_killed(bed):
+    with Run(bed, *SLEEP) as run:
+        host, pid = run.wait_for_ranks(8)[5]
+        equal(host, "h03", "host of rank 5")
+        os.kill(pid, signal.SIGKILL)
+        equal(run.wait(8), 128 + 9, "exit code")
+        run.expect(r"rank 5 on h03 .*SIGKILL")
+        bed.expect_nothing_left(2)
+
+
+def scenario_rank_exits_3(bed):
+    script = "echo last words of $RANK >&2; if [ $RANK = 6 ]; then sleep 1; exit 3; fi; sleep 1000"
+    with Run(bed, "sh", "-c", script) as run:
+        equal(run.wait(15), 3, "exit code")
+        run.expect(r"rank 6 on h04 .*exit code 3")
+        run.expect(r"^\s+(\| )?last words of 6$")  # the report quotes its stderr
+        equal(run.log(6, "err"), b"last words of 6\n", "stderr of rank 6")
+        bed.expect_nothing_left(2)
+
+
+def scenario_rank_ignores_term(bed):
+    with Run(bed, *STUBBORN, settings={"runner.grace": "1s"}) as run:
+        _, pid = run.wait_for_ranks(8)[0]
+        run.wait_for_text("rank 7 is stubborn")
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        equal(run.wait(8), 137, "exit code")
+        check(time.monotonic() - began >= 0.8, "the grace of 1 s was not granted")
+        bed.expect_nothing_left(2)
+
+
+def scenario_setsid_grandchildren_after_success(bed):
+    """A rank that ends well leaves nothing either: daemons end with it."""
+    with Run(bed, *DAEMONS, "0") as run:
+        equal(run.wait(20), 0, "exit code")
+        bed.expect_nothing_left(2)
+
+
+def scenario_setsid_grandchildren_after_failure(bed):
+    with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
+        for rank in range(8):
+            run.wait_for_text(f"rank {rank} has its daemons")
+        _, pid = run.bed.ranks()[3]
+        os.kill(pid, signal.SIGKILL)
+        equal(run.wait(10), 137, "exit code")
+        bed.expect_nothing_left(2)
+
+
+def scenario_runner_killed(bed):
+    with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
+        for rank in range(8):
+            run.wait_for_text(f"rank {rank} has its daemons")
+        os.kill(bed.runner("h02"), signal.SIGKILL)
+        bed.expect_nothing_left(3, ["h02"])
+        equal(run.wait(10), 5, "exit code")
+        run.expect(r"h02: lost")
+        bed.expect_nothing_left(2)
+
+
+def scenario_launcher_killed(bed):
+    with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
+        for rank in range(8):
+            run.wait_for_text(f"rank {rank} has its daemons")
+        run.signal(signal.SIGKILL)
+        equal(run.wait(2), 137, "exit code")
+        bed.expect_nothing_left(5)
+
+
+def scenario_launcher_stopped(bed):
+    """A launcher that hangs keeps its connections open: only the heartbeats tell."""
+    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}
+    with Run(bed, *SLEEP, settings=timing) as run:
+        run.wait_for_ranks(8)
+        run.signal(signal.SIGSTOP)
+        bed.expect_nothing_left(10)
+
+
+def scenario_link_down(bed):
+    timing = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}
+    with Run(bed, *SLEEP, settings=timing) as run:
+        run.wait_for_ranks(8)
+        bed.link("h03", "down")
+        began = time.monotonic()
+        # Rank processes of the host that nobody reaches any more, while the link is still down.
+        bed.expect_nothing_left(10, ["h03"])
+        equal(run.wait(20), 5, "exit code")
+        check(time.monotonic() - began < 20, "the verdict took more than 20 s")
+        run.expect(r"h03: lost")
+        bed.expect_nothing_left(2)
+
+
+def scenario_ctrl_c_once(bed):
+    script = "trap 'echo rank $RANK tidied up; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    with Run(bed, "sh", "-c", script) as run:
+        run.wait_for_ranks(8)
+        wait_until(lambda: run.text().count("] up") == 8, 10, "8 ranks that said up")
+        run.signal(signal.SIGINT)
+        equal(run.wait(8), 130, "exit code")
+        for rank in range(8):
+            run.expect(f"rank {rank} tidied up")  # TERM first, and what a rank says then is still shown
+        bed.expect_nothing_left(2)
+
+
+def scenario_ctrl_c_twice(bed):
+    with Run(bed, *STUBBORN, settings={"runner.grace": "60s"}) as run:
+        run.wait_for_ranks(8)
+        run.wait_for_text("rank 7 is stubborn")
+        run.signal(signal.SIGINT)
+        time.sleep(1)
+        check(run.process.poll() is None, "ended within the grace although its ranks ignore TERM")
+        run.signal(signal.SIGINT)
+        equal(run.wait(5), 130, "exit code")
+        bed.expect_nothing_left(2)
+
+
+def scenario_terminated(bed):
+    with Run(bed, *SLEEP) as run:
+        run.wait_for_ranks(8)
+        run.signal(signal.SIGTERM)
+        equal(run.wait(8), 143, "exit code")
+        bed.expect_nothing_left(2)
+
+
+def scenario_mpi_abort(bed):
+    with Run(bed, BUILD / "bin/e2e_mpi_abort", "5", settings={"runner.grace": "2s"}) as run:
+        equal(run.wait(20), 5, "exit code")
+        run.expect(r"rank 5 on h03 .*MPI_Abort")
+        bed.expect_nothing_left(3)
+
+
+def scenario_program_missing(bed):
+    with Run(bed, "/no/such/program") as run:
+        equal(run.wait(15), 3, "exit code")
+        run.expect(r"/no/such/program")
+        bed.expect_nothing_left(2)
+
+
+def scenario_two_runs_side_by_side(bed):
+    """What ends one run leaves another one on the same hosts alone."""
+    with Run(bed, "sh", "-c", "sleep 6; echo survived") as lasting:
+        lasting.wait_for_ranks(8)
+        with Run(bed, "sh", "-c", "sleep 1; exit 9") as failing:
+            equal(failing.wait(15), 9, "exit code of the failing run")
+        equal(lasting.wait(20), 0, "exit code of the other run")
+        equal(lasting.text().count("survived"), 8, "ranks of the other run that ended well")

@@ -1,0 +1,242 @@
+"""What the scenarios stand on: the bed of the suite, `sortie run` as a child with a deadline, and questions to
+the hosts. A scenario is a function scenario_NAME(bed); it fails by an exception and is registered with ctest by its
+name (CMakeLists.txt reads the files), so that none can be forgotten."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts/testbed.d"))
+
+import bed as testbed  # noqa: E402
+import look  # noqa: E402
+
+BUILD = Path(os.environ.get("SORTIE_BUILD", ROOT / "build/release"))
+SORTIE = BUILD / "bin/sortie"
+TRAINER = BUILD / "bin/sortie-train"
+PROGRAMS = ROOT / "tests/e2e/programs"
+HOSTS = ["h01", "h02", "h03", "h04"]
+BED_ID = os.environ.get("SORTIE_E2E_BED", "e2e")
+
+
+class Failure(AssertionError):
+    pass
+
+
+def check(condition, message):
+    if not condition:
+        raise Failure(message)
+
+
+def equal(actual, expected, what):
+    check(actual == expected, f"{what} is {actual!r}, not {expected!r}")
+
+
+def wait_until(condition, seconds, what):
+    """The first true value of `condition`, within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < deadline, f"{what}: not within {seconds} s")
+        time.sleep(0.03)
+
+
+def environment_of(pid):
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(pair.decode(errors="replace").split("=", 1) for pair in pairs if b"=" in pair)
+
+
+def parent_of(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def executable_of(pid):
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+class HostBed:
+    """The bed that ctest's fixture has brought up."""
+
+    def __init__(self):
+        self.bed = testbed.Bed(BED_ID)
+        self.bed.settings()  # one clear line when it is not up
+        self.ssh_config = self.bed.ssh_config
+        self.shared = self.bed.shared
+
+    def processes(self, host):
+        return look.processes(self.bed, host)
+
+    def leftovers(self, hosts=HOSTS):
+        return [f"{host}: {pid} {command}" for host in hosts for pid, _, _, _, command in self.processes(host)]
+
+    def expect_nothing_left(self, seconds, hosts=HOSTS):
+        deadline = time.monotonic() + seconds
+        while left := self.leftovers(hosts):
+            check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
+            time.sleep(0.05)
+
+    def link(self, host, state):
+        look.set_link(self.bed, host, state)
+
+    def address(self, host):
+        return self.bed.address(self.bed.number(host))
+
+    def run_in(self, host, *argv, as_root=False):
+        done = subprocess.run(look.enter_argv(self.bed, host, argv, as_root), text=True, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=30)
+        check(done.returncode == 0, f"{host}: {argv}: {done.stderr}")
+        return done.stdout
+
+    def ranks(self, run_id=None):
+        """{rank: (host, pid on the bastion)} of what was exec'ed as a rank, not of what that started."""
+        found = {}
+        for host in HOSTS:
+            for pid, *_ in self.processes(host):
+                variables = environment_of(pid)
+                if "SORTIE_RUN_ID" not in variables or "RANK" not in variables:
+                    continue
+                if run_id and variables["SORTIE_RUN_ID"] != run_id:
+                    continue
+                if "RANK" not in environment_of(parent_of(pid)):
+                    found.setdefault(int(variables["RANK"]), (host, pid))
+        return found
+
+    def runner(self, host):
+        """Pid of the host's runner: its keepers have the same executable, but a runner as ancestor."""
+        pids = [pid for pid, *_ in self.processes(host) if executable_of(pid).startswith("runner-")]
+        tops = [pid for pid in pids if not executable_of(parent_of(pid)).startswith("runner-")]
+        check(len(tops) == 1, f"{host}: {len(tops)} runners, not one")
+        return tops[0]
+
+    def clear(self):
+        """A scenario starts on links that are up and on hosts where nothing runs."""
+        for host in HOSTS:
+            self.link(host, "up")
+            for pid, *_ in self.processes(host):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.expect_nothing_left(10)
+
+
+class Run:
+    """One `sortie run`; as a context manager it never outlives the scenario."""
+
+    def __init__(self, bed, *program, config=None, hosts="h[01-04]", slots=2, settings=(), ssh_config=None):
+        self.bed = bed
+        self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
+        argv = [SORTIE, "run"]
+        if config:
+            argv.append(config)
+        if hosts:
+            argv += ["--hosts", hosts]
+        argv += ["--slots", str(slots), "--ssh-config", ssh_config or bed.ssh_config,
+                 "--set", f"logger.log_dir={self.folder}"]
+        for key, value in dict(settings).items():
+            argv += ["--set", f"{key}={value}"]
+        if program:
+            argv += ["--", *program]
+        self.argv = [str(word) for word in argv]
+        self.output_file = open(self.folder / "output", "w+b")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=self.output_file,
+                                        stderr=subprocess.STDOUT, start_new_session=True,
+                                        env={**os.environ, "SORTIE_E2E": "1"})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _trace):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if error:
+            print(f"--- {' '.join(self.argv)}\n--- exit code {self.process.returncode}, output:\n{self.text()[-6000:]}",
+                  file=sys.stderr)
+            events = self.folder_of_run() and self.folder_of_run() / "events.jsonl"
+            if events and events.exists():
+                print("--- events:\n" + events.read_text()[-4000:], file=sys.stderr)
+        self.output_file.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def text(self):
+        return (self.folder / "output").read_text(errors="replace")
+
+    def folder_of_run(self):
+        folders = [path for path in (self.folder / "runs").glob("*") if path.is_dir() and not path.is_symlink()]
+        return folders[0] if folders else None
+
+    def id(self):
+        return self.folder_of_run().name
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, seconds):
+        """Exit code as a shell would show it."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"sortie still runs after {seconds} s") from None
+        return code if code >= 0 else 128 - code
+
+    def elapsed(self):
+        return time.monotonic() - self.started
+
+    def wait_for_ranks(self, count, seconds=20):
+        """Waits until `count` ranks run and returns them."""
+        def ready():
+            check(self.process.poll() is None, "sortie ended before its ranks ran")
+            ranks = self.bed.ranks()
+            return ranks if len(ranks) == count else None
+        return wait_until(ready, seconds, f"{count} ranks running")
+
+    def wait_for_text(self, pattern, seconds=20):
+        return wait_until(lambda: re.search(pattern, self.text()), seconds, f"{pattern!r} in the output")
+
+    def expect(self, pattern):
+        check(re.search(pattern, self.text(), re.M), f"no {pattern!r} in the output")
+
+    def expect_not(self, pattern):
+        check(not re.search(pattern, self.text(), re.M), f"{pattern!r} in the output")
+
+    def log(self, rank, stream="out"):
+        return (self.folder_of_run() / "logs" / f"rank-{rank}.{stream}").read_bytes()
+
+    def metrics(self):
+        return [json.loads(line) for line in (self.folder_of_run() / "metrics.jsonl").read_text().splitlines()]
+
+
+def ssh_config_variant(bed, folder, **changes):
+    """An ssh_config that is the bed's with options of some hosts replaced: {host: {option: value}}."""
+    text = []
+    for block in bed.ssh_config.read_text().split("\n\n"):
+        match = re.match(r"Host (\S+)", block)
+        for option, value in changes.get(match.group(1), {}).items() if match else ():
+            block, count = re.subn(rf"(?m)^  {option} .*$", f"  {option} {value}", block)
+            if not count:
+                block += f"\n  {option} {value}"
+        text.append(block)
+    path = Path(folder) / "ssh_config"
+    path.write_text("\n\n".join(text))
+    return path

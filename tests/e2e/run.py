@@ -1,0 +1,52 @@
+#!/usr/bin/python3
+"""run.py up | down | FILE.NAME : the suite's bed, or one scenario on it. ctest calls it; by hand:
+
+    tests/e2e/run.py up; tests/e2e/run.py endings.rank_killed; tests/e2e/run.py down
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import traceback
+
+from harness import BED_ID, HOSTS, ROOT, HostBed, testbed
+
+
+def bed_command(*arguments):
+    return subprocess.run([ROOT / "scripts/testbed", *arguments],
+                          env={**os.environ, "SORTIE_TESTBED_ID": BED_ID}).returncode
+
+
+def main():
+    if os.geteuid() != 0:
+        print("e2e: needs root: the testbed makes network namespaces; run ctest as root", file=sys.stderr)
+        return 1
+    what = sys.argv[1]
+    if what == "up":  # two hosts with a cgroup of their own, two without: ending ranks must work either way
+        return bed_command("up", str(len(HOSTS)), "--cgroup", "2")
+    if what == "down":
+        return bed_command("down")
+    file, name = what.split(".")
+    scenario = getattr(importlib.import_module(file), f"scenario_{name}")
+    try:
+        bed = HostBed()
+    except testbed.TestbedError as error:
+        print(f"e2e: {error}", file=sys.stderr)
+        return 1
+    bed.clear()
+    started = time.monotonic()
+    try:
+        scenario(bed)
+        bed.expect_nothing_left(5)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        bed.clear()
+    print(f"ok: {what} in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+sys.exit(main())
