@@ -28,6 +28,7 @@ class ScopedTempDir {
   }
 
   const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   std::string str(std::string_view name) const { return (path_ / name).string(); }
 
  private:
@@ -47,3 +48,7 @@ inline std::string read_text(const std::filesystem::path& path) {
 }
 
 }  // namespace sortie::test
+
+namespace sortie::testing {
+using TempDir = test::ScopedTempDir;
+}

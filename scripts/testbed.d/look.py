@@ -1,0 +1,93 @@
+"""`testbed exec`, `ps`, `list`, `link`, `shape`: what is done to a bed that is up."""
+
+import os
+import pwd
+import subprocess
+
+from bed import HOME, USER, fail, output
+
+SSHD = "/usr/sbin/sshd"
+
+
+def enter_argv(bed, host, argv, as_root=False):
+    """argv that runs `argv` inside the host, as the test user with a bare environment, or as root."""
+    number = bed.number(host)
+    pid = bed.init_pid(number)
+    user = pwd.getpwnam(USER)
+    name, home = ("root", "/root") if as_root else (USER, HOME)
+    environment = [f"HOME={home}", f"USER={name}", f"LOGNAME={name}", "SHELL=/bin/sh",
+                   "PATH=/usr/local/bin:/usr/bin:/bin" + (":/usr/sbin:/sbin" if as_root else ""), "LANG=C.UTF-8"]
+    drop = [] if as_root else ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
+    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", f"--wd={home}", *drop,
+            "env", "-i", *environment, *argv]
+
+
+def join_cgroup(bed, host):
+    """Moves this process to where a login of the host would be, when `up --cgroup` made such a place."""
+    procs = bed.cgroup / bed.host_name(bed.number(host)) / "cgroup.procs"
+    if procs.exists():
+        procs.write_text(str(os.getpid()))
+
+
+def processes(bed, host):
+    """Every process of the host except sshd: [(pid on the bastion, pid inside, uid, state, command line)]."""
+    number = bed.number(host)
+    init = bed.init_pid(number)
+    found = []
+    for pid in bed.pids_by_netns().get(bed.netns(number), []):
+        try:
+            if pid == init or os.readlink(f"/proc/{pid}/exe") == SSHD:
+                continue
+        except FileNotFoundError:
+            pass  # a zombie has no exe; it is listed, it is a process that nobody reaped
+        try:
+            with open(f"/proc/{pid}/status") as file:
+                status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        inside = int(status["NSpid"].split()[-1])
+        state = status["State"].split()[0]
+        if not command:
+            command = f"[{status['Name']}]"
+            if status["Name"] == "sshd":
+                continue  # an sshd session that is just ending
+        found.append((pid, inside, int(status["Uid"].split()[0]), state, command))
+    return found
+
+
+def set_link(bed, host, state):
+    if state not in ("up", "down"):
+        fail(f"link {host} {state}: the state is up or down")
+    output("ip", "link", "set", bed.netns(bed.number(host)), state)
+
+
+def shape(bed, host, rate):
+    """Limits both directions of the host's link to `rate` (tc syntax, e.g. 100mbit); 'off' takes it away."""
+    name = bed.netns(bed.number(host))
+    for prefix, device in (([], name), (["ip", "netns", "exec", name], "eth0")):
+        if rate == "off":
+            subprocess.run([*prefix, "tc", "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
+        else:
+            output(*prefix, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
+                   "burst", "64kb", "latency", "50ms")
+
+
+def hostlist(bed):
+    count = bed.count()
+    return "h01" if count == 1 else f"h[01-{count:02d}]"
+
+
+def environment(bed):
+    """What makes other launchers use the bed."""
+    return {
+        "SORTIE_TESTBED_SSH_CONFIG": str(bed.ssh_config),
+        "SORTIE_TESTBED_HOSTS": hostlist(bed),
+        # pdsh adds -l<local user> of its own; its ssh arguments replaced, User of the ssh_config holds.
+        "PDSH_RCMD_TYPE": "ssh",
+        "PDSH_SSH_ARGS": f"-F {bed.ssh_config} -2 -a -x %h",
+        "OMPI_MCA_plm_rsh_agent": f"ssh -F {bed.ssh_config}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
