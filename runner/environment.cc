@@ -66,6 +66,13 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   return lines;
 }
 
+std::vector<std::string> pmix_environment(std::vector<std::string> base, const wire::JobSpec& job) {
+  for (const auto& [name, value] : job.env)
+    if (name.starts_with("PMIX_MCA_") || name == "LD_LIBRARY_PATH" || name == "SORTIE_LIBPMIX")
+      base.push_back(name + '=' + value);
+  return base;
+}
+
 std::vector<std::string> pmix_lines_for(const std::vector<std::string>& lines, std::uint32_t rank) {
   const std::string mine = "#rank " + std::to_string(rank);
   std::vector<std::string> result;

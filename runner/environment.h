@@ -26,6 +26,10 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
                                           const wire::JobSpec& job, const wire::RankSpec& rank,
                                           const RankContext& context);
 
+/// Environment of sortie-pmix: the base, and of the job's variables those that concern libpmix:
+/// where it is, and its parameters, which must be the same in server and ranks.
+std::vector<std::string> pmix_environment(std::vector<std::string> base, const wire::JobSpec& job);
+
 /// The lines of PmixReady::env that concern `rank`: the common ones, then those after "#rank N".
 std::vector<std::string> pmix_lines_for(const std::vector<std::string>& lines, std::uint32_t rank);
 

@@ -19,6 +19,10 @@ namespace {
 constexpr int kFenceRounds = 50;
 constexpr auto kFencePause = std::chrono::milliseconds(20);
 
+Error pipe_error(int error) {
+  return os_error(error, "no pipe for the output of a rank (raise `ulimit -n`)", ErrorCode::spawn);
+}
+
 }  // namespace
 
 boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
@@ -80,10 +84,10 @@ Result<> Job::prepare_rank(Rank& rank) {
       [this, &rank](std::string line) { on_event(rank, std::move(line)); });
   SORTIE_TRY(rank.events->open(rank.socket_path));
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+  if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(pipe_error(errno));
   Fd out_read(out[0]);
   rank.out.reset(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+  if (::pipe2(err, O_CLOEXEC) != 0) return std::unexpected(pipe_error(errno));
   Fd err_read(err[0]);
   rank.err.reset(err[1]);
   pump_.add(number, std::move(out_read), std::move(err_read));
@@ -114,7 +118,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   setup.tmp_dir = *folder;
 
   HeldSpec held;
-  held.env = base_environment(environ);
+  held.env = pmix_environment(base_environment(environ), spec_);
   held.folders = {"/"};
   held.run_folder = folder_.path();
   held.defaults = defaults_;
@@ -124,13 +128,12 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   if (!ready) {
     co_await pmix_->wait_gone(std::chrono::seconds(2));
     if (spec_.mpi == 2)
-      co_return fail(ErrorCode::unsupported,
-                     "MPI ranks can not be wired up here: " + ready.error().message +
-                         "; install libpmix (Debian: apt install libpmix2)");
+      co_return fail(ready.error().code,
+                     "MPI ranks can not be wired up here: " + ready.error().message);
     pmix_note_ = "none: " + ready.error().message;
     co_return Result<>{};
   }
-  pmix_note_ = ready->version;
+  pmix_note_ = "libpmix " + ready->version;
   pmix_env_ = std::move(ready->env);
   pmix_up_ = true;
   spawn(io_, pmix_->relay([this](wire::Message message) { link_.send(message); },

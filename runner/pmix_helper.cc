@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/base/process_status.h"
+#include "common/wire/codec.h"
 #include "runner/pmix_binary.h"
 #include "runner/spawn.h"
 
@@ -47,11 +48,17 @@ Result<std::string> program_in_folder(const std::string& folder) {
   return path;
 }
 
+bool is_relayed(const wire::Message& message) {
+  return std::holds_alternative<wire::PmixFence>(message) ||
+         std::holds_alternative<wire::PmixModexRequest>(message) ||
+         std::holds_alternative<wire::PmixModexReply>(message) ||
+         std::holds_alternative<wire::PmixAbort>(message) ||
+         std::holds_alternative<wire::RunnerError>(message);
+}
+
 }  // namespace
 
 Result<> PmixHelper::launch(HeldSpec spec, const std::string& folder) {
-  if (pmix_binary().empty())
-    return fail(ErrorCode::unsupported, "this sortie-runner was built without sortie-pmix");
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return std::unexpected(os_error(errno, "socketpair"));
@@ -135,10 +142,13 @@ boost::asio::awaitable<void> PmixHelper::relay(std::function<void(wire::Message)
                                                std::function<void(std::string why)> on_lost) {
   for (;;) {
     auto message = co_await link_.read();
-    if (message && *message) {
+    if (message && *message && is_relayed(**message)) {
       on_message(std::move(**message));
       continue;
     }
+    if (message && *message)
+      message = fail(ErrorCode::protocol,
+                     fmt::format("{} is not for the launcher", wire::message_name(**message)));
     if (stopping_) co_return;
     const bool garbage = !message && message.error().code == ErrorCode::protocol;
     const std::string why = garbage ? "sortie-pmix: " + message.error().message : std::string();

@@ -45,6 +45,7 @@ ProcessDefaults become_runner() {
   defaults.oom_score_adj = read_file(kOomFile, 64).value_or(std::string());
   write_oom_score(kRunnerOomScore);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, children would vanish unseen
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);

@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxRunIdInName = 24;
+constexpr int kLockTries = 200;
+constexpr useconds_t kLockPause = 10000;
 
 bool is_own_folder(const std::string& path, bool private_only) {
   struct stat info {};
@@ -57,7 +59,10 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
   SORTIE_ASSIGN_OR_RETURN(const std::string base, make_base());
   // Held while we look around: no folder is seen between its mkdir and its lock.
   SORTIE_ASSIGN_OR_RETURN(const Fd base_lock, open_lock(base + "/.lock", O_CREAT));
-  if (::flock(base_lock.get(), LOCK_EX) != 0) return std::unexpected(os_error(errno, base));
+  for (int tries = 0; ::flock(base_lock.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (tries == kLockTries) return std::unexpected(os_error(errno, base + "/.lock is held"));
+    ::usleep(kLockPause);
+  }
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(base, ignored)) {
     if (entry.is_directory(ignored) && !remove_if_unheld(entry.path()) &&

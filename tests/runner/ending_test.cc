@@ -397,6 +397,19 @@ TEST_CASE_TEMPLATE("the tests run with and without a cgroup", User, AsTestUser, 
   say_goodbye(client);
 }
 
+TEST_CASE_TEMPLATE("Stop right behind Start: every rank is accounted for", User, AsTestUser,
+                   WithoutCgroup) {
+  const wire::JobSpec job = make_job({kHelper, "ignore-term"}, 100);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.start(job));
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.size() == 100);
+  for (const auto& [rank, exited] : client.exited) CHECK(exited.stopped == 1);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
 TEST_CASE_TEMPLATE("Stop before Start: no rank is started, Finished comes", User, AsTestUser,
                    WithoutCgroup) {
   wire::JobSpec job = make_job({"true"}, 2);

@@ -66,6 +66,14 @@ TEST_CASE("who wins: PMIX_* and SORTIE_* over rank over job over PMIx' advice ov
   CHECK(value(env, "SORTIE_SOCKET") == "/s");
 }
 
+TEST_CASE("sortie-pmix gets the base and what concerns libpmix") {
+  wire::JobSpec job = test::make_job({"x"});
+  job.env = {{"PMIX_MCA_gds", "hash"}, {"SECRET", "1"}, {"LD_LIBRARY_PATH", "/opt/pmix/lib"}};
+  CHECK(
+      pmix_environment({"PATH=/bin"}, job) ==
+      std::vector<std::string>{"PATH=/bin", "PMIX_MCA_gds=hash", "LD_LIBRARY_PATH=/opt/pmix/lib"});
+}
+
 TEST_CASE("PMIx lines: common ones and those of the rank") {
   const std::vector<std::string> lines = {"A=1", "#rank 0", "R=0", "#rank 10", "R=10"};
   CHECK(pmix_lines_for(lines, 0) == std::vector<std::string>{"A=1", "R=0"});

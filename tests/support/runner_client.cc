@@ -84,6 +84,8 @@ RunnerClient::RunnerClient(std::string binary, std::vector<std::string> environm
     ::dup2(output[1], 1);
     ::dup2(errors_pipe[1], 2);
     ::signal(SIGPIPE, SIG_DFL);
+    ::signal(SIGCHLD, SIG_IGN);  // a careless parent: the runner must not mind
+    ::signal(SIGHUP, SIG_IGN);
     if (unprivileged && ::geteuid() == 0 &&
         (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0 || ::chdir("/") != 0))
       ::_exit(126);
