@@ -1,6 +1,6 @@
 // How the launcher reaches a host: connect, then run one command whose stdio is the runner's frame
-// stream. Implemented by ssh/ (libssh), local/ (a child process) and tests (fake). All of it runs on
-// the launcher's one I/O thread; nothing here blocks that thread.
+// stream. Implemented by ssh/ (libssh), local/ (a child process) and tests (fake). All of it runs
+// on the launcher's one I/O thread; nothing here blocks that thread.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -26,7 +26,8 @@ class Channel {
   virtual boost::asio::awaitable<Result<>> write(std::string_view bytes) = 0;
   /// What the command has written to its stderr so far (last 64 KiB), for error messages.
   virtual std::string stderr_tail() const = 0;
-  /// After end of stream: how the command ended (ssh: exit-status or exit-signal; lost if neither came).
+  /// After end of stream: how the command ended (ssh: exit-status or exit-signal; lost if neither
+  /// came).
   virtual boost::asio::awaitable<Result<ProcessStatus>> wait() = 0;
   /// Ends reads and writes in flight with ErrorCode::lost. Never blocks.
   virtual void close() = 0;
@@ -36,10 +37,11 @@ class Channel {
 class Connection {
  public:
   virtual ~Connection() = default;
-  /// Starts `command` through the user's login shell (ssh) or /bin/sh (local). Commands are constants of
-  /// ours: nothing of a user's ever goes here. ErrorCode::channel when refused.
+  /// Starts `command` through the user's login shell (ssh) or /bin/sh (local). Commands are
+  /// constants of ours: nothing of a user's ever goes here. ErrorCode::channel when refused.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) = 0;
-  /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump host).
+  /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump
+  /// host).
   virtual std::string peer_address() const = 0;
   virtual void close() = 0;
 };
@@ -47,9 +49,9 @@ class Connection {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Resolves, connects, checks the host key and authenticates, each with its own deadline. The error's
-  /// code names the stage (resolve, connect, handshake, host_key, auth); its message does not repeat the host.
-  /// Safe to call for many hosts at once: the caller bounds the concurrency.
+  /// Resolves, connects, checks the host key and authenticates, each with its own deadline. The
+  /// error's code names the stage (resolve, connect, handshake, host_key, auth); its message does
+  /// not repeat the host. Safe to call for many hosts at once: the caller bounds the concurrency.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) = 0;
 };
 

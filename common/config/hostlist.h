@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/schema.h"
 
 namespace sortie::config {
 
@@ -31,5 +32,8 @@ Result<std::vector<std::string>> expand_host_expression(std::string_view express
 
 /// Folds names to the shortest range expression: {"gpu01","gpu02","gpu12"} -> "gpu[01-02,12]".
 std::string fold_host_names(std::vector<std::string> names);
+
+/// Hosts of a job in rank order: runner.hosts, or the lines of runner.hosts_file, or localhost.
+Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner);
 
 }  // namespace sortie::config

@@ -103,7 +103,7 @@ struct TrainerConfig {
 struct ProfilerConfig {
   std::int64_t profile_steps = 0;  // 0 = off
   std::int64_t profile_start_at_step = 10;
-  std::string profiler_output;  // empty = <run folder>/profile-rank-N.json on rank N's host
+  std::string profiler_output;  // empty = profile-rank-N.json in the rank's work folder
 };
 
 /// [model]

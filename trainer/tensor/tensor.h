@@ -53,6 +53,8 @@ class Tensor {
   bool dense() const;
   /// True when no other Tensor shares this memory: an op may then write into it. False for wrap().
   bool sole_owner() const { return block_.use_count() == 1; }
+  /// How many Tensors share this memory (0 for wrap()).
+  long owners() const { return block_.use_count(); }
 
   template <class T>
   T* data() const {

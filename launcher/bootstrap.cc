@@ -1,0 +1,235 @@
+#include "launcher/bootstrap.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <openssl/evp.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "common/base/fd.h"
+#include "launcher/bootstrap_script.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::size_t kMaxNoise =
+    64 * 1024;  // what a host's shell start-up may print before the tag
+constexpr std::string_view kTag = "SORTIE ";
+
+std::string sha256_hex(std::string_view bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr);
+  std::string text;
+  for (unsigned int i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+std::string machine_of(std::string_view bytes) {
+  Elf64_Ehdr header;
+  if (bytes.size() < sizeof header || !bytes.starts_with(ELFMAG)) return "any";
+  std::memcpy(&header, bytes.data(), sizeof header);
+  switch (header.e_machine) {
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_RISCV:
+      return "riscv64";
+    case EM_PPC64:
+      return "ppc64le";
+    default:
+      return "any";
+  }
+}
+
+// The runner's frames may have come with the line that announces them.
+class RestFirstChannel : public Channel {
+ public:
+  RestFirstChannel(std::unique_ptr<Channel> channel, std::string rest)
+      : channel_(std::move(channel)), rest_(std::move(rest)) {}
+
+  asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
+    if (rest_.empty()) return channel_->read_some(buffer);
+    return take_rest(buffer);
+  }
+  asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return channel_->write(bytes);
+  }
+  std::string stderr_tail() const override { return channel_->stderr_tail(); }
+  asio::awaitable<Result<ProcessStatus>> wait() override { return channel_->wait(); }
+  void close() override { channel_->close(); }
+
+ private:
+  asio::awaitable<Result<std::size_t>> take_rest(std::span<char> buffer) {
+    const std::size_t count = std::min(buffer.size(), rest_.size());
+    std::memcpy(buffer.data(), rest_.data(), count);
+    rest_.erase(0, count);
+    co_return count;
+  }
+
+  std::unique_ptr<Channel> channel_;
+  std::string rest_;
+};
+
+// The exchange on a fresh channel, up to the runner's first byte.
+struct Exchange {
+  std::unique_ptr<Channel> channel;
+  std::string unread;  // received, not looked at
+  std::string noise;   // lines that were not for us
+
+  // The answer after "SORTIE ". nullopt: the stream ended (or broke) before one came.
+  asio::awaitable<std::optional<std::string>> next_answer() {
+    std::array<char, 16 * 1024> buffer;
+    for (;;) {
+      const std::size_t end = unread.find('\n');
+      if (end != std::string::npos) {
+        std::string line = unread.substr(0, end);
+        unread.erase(0, end + 1);
+        if (line.ends_with('\r')) line.pop_back();
+        if (line.starts_with(kTag)) co_return line.substr(kTag.size());
+        if (!line.empty()) noise += line + '\n';
+        continue;
+      }
+      if (noise.size() + unread.size() > kMaxNoise) break;
+      const auto count = co_await channel->read_some(buffer);
+      if (!count || *count == 0) break;
+      unread.append(buffer.data(), *count);
+    }
+    noise += unread;
+    co_return std::nullopt;
+  }
+
+  // What the host said, for messages: short, on one line.
+  std::string said() const {
+    std::string text;
+    for (const auto& [name, output] :
+         {std::pair{"it printed", noise}, std::pair{"on stderr", channel->stderr_tail()}}) {
+      std::string tail = output.substr(output.size() > 300 ? output.size() - 300 : 0);
+      while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' ')) tail.pop_back();
+      std::ranges::replace(tail, '\n', '|');
+      std::erase_if(tail, [](char c) { return static_cast<unsigned char>(c) < 32; });
+      if (!tail.empty()) text += fmt::format("; {}: '{}'", name, tail);
+    }
+    return text;
+  }
+};
+
+}  // namespace
+
+Result<RunnerBinary> RunnerBinary::open(const std::filesystem::path& path) {
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0)
+    return std::unexpected(os_error(errno, "runner " + path.string(),
+                                    errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
+  if (!S_ISREG(status.st_mode) || status.st_size == 0)
+    return fail(ErrorCode::io, fmt::format("runner {}: is not a file with content", path.string()));
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (bytes == MAP_FAILED) return std::unexpected(os_error(errno, "map runner " + path.string()));
+  RunnerBinary binary;
+  binary.path_ = path;
+  binary.bytes_ = {static_cast<const char*>(bytes), size};
+  binary.sha256_ = sha256_hex(binary.bytes_);
+  binary.machine_ = machine_of(binary.bytes_);
+  return binary;
+}
+
+RunnerBinary::RunnerBinary(RunnerBinary&& other) noexcept
+    : path_(std::move(other.path_)),
+      bytes_(std::exchange(other.bytes_, {})),
+      sha256_(std::move(other.sha256_)),
+      machine_(std::move(other.machine_)) {}
+
+RunnerBinary& RunnerBinary::operator=(RunnerBinary&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(sha256_, other.sha256_);
+  std::swap(machine_, other.machine_);
+  return *this;
+}
+
+RunnerBinary::~RunnerBinary() {
+  if (!bytes_.empty()) ::munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+}
+
+asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& connection,
+                                                               const RunnerBinary& binary,
+                                                               std::chrono::milliseconds timeout) {
+  const auto executor = co_await asio::this_coro::executor;
+  auto channel = co_await connection.exec(kBootstrapCommand);
+  if (!channel) co_return std::unexpected(std::move(channel).error());
+  // Shared with the timer, which may fire when this frame is gone.
+  const auto exchange = std::make_shared<Exchange>();
+  exchange->channel = std::move(*channel);
+  const auto late = std::make_shared<bool>(false);
+  asio::steady_timer timer(executor, timeout);
+  timer.async_wait([exchange, late](const boost::system::error_code& cancelled) {
+    if (cancelled || !exchange->channel) return;
+    *late = true;
+    exchange->channel->close();
+  });
+  const auto failed = [&](std::string_view what) {
+    return fail(ErrorCode::runner, fmt::format("{}{}", what, exchange->said()));
+  };
+  const auto timed_out = [&](std::string_view what) {
+    return failed(
+        fmt::format("start the runner: {} within {} ms; see whether the shell's start-up "
+                    "files on the host end, or raise runner.startup_timeout",
+                    what, timeout.count()));
+  };
+
+  auto sent = co_await exchange->channel->write(fmt::format("{}\n{} {} {}\n", kBootstrapScript,
+                                                            binary.sha256(), binary.bytes().size(),
+                                                            binary.machine()));
+  bool pushed = false;
+  while (sent) {
+    const auto answer = co_await exchange->next_answer();
+    if (!answer) break;
+    if (*answer == "HAVE") {
+      timer.cancel();
+      std::unique_ptr<Channel> started = std::make_unique<RestFirstChannel>(
+          std::move(exchange->channel), std::move(exchange->unread));
+      co_return started;
+    }
+    if (*answer == "NEED" && !pushed) {
+      pushed = true;
+      sent = co_await exchange->channel->write(binary.bytes());
+      continue;
+    }
+    if (answer->starts_with("FAIL "))
+      co_return failed(
+          fmt::format("install the runner: {}; make a folder that is writable and not "
+                      "mounted noexec, and name it with XDG_CACHE_HOME there",
+                      answer->substr(5)));
+    co_return failed(fmt::format("start the runner: strange answer '{}'", *answer));
+  }
+  if (*late) co_return timed_out(pushed ? "it was not installed" : "no answer");
+  if (exchange->noise.size() > kMaxNoise)
+    co_return failed(
+        fmt::format("start the runner: {} bytes of other output came instead of an "
+                    "answer; keep the shell's start-up files silent for commands",
+                    exchange->noise.size()));
+  const auto status = co_await exchange->channel->wait();
+  if (*late) co_return timed_out("no answer");
+  if (!status) co_return std::unexpected(with_context(status.error(), "start the runner"));
+  co_return failed(
+      fmt::format("start the runner: the shell on the host ended ({}) before it answered; "
+                  "see whether `ssh HOST true` works and /bin/sh is there",
+                  status->to_string()));
+}
+
+}  // namespace sortie::launcher

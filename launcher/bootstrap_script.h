@@ -1,0 +1,59 @@
+// The host's side of start_runner(): two constants, nothing is ever put into them.
+//
+// The remote command is as short as can be, because the user's login shell (sh, bash, zsh, csh,
+// fish) reads it: it lets /bin/sh take the script from stdin's first line. The second line is "HASH
+// SIZE MACHINE"; then the host answers, on a line of its own,
+//   SORTIE HAVE   the runner is there and is exec'ed: the rest of the stream is its own
+//   SORTIE NEED   send SIZE bytes; HAVE or FAIL follows
+//   SORTIE FAIL why
+// POSIX sh with local tools only: dash, bash, busybox.
+#pragma once
+
+namespace sortie::launcher {
+
+inline constexpr const char* kBootstrapCommand = "exec /bin/sh -c 'IFS= read -r s && eval \"$s\"'";
+
+// One line: each piece ends in its own separator.
+inline constexpr const char* kBootstrapScript =
+    "umask 077; "
+    "fail() { echo; echo \"SORTIE FAIL $1\"; exit 1; }; "
+    "read -r hash size machine || exit 1; "
+    "case $hash$size in *[!0-9a-f]*|'') fail 'the request is garbled';; esac; "
+    // A file of ours, whole as far as its size tells: the hash was checked when it was installed,
+    // and only its owner can have changed it since.
+    "good() { [ -f \"$f\" ] && [ ! -L \"$f\" ] && [ -O \"$f\" ] && [ -x \"$f\" ] && "
+    "[ \"$(wc -c < \"$f\")\" -eq \"$size\" ]; }; "
+    "start() { echo; echo 'SORTIE HAVE'; exec \"$f\" --stdio; }; "
+    "own=${XDG_CACHE_HOME:-$HOME/.cache}/sortie; "
+    "f=$own/runner-$hash; if good; then start; fi; "
+    // Where the home folder can not be used, private folders in public places: ours, and no links.
+    "user=$(id -u); "
+    "for d in /tmp /var/tmp /dev/shm; do d=$d/sortie-$user; f=$d/runner-$hash; "
+    "if [ ! -L \"$d\" ] && [ -O \"$d\" ] && good; then start; fi; done; "
+    "case $machine in any) ;; *) is=$(uname -m); [ \"$is\" = \"$machine\" ] || "
+    "fail \"this host is $is, the runner is built for $machine\";; esac; "
+    "why=; t=; "
+    "for d in \"$own\" \"/tmp/sortie-$user\" \"/var/tmp/sortie-$user\" \"/dev/shm/sortie-$user\"; "
+    "do "
+    "if [ \"$d\" != \"$own\" ] && [ -L \"$d\" ]; then why=\"$why $d is a link;\"; "
+    "elif mkdir -p \"$d\" 2>/dev/null && [ -O \"$d\" ] && chmod 700 \"$d\" 2>/dev/null && "
+    "t=$(mktemp \"$d/tmp.XXXXXX\" 2>/dev/null); then chmod 700 \"$t\"; "
+    // access(2) knows of noexec mounts.
+    "if [ -x \"$t\" ]; then break; fi; rm -f \"$t\"; why=\"$why $d is mounted noexec;\"; "
+    "else why=\"$why $d can not be made or written;\"; fi; t=; done; "
+    "[ -n \"$t\" ] || fail \"no folder to keep the runner in:$why\"; "
+    // PIPE too: when the launcher has gone, saying so must not end the script before it cleans up.
+    "trap 'rm -f \"$t\"' 0; trap 'exit 1' 1 2 13 15; "
+    "echo; echo 'SORTIE NEED'; "
+    "head -c \"$size\" > \"$t\"; got=$(wc -c < \"$t\"); "
+    "[ \"$got\" -eq \"$size\" ] || fail \"$got of $size bytes of the runner arrived in $d; is it "
+    "full?\"; "
+    "if command -v sha256sum > /dev/null 2>&1; then sum=$(sha256sum < \"$t\"); "
+    "[ \"${sum%% *}\" = \"$hash\" ] || fail \"the runner arrived damaged in $d\"; fi; "
+    // rename: jobs that install at the same time each see a whole file.
+    "f=$d/runner-$hash; mv -f \"$t\" \"$f\" || fail \"can not rename in $d\"; "
+    "trap - 0 1 2 13 15; "
+    "ls -t \"$d\"/runner-* | tail -n +4 | while read -r old; do rm -f \"$old\"; done; "
+    "start";
+
+}  // namespace sortie::launcher

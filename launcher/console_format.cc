@@ -1,0 +1,98 @@
+// The pure half of the console: text in, text out.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "launcher/console.h"
+
+namespace sortie::launcher {
+namespace {
+
+/// Length of the well-formed UTF-8 sequence at the front, 0 when there is none (Unicode 15, table
+/// 3-7).
+std::size_t utf8_length(std::string_view s) {
+  const auto at = [&](std::size_t i) {
+    return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u;
+  };
+  const auto tail = [&](std::size_t i) { return at(i) >= 0x80 && at(i) <= 0xbf; };
+  const unsigned first = at(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f)) return 0;
+    return tail(1) && tail(2) ? 3 : 0;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    if ((first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f)) return 0;
+    return tail(1) && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+double number(const nlohmann::json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");
+}
+
+}  // namespace
+
+std::string printable(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const auto byte = static_cast<unsigned char>(bytes[0]);
+    std::size_t length = utf8_length(bytes);
+    if (length == 0) {
+      out += "\xef\xbf\xbd";
+      length = 1;
+    } else if (byte < 0x20 && byte != '\t') {
+      out += '^';
+      out += static_cast<char>(byte + 0x40);
+    } else if (byte == 0x7f) {
+      out += "^?";
+    } else if (length == 2 && byte == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0) {
+      out += "\xef\xbf\xbd";  // C1 controls: some terminals obey them
+    } else {
+      out.append(bytes.substr(0, length));
+    }
+    bytes.remove_prefix(length);
+  }
+  return out;
+}
+
+std::string short_number(double value) {
+  if (!std::isfinite(value)) return "-";
+  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
+  std::size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  const int decimals = unit == 0 && value == std::floor(value) ? 0
+                       : std::abs(value) < 9.995               ? 2
+                       : std::abs(value) < 99.95               ? 1
+                                                               : 0;
+  return fmt::format("{:.{}f}{}", value, decimals, kUnits[unit]);
+}
+
+std::string short_time(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  const auto whole = static_cast<long long>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
+  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}s", whole);
+}
+
+std::string step_line(const nlohmann::json& event) {
+  const double step = number(event, "step"), steps = number(event, "steps");
+  return fmt::format(
+      "step {:>6.0f}/{:.0f}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  "
+      "{:5.0f} ms  ETA {}{}",
+      step, steps, number(event, "loss"), number(event, "lr"), number(event, "grad_norm"),
+      short_number(number(event, "tokens_per_s")), short_number(number(event, "flops")),
+      number(event, "step_ms"), short_time(number(event, "eta_s")),
+      event.value("skipped", false) ? "  SKIPPED (gradients not finite)" : "");
+}
+
+}  // namespace sortie::launcher

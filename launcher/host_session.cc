@@ -1,0 +1,213 @@
+#include "launcher/host_session.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// A host that takes nothing more: far above what a healthy job queues (credits, fences,
+// heartbeats).
+constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+}  // namespace
+
+HostSession::HostSession(asio::any_io_executor executor, std::string host,
+                         const config::RunnerConfig& runner)
+    : executor_(executor),
+      host_(std::move(host)),
+      runner_(runner),
+      outgoing_ready_(executor, Clock::time_point::max()),
+      watch_timer_(executor) {}
+
+std::string HostSession::runner_stderr() const {
+  return channel_ ? channel_->stderr_tail() : std::string();
+}
+
+asio::awaitable<Result<>> HostSession::connect(Transport& transport, const RunnerBinary& binary) {
+  const auto self = shared_from_this();
+  auto connection = co_await transport.connect(host_);
+  if (!connection) co_return std::unexpected(std::move(connection).error());
+  if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+  connection_ = std::move(*connection);
+  address_ = connection_->peer_address();
+  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  if (!channel) co_return std::unexpected(std::move(channel).error());
+  if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+  channel_ = std::move(*channel);
+  co_return Result<>{};
+}
+
+asio::awaitable<Result<wire::Message>> HostSession::receive() {
+  std::array<char, 64u << 10> buffer;
+  for (;;) {
+    auto frame = decoder_.next();
+    if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
+    if (*frame) {
+      auto message = wire::decode(**frame);
+      if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      co_return std::move(*message);
+    }
+    auto count = co_await channel_->read_some(buffer);
+    if (!count) co_return std::unexpected(std::move(count).error());
+    if (*count == 0) {
+      std::string said = channel_->stderr_tail();
+      while (!said.empty() && said.back() == '\n') said.pop_back();
+      co_return fail(ErrorCode::lost, said.empty()
+                                          ? "the runner ended unexpectedly"
+                                          : "the runner ended unexpectedly; it said: " + said);
+    }
+    last_heard_ = Clock::now();
+    decoder_.feed({buffer.data(), *count});
+  }
+}
+
+asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
+                                                             std::string expected_build) {
+  const auto self = shared_from_this();
+  bool late = false;
+  asio::steady_timer deadline(executor_, runner_.startup_timeout);
+  deadline.async_wait([this, self, &late](boost::system::error_code error) {
+    if (error) return;
+    late = true;
+    if (channel_) channel_->close();
+  });
+  const auto outcome = [&](Error error) -> Result<wire::JobReady> {
+    if (late)
+      return fail(ErrorCode::timeout,
+                  fmt::format("runner: not ready within {} s (runner.startup_timeout)",
+                              runner_.startup_timeout.count() / 1000));
+    return std::unexpected(std::move(error));
+  };
+  // Hello and job go out together: one round trip less.
+  const std::string bytes = wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) +
+                            wire::encode(std::move(job));
+  if (auto written = co_await channel_->write(bytes); !written)
+    co_return outcome(std::move(written).error());
+  for (;;) {
+    auto message = co_await receive();
+    if (!message) co_return outcome(std::move(message).error());
+    if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
+      if (hello->protocol_version != wire::kProtocolVersion)
+        co_return fail(ErrorCode::protocol,
+                       fmt::format("runner speaks protocol {}, this sortie {}",
+                                   hello->protocol_version, wire::kProtocolVersion));
+    } else if (auto* ready = std::get_if<wire::JobReady>(&*message)) {
+      deadline.cancel();
+      co_return std::move(*ready);
+    } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
+      co_return fail(error->code == error_code_name(ErrorCode::unsupported) ? ErrorCode::unsupported
+                     : error->code == error_code_name(ErrorCode::spawn)     ? ErrorCode::spawn
+                                                                            : ErrorCode::runner,
+                     error->message);
+    } else if (!std::holds_alternative<wire::Heartbeat>(*message)) {
+      co_return fail(ErrorCode::protocol,
+                     fmt::format("runner sent {} before JobReady", wire::message_name(*message)));
+    }
+  }
+}
+
+void HostSession::start(Listener listener) {
+  listener_ = std::move(listener);
+  last_heard_ = Clock::now();
+  const auto self = shared_from_this();
+  // Each loop holds the session; close() ends all three.
+  asio::co_spawn(
+      executor_, [self] { return self->read_loop(); }, asio::detached);
+  asio::co_spawn(
+      executor_, [self] { return self->write_loop(); }, asio::detached);
+  asio::co_spawn(
+      executor_, [self] { return self->watch_loop(); }, asio::detached);
+}
+
+asio::awaitable<void> HostSession::read_loop() {
+  const auto self = shared_from_this();
+  while (!closed_) {
+    auto message = co_await receive();
+    if (closed_) co_return;
+    if (!message) {
+      lost(std::move(message).error());
+      co_return;
+    }
+    if (!std::holds_alternative<wire::Heartbeat>(*message))
+      listener_->on_message(std::move(*message));
+  }
+}
+
+asio::awaitable<void> HostSession::write_loop() {
+  const auto self = shared_from_this();
+  while (!closed_) {
+    if (outgoing_.empty()) {
+      outgoing_ready_.expires_at(Clock::time_point::max());
+      co_await outgoing_ready_.async_wait(kToken);
+      continue;
+    }
+    const std::string bytes = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    outgoing_bytes_ -= bytes.size();
+    auto written = co_await channel_->write(bytes);
+    if (closed_) co_return;
+    if (!written) {
+      lost(std::move(written).error());
+      co_return;
+    }
+  }
+}
+
+asio::awaitable<void> HostSession::watch_loop() {
+  const auto self = shared_from_this();
+  for (std::uint64_t sequence = 1; !closed_; ++sequence) {
+    watch_timer_.expires_after(runner_.heartbeat_interval);
+    co_await watch_timer_.async_wait(kToken);
+    if (closed_) co_return;
+    send(wire::Heartbeat{sequence});
+    if (Clock::now() - last_heard_ <= runner_.heartbeat_timeout) continue;
+    // Perhaps it was this process that slept: what has arrived meanwhile is read first.
+    const auto before = last_heard_;
+    watch_timer_.expires_after(std::chrono::milliseconds(500));
+    co_await watch_timer_.async_wait(kToken);
+    if (closed_ || last_heard_ != before) continue;
+    lost({ErrorCode::lost,
+          fmt::format(
+              "no sign of life for {} s (runner.heartbeat_timeout); its ranks end by themselves",
+              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard_)
+                  .count())});
+    co_return;
+  }
+}
+
+void HostSession::send(const wire::Message& message) {
+  if (closed_ || !channel_) return;
+  std::string bytes = wire::encode(message);
+  if (outgoing_bytes_ + bytes.size() > kMaxOutgoingBytes) {
+    lost({ErrorCode::lost, "the host takes no more messages"});
+    return;
+  }
+  outgoing_bytes_ += bytes.size();
+  outgoing_.push_back(std::move(bytes));
+  outgoing_ready_.cancel();
+}
+
+void HostSession::lost(Error error) {
+  if (closed_) return;
+  close();
+  if (listener_ && listener_->on_lost) listener_->on_lost(std::move(error));
+}
+
+void HostSession::close() {
+  if (closed_) return;
+  closed_ = true;
+  watch_timer_.cancel();
+  outgoing_ready_.cancel();
+  if (channel_) channel_->close();
+  if (connection_) connection_->close();
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,80 @@
+// HostSession: the launcher's side of one host, from connect to goodbye. Lives on the I/O thread;
+// held by shared_ptr because its own coroutines outlast a caller that gives up on it.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/config/schema.h"
+#include "common/wire/codec.h"
+#include "launcher/bootstrap.h"
+#include "launcher/transport.h"
+
+namespace sortie::launcher {
+
+class HostSession : public std::enable_shared_from_this<HostSession> {
+ public:
+  /// Called on the I/O thread after start(); never after close() returned.
+  struct Listener {
+    std::function<void(wire::Message)> on_message;
+    std::function<void(Error)> on_lost;  // the connection is gone; called once
+  };
+
+  HostSession(boost::asio::any_io_executor executor, std::string host,
+              const config::RunnerConfig& runner);
+
+  const std::string& host() const { return host_; }
+  /// Address at which the host was reached; empty when unknown.
+  const std::string& address() const { return address_; }
+  /// The last kilobytes of the runner's stderr.
+  std::string runner_stderr() const;
+
+  /// Connects and starts the runner. References must outlive the call. Errors name the stage by
+  /// their code.
+  boost::asio::awaitable<Result<>> connect(Transport& transport, const RunnerBinary& binary);
+
+  /// Hands the job over and waits until the host is ready to start its ranks
+  /// (runner.startup_timeout).
+  boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
+                                                         std::string expected_build);
+
+  /// From now on messages go to `listener`, heartbeats flow and silence is noticed.
+  void start(Listener listener);
+
+  /// Queues a message. Nothing happens when the session is closed.
+  void send(const wire::Message& message);
+
+  /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
+  void close();
+  bool closed() const { return closed_; }
+
+ private:
+  boost::asio::awaitable<Result<wire::Message>> receive();
+  boost::asio::awaitable<void> read_loop();
+  boost::asio::awaitable<void> write_loop();
+  boost::asio::awaitable<void> watch_loop();
+  void lost(Error error);
+
+  boost::asio::any_io_executor executor_;
+  const std::string host_;
+  const config::RunnerConfig& runner_;
+  std::string address_;
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Channel> channel_;
+  wire::FrameDecoder decoder_;
+  std::deque<std::string> outgoing_;
+  std::size_t outgoing_bytes_ = 0;
+  boost::asio::steady_timer outgoing_ready_, watch_timer_;
+  std::chrono::steady_clock::time_point last_heard_;
+  std::optional<Listener> listener_;
+  bool closed_ = false;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,222 @@
+#include "launcher/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/base/check.h"
+#include "common/config/load.h"
+
+namespace sortie::launcher {
+namespace {
+
+/// "0-3" or "0,2,5".
+std::string join_ranks(const HostPlan& host) {
+  std::vector<std::uint32_t> ranks;
+  for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
+  return fmt::format("{}", fmt::join(ranks, ","));
+}
+
+std::string shown(const std::string& name, const std::string& value) {
+  return looks_secret(name) ? "***" : value;
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view text) {
+  const auto star = pattern.find('*');
+  if (star == pattern.npos) return pattern == text;
+  if (!text.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t skip = star; skip <= text.size(); ++skip)
+    if (matches_pattern(rest, text.substr(skip))) return true;
+  return false;
+}
+
+bool looks_secret(std::string_view variable) {
+  std::string upper(variable);
+  std::ranges::transform(upper, upper.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return upper.ends_with("_TOKEN") || upper.ends_with("_KEY") || upper.ends_with("_SECRET") ||
+         upper.find("PASSWORD") != upper.npos;
+}
+
+Result<LaunchPlan> make_plan(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
+                             const LauncherFacts& facts) {
+  LaunchPlan plan;
+  plan.argv = job.runner.program;
+  const bool trainer = plan.argv.empty();
+  if (trainer) plan.argv = {facts.trainer, "train"};
+  plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
+  plan.master_addr = job.runner.master_addr;
+  plan.master_port = job.runner.master_port;
+  plan.mpi = job.runner.mpi;
+
+  // The config's own variables come after those passed through, and win.
+  std::map<std::string, std::string> env;
+  for (const auto& [name, value] : facts.environment)
+    for (const std::string& pattern : job.runner.env_passthrough)
+      if (matches_pattern(pattern, name)) env[name] = value;
+  for (const auto& [name, value] : job.runner.env) env[name] = value;
+  plan.env.assign(env.begin(), env.end());
+
+  for (const config::HostSlots& entry : hosts) {
+    HostPlan host;
+    host.name = entry.name;
+    host.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
+    for (const int slot : entry.slots) {
+      RankPlan rank;
+      rank.rank = plan.world_size++;
+      rank.local_rank = static_cast<std::uint32_t>(host.ranks.size());
+      rank.slot = slot;
+      host.ranks.push_back(std::move(rank));
+    }
+    plan.hosts.push_back(std::move(host));
+  }
+  for (HostPlan& host : plan.hosts) {
+    for (RankPlan& rank : host.ranks) {
+      rank.env = {{"RANK", fmt::format("{}", rank.rank)},
+                  {"WORLD_SIZE", fmt::format("{}", plan.world_size)},
+                  {"LOCAL_RANK", fmt::format("{}", rank.local_rank)},
+                  {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
+                  {"NODE_RANK", fmt::format("{}", host.node_rank)},
+                  {"GROUP_RANK", fmt::format("{}", host.node_rank)},
+                  {"CUDA_VISIBLE_DEVICES", fmt::format("{}", rank.slot)},
+                  {"ROCR_VISIBLE_DEVICES", fmt::format("{}", rank.slot)}};
+    }
+  }
+  if (trainer) {
+    config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
+    if (!outcome.violations.empty()) {
+      std::string text;
+      for (const config::Violation& violation : outcome.violations)
+        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
+                            violation.message);
+      return fail(ErrorCode::config, std::move(text));
+    }
+    plan.batch = outcome.plan;
+  }
+  return plan;
+}
+
+wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
+                            const config::JobConfig& job, const std::string& run_id,
+                            const std::string& master_addr) {
+  wire::JobSpec spec;
+  spec.run_id = run_id;
+  spec.host = host.name;
+  spec.node_rank = host.node_rank;
+  spec.world_size = plan.world_size;
+  spec.argv = plan.argv;
+  spec.work_dir = plan.work_dir;
+  spec.env = plan.env;
+  for (const RankPlan& rank : host.ranks) {
+    wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot),
+                         rank.env};
+    entry.env.emplace_back("MASTER_ADDR",
+                           plan.master_addr.empty() ? master_addr : plan.master_addr);
+    entry.env.emplace_back("MASTER_PORT", fmt::format("{}", plan.master_port));
+    spec.ranks.push_back(std::move(entry));
+  }
+  if (plan.batch) spec.config_toml = config::to_toml(job);
+  spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
+  spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
+  spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
+  spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
+  for (const HostPlan& other : plan.hosts) {
+    spec.node_hosts.push_back(other.name);
+    spec.node_ranks.push_back(join_ranks(other));
+  }
+  return spec;
+}
+
+std::string plan_text(const LaunchPlan& plan) {
+  std::string out =
+      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
+                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
+  std::size_t width = 4;
+  for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
+  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", "host", width, "rank", "local", "device");
+  for (const HostPlan& host : plan.hosts)
+    for (const RankPlan& rank : host.ranks)
+      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "",
+                         width, rank.rank, rank.local_rank, rank.slot);
+  out += fmt::format("\n  program   {}\n", fmt::join(plan.argv, " "));
+  out += fmt::format("  folder    {}\n", plan.work_dir);
+  out += fmt::format(
+      "  master    {}:{}\n",
+      plan.master_addr.empty() ? "<address of " + plan.hosts[0].name + ">" : plan.master_addr,
+      plan.master_port);
+  out += fmt::format("  mpi       {}\n", plan.mpi);
+  if (plan.batch)
+    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
+                       plan.batch->global_batch_size, plan.batch->micro_batch_size,
+                       plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  for (const auto& [name, value] : plan.env)
+    out += fmt::format("  env       {}={}\n", name, shown(name, value));
+  out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
+  return out;
+}
+
+nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json hosts = Json::array();
+  for (const HostPlan& host : plan.hosts) {
+    Json ranks = Json::array();
+    for (const RankPlan& rank : host.ranks) {
+      Json env = Json::object();
+      for (const auto& [name, value] : rank.env) env[name] = value;
+      ranks.push_back({{"rank", rank.rank},
+                       {"local_rank", rank.local_rank},
+                       {"slot", rank.slot},
+                       {"env", env}});
+    }
+    hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
+  }
+  Json env = Json::object();
+  for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
+  Json out = {{"schema", "sortie/plan/1"},
+              {"hash", plan_hash(plan)},
+              {"world_size", plan.world_size},
+              {"argv", plan.argv},
+              {"work_dir", plan.work_dir},
+              {"master_addr", plan.master_addr},
+              {"master_port", plan.master_port},
+              {"mpi", plan.mpi},
+              {"env", env},
+              {"hosts", hosts}};
+  if (plan.batch)
+    out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
+                    {"micro_batch_size", plan.batch->micro_batch_size},
+                    {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
+                    {"data_parallel_size", plan.batch->data_parallel_size}};
+  return out;
+}
+
+std::string plan_hash(const LaunchPlan& plan) {
+  // Length-prefixed, so that no two plans share a text.
+  std::string text;
+  const auto put = [&text](std::string_view item) {
+    text += fmt::format("{}:{}", item.size(), item);
+  };
+  for (const std::string& item : plan.argv) put(item);
+  for (const auto& [name, value] : plan.env) (put(name), put(value));
+  put(plan.work_dir);
+  put(plan.master_addr);
+  put(fmt::format("{} {} {}", plan.master_port, plan.world_size, plan.mpi));
+  for (const HostPlan& host : plan.hosts) {
+    put(host.name);
+    for (const RankPlan& rank : host.ranks) put(fmt::format("{} {}", rank.rank, rank.slot));
+  }
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  SORTIE_CHECK(EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr) == 1);
+  return fmt::format("{:02x}", fmt::join(digest, digest + length, ""));
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,75 @@
+// LaunchPlan: what would be started where. make_plan is pure: no file, host or clock is touched.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/config/hostlist.h"
+#include "common/config/schema.h"
+#include "common/config/validate.h"
+#include "common/wire/message.h"
+
+namespace sortie::launcher {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+struct RankPlan {
+  std::uint32_t rank = 0;  // global
+  std::uint32_t local_rank = 0;
+  int slot = 0;     // device id
+  Environment env;  // on top of LaunchPlan::env
+};
+
+struct HostPlan {
+  std::string name;
+  std::uint32_t node_rank = 0;
+  std::vector<RankPlan> ranks;
+  bool local() const { return name == "localhost"; }
+};
+
+struct LaunchPlan {
+  std::vector<HostPlan> hosts;
+  std::vector<std::string> argv;
+  std::string work_dir;
+  Environment env;  // of every rank
+  std::uint32_t world_size = 0;
+  std::string master_addr;  // empty: the first host's address as it will be reached
+  std::int64_t master_port = 0;
+  std::string mpi;
+  std::optional<config::BatchPlan> batch;  // when the program is Sortie's trainer
+};
+
+/// What the plan depends on besides the config: facts of the machine on which sortie runs.
+struct LauncherFacts {
+  std::string trainer;      // path of sortie-train
+  std::string work_dir;     // current folder
+  Environment environment;  // for runner.env_passthrough
+};
+
+/// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the
+/// number of ranks (trainer jobs only).
+Result<LaunchPlan> make_plan(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
+                             const LauncherFacts& facts);
+
+/// The runner's slice for one host; master_addr is filled in where the plan leaves it open.
+wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
+                            const config::JobConfig& job, const std::string& run_id,
+                            const std::string& master_addr);
+
+/// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}). Values of variables that
+/// look like secrets (*_TOKEN, *_KEY, *_SECRET, *PASSWORD*) are shown as ***.
+std::string plan_text(const LaunchPlan& plan);
+nlohmann::ordered_json plan_json(const LaunchPlan& plan);
+/// SHA-256 of everything that decides what is started (secrets included, by their hash).
+std::string plan_hash(const LaunchPlan& plan);
+
+bool looks_secret(std::string_view variable);
+/// True when `text` matches `pattern`, in which '*' stands for any text.
+bool matches_pattern(std::string_view pattern, std::string_view text);
+
+}  // namespace sortie::launcher

@@ -1,0 +1,48 @@
+// Fences and direct modex of an MPI job, relayed between the PMIx servers of its hosts. Pure state:
+// takes messages, says which messages go where.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/wire/message.h"
+
+namespace sortie::launcher {
+
+class PmixRelay {
+ public:
+  struct Outgoing {
+    std::size_t host = 0;
+    wire::Message message;
+  };
+
+  /// rank_host[r] = index of the host that holds rank r.
+  explicit PmixRelay(std::vector<std::size_t> rank_host) : rank_host_(std::move(rank_host)) {}
+
+  /// The answers to all participants once the last one is in; before that nothing.
+  std::vector<Outgoing> on_fence(std::size_t host, wire::PmixFence fence);
+  /// Ids are per host; on the way they get one of ours.
+  std::vector<Outgoing> on_modex_request(std::size_t host, wire::PmixModexRequest request);
+  std::vector<Outgoing> on_modex_reply(wire::PmixModexReply reply);
+
+  /// "fence 12: 3 of 4 hosts" for every fence that waits; for messages about stuck starts.
+  std::vector<std::string> waiting() const;
+
+ private:
+  struct Fence {
+    std::map<std::size_t, std::string> data;  // by host
+    std::uint32_t node_count = 0;
+  };
+  struct Request {
+    std::size_t host = 0;
+    std::uint64_t id = 0;
+  };
+  std::vector<std::size_t> rank_host_;
+  std::map<std::string, Fence> fences_;
+  std::map<std::uint64_t, Request> requests_;
+  std::uint64_t next_request_ = 1;
+};
+
+}  // namespace sortie::launcher

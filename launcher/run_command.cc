@@ -1,0 +1,133 @@
+#include "launcher/run_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/local/local_transport.h"
+#include "launcher/ssh/ssh_transport.h"
+#include "launcher/supervisor.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A program of Sortie's: beside this one.
+fs::path sibling(const char* name) {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+}
+
+LauncherFacts launcher_facts() {
+  LauncherFacts facts;
+  facts.trainer = sibling("sortie-train").string();
+  std::error_code error;
+  facts.work_dir = fs::current_path(error).string();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (const auto equals = text.find('='); equals != text.npos)
+      facts.environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return facts;
+}
+
+asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
+  for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
+}
+
+void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
+  if (!verdict.text.empty()) {
+    console.error(verdict.text);
+    if (verdict.ended_after > 0)
+      console.message(fmt::format("{} rank{} ended after that", verdict.ended_after,
+                                  verdict.ended_after == 1 ? "" : "s"));
+  }
+  if (console.dropped_lines() > 0)
+    console.message(fmt::format("{} lines of output were not shown; they are all in {}",
+                                console.dropped_lines(), (folder.path() / "logs").string()));
+  if (folder.trouble()) console.error(fmt::format("run folder: {}", folder.trouble()->message));
+  console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
+}
+
+}  // namespace
+
+Result<PlannedJob> plan_job(const JobOptions& options) {
+  PlannedJob job;
+  if (options.config.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(job.loaded,
+                            config::load_job_text("", "command line", options.overrides));
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(job.loaded, config::load_job(options.config, options.overrides));
+  }
+  config::RunnerConfig& runner = job.loaded.job.runner;
+  if (!options.hosts.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(runner.hosts, config::expand_host_expression(options.hosts));
+    runner.hosts_file.clear();
+  }
+  if (options.slots > 0) runner.default_slots = options.slots;
+  if (!options.ssh_config.empty()) runner.ssh.config_file = options.ssh_config;
+  if (!options.program.empty()) runner.program = options.program;
+  std::error_code error;
+  config::resolve_paths(job.loaded.job, fs::current_path(error));
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  if (job.plan.batch && job.loaded.job.data.data_prefixes.empty())
+    return fail(ErrorCode::config,
+                "data.data_prefixes is empty: there is nothing to train on; make token files with "
+                "`sortie-train data build`, or give a program after --");
+  return job;
+}
+
+int run_job(const PlannedJob& planned) {
+  const config::JobConfig& job = planned.loaded.job;
+  Console::Style style = Console::detect();
+  Console console(style);
+  const auto give_up = [&](const Error& error) {
+    console.error(error.message);
+    return exit_code_for(error.code);
+  };
+  const char* runner_override = std::getenv("SORTIE_RUNNER");
+  auto binary =
+      RunnerBinary::open(runner_override ? fs::path(runner_override) : sibling("sortie-runner"));
+  if (!binary) return give_up(binary.error());
+  auto state = state_folder(job.logger.log_dir);
+  if (!state) return give_up(state.error());
+  auto folder = RunFolder::create(*state, job.logger.tensorboard);
+  if (!folder) return give_up(folder.error());
+  for (const auto& [name, content] :
+       {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
+        {"plan.json", plan_json(planned.plan).dump(2) + "\n"}})
+    if (auto written = folder->write(name, content); !written) return give_up(written.error());
+
+  std::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io(1);
+  const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
+  const auto local = make_local_transport(io.get_executor());
+  Supervisor supervisor({io.get_executor(), *ssh, *local, *binary, console, *folder}, job,
+                        planned.plan);
+  asio::signal_set signals(io, SIGINT, SIGTERM, SIGHUP);
+  asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
+  Verdict verdict;
+  std::exception_ptr failure;
+  asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr error, Verdict result) {
+    failure = error;
+    verdict = std::move(result);
+    io.stop();
+  });
+  io.run();
+  if (failure) std::rethrow_exception(failure);
+  print_verdict(console, verdict, *folder);
+  return verdict.exit_code;
+}
+
+}  // namespace sortie::launcher

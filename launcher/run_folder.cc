@@ -1,0 +1,127 @@
+#include "launcher/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "common/base/atomic_file.h"
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Result<fs::path> state_folder(const std::string& log_dir) {
+  if (!log_dir.empty()) return fs::path(log_dir);
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state == '/')
+    return fs::path(state) / "sortie";
+  if (const char* home = std::getenv("HOME"); home && *home == '/')
+    return fs::path(home) / ".local/state/sortie";
+  return fail(ErrorCode::config,
+              "HOME is not set: there is no place for the run folder; set logger.log_dir");
+}
+
+Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
+  const fs::path runs = state / "runs";
+  std::error_code error;
+  fs::create_directories(runs, error);
+  if (error)
+    return fail(ErrorCode::io,
+                fmt::format("{}: {}; set logger.log_dir", runs.string(), error.message()));
+  RunFolder folder;
+  folder.tensorboard_enabled_ = tensorboard;
+  std::random_device random;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    constexpr std::string_view kLetters = "0123456789abcdefghjkmnpqrstvwxyz";
+    std::string suffix;
+    for (int i = 0; i < 4; ++i) suffix += kLetters[random() % kLetters.size()];
+    folder.id_ = fmt::format("{:%Y%m%d-%H%M%S}-{}", fmt::gmtime(std::time(nullptr)), suffix);
+    folder.path_ = runs / folder.id_;
+    if (::mkdir(folder.path_.c_str(), 0700) == 0) break;
+    if (errno != EEXIST) return std::unexpected(os_error(errno, folder.path_.string()));
+    folder.path_.clear();
+  }
+  if (folder.path_.empty())
+    return fail(ErrorCode::io, fmt::format("{}: no free run id", runs.string()));
+  fs::create_directory(folder.path_ / "logs", error);
+
+  // A link that can not be made (a file system without links) takes nothing from the run.
+  const fs::path fresh = runs / (".latest-" + folder.id_);
+  fs::create_directory_symlink(folder.id_, fresh, error);
+  if (!error) fs::rename(fresh, runs / "latest", error);
+  return folder;
+}
+
+fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
+  return path_ / "logs" /
+         fmt::format("rank-{}.{}", rank, stream == wire::Stream::out ? "out" : "err");
+}
+
+Result<> RunFolder::write(const std::string& name, const std::string& content) {
+  return write_file_atomic(path_ / name, content, 0600);
+}
+
+void RunFolder::append(Fd& file, const fs::path& path, std::string_view bytes) {
+  if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      if (!trouble_) trouble_ = os_error(errno, path.string());
+      return;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fields) {
+  nlohmann::ordered_json line = {
+      {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", name}};
+  line.update(fields);
+  append(events_, path_ / "events.jsonl",
+         line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+void RunFolder::metric(const nlohmann::json& event) {
+  const double now = unix_time();
+  nlohmann::json line = event;
+  line["time"] = now;
+  append(metrics_, path_ / "metrics.jsonl",
+         line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+
+  const std::string type = event.value("type", "");
+  if (!tensorboard_enabled_ || (type != "step" && type != "eval")) return;
+  const auto step = event.find("step");
+  if (step == event.end() || !step->is_number_integer()) return;
+  if (!tensorboard_) {
+    auto writer = TensorBoardWriter::create(path_ / "tensorboard", now);
+    if (!writer) {
+      if (!trouble_) trouble_ = std::move(writer).error();
+      tensorboard_enabled_ = false;
+      return;
+    }
+    tensorboard_ = std::move(*writer);
+  }
+  for (const auto& [key, value] : event.items()) {
+    if (!value.is_number() || key == "step" || key == "steps") continue;
+    const std::string tag = (type == "eval" ? "validation/" : "train/") + key;
+    if (auto written =
+            tensorboard_->add_scalar(now, step->get<std::int64_t>(), tag, value.get<double>());
+        !written && !trouble_)
+      trouble_ = std::move(written).error();
+  }
+}
+
+void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
+  append(logs_[{rank, stream}], log_path(rank, stream), bytes);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,57 @@
+// RunFolder: what a run leaves behind, on the launcher's side.
+//   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
+//   tensorboard/
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+#include "common/wire/message.h"
+#include "launcher/tensorboard.h"
+
+namespace sortie::launcher {
+
+class RunFolder {
+ public:
+  /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
+  static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
+
+  const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
+
+  Result<> write(const std::string& name, const std::string& content);
+  /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":name, ...fields}.
+  void event(const std::string& name, const nlohmann::ordered_json& fields);
+  /// A trainer's event: metrics.jsonl and, for numbers, TensorBoard.
+  void metric(const nlohmann::json& event);
+  /// Appends bytes of a rank to its log.
+  void log(std::uint32_t rank, wire::Stream stream, std::string_view bytes);
+
+  /// The first write that failed (a full disk, say); the run goes on without that file.
+  const std::optional<Error>& trouble() const { return trouble_; }
+
+ private:
+  void append(Fd& file, const std::filesystem::path& path, std::string_view bytes);
+
+  std::string id_;
+  std::filesystem::path path_;
+  bool tensorboard_enabled_ = false;
+  Fd events_, metrics_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, Fd> logs_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  std::optional<Error> trouble_;
+};
+
+/// $XDG_STATE_HOME/sortie, else ~/.local/state/sortie; `log_dir` when not empty.
+Result<std::filesystem::path> state_folder(const std::string& log_dir);
+
+/// Seconds since 1970.
+double unix_time();
+
+}  // namespace sortie::launcher

@@ -1,0 +1,75 @@
+// ChannelState: one libssh channel and what its callbacks have heard. SshChannel (a command's
+// stdio) and the jump pump (a forwarded TCP stream) are both built on it.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/base/process_status.h"
+#include "common/base/result.h"
+#include "launcher/ssh/session.h"
+#include "launcher/transport.h"
+
+struct ssh_channel_struct;
+struct ssh_channel_callbacks_struct;
+
+namespace sortie::launcher::ssh {
+
+/// Shared by its owner and the coroutines inside it. Closing it ends those with ErrorCode::lost.
+class ChannelState : public std::enable_shared_from_this<ChannelState> {
+ public:
+  static Result<std::shared_ptr<ChannelState>> create(std::shared_ptr<SessionCore> core);
+  ~ChannelState();
+  ChannelState(const ChannelState&) = delete;
+  ChannelState& operator=(const ChannelState&) = delete;
+
+  boost::asio::awaitable<Result<>> open_exec(std::string command, Clock::time_point deadline);
+  /// direct-tcpip to `host`:`port` as seen from the server.
+  boost::asio::awaitable<Result<>> open_forward(std::string host, int port,
+                                                Clock::time_point deadline);
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
+  boost::asio::awaitable<Result<>> write(std::string_view bytes);
+  boost::asio::awaitable<Result<ProcessStatus>> wait();
+  void close();
+  std::string stderr_tail() const;
+
+ private:
+  explicit ChannelState(std::shared_ptr<SessionCore> core);
+  bool closed() const { return closed_ || core_->closed(); }
+  Error lost(std::string_view what) const;
+  Error open_error(std::string_view what, const std::optional<int>& status, ErrorCode refused,
+                   Clock::time_point deadline) const;
+  void keep_stderr(std::string_view bytes);
+
+  std::shared_ptr<SessionCore> core_;
+  ssh_channel_struct* channel_ = nullptr;
+  std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh keeps a pointer to it
+  std::optional<ProcessStatus> ended_;
+  std::string stderr_tail_;
+  bool remote_closed_ = false;
+  bool closed_ = false;
+};
+
+/// The Channel of the seam: owns a ChannelState and closes it.
+class SshChannel : public Channel {
+ public:
+  explicit SshChannel(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}
+  ~SshChannel() override { state_->close(); }
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
+    return state_->read_some(buffer);
+  }
+  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return state_->write(bytes);
+  }
+  std::string stderr_tail() const override { return state_->stderr_tail(); }
+  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return state_->wait(); }
+  void close() override { state_->close(); }
+
+ private:
+  std::shared_ptr<ChannelState> state_;
+};
+
+}  // namespace sortie::launcher::ssh

@@ -1,0 +1,51 @@
+// Credentials: what the user can prove who he is with, loaded once and shared by all hosts: private
+// keys, the agent's list of keys, and which of them worked before.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/ssh/agent.h"
+#include "launcher/ssh/host_settings.h"
+#include "launcher/ssh/keys.h"
+
+namespace sortie::launcher::ssh {
+
+/// One key that may be offered to a server.
+struct Candidate {
+  std::string name;                    // for messages: the file, or the agent's comment
+  std::string blob;                    // public key in wire form
+  bool in_agent = false;               // the agent signs; else the file's private key
+  AgentKey agent_key;                  // when in_agent
+  const Identity* identity = nullptr;  // null for a key that only the agent has
+};
+
+struct Candidates {
+  std::vector<Candidate> keys;        // in the order in which they are to be tried
+  std::vector<std::string> problems;  // files and agents that could not be used
+};
+
+class Credentials {
+ public:
+  /// The order is OpenSSH's: named keys that the agent holds, the agent's others (unless
+  /// IdentitiesOnly), then key files; but a key that worked for the same settings goes first.
+  boost::asio::awaitable<Candidates> candidates(HostSettings settings,
+                                                std::chrono::steady_clock::time_point deadline);
+  void remember(const HostSettings& settings, const Candidate& worked);
+
+ private:
+  struct AgentListing;
+  boost::asio::awaitable<std::shared_ptr<AgentListing>> listing(
+      std::string socket_path, std::chrono::steady_clock::time_point deadline);
+
+  KeyStore keys_;
+  std::map<std::string, std::shared_ptr<AgentListing>> agents_;  // by socket path
+  std::map<std::string, std::string> worked_;                    // settings -> blob
+};
+
+}  // namespace sortie::launcher::ssh

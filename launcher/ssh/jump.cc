@@ -1,0 +1,83 @@
+#include "launcher/ssh/jump.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+
+#include "launcher/ssh/channel.h"
+
+namespace sortie::launcher::ssh {
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::size_t kPumpBuffer = 32 * 1024;
+
+// Both directions hold it; the first to end closes it and with that ends the other.
+struct Pump {
+  Pump(asio::any_io_executor executor, Fd fd, std::shared_ptr<ChannelState> c)
+      : local(std::move(executor), fd.release()), channel(std::move(c)) {}
+  asio::posix::stream_descriptor local;
+  std::shared_ptr<ChannelState> channel;
+
+  void close() {
+    boost::system::error_code ignored;
+    local.close(ignored);
+    channel->close();
+  }
+};
+
+asio::awaitable<void> pump_out(std::shared_ptr<Pump> pump) {
+  std::array<char, kPumpBuffer> buffer;
+  for (;;) {
+    auto [error, count] = co_await pump->local.async_read_some(asio::buffer(buffer),
+                                                               asio::as_tuple(asio::use_awaitable));
+    if (error) break;
+    const auto written = co_await pump->channel->write({buffer.data(), count});
+    if (!written) break;
+  }
+  pump->close();
+}
+
+asio::awaitable<void> pump_in(std::shared_ptr<Pump> pump) {
+  std::array<char, kPumpBuffer> buffer;
+  for (;;) {
+    const auto count = co_await pump->channel->read_some(buffer);
+    if (!count || *count == 0) break;
+    auto [error, written] = co_await asio::async_write(
+        pump->local, asio::buffer(buffer.data(), *count), asio::as_tuple(asio::use_awaitable));
+    if (error) break;
+  }
+  pump->close();
+}
+
+}  // namespace
+
+asio::awaitable<Result<Fd>> dial_through(std::shared_ptr<SessionCore> jump, std::string host,
+                                         int port, Clock::time_point deadline) {
+  auto channel = ChannelState::create(jump);
+  if (!channel) co_return std::unexpected(std::move(channel).error());
+  auto opened = co_await (*channel)->open_forward(host, port, deadline);
+  if (!opened) {
+    (*channel)->close();
+    co_return std::unexpected(std::move(opened).error());
+  }
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+    co_return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::connect));
+  Fd ours(pair[0]);
+  const auto pump = std::make_shared<Pump>(jump->executor(), Fd(pair[1]), *channel);
+  // Detached, but not adrift: they end with either of the two streams they join.
+  asio::co_spawn(jump->executor(), pump_out(pump), asio::detached);
+  asio::co_spawn(jump->executor(), pump_in(pump), asio::detached);
+  co_return ours;
+}
+
+}  // namespace sortie::launcher::ssh

@@ -1,0 +1,81 @@
+// The known_hosts files: parsed once, asked per host. Knows nothing of libssh: a key is a type name
+// and its wire blob.
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace sortie::launcher::ssh {
+
+struct HostKey {
+  std::string type;  // "ssh-ed25519"
+  std::string blob;  // the public key in wire form
+};
+
+/// "SHA256:..." as ssh-keygen -l prints it.
+std::string fingerprint(const HostKey& key);
+
+struct KnownHostEntry {
+  std::filesystem::path file;
+  int line = 0;
+  bool revoked = false;
+  std::vector<std::string> patterns;  // or one hashed name, "|1|salt|hash"
+  HostKey key;
+
+  bool covers(const std::string& name) const;
+};
+
+enum class HostKeyVerdict {
+  known,
+  unknown,     // no entry for this name at all
+  other_type,  // entries for this name, none with a key of this type
+  changed,     // an entry for this name has another key of this type
+  revoked,     // marked @revoked
+};
+
+struct HostKeyCheck {
+  HostKeyVerdict verdict = HostKeyVerdict::unknown;
+  std::string place;  // "file:line" of the entry that decided
+};
+
+/// The entries of the files, read again when a file changes. Missing files have no entries.
+class KnownHosts {
+ public:
+  /// ErrorCode::host_key when a file is there but can not be read.
+  Result<> load(const std::vector<std::filesystem::path>& files);
+
+  /// `name`: "host", or "[host]:port" when the port is not 22.
+  HostKeyCheck check(const std::string& name, const HostKey& key) const;
+  /// The types of the keys that are known for a name, in file order.
+  std::vector<std::string> key_types(const std::string& name) const;
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    std::timespec modified{};
+    std::uintmax_t size = 0;
+    std::vector<KnownHostEntry> entries;
+  };
+  std::vector<std::shared_ptr<const File>> files_;  // of the last load
+};
+
+/// Entries of a file's text; lines that can not be understood are passed over, as OpenSSH does.
+std::vector<KnownHostEntry> parse_known_hosts(std::string_view text,
+                                              const std::filesystem::path& file);
+
+/// Appends "name type key" in one write, so that several processes may do so; creates the file
+/// (0600) and its folder (0700).
+Result<> record_host_key(const std::filesystem::path& file, const std::string& name,
+                         const HostKey& key);
+
+std::string base64_encode(std::string_view bytes);
+/// Empty when `text` is not base64.
+std::string base64_decode(std::string_view text);
+
+}  // namespace sortie::launcher::ssh

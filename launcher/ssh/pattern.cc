@@ -1,0 +1,45 @@
+#include "launcher/ssh/pattern.h"
+
+namespace sortie::launcher::ssh {
+namespace {
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view text, std::string_view pattern) {
+  // Greedy with one point to come back to: linear in practice, never exponential.
+  std::size_t t = 0, p = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || lower(pattern[p]) == lower(text[t]))) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+bool matches_pattern_list(std::string_view text, std::span<const std::string> patterns) {
+  bool matched = false;
+  for (const std::string& pattern : patterns) {
+    if (pattern.starts_with('!')) {
+      if (matches_pattern(text, std::string_view(pattern).substr(1))) return false;
+    } else if (matches_pattern(text, pattern)) {
+      matched = true;
+    }
+  }
+  return matched;
+}
+
+}  // namespace sortie::launcher::ssh

@@ -1,0 +1,138 @@
+#include "launcher/ssh/resolver.h"
+
+#include <fmt/core.h>
+#include <netdb.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace sortie::launcher::ssh {
+namespace asio = boost::asio;
+using asio::ip::tcp;
+namespace {
+
+constexpr int kMaxThreads = 8;
+
+struct Lookup {
+  Lookup(const asio::any_io_executor& executor, std::string name)
+      : host(std::move(name)), answered(executor) {}
+  const std::string host;
+  asio::steady_timer answered;  // I/O thread only, as are the two below once `done`
+  bool done = false;
+  int status = 0;
+  int error_number = 0;
+  std::vector<asio::ip::address> addresses;
+};
+
+// Runs on a lookup thread.
+void look_up(Lookup& lookup) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_ADDRCONFIG;
+  addrinfo* list = nullptr;
+  lookup.status = ::getaddrinfo(lookup.host.c_str(), nullptr, &hints, &list);
+  lookup.error_number = errno;
+  if (lookup.status != 0) return;
+  for (const addrinfo* entry = list; entry; entry = entry->ai_next) {
+    tcp::endpoint endpoint;
+    if (entry->ai_addrlen > endpoint.capacity()) continue;
+    std::memcpy(endpoint.data(), entry->ai_addr, entry->ai_addrlen);
+    lookup.addresses.push_back(endpoint.address());
+  }
+  ::freeaddrinfo(list);
+}
+
+}  // namespace
+
+struct Resolver::Queue : std::enable_shared_from_this<Queue> {
+  explicit Queue(asio::any_io_executor e) : executor(std::move(e)) {}
+
+  asio::any_io_executor executor;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::shared_ptr<Lookup>> waiting;
+  int threads = 0;
+  int idle = 0;
+  bool stopped = false;  // once set, the executor is not touched any more
+
+  void push(std::shared_ptr<Lookup> lookup) {
+    const std::lock_guard lock(mutex);
+    waiting.push_back(std::move(lookup));
+    if (idle >= static_cast<int>(waiting.size()) || threads == kMaxThreads) {
+      wake.notify_one();
+      return;
+    }
+    ++threads;
+    std::thread([self = shared_from_this()] { self->work(); }).detach();
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      ++idle;
+      wake.wait(lock, [&] { return stopped || !waiting.empty(); });
+      --idle;
+      if (stopped) return;
+      const auto lookup = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      look_up(*lookup);
+      lock.lock();
+      if (stopped) return;
+      asio::post(executor, [lookup] {
+        lookup->done = true;
+        lookup->answered.cancel();
+      });
+    }
+  }
+};
+
+Resolver::Resolver(asio::any_io_executor executor)
+    : queue_(std::make_shared<Queue>(std::move(executor))) {}
+
+void Resolver::stop() {
+  const std::lock_guard lock(queue_->mutex);
+  queue_->stopped = true;
+  queue_->waiting.clear();
+  queue_->wake.notify_all();
+}
+
+asio::awaitable<Result<std::vector<tcp::endpoint>>> Resolver::resolve(
+    std::string host, int port, std::chrono::milliseconds timeout) {
+  const auto port_number = static_cast<std::uint16_t>(port);
+  boost::system::error_code not_numeric;
+  const auto address = asio::ip::make_address(host, not_numeric);
+  if (!not_numeric) co_return std::vector<tcp::endpoint>{tcp::endpoint(address, port_number)};
+
+  const auto lookup = std::make_shared<Lookup>(queue_->executor, host);
+  lookup->answered.expires_after(timeout);
+  queue_->push(lookup);
+  co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (!lookup->done)
+    co_return fail(ErrorCode::resolve,
+                   fmt::format("name {}: no answer from the name service within {} ms; check "
+                               "/etc/resolv.conf, or raise runner.ssh.resolve_timeout",
+                               host, timeout.count()));
+  if (lookup->status != 0) {
+    const char* why = lookup->status == EAI_SYSTEM ? strerrordesc_np(lookup->error_number)
+                                                   : ::gai_strerror(lookup->status);
+    co_return fail(ErrorCode::resolve,
+                   fmt::format("name {}: {}; check the spelling, /etc/hosts and DNS, or give it a "
+                               "HostName in ~/.ssh/config",
+                               host, why));
+  }
+  std::vector<tcp::endpoint> endpoints;
+  for (const auto& found : lookup->addresses) endpoints.emplace_back(found, port_number);
+  co_return endpoints;
+}
+
+}  // namespace sortie::launcher::ssh

@@ -1,0 +1,154 @@
+#include "launcher/ssh/session.h"
+
+#include <fcntl.h>
+#include <libssh/libssh.h>
+#include <sys/socket.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+
+#include "common/base/check.h"
+
+namespace sortie::launcher::ssh {
+namespace asio = boost::asio;
+namespace {
+
+struct Sleeper {
+  explicit Sleeper(int& count) : count_(count) { ++count_; }
+  ~Sleeper() { --count_; }
+  int& count_;
+};
+
+}  // namespace
+
+SessionCore::SessionCore(asio::any_io_executor executor, Fd socket,
+                         std::shared_ptr<void> keep_alive)
+    : socket_(executor, socket.release()),
+      activity_(executor, kNoDeadline),
+      keep_alive_(std::move(keep_alive)),
+      counter_(std::make_unique<ssh_counter_struct>()) {}
+
+Result<std::shared_ptr<SessionCore>> SessionCore::create(asio::any_io_executor executor, Fd socket,
+                                                         std::shared_ptr<void> keep_alive) {
+  std::shared_ptr<SessionCore> core(
+      new SessionCore(std::move(executor), std::move(socket), std::move(keep_alive)));
+  // libssh closes its descriptor by itself on some errors. With a duplicate of its own it can never
+  // close (and the kernel never hand out again) the number that the reactor has registered.
+  core->duplicate_.reset(::fcntl(core->socket_.native_handle(), F_DUPFD_CLOEXEC, 0));
+  if (!core->duplicate_)
+    return std::unexpected(os_error(errno, "duplicate a socket; raise `ulimit -n`"));
+  core->session_ = ssh_new();
+  if (!core->session_) return fail(ErrorCode::internal, "ssh_new: out of memory");
+  ssh_set_blocking(core->session_, 0);
+  ssh_set_counters(core->session_, core->counter_.get(), nullptr);
+  return core;
+}
+
+SessionCore::~SessionCore() {
+  close();
+  if (session_) ssh_free(session_);
+}
+
+int SessionCore::connect_step() {
+  if (duplicate_) {
+    const int fd = duplicate_.release();
+    SORTIE_CHECK(ssh_options_set(session_, SSH_OPTIONS_FD, &fd) == SSH_OK);
+  }
+  const int status = ssh_connect(session_);
+  // libssh 0.10 makes the socket blocking once it is connected; a full send buffer would then stop
+  // the I/O thread. It copes with a non-blocking one: it sends once per POLLOUT.
+  ::fcntl(socket_.native_handle(), F_SETFL, O_NONBLOCK);
+  return status;
+}
+
+void SessionCore::close() {
+  if (closed_) return;
+  closed_ = true;
+  ::shutdown(socket_.native_handle(), SHUT_RDWR);
+  // release() takes the socket out of epoll explicitly: close() would rely on the kernel, which
+  // keeps the registration while libssh's duplicate is open.
+  Fd(socket_.release()).reset();
+  activity_.cancel();
+  keep_alive_.reset();
+}
+
+std::string SessionCore::last_error() const {
+  return ssh_get_error(session_);
+}
+
+bool SessionCore::broken() const {
+  return (ssh_get_status(session_) & (SSH_CLOSED | SSH_CLOSED_ERROR)) != 0;
+}
+
+bool SessionCore::write_pending() const {
+  return !broken() && (ssh_get_status(session_) & SSH_WRITE_PENDING) != 0;
+}
+
+void SessionCore::notify() {
+  if (sleepers_ > 0) activity_.cancel();
+}
+
+void SessionCore::flush() {
+  if (closed_) return;
+  const auto before = counter_->in_bytes;
+  if (write_pending()) ssh_blocking_flush(session_, 0);
+  if (counter_->in_bytes != before) notify();
+  arm();
+}
+
+// The handlers keep the core alive; close() cancels them, so this is no lasting cycle.
+void SessionCore::arm() {
+  if (closed_) return;
+  if (!read_armed_ && sleepers_ > 0) {
+    read_armed_ = true;
+    socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code&) {
+                         self->read_armed_ = false;
+                         self->notify();
+                       });
+  }
+  if (!write_armed_ && write_pending()) {
+    write_armed_ = true;
+    socket_.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [self = shared_from_this()](const boost::system::error_code&) {
+                         self->write_armed_ = false;
+                         self->flush();
+                         self->notify();
+                       });
+  }
+}
+
+asio::awaitable<std::optional<int>> SessionCore::drive(std::move_only_function<int()> operation,
+                                                       Clock::time_point deadline) {
+  const auto self = shared_from_this();
+  std::optional<asio::steady_timer> guard;
+  while (!closed_) {
+    const auto before = counter_->in_bytes;
+    int status = operation();
+    if (status == SSH_AGAIN && write_pending()) ssh_blocking_flush(session_, 0);
+    const bool progress = counter_->in_bytes != before;
+    // Another sleeper's packet may have been among those that this call took off the socket.
+    if (progress) notify();
+    if (status == SSH_AGAIN && broken()) status = SSH_ERROR;  // it would wait for ever
+    if (status != SSH_AGAIN) {
+      if (write_pending()) arm();
+      co_return status;
+    }
+    if (Clock::now() >= deadline) co_return std::nullopt;
+    // libssh takes at most 4 KiB off the socket per call.
+    if (progress) continue;
+    if (!guard && deadline != kNoDeadline) {
+      guard.emplace(executor(), deadline);
+      guard->async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+        if (const auto core = weak.lock(); core && !error) core->notify();
+      });
+    }
+    const Sleeper sleeper(sleepers_);
+    arm();
+    co_await activity_.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+  co_return std::nullopt;
+}
+
+}  // namespace sortie::launcher::ssh

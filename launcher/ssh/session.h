@@ -1,0 +1,83 @@
+// SessionCore: one libssh session on one socket, driven by the I/O thread. libssh is always in
+// non-blocking mode: an operation is called again and again until it stops saying "again", and
+// between the calls the coroutine sleeps until the socket has news. Holds no protocol decisions.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+
+struct ssh_session_struct;
+struct ssh_counter_struct;
+
+namespace sortie::launcher::ssh {
+
+using Clock = std::chrono::steady_clock;
+inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
+
+/// Shared by a connection, its channels and every coroutine that is inside one of them, so that
+/// any of these may go first. All members are for the I/O thread only.
+class SessionCore : public std::enable_shared_from_this<SessionCore> {
+ public:
+  /// `socket` is connected and non-blocking. `keep_alive` is kept as long as the session (the jump
+  /// host that carries it).
+  static Result<std::shared_ptr<SessionCore>> create(boost::asio::any_io_executor executor,
+                                                     Fd socket, std::shared_ptr<void> keep_alive);
+  ~SessionCore();
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  ssh_session_struct* session() const { return session_; }
+  boost::asio::any_io_executor executor() { return activity_.get_executor(); }
+
+  /// Calls `operation` until it returns something else than SSH_AGAIN and returns that; nullopt
+  /// when the deadline passed or the session was closed under it (closed() tells which).
+  boost::asio::awaitable<std::optional<int>> drive(std::move_only_function<int()> operation,
+                                                   Clock::time_point deadline = kNoDeadline);
+
+  /// One call of ssh_connect(), which has a descriptor to be given and a socket mode to be mended.
+  int connect_step();
+
+  /// Sends what libssh has buffered as far as the socket takes it, and keeps sending in the
+  /// background; for calls into libssh outside drive().
+  void flush();
+  /// Wakes everything that sleeps in drive().
+  void notify();
+
+  /// Ends the connection at once: every drive() returns nullopt. libssh's state stays valid until
+  /// the last owner is gone.
+  void close();
+  bool closed() const { return closed_; }
+  /// The other side, or the network, has ended it.
+  bool broken() const;
+
+  /// The last error text of libssh.
+  std::string last_error() const;
+
+ private:
+  SessionCore(boost::asio::any_io_executor executor, Fd socket, std::shared_ptr<void> keep_alive);
+  void arm();
+  bool write_pending() const;
+
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer activity_;  // never expires; cancelled to wake the sleepers
+  std::shared_ptr<void> keep_alive_;
+  std::unique_ptr<ssh_counter_struct> counter_;
+  Fd duplicate_;  // libssh's descriptor, until ssh_connect() takes it
+  ssh_session_struct* session_ = nullptr;
+  int sleepers_ = 0;
+  bool read_armed_ = false;
+  bool write_armed_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace sortie::launcher::ssh

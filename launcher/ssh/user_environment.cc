@@ -1,0 +1,38 @@
+#include "launcher/ssh/user_environment.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace sortie::launcher::ssh {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+UserEnvironment UserEnvironment::from_process() {
+  UserEnvironment result;
+  result.home = variable("HOME");
+  if (const passwd* entry = ::getpwuid(::getuid())) {
+    result.user = entry->pw_name;
+    if (result.home.empty()) result.home = entry->pw_dir;
+  }
+  if (result.user.empty()) result.user = variable("USER");
+  result.agent_socket = variable("SSH_AUTH_SOCK");
+  result.system_config = "/etc/ssh/ssh_config";
+  result.system_known_hosts = "/etc/ssh/ssh_known_hosts";
+  return result;
+}
+
+std::filesystem::path UserEnvironment::expand_home(const std::string& path) const {
+  if (path == "~") return home;
+  if (path.starts_with("~/")) return home / path.substr(2);
+  return path;
+}
+
+}  // namespace sortie::launcher::ssh

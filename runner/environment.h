@@ -1,0 +1,39 @@
+// The environment of a rank, as a pure function of the job and a few facts of the host.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/wire/message.h"
+
+namespace sortie::runner {
+
+/// The few variables of the runner's own environment that a rank inherits (PATH, HOME, LANG ...).
+/// `environment` is a null-terminated array as `environ`.
+std::vector<std::string> base_environment(char* const* environment);
+
+struct RankContext {
+  std::string config_path;            // SORTIE_CONFIG, empty = not set
+  std::string socket_path;            // SORTIE_SOCKET, empty = not set
+  std::uint32_t cpus = 1;             // of the host, shared by its ranks
+  std::vector<std::string> pmix_env;  // "NAME=value", from sortie-pmix
+};
+
+/// "NAME=value" lines, each name once, sorted. Later ones win: base, defaults (OMP_NUM_THREADS
+/// ...), PMIx, job, rank, and at last what nobody may change: PMIX_* and SORTIE_*.
+std::vector<std::string> rank_environment(const std::vector<std::string>& base,
+                                          const wire::JobSpec& job, const wire::RankSpec& rank,
+                                          const RankContext& context);
+
+/// The lines of PmixReady::env that concern `rank`: the common ones, then those after "#rank N".
+std::vector<std::string> pmix_lines_for(const std::vector<std::string>& lines, std::uint32_t rank);
+
+/// Value of `name` in "NAME=value" lines, empty when absent.
+std::string_view env_value(const std::vector<std::string>& environment, std::string_view name);
+
+/// Where execvp would look for `program`: itself when it holds a slash, else one path per PATH
+/// entry.
+std::vector<std::string> program_candidates(const std::string& program, std::string_view path);
+
+}  // namespace sortie::runner

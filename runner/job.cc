@@ -1,0 +1,290 @@
+#include "runner/job.h"
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "common/base/log.h"
+#include "common/base/process_status.h"
+#include "runner/cgroup.h"
+#include "runner/environment.h"
+#include "runner/process_tree.h"
+#include "runner/spawn.h"
+
+namespace sortie::runner {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Exit codes of a rank that could not be started, as shells have them.
+constexpr std::uint32_t kExitNotFound = 127;
+constexpr std::uint32_t kExitNotRunnable = 126;
+/// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
+constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
+constexpr std::size_t kSpawnsBetweenYields = 8;
+constexpr std::size_t kMaxOrphanStatuses = 4096;
+
+std::uint64_t unix_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
+}
+
+wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
+  return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};
+}
+
+}  // namespace
+
+Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
+         const ProcessDefaults& defaults)
+    : io_(io),
+      link_(link),
+      spec_(std::move(spec)),
+      defaults_(defaults),
+      facts_(read_node_facts()),
+      pump_(
+          io, spec_.output_window, [this] { link_.wake(); },
+          [this](std::size_t slot) { rank_drained(slot); }),
+      finished_wakeup_(io) {
+  link_.set_source([this] { return pump_.next(); });
+}
+
+boost::asio::awaitable<void> Job::start() {
+  started_ = true;
+  const std::vector<std::string> base_env = base_environment(environ);
+  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
+    start_rank(slot, base_env);
+    if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
+      co_await boost::asio::post(io_, boost::asio::use_awaitable);
+  }
+}
+
+void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env) {
+  Rank& rank = *ranks_[slot];
+  Fd out = std::move(rank.out), err = std::move(rank.err);
+  if (stopped_) {  // Stop overtook the start
+    rank.exited.signaled = 1;
+    rank.exited.code = SIGTERM;
+    rank.exited.stopped = 1;
+    rank.exited.time_unix_ms = unix_ms();
+    out.reset();
+    err.reset();
+    return rank_gone(slot);
+  }
+  HeldSpec held;
+  held.title = fmt::format("sortie-keep-{}", rank.spec->local_rank % 1000);
+  held.argv = spec_.argv;
+  held.env = rank_environment(
+      base_env, spec_, *rank.spec,
+      {config_path_, rank.socket_path, facts_.cpus, pmix_lines_for(pmix_env_, rank.spec->rank)});
+  rank.searched_path = env_value(held.env, "PATH");
+  held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
+  held.folders = {spec_.work_dir, std::string(env_value(base_env, "HOME")), "/"};
+  held.stdout_fd = out.get();
+  held.stderr_fd = err.get();
+  held.cgroup = rank.cgroup;
+  held.run_folder = folder_.path();
+  held.defaults = defaults_;
+  const Result<> started = rank.process.start(
+      held, [this, slot](const KeeperReport& report) { on_report(slot, report); });
+  if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
+  out.reset();
+  err.reset();
+  if (started) return;
+  link_.send(rank_error(ErrorCode::spawn, started.error().message, rank.spec->rank));
+  rank.exited.code = kExitNotRunnable;
+  rank.exited.time_unix_ms = unix_ms();
+  rank_gone(slot);
+}
+
+void Job::stop(milliseconds grace) {
+  stopped_ = true;
+  if (!started_) {
+    if (prepared_ && !finished_) spawn(io_, finish());
+    if (!prepared_ && pmix_) pmix_->stop();
+    return;
+  }
+  for (const auto& rank : ranks_)
+    if (!rank->gone) rank->process.stop(grace);
+}
+
+void Job::on_report(std::size_t slot, const KeeperReport& report) {
+  Rank& rank = *ranks_[slot];
+  switch (report.kind) {
+    case KeeperReport::Kind::started:
+      rank.pid = report.pid;
+      link_.send(wire::RankStarted{rank.spec->rank, static_cast<std::uint32_t>(report.pid)});
+      break;
+    case KeeperReport::Kind::spawn_failed:
+      rank.exited.time_unix_ms = report.time_unix_ms;
+      report_spawn_failure(rank, report.error);
+      break;
+    case KeeperReport::Kind::died:
+      rank.pid = report.pid;
+      rank.exited.time_unix_ms = report.time_unix_ms;
+      rank.exited.stopped = static_cast<std::uint8_t>(report.stopped);
+      set_status(rank, report.wait_status);
+      break;
+    case KeeperReport::Kind::unkillable:
+      link_.send(rank_error(
+          ErrorCode::timeout,
+          fmt::format("process {} does not die of SIGKILL (state {}); the host needs attention",
+                      report.pid, process_state(report.pid)),
+          rank.spec->rank));
+      break;
+    case KeeperReport::Kind::gone:
+      rank.exited.leftovers_killed = report.leftovers;
+      rank.exited.oom_killed = report.oom_kills > 0 ? 1 : 0;
+      rank_gone(slot);
+      break;
+    case KeeperReport::Kind::keeper_lost:
+      log::warning("rank {}: its keeper was killed; ending what it held", rank.spec->rank);
+      rank.keeper_lost = true;
+      if (!rank.cgroup.empty()) cgroup::kill_all(rank.cgroup);
+      start_sweep();
+      break;
+  }
+}
+
+void Job::set_status(Rank& rank, int wait_status) {
+  const ProcessStatus status = ProcessStatus::from_wait_status(wait_status);
+  rank.has_status = true;
+  rank.exited.signaled = status.kind == ProcessStatus::Kind::signaled ? 1 : 0;
+  rank.exited.code = static_cast<std::uint32_t>(status.code);
+  rank.exited.core_dumped = status.core_dumped ? 1 : 0;
+}
+
+void Job::report_spawn_failure(Rank& rank, int error) {
+  rank.has_status = true;
+  rank.exited.code = error == ENOENT ? kExitNotFound : kExitNotRunnable;
+  const std::string& program = spec_.argv[0];
+  std::string hint;
+  if (error == ENOENT && program.find('/') == std::string::npos)
+    hint = fmt::format("; not in PATH={}", rank.searched_path);
+  else if (error == ENOENT && ::access(program.c_str(), F_OK) == 0)
+    hint = "; it is there, so its interpreter (#! line or ELF loader) is what is missing";
+  else if (error == ENOENT)
+    hint = "; a program must be at the same path on every host";
+  else if (error == EACCES)
+    hint = "; needs execute permission, on a file system mounted without noexec";
+  else if (error == E2BIG)
+    hint = "; arguments and environment exceed what the kernel takes";
+  link_.send(rank_error(ErrorCode::spawn,
+                        fmt::format("cannot start {}: {}{}", program, std::strerror(error), hint),
+                        rank.spec->rank));
+}
+
+void Job::on_event(const Rank& rank, std::string line) {
+  if (link_.queued_bytes() < kMaxQueuedForEvents)
+    return link_.send(wire::RankEvent{rank.spec->rank, std::move(line)});
+  if (dropped_events_++ == 0)
+    log::warning("rank {}: events are dropped, the launcher is too slow", rank.spec->rank);
+}
+
+void Job::rank_gone(std::size_t slot) {
+  Rank& rank = *ranks_[slot];
+  if (rank.gone) return;
+  rank.gone = true;
+  rank.events->finish();
+  pump_.finish(slot);
+}
+
+void Job::rank_drained(std::size_t slot) {
+  link_.send(ranks_[slot]->exited);
+  if (++exited_ == ranks_.size()) spawn(io_, finish());
+}
+
+boost::asio::awaitable<void> Job::finish() {
+  if (pmix_) {
+    pmix_->stop();
+    co_await pmix_->wait_gone(std::chrono::seconds(2));
+  }
+  if (!std::exchange(finished_, true)) link_.send(wire::Finished{});
+  finished_wakeup_.notify();
+}
+
+Result<> Job::to_pmix(const wire::Message& message) {
+  if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
+  if (pmix_->running()) pmix_->send(message);
+  return {};
+}
+
+void Job::reap() {
+  int status = 0;
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0)
+    if (keepers_.erase(pid) == 0 && orphan_statuses_.size() < kMaxOrphanStatuses)
+      orphan_statuses_[pid] = status;
+}
+
+bool Job::lost_keepers_reaped() const {
+  for (const auto& rank : ranks_)
+    if (rank->keeper_lost && keepers_.contains(rank->process.keeper())) return false;
+  return true;
+}
+
+void Job::start_sweep() {
+  if (!std::exchange(sweeping_, true)) spawn(io_, sweep_orphans());
+}
+
+/// What a killed keeper held has become ours, as soon as the keeper is dead altogether: its sockets
+/// close a moment before that, so it is waited for first.
+boost::asio::awaitable<void> Job::sweep_orphans() {
+  boost::asio::steady_timer pause(io_);
+  const auto begin = std::chrono::steady_clock::now();
+  bool complained = false;
+  for (;;) {
+    reap();
+    std::vector<pid_t> orphans = direct_children();
+    std::erase_if(orphans, [this](pid_t pid) { return keepers_.contains(pid); });
+    kill_children(orphans);
+    if (orphans.empty() && lost_keepers_reaped()) break;
+    if (!complained && std::chrono::steady_clock::now() - begin > kUnkillableAfter) {
+      complained = true;
+      link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::timeout)),
+                                   "a process does not die of SIGKILL; the host needs attention",
+                                   -1});
+    }
+    pause.expires_after(milliseconds(complained ? 1000 : 5));
+    co_await pause.async_wait(kAsTuple);
+  }
+  sweeping_ = false;
+  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
+    Rank& rank = *ranks_[slot];
+    if (!rank.keeper_lost || rank.gone) continue;
+    if (!rank.has_status) {
+      const auto found = orphan_statuses_.find(rank.pid);
+      set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
+      rank.exited.time_unix_ms = unix_ms();
+    }
+    rank.exited.stopped = stopped_ ? 1 : 0;
+    if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);
+    rank_gone(slot);
+  }
+}
+
+boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!finished_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) co_return false;
+    co_await finished_wakeup_.wait(deadline - now);
+  }
+  co_return true;
+}
+
+boost::asio::awaitable<void> Job::clean_up() {
+  if (pmix_ && pmix_->running()) {
+    pmix_->stop();
+    co_await pmix_->wait_gone(std::chrono::seconds(2));
+  }
+  if (!cgroup_.empty()) cgroup::remove(cgroup_);
+  folder_.remove();
+}
+
+}  // namespace sortie::runner

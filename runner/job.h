@@ -1,0 +1,122 @@
+// The ranks of one job on this host, from prepared to accounted for. Sends what happens to the
+// launcher over the link; takes orders from runner.h. Every rank gets exactly one RankExited, after
+// the last byte of its output and its last event, when nothing of it lives any more; then one
+// Finished.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/wire/message.h"
+#include "runner/event_socket.h"
+#include "runner/held_process.h"
+#include "runner/link.h"
+#include "runner/node_facts.h"
+#include "runner/output_pump.h"
+#include "runner/pmix_helper.h"
+#include "runner/process_defaults.h"
+#include "runner/run_folder.h"
+#include "runner/wakeup.h"
+
+namespace sortie::runner {
+
+class Job {
+ public:
+  /// `spec` has passed check_job. `link` must outlive the job.
+  Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec, const ProcessDefaults& defaults);
+
+  /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
+  boost::asio::awaitable<Result<wire::JobReady>> prepare();
+
+  /// Spawns all ranks. Once, after prepare.
+  boost::asio::awaitable<void> start();
+
+  /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
+  /// prepared the job is finished at once.
+  void stop(std::chrono::milliseconds grace);
+
+  Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
+  void discard_output() { pump_.discard(); }
+  /// Error: this job has no sortie-pmix.
+  Result<> to_pmix(const wire::Message& message);
+  /// SIGCHLD has come.
+  void reap();
+
+  const wire::JobSpec& spec() const { return spec_; }
+  bool prepared() const { return prepared_; }
+  bool started() const { return started_; }
+  bool stopped() const { return stopped_; }
+  bool finished() const { return finished_; }
+  /// Ends sortie-pmix and sends Finished. By itself after the last rank.
+  boost::asio::awaitable<void> finish();
+  /// Waits for Finished to be sent. False after `limit` (an unkillable process).
+  boost::asio::awaitable<bool> wait_finished(std::chrono::steady_clock::duration limit);
+  /// Removes folder and cgroup; ends sortie-pmix where it still runs.
+  boost::asio::awaitable<void> clean_up();
+
+ private:
+  struct Rank {
+    Rank(boost::asio::io_context& io, const wire::RankSpec& rank_spec)
+        : spec(&rank_spec), process(io) {}
+    const wire::RankSpec* spec;
+    HeldProcess process;
+    std::unique_ptr<EventSocket> events;
+    std::string socket_path, cgroup;
+    Fd out, err;  // the rank's ends, until its keeper has them
+    std::string searched_path;
+    pid_t pid = 0;
+    wire::RankExited exited;
+    bool has_status = false;
+    bool keeper_lost = false;
+    bool gone = false;
+  };
+
+  boost::asio::awaitable<void> fence();
+  Result<> prepare_folder();
+  void prepare_cgroup();
+  Result<> prepare_rank(Rank& rank);
+  boost::asio::awaitable<Result<>> prepare_pmix();
+  void on_pmix_lost(std::string why);
+  void start_rank(std::size_t slot, const std::vector<std::string>& base_env);
+  void on_report(std::size_t slot, const KeeperReport& report);
+  void set_status(Rank& rank, int wait_status);
+  void report_spawn_failure(Rank& rank, int error);
+  void on_event(const Rank& rank, std::string line);
+  void rank_gone(std::size_t slot);
+  void rank_drained(std::size_t slot);
+  void start_sweep();
+  boost::asio::awaitable<void> sweep_orphans();
+  bool lost_keepers_reaped() const;
+
+  boost::asio::io_context& io_;
+  Link& link_;
+  const wire::JobSpec spec_;
+  const ProcessDefaults& defaults_;
+  const NodeFacts facts_;
+  RunFolder folder_;
+  std::string config_path_, cgroup_, cgroup_note_, pmix_note_;
+  std::vector<std::string> pmix_env_;
+  std::unique_ptr<PmixHelper> pmix_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  OutputPump pump_;
+  std::set<pid_t> keepers_;               // alive, as far as reaped
+  std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
+  std::size_t exited_ = 0;
+  std::uint64_t dropped_events_ = 0;
+  Wakeup finished_wakeup_;
+  bool prepared_ = false;
+  bool pmix_up_ = false;
+  bool started_ = false;
+  bool stopped_ = false;
+  bool finished_ = false;
+  bool sweeping_ = false;
+};
+
+}  // namespace sortie::runner

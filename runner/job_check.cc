@@ -1,0 +1,94 @@
+#include "runner/job_check.h"
+
+#include <fmt/core.h>
+
+#include <set>
+#include <string_view>
+
+namespace sortie::runner {
+namespace {
+
+constexpr std::uint32_t kMaxMs = 24u * 3600u * 1000u;
+
+std::unexpected<Error> bad(std::string message) {
+  return fail(ErrorCode::protocol, "job: " + std::move(message));
+}
+
+bool has_nul(std::string_view text) {
+  return text.find('\0') != std::string_view::npos;
+}
+
+/// The run id becomes part of folder and cgroup names, so its grammar is strict.
+bool is_run_id(std::string_view id) {
+  return !id.empty() && id.size() <= 64 &&
+         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
+Result<> check_env(const std::vector<std::pair<std::string, std::string>>& env,
+                   std::string_view where) {
+  for (const auto& [name, value] : env) {
+    if (name.empty() || has_nul(name) || name.find('=') != std::string::npos)
+      return bad(fmt::format("{}: a name is empty or holds '=' or a zero byte", where));
+    if (has_nul(value)) return bad(fmt::format("{}: {} holds a zero byte", where, name));
+  }
+  return {};
+}
+
+Result<> check_ranks(const wire::JobSpec& job) {
+  if (job.ranks.empty() || job.ranks.size() > kMaxRanksPerHost)
+    return bad(
+        fmt::format("ranks: {} of them, must be 1 to {}", job.ranks.size(), kMaxRanksPerHost));
+  if (job.world_size > kMaxWorldSize || job.world_size < job.ranks.size())
+    return bad(fmt::format("world_size: {} does not fit {} ranks (limit {})", job.world_size,
+                           job.ranks.size(), kMaxWorldSize));
+  std::set<std::uint32_t> ranks, local_ranks;
+  for (const wire::RankSpec& spec : job.ranks) {
+    if (spec.rank >= job.world_size)
+      return bad(fmt::format("rank {}: outside the world of {}", spec.rank, job.world_size));
+    if (spec.local_rank >= job.ranks.size())
+      return bad(fmt::format("rank {}: local_rank {} of {} local ranks", spec.rank, spec.local_rank,
+                             job.ranks.size()));
+    if (!ranks.insert(spec.rank).second) return bad(fmt::format("rank {}: twice", spec.rank));
+    if (!local_ranks.insert(spec.local_rank).second)
+      return bad(fmt::format("rank {}: local_rank {} is taken", spec.rank, spec.local_rank));
+    SORTIE_TRY(check_env(spec.env, fmt::format("rank {}: env", spec.rank)));
+  }
+  return {};
+}
+
+Result<> check_limits(const wire::JobSpec& job) {
+  if (job.grace_ms > kMaxMs)
+    return bad(fmt::format("grace_ms: {} is more than a day", job.grace_ms));
+  if (job.heartbeat_interval_ms == 0 || job.heartbeat_interval_ms > kMaxMs ||
+      job.heartbeat_timeout_ms > kMaxMs || job.heartbeat_timeout_ms <= job.heartbeat_interval_ms)
+    return bad(
+        fmt::format("heartbeat: interval {} ms and timeout {} ms; the timeout must be the "
+                    "larger one, both 1 ms to a day",
+                    job.heartbeat_interval_ms, job.heartbeat_timeout_ms));
+  if (job.output_window < kMinOutputWindow || job.output_window > kMaxOutputWindow)
+    return bad(fmt::format("output_window: {} is not within {} to {}", job.output_window,
+                           kMinOutputWindow, kMaxOutputWindow));
+  if (job.mpi > 2) return bad(fmt::format("mpi: {} is not 0, 1 or 2", job.mpi));
+  if (job.node_hosts.size() != job.node_ranks.size())
+    return bad(fmt::format("node_hosts and node_ranks: {} and {} entries", job.node_hosts.size(),
+                           job.node_ranks.size()));
+  return {};
+}
+
+}  // namespace
+
+Result<> check_job(const wire::JobSpec& job) {
+  if (!is_run_id(job.run_id)) return bad("run_id: not of the form [a-z0-9-]{1,64}");
+  if (job.attempt == 0) return bad("attempt: 0, counts from 1");
+  if (job.host.empty() || job.host.size() > 255 || has_nul(job.host))
+    return bad("host: empty, longer than 255 bytes or with a zero byte");
+  if (job.argv.empty() || job.argv[0].empty()) return bad("argv: no program");
+  for (const std::string& argument : job.argv)
+    if (has_nul(argument)) return bad("argv: an argument holds a zero byte");
+  if (has_nul(job.work_dir)) return bad("work_dir: holds a zero byte");
+  SORTIE_TRY(check_env(job.env, "env"));
+  SORTIE_TRY(check_ranks(job));
+  return check_limits(job);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,17 @@
+// Rejects a JobSpec that can not be run, before anything of it touches this host. Pure.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/wire/message.h"
+
+namespace sortie::runner {
+
+inline constexpr std::size_t kMaxRanksPerHost = 4096;
+inline constexpr std::uint32_t kMaxWorldSize = 1u << 20;
+inline constexpr std::uint32_t kMinOutputWindow = 64u << 10;
+inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
+
+/// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
+Result<> check_job(const wire::JobSpec& job);
+
+}  // namespace sortie::runner

@@ -1,0 +1,148 @@
+// Everything of a Job that happens between JobSpec and JobReady.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "common/base/log.h"
+#include "runner/cgroup.h"
+#include "runner/environment.h"
+#include "runner/job.h"
+#include "runner/spawn.h"
+#include "runner/stale.h"
+
+namespace sortie::runner {
+namespace {
+
+constexpr int kFenceRounds = 50;
+constexpr auto kFencePause = std::chrono::milliseconds(20);
+
+}  // namespace
+
+boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
+  co_await fence();
+  if (auto made = prepare_folder(); !made) co_return std::unexpected(std::move(made).error());
+  prepare_cgroup();
+  for (const wire::RankSpec& rank : spec_.ranks) {
+    ranks_.push_back(std::make_unique<Rank>(io_, rank));
+    if (auto made = prepare_rank(*ranks_.back()); !made)
+      co_return std::unexpected(std::move(made).error());
+  }
+  if (auto made = co_await prepare_pmix(); !made)
+    co_return std::unexpected(std::move(made).error());
+  prepared_ = true;
+  co_return wire::JobReady{facts_.hostname, facts_.cpus,  facts_.memory_bytes,
+                           facts_.kernel,   cgroup_note_, pmix_note_};
+}
+
+/// Only a restart can meet an earlier attempt, and only then /proc is searched.
+boost::asio::awaitable<void> Job::fence() {
+  if (spec_.attempt == 1) co_return;
+  std::size_t total = cgroup::end_earlier_attempts(spec_.run_id, spec_.attempt);
+  for (int round = 0; round < kFenceRounds; ++round) {
+    const std::size_t killed = kill_stale_processes(spec_.run_id, spec_.attempt);
+    total += killed;
+    if (killed == 0) break;
+    boost::asio::steady_timer pause(io_, kFencePause);
+    co_await pause.async_wait(kAsTuple);
+  }
+  if (total > 0) log::warning("killed what earlier attempts of {} had left here", spec_.run_id);
+}
+
+Result<> Job::prepare_folder() {
+  SORTIE_ASSIGN_OR_RETURN(
+      folder_, RunFolder::make(run_folder_name(spec_.run_id, spec_.attempt, spec_.node_rank)));
+  if (spec_.config_toml.empty()) return {};
+  SORTIE_TRY(folder_.write("config.toml", spec_.config_toml));
+  config_path_ = folder_.path() + "/config.toml";
+  return {};
+}
+
+void Job::prepare_cgroup() {
+  Result<std::string> made = cgroup::make_job_folder(
+      cgroup::job_folder_name(spec_.run_id, spec_.attempt, spec_.node_rank));
+  if (made) {
+    cgroup_ = *made;
+    cgroup_note_ = "v2 " + cgroup_;
+  } else {
+    cgroup_note_ = "none: " + made.error().message;
+  }
+}
+
+Result<> Job::prepare_rank(Rank& rank) {
+  const std::uint32_t number = rank.spec->rank;
+  rank.exited.rank = number;
+  rank.socket_path = fmt::format("{}/rank-{}.sock", folder_.path(), number);
+  rank.events = std::make_unique<EventSocket>(
+      io_, fmt::format("rank {}", number),
+      [this, &rank](std::string line) { on_event(rank, std::move(line)); });
+  SORTIE_TRY(rank.events->open(rank.socket_path));
+  int out[2], err[2];
+  if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+  Fd out_read(out[0]);
+  rank.out.reset(out[1]);
+  if (::pipe2(err, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+  Fd err_read(err[0]);
+  rank.err.reset(err[1]);
+  pump_.add(number, std::move(out_read), std::move(err_read));
+  if (!cgroup_.empty()) {
+    rank.cgroup = fmt::format("{}/rank-{}", cgroup_, number);
+    if (auto made = cgroup::make(rank.cgroup); !made) {
+      log::warning("rank {}: no cgroup: {}", number, made.error().message);
+      rank.cgroup.clear();
+    }
+  }
+  return {};
+}
+
+boost::asio::awaitable<Result<>> Job::prepare_pmix() {
+  if (spec_.mpi == 0) {
+    pmix_note_ = "none: off";
+    co_return Result<>{};
+  }
+  auto folder = folder_.make_subfolder("pmix");
+  if (!folder) co_return std::unexpected(std::move(folder).error());
+  wire::PmixSetup setup;
+  setup.nspace = fmt::format("sortie-{}-{}", spec_.run_id, spec_.attempt);
+  setup.host = spec_.host;
+  setup.node_hosts = spec_.node_hosts;
+  setup.node_ranks = spec_.node_ranks;
+  setup.world_size = spec_.world_size;
+  for (const wire::RankSpec& rank : spec_.ranks) setup.local_ranks.push_back(rank.rank);
+  setup.tmp_dir = *folder;
+
+  HeldSpec held;
+  held.env = base_environment(environ);
+  held.folders = {"/"};
+  held.run_folder = folder_.path();
+  held.defaults = defaults_;
+  pmix_ = std::make_unique<PmixHelper>(io_);
+  auto ready = co_await pmix_->start(setup, std::move(held), folder_.path(),
+                                     [this](pid_t keeper) { keepers_.insert(keeper); });
+  if (!ready) {
+    co_await pmix_->wait_gone(std::chrono::seconds(2));
+    if (spec_.mpi == 2)
+      co_return fail(ErrorCode::unsupported,
+                     "MPI ranks can not be wired up here: " + ready.error().message +
+                         "; install libpmix (Debian: apt install libpmix2)");
+    pmix_note_ = "none: " + ready.error().message;
+    co_return Result<>{};
+  }
+  pmix_note_ = ready->version;
+  pmix_env_ = std::move(ready->env);
+  pmix_up_ = true;
+  spawn(io_, pmix_->relay([this](wire::Message message) { link_.send(message); },
+                          [this](std::string why) { on_pmix_lost(std::move(why)); }));
+  co_return Result<>{};
+}
+
+void Job::on_pmix_lost(std::string why) {
+  start_sweep();  // its keeper may have been killed
+  if (exited_ < ranks_.size())
+    link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
+                                 std::move(why) + "; MPI ranks can not go on", -1});
+}
+
+}  // namespace sortie::runner

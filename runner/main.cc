@@ -1,0 +1,51 @@
+// sortie-runner: Sortie's process on a host. Started by the launcher, over SSH or locally, as
+// `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "common/base/exit_code.h"
+#include "common/base/fd.h"
+#include "common/base/log.h"
+#include "runner/runner.h"
+
+namespace {
+
+using namespace sortie;
+
+/// The launcher installs a runner as "runner-<content hash>": the hash, empty for any other name.
+std::string build_from_file_name() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  std::string_view name(path, length > 0 ? static_cast<std::size_t>(length) : 0);
+  name.remove_prefix(name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1);
+  constexpr std::string_view kPrefix = "runner-";
+  return name.starts_with(kPrefix) ? std::string(name.substr(kPrefix.size())) : std::string();
+}
+
+/// Takes a standard descriptor out of its place and leaves /dev/null there: nothing can write
+/// between the frames, and no later descriptor gets number 0 or 1.
+Fd take_over(int standard) {
+  Fd moved(::fcntl(standard, F_DUPFD_CLOEXEC, 3));
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  ::dup2(null.get(), standard);
+  return moved;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2 || std::string_view(argv[1]) != "--stdio") {
+    std::fputs("usage: sortie-runner --stdio (started by the launcher, not by hand)\n", stderr);
+    return kExitUsage;
+  }
+  runner::ProcessDefaults defaults = runner::become_runner();
+  log::init("sortie-runner", log::Level::info);
+  Fd in = take_over(0);
+  Fd out = take_over(1);
+  return runner::Runner(std::move(defaults), build_from_file_name())
+      .run(std::move(in), std::move(out));
+}

@@ -1,0 +1,115 @@
+// sortie-pmix: PMIx server of one host of an MPI job. Started by the runner with frames on stdin
+// and stdout; ends with the runner. README.md describes the order of messages.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+
+#include "common/base/exit_code.h"
+#include "runner/pmix/frame_pipe.h"
+#include "runner/pmix/server.h"
+#include "runner/pmix/upcalls.h"
+
+namespace sortie::runner {
+namespace {
+
+volatile std::sig_atomic_t end_requested = 0;
+
+/// The parent is gone, or someone wants this process to end: the loop sees it, and if libpmix
+/// does not let go of the main thread, SIGALRM ends the process.
+void on_end_signal(int) {
+  end_requested = 1;
+  alarm(2);
+}
+
+void set_up_signals() {
+  struct sigaction action = {};
+  action.sa_handler = on_end_signal;
+  sigaction(SIGTERM, &action, nullptr);
+  // Ctrl-C is the runner's affair: ranks may still need this server while they write checkpoints.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
+/// Waits until the runner or libpmix has something. False when it is time to end.
+bool wait_for_work(FramePipe& pipe, int queue_fd) {
+  const short out_events = pipe.wants_write() ? POLLOUT : 0;
+  pollfd fds[] = {{pipe.in_fd(), POLLIN, 0}, {queue_fd, POLLIN, 0}, {pipe.out_fd(), out_events, 0}};
+  return (poll(fds, 3, -1) >= 0 || errno == EINTR) && !end_requested;
+}
+
+Result<> serve(FramePipe& pipe, UpcallQueue& queue, std::string& tmp_dir) {
+  std::optional<PmixServer> server;
+  Result<> result;
+  const auto step = [&]() -> Result<bool> {
+    SORTIE_TRY(pipe.flush());
+    SORTIE_ASSIGN_OR_RETURN(const bool open, pipe.fill());
+    while (true) {
+      SORTIE_ASSIGN_OR_RETURN(std::optional<wire::Message> message, pipe.next());
+      if (!message) break;
+      if (server) {
+        SORTIE_TRY(server->handle(std::move(*message)));
+        continue;
+      }
+      const auto* setup = std::get_if<wire::PmixSetup>(&*message);
+      if (!setup) return fail(ErrorCode::protocol, "the first message must be PmixSetup");
+      tmp_dir = setup->tmp_dir;
+      SORTIE_ASSIGN_OR_RETURN(PmixServer started, PmixServer::start(*setup, pipe, queue));
+      SORTIE_TRY(pipe.send(started.ready()));
+      server.emplace(std::move(started));
+    }
+    if (server) SORTIE_TRY(server->handle_upcalls());
+    return open;
+  };
+  while (wait_for_work(pipe, queue.fd())) {
+    const Result<bool> open = step();
+    if (!open) result = std::unexpected(open.error());
+    if (!open || !*open) break;
+  }
+  if (server) server->finalize();
+  return result;
+}
+
+/// tmp_dir itself belongs to the runner.
+void empty_directory(const std::string& path) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ignored))
+    std::filesystem::remove_all(entry.path(), ignored);
+}
+
+int run() {
+  set_up_signals();
+  // Frames get a descriptor of their own; what libpmix or a plugin prints can not corrupt them.
+  Fd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  Fd out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  dup2(null.get(), STDIN_FILENO);
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  FramePipe pipe(std::move(in), std::move(out));
+  auto queue = UpcallQueue::create();
+  std::string tmp_dir;
+  Result<> result = queue ? serve(pipe, **queue, tmp_dir) : std::unexpected(queue.error());
+  if (!tmp_dir.empty()) empty_directory(tmp_dir);
+  if (result) return kExitOk;
+  if (pipe.send(wire::RunnerError{std::string(error_code_name(result.error().code)),
+                                  result.error().message, -1}))
+    (void)pipe.flush();
+  fmt::print(stderr, "sortie-pmix: {}\n", result.error().message);
+  return exit_code_for(result.error().code);
+}
+
+}  // namespace
+}  // namespace sortie::runner
+
+int main() {
+  const int code = sortie::runner::run();
+  std::fflush(nullptr);
+  _exit(code);  // libpmix's threads may still run: no destructors under them
+}

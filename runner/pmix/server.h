@@ -1,0 +1,71 @@
+// The PMIx server of one host: what comes from libpmix goes to the runner as frames, and back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/base/result.h"
+#include "common/wire/message.h"
+#include "runner/pmix/frame_pipe.h"
+#include "runner/pmix/job_map.h"
+#include "runner/pmix/libpmix.h"
+#include "runner/pmix/upcalls.h"
+
+namespace sortie::runner {
+
+class PmixServer {
+ public:
+  /// Loads libpmix, starts the server in it and registers the job and its local ranks. `pipe` and
+  /// `queue` must outlive the server.
+  static Result<PmixServer> start(const wire::PmixSetup& setup, FramePipe& pipe,
+                                  UpcallQueue& queue);
+
+  /// Version and environment, for the runner.
+  const wire::PmixReady& ready() const { return ready_; }
+  /// A message of the runner after PmixSetup.
+  Result<> handle(wire::Message message);
+  /// Everything that libpmix has asked since the last call.
+  Result<> handle_upcalls();
+  /// Ends libpmix's part. Gives up waiting for it after a second.
+  void finalize();
+
+ private:
+  PmixServer(Libpmix pmix, JobMap job, std::string nspace, FramePipe& pipe, UpcallQueue& queue)
+      : pmix_(std::move(pmix)),
+        job_(std::move(job)),
+        nspace_(std::move(nspace)),
+        pipe_(&pipe),
+        queue_(&queue) {}
+
+  Result<> register_job(const wire::PmixSetup& setup);
+  Result<> collect_environment();
+  pmix_proc_t proc(pmix_rank_t rank) const;
+
+  Result<> on(FenceEntered& fence);
+  Result<> on(ModexWanted& wanted);
+  Result<> on(ModexFound& found);
+  Result<> on(AbortCalled& abort);
+  Result<> on(wire::PmixFenceDone& done);
+  Result<> on(wire::PmixModexRequest& request);
+  Result<> on(wire::PmixModexReply& reply);
+
+  /// Whom to answer, in libpmix.
+  struct Waiting {
+    pmix_modex_cbfunc_t done = nullptr;
+    void* done_data = nullptr;
+  };
+
+  Libpmix pmix_;
+  JobMap job_;
+  std::string nspace_;
+  FramePipe* pipe_;
+  UpcallQueue* queue_;
+  wire::PmixReady ready_;
+  FenceNames fence_names_;
+  std::map<std::string, Waiting> fences_;
+  std::map<std::uint64_t, Waiting> modexes_;
+  std::uint64_t next_modex_id_ = 1;
+};
+
+}  // namespace sortie::runner

@@ -1,0 +1,152 @@
+#include "runner/pmix/upcalls.h"
+
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "common/base/check.h"
+
+namespace sortie::runner {
+namespace {
+
+// libpmix gives most upcalls no pointer of the host's: the one server of this process is here.
+UpcallQueue* server_queue = nullptr;
+std::string server_nspace;
+
+bool is_ours(const pmix_proc_t& proc) {
+  return server_nspace == proc.nspace;
+}
+
+/// A completion that needs nothing of the main thread, given at once.
+pmix_status_t complete(pmix_op_cbfunc_t done, void* done_data) {
+  // Newer libraries pass no callback when the return value suffices.
+  if (!done) return PMIX_OPERATION_SUCCEEDED;
+  done(PMIX_SUCCESS, done_data);
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t on_client(const pmix_proc_t*, void*, pmix_op_cbfunc_t done, void* done_data) {
+  return complete(done, done_data);
+}
+
+pmix_status_t on_abort(const pmix_proc_t* proc, void*, int status, const char message[],
+                       pmix_proc_t[], std::size_t, pmix_op_cbfunc_t done, void* done_data) {
+  server_queue->push(AbortCalled{proc->rank, status, message ? message : "", done, done_data});
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t on_fence(const pmix_proc_t procs[], std::size_t count, const pmix_info_t[],
+                       std::size_t, char* data, std::size_t size, pmix_modex_cbfunc_t done,
+                       void* done_data) {
+  FenceEntered fence;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_ours(procs[i])) return PMIX_ERR_NOT_SUPPORTED;
+    fence.ranks.push_back(procs[i].rank);
+  }
+  if (data) {
+    fence.data.assign(data, size);
+    std::free(data);  // libpmix hands the blob over for good
+  }
+  fence.done = done;
+  fence.done_data = done_data;
+  server_queue->push(std::move(fence));
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t on_direct_modex(const pmix_proc_t* proc, const pmix_info_t[], std::size_t,
+                              pmix_modex_cbfunc_t done, void* done_data) {
+  if (!is_ours(*proc)) return PMIX_ERR_NOT_FOUND;
+  server_queue->push(ModexWanted{proc->rank, done, done_data});
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t refuse_publish(const pmix_proc_t*, const pmix_info_t[], std::size_t, pmix_op_cbfunc_t,
+                             void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+pmix_status_t refuse_lookup(const pmix_proc_t*, char**, const pmix_info_t[], std::size_t,
+                            pmix_lookup_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+pmix_status_t refuse_unpublish(const pmix_proc_t*, char**, const pmix_info_t[], std::size_t,
+                               pmix_op_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+pmix_status_t refuse_spawn(const pmix_proc_t*, const pmix_info_t[], std::size_t, const pmix_app_t[],
+                           std::size_t, pmix_spawn_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+pmix_status_t refuse_connect(const pmix_proc_t[], std::size_t, const pmix_info_t[], std::size_t,
+                             pmix_op_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+Result<UpcallQueue*> UpcallQueue::create() {
+  Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return std::unexpected(os_error(errno, "eventfd"));
+  return new UpcallQueue(std::move(event));
+}
+
+void UpcallQueue::push(Upcall upcall) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(upcall));
+  }
+  const std::uint64_t one = 1;
+  const ssize_t written = write(event_.get(), &one, sizeof one);
+  SORTIE_CHECK(written == sizeof one, "eventfd: errno {}", errno);
+}
+
+std::vector<Upcall> UpcallQueue::take_all() {
+  std::uint64_t count = 0;
+  (void)!read(event_.get(), &count, sizeof count);  // empty: EAGAIN, and nothing is waiting
+  const std::lock_guard lock(mutex_);
+  return std::exchange(waiting_, {});
+}
+
+pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& nspace) {
+  SORTIE_CHECK(!server_queue, "second server module");
+  server_queue = &queue;
+  server_nspace = nspace;
+  // A newer library copies more entries than this header knows: zeros must follow.
+  static union {
+    pmix_server_module_t module;
+    void* room[128];
+  } table = {};
+  static_assert(sizeof(pmix_server_module_t) <= 64 * sizeof(void*));
+  pmix_server_module_t& module = table.module;
+  module.client_connected = on_client;
+  module.client_finalized = on_client;
+  module.abort = on_abort;
+  module.fence_nb = on_fence;
+  module.direct_modex = on_direct_modex;
+  module.publish = refuse_publish;
+  module.lookup = refuse_lookup;
+  module.unpublish = refuse_unpublish;
+  module.spawn = refuse_spawn;
+  module.connect = refuse_connect;
+  module.disconnect = refuse_connect;
+  return &module;
+}
+
+void answer_modex(pmix_modex_cbfunc_t done, void* done_data, pmix_status_t status,
+                  std::string data) {
+  if (!done) return;
+  auto kept = std::make_unique<std::string>(std::move(data));
+  const char* bytes = kept->empty() ? nullptr : kept->data();
+  const std::size_t size = kept->size();
+  done(
+      status, bytes, size, done_data, [](void* owned) { delete static_cast<std::string*>(owned); },
+      kept.release());
+}
+
+void on_pmix_event(std::size_t, pmix_status_t, const pmix_proc_t*, pmix_info_t[], std::size_t,
+                   pmix_info_t[], std::size_t, pmix_event_notification_cbfunc_fn_t done,
+                   void* done_data) {
+  if (done) done(PMIX_EVENT_ACTION_COMPLETE, nullptr, 0, nullptr, nullptr, done_data);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,79 @@
+// What libpmix asks of its host, handed from libpmix's threads to the main thread. The functions in
+// the module never block and never touch the server's state: they queue an Upcall and return.
+#pragma once
+
+#include <pmix_server.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+
+namespace sortie::runner {
+
+/// All local participants of a fence are in it. `done` wants every host's data.
+struct FenceEntered {
+  std::vector<pmix_rank_t> ranks;  // one PMIX_RANK_WILDCARD = the whole job
+  std::string data;
+  pmix_modex_cbfunc_t done = nullptr;
+  void* done_data = nullptr;
+};
+/// A local rank needs what a rank of another host has published.
+struct ModexWanted {
+  pmix_rank_t rank = 0;
+  pmix_modex_cbfunc_t done = nullptr;
+  void* done_data = nullptr;
+};
+/// libpmix's answer to a dmodex_request of ours.
+struct ModexFound {
+  std::uint64_t id = 0;
+  pmix_rank_t rank = 0;
+  pmix_status_t status = 0;
+  std::string data;
+};
+struct AbortCalled {
+  pmix_rank_t rank = 0;
+  int status = 0;
+  std::string message;
+  pmix_op_cbfunc_t done = nullptr;
+  void* done_data = nullptr;
+};
+using Upcall = std::variant<FenceEntered, ModexWanted, ModexFound, AbortCalled>;
+
+/// Many writers, one reader that polls fd().
+class UpcallQueue {
+ public:
+  static Result<UpcallQueue*> create();  // lives as long as the process, as libpmix's threads do
+
+  void push(Upcall upcall);
+  std::vector<Upcall> take_all();
+  int fd() const { return event_.get(); }
+
+ private:
+  explicit UpcallQueue(Fd event) : event_(std::move(event)) {}
+
+  std::mutex mutex_;
+  std::vector<Upcall> waiting_;
+  Fd event_;
+};
+
+/// The table for PMIx_server_init. Upcalls for other namespaces than `nspace` are refused. Publish,
+/// lookup, spawn and connect are refused with PMIX_ERR_NOT_SUPPORTED, so that a rank which calls
+/// MPI_Comm_spawn gets an error and does not hang. Call once; `queue` must live on.
+pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& nspace);
+
+/// Calls `done` with a copy of `data`, released by libpmix when it has read it.
+void answer_modex(pmix_modex_cbfunc_t done, void* done_data, pmix_status_t status,
+                  std::string data);
+
+/// Default event handler: says that the event is dealt with.
+void on_pmix_event(std::size_t handler, pmix_status_t status, const pmix_proc_t* source,
+                   pmix_info_t info[], std::size_t info_count, pmix_info_t results[],
+                   std::size_t result_count, pmix_event_notification_cbfunc_fn_t done,
+                   void* done_data);
+
+}  // namespace sortie::runner

@@ -1,0 +1,9 @@
+#include "runner/pmix_binary.h"
+
+namespace sortie::runner {
+
+std::string_view pmix_binary() {
+  return {};
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,115 @@
+#include "runner/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+namespace sortie::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxRunIdInName = 24;
+
+bool is_own_folder(const std::string& path, bool private_only) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+         (!private_only || (info.st_mode & 077) == 0);
+}
+
+Result<std::string> make_base() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool use_runtime =
+      runtime && runtime[0] == '/' && is_own_folder(runtime, true) && ::access(runtime, W_OK) == 0;
+  const std::string base = fmt::format("{}/sortie-{}", use_runtime ? runtime : "/tmp", ::geteuid());
+  if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
+    return std::unexpected(os_error(errno, base));
+  if (!is_own_folder(base, true))
+    return fail(ErrorCode::io,
+                base + ": not a private folder of this user; remove it or set XDG_RUNTIME_DIR");
+  return base;
+}
+
+Result<Fd> open_lock(const std::string& path, int flags) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  if (!fd) return std::unexpected(os_error(errno, path));
+  return fd;
+}
+
+/// True when the folder was nobody's and is gone.
+bool remove_if_unheld(const fs::path& folder) {
+  const Result<Fd> lock = open_lock(folder / "lock", 0);
+  if (lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) return false;
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return true;
+}
+
+}  // namespace
+
+Result<RunFolder> RunFolder::make(const std::string& name) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string base, make_base());
+  // Held while we look around: no folder is seen between its mkdir and its lock.
+  SORTIE_ASSIGN_OR_RETURN(const Fd base_lock, open_lock(base + "/.lock", O_CREAT));
+  if (::flock(base_lock.get(), LOCK_EX) != 0) return std::unexpected(os_error(errno, base));
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(base, ignored)) {
+    if (entry.is_directory(ignored) && !remove_if_unheld(entry.path()) &&
+        entry.path().filename() == name)
+      return fail(ErrorCode::runner,
+                  entry.path().string() + ": another runner of this run and attempt is alive here");
+  }
+  RunFolder folder;
+  folder.path_ = base + '/' + name;
+  if (::mkdir(folder.path_.c_str(), 0700) != 0)
+    return std::unexpected(os_error(errno, folder.path_));
+  SORTIE_ASSIGN_OR_RETURN(folder.lock_, open_lock(folder.path_ + "/lock", O_CREAT));
+  if (::flock(folder.lock_.get(), LOCK_SH) != 0)
+    return std::unexpected(os_error(errno, folder.path_));
+  return folder;
+}
+
+Result<> RunFolder::write(const std::string& name, std::string_view content) const {
+  const std::string path = path_ + '/' + name;
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return std::unexpected(os_error(errno, path));
+  while (!content.empty()) {
+    const ssize_t count = ::write(file.get(), content.data(), content.size());
+    if (count < 0) return std::unexpected(os_error(errno, path));
+    content.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+Result<std::string> RunFolder::make_subfolder(const std::string& name) const {
+  const std::string path = path_ + '/' + name;
+  if (::mkdir(path.c_str(), 0700) != 0) return std::unexpected(os_error(errno, path));
+  return path;
+}
+
+void RunFolder::remove() {
+  if (path_.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  path_.clear();
+  lock_.reset();
+}
+
+std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
+                            std::uint32_t node_rank) {
+  std::string id = run_id;
+  if (id.size() > kMaxRunIdInName) {
+    std::uint32_t hash = 2166136261u;  // FNV-1a
+    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+  }
+  return fmt::format("{}-{}-{}", id, attempt, node_rank);
+}
+
+}  // namespace sortie::runner

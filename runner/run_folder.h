@@ -1,0 +1,38 @@
+// The folder of one run on one host, 0700: config, sockets, PMIx files. Its "lock" is held shared
+// by the runner and its keepers as long as one of them lives; a folder that nobody holds is refuse.
+#pragma once
+
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+
+namespace sortie::runner {
+
+class RunFolder {
+ public:
+  /// Makes "<base>/sortie-<uid>/<name>" and removes siblings that nobody holds. The base is
+  /// XDG_RUNTIME_DIR where it is a folder of ours, else /tmp. Errors: the folder is not ours (a
+  /// planted link), or another runner of the same run, attempt and node is alive.
+  static Result<RunFolder> make(const std::string& name);
+
+  RunFolder() = default;
+  RunFolder(RunFolder&&) = default;
+  RunFolder& operator=(RunFolder&&) = default;
+
+  const std::string& path() const { return path_; }
+  Result<> write(const std::string& name, std::string_view content) const;
+  Result<std::string> make_subfolder(const std::string& name) const;
+  void remove();
+
+ private:
+  std::string path_;
+  Fd lock_;
+};
+
+/// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
+/// short.
+std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
+                            std::uint32_t node_rank);
+
+}  // namespace sortie::runner

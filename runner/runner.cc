@@ -1,0 +1,266 @@
+#include "runner/runner.h"
+
+#include <fmt/core.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "common/base/exit_code.h"
+#include "common/base/log.h"
+#include "common/base/process_status.h"
+#include "runner/job_check.h"
+#include "runner/spawn.h"
+
+namespace sortie::runner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Time for Hello and JobSpec; nothing of a job is here yet, so it may be long.
+constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
+/// With no launcher to wait for, ranks get no more than this between TERM and KILL.
+constexpr milliseconds kLostLauncherGrace{5000};
+/// Beyond the grace, for KILL, reaping and cleaning.
+constexpr milliseconds kEndingMargin{15000};
+constexpr auto kFlushTimeout = std::chrono::seconds(2);
+
+}  // namespace
+
+Runner::Runner(ProcessDefaults defaults, std::string build)
+    : defaults_(std::move(defaults)),
+      build_(std::move(build)),
+      link_(io_),
+      signals_(io_),
+      beat_timer_(io_),
+      handshake_timer_(io_) {}
+
+int Runner::run(Fd in, Fd out) {
+  if (auto opened = link_.open(std::move(in), std::move(out)); !opened) {
+    log::error("{}", opened.error().message);
+    return kExitUsage;
+  }
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&watched, number);
+  const int fd = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd < 0) {
+    log::error("{}", os_error(errno, "signalfd").message);
+    return kExitFailed;
+  }
+  signals_.assign(fd);
+  spawn(io_, link_.write_loop());
+  spawn(io_, serve_signals());
+  spawn(io_, limit_handshake());
+  spawn(io_, converse());
+  io_.run();
+  return exit_code_;
+}
+
+boost::asio::awaitable<void> Runner::converse() {
+  for (;;) {
+    auto message = co_await link_.read();
+    if (!message || !*message) {
+      if (leaving_) break;
+      const bool clean = message && (!job_ || job_->finished());
+      if (!clean) {
+        const bool garbage = !message && message.error().code == ErrorCode::protocol;
+        if (garbage) send_error(message.error());
+        log::error("{}", message ? "the launcher is gone (end of input)" : message.error().message);
+        exit_code_ = garbage ? kExitFailed : kExitLost;
+      }
+      break;
+    }
+    const Result<bool> more = handle(**message);
+    if (more && *more) continue;
+    if (!more) {
+      send_error(more.error());
+      exit_code_ = kExitFailed;
+    }
+    break;
+  }
+  co_await shut_down();
+}
+
+/// Ends what still runs, removes what was made, ends the loop. Bounded even with unkillable ranks.
+boost::asio::awaitable<void> Runner::shut_down() {
+  handshake_timer_.cancel();
+  beat_timer_.cancel();
+  if (job_) {
+    job_->discard_output();
+    const auto deadline = Clock::now() + short_grace() + kEndingMargin;
+    if (!job_->finished()) job_->stop(short_grace());
+    boost::asio::steady_timer pause(io_);
+    while (preparing_ && Clock::now() < deadline) {
+      pause.expires_after(milliseconds(10));
+      co_await pause.async_wait(kAsTuple);
+    }
+    if (job_->started() && !co_await job_->wait_finished(deadline - Clock::now()))
+      exit_code_ = kExitFailed;
+    co_await job_->clean_up();
+  }
+  co_await link_.flush(kFlushTimeout);
+  io_.stop();
+}
+
+Result<bool> Runner::handle(const wire::Message& message) {
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
+  if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
+  if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (std::holds_alternative<wire::Goodbye>(message)) {
+    if (!job_ || !job_->started() || job_->finished()) return false;
+    return fail(ErrorCode::protocol, "Goodbye while ranks run");
+  }
+  if (!job_) return fail(ErrorCode::protocol, "an order for a job before JobSpec");
+  if (std::holds_alternative<wire::Start>(message)) return handle_start();
+  if (const auto* stop = std::get_if<wire::Stop>(&message)) {
+    log::info("stop: {}", stop->reason);
+    job_->stop(milliseconds(stop->grace_ms));
+    return true;
+  }
+  if (const auto* credit = std::get_if<wire::OutputCredit>(&message)) {
+    SORTIE_TRY(job_->acknowledge_output(credit->bytes));
+    return true;
+  }
+  if (std::holds_alternative<wire::PmixFenceDone>(message) ||
+      std::holds_alternative<wire::PmixModexRequest>(message) ||
+      std::holds_alternative<wire::PmixModexReply>(message)) {
+    SORTIE_TRY(job_->to_pmix(message));
+    return true;
+  }
+  return fail(ErrorCode::protocol, "a message of this type is not for a runner");
+}
+
+Result<bool> Runner::handle_hello(const wire::Hello& hello) {
+  if (greeted_) return fail(ErrorCode::protocol, "Hello twice");
+  greeted_ = true;
+  const std::string& mine = build_.empty() ? hello.build : build_;
+  link_.send(wire::Hello{wire::kProtocolVersion, mine});
+  if (hello.protocol_version != wire::kProtocolVersion)
+    return fail(
+        ErrorCode::protocol,
+        fmt::format("launcher speaks protocol {}, this runner {}; both must be of one build",
+                    hello.protocol_version, wire::kProtocolVersion));
+  if (!hello.build.empty() && hello.build != mine)
+    return fail(ErrorCode::runner,
+                fmt::format("this runner is build {}, the launcher expects {}", mine, hello.build));
+  return true;
+}
+
+Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
+  if (job_) return fail(ErrorCode::protocol, "JobSpec twice");
+  SORTIE_TRY(check_job(spec));
+  handshake_timer_.cancel();
+  job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
+  preparing_ = true;
+  spawn(io_, prepare());
+  spawn(io_, beat());
+  return true;
+}
+
+Result<bool> Runner::handle_start() {
+  if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
+  if (job_->stopped()) return true;  // it crossed a Stop
+  if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
+  spawn(io_, job_->start());
+  return true;
+}
+
+boost::asio::awaitable<void> Runner::prepare() {
+  const Result<wire::JobReady> ready = co_await job_->prepare();
+  preparing_ = false;
+  if (job_->stopped()) {
+    co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
+  } else if (ready) {
+    link_.send(*ready);
+  } else {
+    send_error(ready.error());
+    exit_code_ = kExitFailed;
+    leaving_ = true;
+    co_await link_.flush(kFlushTimeout);
+    link_.close();
+  }
+}
+
+/// Sends heartbeats and listens for the launcher's. Time in which this process did not run
+/// (stopped, or the machine asleep) is not the launcher's silence: its messages may still be on
+/// their way in.
+boost::asio::awaitable<void> Runner::beat() {
+  const milliseconds interval(job_->spec().heartbeat_interval_ms);
+  const milliseconds timeout(job_->spec().heartbeat_timeout_ms);
+  const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
+  std::uint64_t sequence = 0;
+  Clock::time_point last_sent{};
+  for (;;) {
+    const Clock::time_point before = Clock::now();
+    beat_timer_.expires_after(tick);
+    const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
+    if (error || link_.broken()) co_return;
+    const Clock::time_point now = Clock::now();
+    if (now - before - tick > timeout / 2) link_.touch();
+    if (now - last_sent >= interval && link_.queued_bytes() == 0) {
+      link_.send(wire::Heartbeat{++sequence});
+      last_sent = now;
+    }
+    if (now - link_.last_received() <= timeout || link_.readable()) continue;
+    log::error("no message from the launcher for {} ms", timeout.count());
+    exit_code_ = kExitLost;
+    link_.close();  // ends the conversation
+    co_return;
+  }
+}
+
+boost::asio::awaitable<void> Runner::limit_handshake() {
+  handshake_timer_.expires_after(kHandshakeTimeout);
+  const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
+  if (error || job_) co_return;
+  log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
+  link_.close();
+}
+
+boost::asio::awaitable<void> Runner::serve_signals() {
+  for (;;) {
+    const auto [error] =
+        co_await signals_.async_wait(boost::asio::posix::stream_descriptor::wait_read, kAsTuple);
+    if (error) co_return;
+    signalfd_siginfo info;
+    while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)
+      on_signal(static_cast<int>(info.ssi_signo));
+  }
+}
+
+void Runner::on_signal(int number) {
+  if (number == SIGCHLD) {
+    if (job_) job_->reap();
+    return;
+  }
+  const bool again = std::exchange(leaving_, true);
+  exit_code_ = 128 + number;
+  if (job_) job_->stop(again ? milliseconds(0) : short_grace());
+  if (again) return;
+  send_error({ErrorCode::interrupted, "the runner received " + signal_name(number)});
+  spawn(io_, leave_when_finished());
+}
+
+/// After a signal the launcher is still served, so that it gets the last output and the verdicts.
+boost::asio::awaitable<void> Runner::leave_when_finished() {
+  if (job_ && job_->started()) co_await job_->wait_finished(short_grace() + kEndingMargin);
+  co_await link_.flush(kFlushTimeout);
+  link_.close();
+}
+
+void Runner::send_error(const Error& error) {
+  log::error("{}", error.message);
+  link_.send(wire::RunnerError{std::string(error_code_name(error.code)), error.message, -1});
+}
+
+milliseconds Runner::short_grace() const {
+  if (!job_) return kLostLauncherGrace;
+  return std::min(milliseconds(job_->spec().grace_ms), kLostLauncherGrace);
+}
+
+}  // namespace sortie::runner

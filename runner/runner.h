@@ -1,0 +1,58 @@
+// The runner's conversation with its launcher: handshake, orders, heartbeats, and what happens when
+// the launcher is gone. common/wire/README.md has the order of messages; job.h does the work.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+#include "runner/job.h"
+#include "runner/link.h"
+
+namespace sortie::runner {
+
+class Runner {
+ public:
+  /// `build` is the hash that this binary's file name carries, empty when it carries none.
+  Runner(ProcessDefaults defaults, std::string build);
+
+  /// Serves one launcher on the two descriptors; returns the exit code of the process.
+  int run(Fd in, Fd out);
+
+ private:
+  boost::asio::awaitable<void> converse();
+  boost::asio::awaitable<void> shut_down();
+  boost::asio::awaitable<void> prepare();
+  boost::asio::awaitable<void> serve_signals();
+  boost::asio::awaitable<void> beat();
+  boost::asio::awaitable<void> leave_when_finished();
+  boost::asio::awaitable<void> limit_handshake();
+
+  /// False when the conversation is over (Goodbye).
+  Result<bool> handle(const wire::Message& message);
+  Result<bool> handle_hello(const wire::Hello& hello);
+  Result<bool> handle_job(const wire::JobSpec& spec);
+  Result<bool> handle_start();
+  void on_signal(int number);
+  void send_error(const Error& error);
+  std::chrono::milliseconds short_grace() const;
+
+  boost::asio::io_context io_{1};
+  const ProcessDefaults defaults_;
+  const std::string build_;
+  Link link_;
+  std::unique_ptr<Job> job_;
+  boost::asio::posix::stream_descriptor signals_;
+  boost::asio::steady_timer beat_timer_, handshake_timer_;
+  bool greeted_ = false;
+  bool preparing_ = false;
+  bool leaving_ = false;  // a signal or a job that can not be run: ends by itself
+  int exit_code_ = 0;
+};
+
+}  // namespace sortie::runner

@@ -1,0 +1,15 @@
+// Fencing: what an earlier attempt of the same run has left on this host (its runner was lost
+// together with its keepers) is found by the marker in its environment and killed before the new
+// one starts.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace sortie::runner {
+
+/// KILLs this user's processes whose environment says SORTIE_RUN_ID=run_id and an SORTIE_ATTEMPT
+/// below `attempt`. Returns how many were signalled; call again until it is 0.
+std::size_t kill_stale_processes(std::string_view run_id, std::uint32_t attempt);
+
+}  // namespace sortie::runner

@@ -1,0 +1,40 @@
+// Wakeup: lets one coroutine sleep until another part of the same thread has work for it.
+#pragma once
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <utility>
+
+namespace sortie::runner {
+
+inline constexpr auto kAsTuple = boost::asio::as_tuple(boost::asio::use_awaitable);
+
+class Wakeup {
+ public:
+  explicit Wakeup(boost::asio::io_context& io) : timer_(io) {}
+
+  /// Wakes the waiter now or, when nobody waits, makes the next wait return at once.
+  void notify() {
+    pending_ = true;
+    timer_.cancel();
+  }
+
+  /// True when notified, false after `limit`. One waiter at a time.
+  boost::asio::awaitable<bool> wait(
+      std::chrono::steady_clock::duration limit = std::chrono::hours(24 * 365)) {
+    if (!pending_) {
+      timer_.expires_after(limit);
+      co_await timer_.async_wait(kAsTuple);
+    }
+    co_return std::exchange(pending_, false);
+  }
+
+ private:
+  boost::asio::steady_timer timer_;
+  bool pending_ = false;
+};
+
+}  // namespace sortie::runner

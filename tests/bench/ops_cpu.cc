@@ -1,0 +1,213 @@
+// bench_ops [THREADS] [bf16|f32]: every op of one GPT-124M training step (B4 T256) as the trainer
+// calls it, beside the floor of the step's matrix products measured in the same run.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "tests/bench/step_floor_cpu.h"
+#include "trainer/ops/attention.h"
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/linear.h"
+#include "trainer/ops/norm.h"
+#include "trainer/ops/optimizer.h"
+
+namespace {
+
+using namespace sortie::trainer;
+using sortie::bench::GptShape;
+
+struct Row {
+  std::string op;
+  std::int64_t calls;
+  double seconds;
+};
+
+/// Median of several runs after one for warm-up.
+double seconds_of(const std::function<void()>& run) {
+  run();
+  std::vector<double> times;
+  for (int i = 0; i < 7; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    times.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+class OpsBench {
+ public:
+  OpsBench(int threads, DType dtype) : context_(threads), dtype_(dtype) {}
+
+  std::vector<Row> run(const GptShape& s) {
+    const std::int64_t m = s.batch * s.tokens;
+    linear("qkv", s.layers, m, 3 * s.hidden, s.hidden);
+    linear("attention out", s.layers, m, s.hidden, s.hidden);
+    linear("mlp up", s.layers, m, s.ffn, s.hidden);
+    linear("mlp down", s.layers, m, s.hidden, s.ffn);
+    attention(s);
+    rows(s, m);
+    head(s, m);
+    optimizer(s);
+    return rows_;
+  }
+
+ private:
+  Tensor filled(DType dtype, const Shape& shape) {
+    Tensor tensor = context_.empty(dtype, shape);
+    std::uint32_t state = 1;
+    for (std::int64_t i = 0; i < shape.elements(); ++i) {
+      state = state * 1664525u + 1013904223u;
+      const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+      if (dtype == DType::bf16)
+        tensor.data<bf16>()[i] = bf16(value);
+      else
+        tensor.data<float>()[i] = value;
+    }
+    return tensor;
+  }
+  void add(std::string op, std::int64_t calls, const std::function<void()>& run) {
+    rows_.push_back({std::move(op), calls, seconds_of(run)});
+  }
+
+  void linear(const std::string& name, std::int64_t calls, std::int64_t m, std::int64_t n,
+              std::int64_t k) {
+    const Tensor x = filled(dtype_, {m, k}), dy = filled(dtype_, {m, n});
+    const Tensor bias = filled(DType::f32, {n});
+    ops::PackedWeight w(filled(dtype_, {n, k}));
+    Tensor y = context_.empty(dtype_, {m, n}), dx = context_.empty(dtype_, {m, k});
+    Tensor dw = context_.zeros(DType::f32, {n, k}), dbias = context_.zeros(DType::f32, {n}), none;
+    // A step changes the weight once: packing is part of what it costs.
+    add(name + " forward", calls, [&] {
+      w.changed();
+      ops::linear_forward(context_, x, w, bias, y);
+    });
+    add(name + " backward data", calls, [&] {
+      w.changed();
+      ops::linear_backward_data(context_, dy, w, dx);
+    });
+    add(name + " backward weight alone", 0,
+        [&] { ops::linear_backward_weight(context_, dy, x, dw, none); });
+    add(name + " backward weight and bias", calls,
+        [&] { ops::linear_backward_weight(context_, dy, x, dw, dbias); });
+  }
+
+  void attention(const GptShape& s) {
+    const std::int64_t d = s.hidden / s.heads;
+    const Shape heads{s.batch, s.tokens, s.heads, d};
+    const Tensor qkv = filled(dtype_, {s.batch, s.tokens, 3 * s.hidden});
+    const Tensor dqkv = filled(dtype_, {s.batch, s.tokens, 3 * s.hidden});
+    const auto part = [&](const Tensor& all, std::int64_t index) {
+      return all.slice(2, index * s.hidden, s.hidden).view(heads);
+    };
+    Tensor q = part(qkv, 0), out = context_.empty(dtype_, heads);
+    const Tensor k = part(qkv, 1), v = part(qkv, 2), dout = filled(dtype_, heads);
+    Tensor lse = context_.empty(DType::f32, {s.batch, s.heads, s.tokens});
+    Tensor dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
+    const auto table = ops::make_rope_table(context_, s.tokens, d, 10000.0);
+    add("rope", 4 * s.layers, [&] { ops::rope(context_, q, table, false); });
+    add("attention forward", s.layers,
+        [&] { ops::attention_forward(context_, q, k, v, 0.125f, out, lse); });
+    add("attention backward", s.layers,
+        [&] { ops::attention_backward(context_, q, k, v, out, lse, dout, 0.125f, dq, dk, dv); });
+  }
+
+  void rows(const GptShape& s, std::int64_t m) {
+    const Tensor x = filled(dtype_, {m, s.hidden}), branch = filled(dtype_, {m, s.hidden});
+    const Tensor weight = filled(DType::f32, {s.hidden}), bias = filled(DType::f32, {s.hidden});
+    Tensor sum = context_.empty(dtype_, {m, s.hidden}), y = context_.empty(dtype_, {m, s.hidden});
+    Tensor stats = context_.empty(DType::f32, {m, 2});
+    Tensor dweight = context_.zeros(DType::f32, {s.hidden});
+    Tensor dbias = context_.zeros(DType::f32, {s.hidden});
+    add("layer norm forward", 2 * s.layers + 1, [&] {
+      ops::residual_norm_forward(context_, ops::NormKind::layer, x, branch, weight, bias, 1e-5f,
+                                 sum, y, stats);
+    });
+    add("layer norm backward", 2 * s.layers + 1, [&] {
+      ops::residual_norm_backward(context_, ops::NormKind::layer, branch, x, sum, weight, stats, y,
+                                  dweight, dbias);
+    });
+    const Tensor up = filled(dtype_, {m, s.ffn}), dup = filled(dtype_, {m, s.ffn});
+    Tensor activated = context_.empty(dtype_, {m, s.ffn});
+    add("gelu forward", s.layers, [&] { ops::gelu_forward(context_, up, activated); });
+    add("gelu backward", s.layers, [&] { ops::gelu_backward(context_, dup, up, activated); });
+    const Tensor gate_up = filled(dtype_, {m, 2 * s.ffn});
+    Tensor dgate_up = context_.empty(dtype_, {m, 2 * s.ffn});
+    add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, activated); });
+    add("swiglu backward", 0, [&] { ops::swiglu_backward(context_, dup, gate_up, dgate_up); });
+  }
+
+  void head(const GptShape& s, std::int64_t m) {
+    const Tensor h = filled(dtype_, {m, s.hidden});
+    ops::PackedWeight w(filled(dtype_, {s.vocab, s.hidden}));
+    Tensor tokens = context_.empty(DType::i32, {m});
+    for (std::int64_t i = 0; i < m; ++i)
+      tokens.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % s.vocab);
+    Tensor dh = context_.empty(dtype_, {m, s.hidden});
+    Tensor dw = context_.zeros(DType::f32, {s.vocab, s.hidden});
+    add("head, loss, gradients", 1, [&] {
+      w.changed();
+      (void)ops::linear_cross_entropy(context_, h, w, tokens, s.vocab, 1e-3f, dh, dw);
+    });
+    add("head, loss only", 0,
+        [&] { (void)ops::linear_cross_entropy(context_, h, w, tokens, s.vocab, 1e-3f, {}, {}); });
+    add("embedding forward", 1, [&] { ops::embedding_forward(context_, tokens, w.plain(), dh); });
+    add("embedding backward", 1, [&] { ops::embedding_backward(context_, tokens, h, dw); });
+  }
+
+  void optimizer(const GptShape& s) {
+    const std::int64_t count =
+        s.vocab * s.hidden + s.layers * (4 * s.hidden * s.hidden + 2 * s.hidden * s.ffn);
+    const auto range = [](const Tensor& tensor) {
+      return std::span(tensor.data<float>(), static_cast<std::size_t>(tensor.elements()));
+    };
+    const Tensor w = context_.zeros(DType::f32, {count}), g = context_.zeros(DType::f32, {count});
+    const Tensor m = context_.zeros(DType::f32, {count}), v = context_.zeros(DType::f32, {count});
+    const Tensor narrow = context_.zeros(DType::bf16, {count});
+    const auto compute = dtype_ == DType::bf16
+                             ? std::span(narrow.data<bf16>(), static_cast<std::size_t>(count))
+                             : std::span<bf16>();
+    add("zero the gradients", 1,
+        [&] { std::fill_n(g.data<float>(), static_cast<std::size_t>(count), 0.0f); });
+    add("sum of squares", 1, [&] { (void)ops::sum_of_squares(context_, range(g)); });
+    const ops::AdamWStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
+    add("adamw", 1,
+        [&] { ops::adamw(context_, step, range(w), range(g), range(m), range(v), compute); });
+  }
+
+  ExecutionContext context_;
+  DType dtype_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const DType dtype = argc > 2 && std::string_view(argv[2]) == "f32" ? DType::f32 : DType::bf16;
+  if (threads < 1) {
+    fmt::print(stderr, "usage: bench_ops [THREADS] [bf16|f32]\n");
+    return 2;
+  }
+  const auto facts = cpu_facts();
+  fmt::print("{}, oneDNN uses {}, {} threads, {}\n", facts.model, facts.isa, threads,
+             dtype_name(dtype));
+  const auto floor = sortie::bench::measure_step_floor({}, dtype, threads);
+  sortie::bench::print_floor(floor);
+  double sum = 0.0;
+  fmt::print("\n{:<36}{:>6}{:>11}{:>11}\n", "op", "calls", "ms each", "ms step");
+  for (const Row& row : OpsBench(threads, dtype).run({})) {
+    const double step = static_cast<double>(row.calls) * row.seconds;
+    sum += step;
+    fmt::print("{:<36}{:>6}{:>11.3f}{:>11.2f}\n", row.op, row.calls, row.seconds * 1e3, step * 1e3);
+  }
+  fmt::print("{:<36}{:>6}{:>11}{:>11.1f}\n", "all ops of the step", "", "", sum * 1e3);
+  fmt::print("floor / ops = {:.1f} %\n", 100.0 * sortie::bench::floor_seconds(floor) / sum);
+  return 0;
+}

@@ -1,0 +1,425 @@
+// Every way to end a job leaves nothing behind: no process, no folder, no cgroup.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <string>
+
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+const std::string kHelper = public_copy(SORTIE_RANK_HELPER);
+
+/// Starts the job and waits until every rank has written its first line.
+void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
+  REQUIRE(client.start(job));
+  const auto deadline = steady_clock::now() + milliseconds(15000);
+  while (client.out.size() < job.ranks.size() && steady_clock::now() < deadline)
+    client.pump(milliseconds(20));
+  REQUIRE(client.out.size() == job.ranks.size());
+}
+
+void say_goodbye(RunnerClient& client) {
+  client.send(wire::Goodbye{});
+  const auto status = client.wait_exit();
+  REQUIRE(status);
+  CHECK(status->success());
+}
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  return std::stoi(text.substr(text.rfind(')') + 4));
+}
+
+/// The number that the kernel gave to the newest process.
+long newest_pid() {
+  std::ifstream load("/proc/loadavg");
+  std::string text((std::istreambuf_iterator<char>(load)), {});
+  return std::stol(text.substr(text.rfind(' ')));
+}
+
+/// The storm must blow before it can be ended.
+void require_storm(RunnerClient& client) {
+  const long before = newest_pid();
+  client.pump(milliseconds(200));
+  REQUIRE(newest_pid() - before > 100);
+}
+
+double seconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("Stop sends TERM, and a rank that handles it ends by itself", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "exit-on-term"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.send(wire::Stop{10000, "test"});
+  REQUIRE(client.wait_finished(milliseconds(5000)));
+  CHECK(client.exited.at(0).code == 42);
+  CHECK(client.exited.at(0).signaled == 0);
+  CHECK(client.exited.at(0).stopped == 1);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  const auto begin = steady_clock::now();
+  client.send(wire::Stop{700, "test"});
+  REQUIRE(client.wait_finished(milliseconds(5000)));
+  CHECK(seconds_since(begin) >= 0.69);
+  CHECK(seconds_since(begin) < 2.5);
+  CHECK(client.exited.at(0).signaled == 1);
+  CHECK(client.exited.at(0).code == SIGKILL);
+  CHECK(client.exited.at(0).stopped == 1);
+}
+
+TEST_CASE_TEMPLATE("a second Stop with 0 cuts the grace short", User, AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  const auto begin = steady_clock::now();
+  client.send(wire::Stop{30000, "first"});
+  client.pump(milliseconds(200));
+  CHECK(client.exited.empty());
+  client.send(wire::Stop{0, "second"});
+  REQUIRE(client.wait_finished(milliseconds(5000)));
+  CHECK(seconds_since(begin) < 3);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("a stopped (SIGSTOP) rank still gets its TERM", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "exit-on-term"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  ::kill(client.pids.at(0), SIGSTOP);
+  client.send(wire::Stop{10000, "test"});
+  REQUIRE(client.wait_finished(milliseconds(5000)));
+  CHECK(client.exited.at(0).code == 42);
+}
+
+TEST_CASE_TEMPLATE("the trainer behind a wrapper script has the whole grace", User, AsTestUser,
+                   WithoutCgroup) {
+  // The shell dies of TERM at once; what it started has been asked too and needs half a second.
+  wire::JobSpec job = make_job({"sh", "-c",
+                                "sh -c 'trap \"sleep 0.5; echo saved; exit 0\" TERM; echo up; "
+                                "while :; do sleep 0.05; done'; true"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.send(wire::Stop{10000, "test"});
+  REQUIRE(client.wait_finished(milliseconds(8000)));
+  CHECK(client.out[0] == "up\nsaved\n");
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("daemons that a rank has left are gone before its end is told", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "daemons-exit", "20"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.start(job));
+  REQUIRE(client.wait_finished());
+  CHECK(processes_with("SORTIE_RUN_ID=" + job.run_id).empty());
+  CHECK(client.exited.at(0).code == 0);
+  CHECK(client.exited.at(0).leftovers_killed == 20);
+  CHECK(client.exited.at(1).leftovers_killed == 20);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("nohup, setsid and background jobs of a shell are gone with it", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({"sh", "-c",
+                                "nohup sleep 60 >/dev/null 2>&1 & setsid sleep 60 & (setsid sh -c "
+                                "'trap \"\" TERM HUP; sleep 60' &) ; echo up; exit 3"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.start(job));
+  REQUIRE(client.wait_finished(milliseconds(5000)));
+  CHECK(client.exited.at(0).code == 3);
+  CHECK(client.exited.at(0).leftovers_killed >= 3);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("a fork storm is ended", User, AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  require_storm(client);
+  const auto begin = steady_clock::now();
+  client.send(wire::Stop{100, "test"});
+  REQUIRE(client.wait_finished(milliseconds(8000)));
+  MESSAGE("storm ended after " << seconds_since(begin) << " s");
+  CHECK(seconds_since(begin) < 5);
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("runner killed: ranks and their daemons are gone within 2 s", User, AsTestUser,
+                   WithoutCgroup) {
+  for (const std::string action : {"sleep", "ignore-term", "daemons"}) {
+    CAPTURE(action);
+    wire::JobSpec job = make_job({kHelper, action, "10"}, 2);
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+    start_and_wait_up(client, job);
+    client.signal(SIGKILL);
+    const auto begin = steady_clock::now();
+    CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(2000)));
+    MESSAGE(action << ": gone " << seconds_since(begin) << " s after the runner");
+    CHECK(remains(job) == "");  // the keepers also remove folder and cgroup
+  }
+}
+
+TEST_CASE_TEMPLATE("a fork storm whose runner is killed is ended", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  require_storm(client);
+  client.signal(SIGKILL);
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(5000)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("keeper killed: its rank and daemons are gone and reported, the others live on",
+                   User, AsTestUser, WithoutCgroup) {
+  for (const std::string action : {"sleep", "daemons", "storm"}) {
+    CAPTURE(action);
+    wire::JobSpec job = make_job({kHelper, action, "4"}, 2);
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+    start_and_wait_up(client, job);
+    ::kill(parent_of(client.pids.at(1)), SIGKILL);
+    REQUIRE(client.expect<wire::RankExited>(milliseconds(5000)));
+    REQUIRE(client.exited.contains(1));
+    CHECK(client.exited.at(1).signaled == 1);
+    CHECK(client.exited.at(1).code == SIGKILL);
+    CHECK(client.exited.at(1).stopped == 0);
+    CHECK(client.exited.size() == 1);
+    CHECK(::kill(client.pids.at(0), 0) == 0);
+    for (pid_t pid : processes_with("SORTIE_RUN_ID=" + job.run_id)) {
+      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ");
+      const std::string text((std::istreambuf_iterator<char>(environment)), {});
+      CHECK(text.find(std::string("RANK=1\0", 7)) == std::string::npos);
+    }
+    client.send(wire::Stop{100, "test"});
+    REQUIRE(client.wait_finished(milliseconds(5000)));
+    say_goodbye(client);
+    CHECK(remains(job) == "");
+  }
+}
+
+TEST_CASE_TEMPLATE("runner and keeper killed together: at least the rank itself dies with them",
+                   User, AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  ::kill(parent_of(client.pids.at(0)), SIGSTOP);  // it can not act any more
+  client.signal(SIGKILL);
+  ::kill(parent_of(client.pids.at(0)), SIGKILL);
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
+}
+
+TEST_CASE_TEMPLATE(
+    "what a lost attempt left is killed when the next one starts, a newer one is not", User,
+    AsTestUser, WithoutCgroup) {
+  wire::JobSpec old_job = make_job({kHelper, "daemons", "3"});
+  RunnerClient old_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(old_client, old_job);
+  // Kill keeper and runner at once: the daemons survive, as after a crash that took both.
+  const pid_t keeper = parent_of(old_client.pids.at(0));
+  ::kill(keeper, SIGSTOP);
+  old_client.signal(SIGKILL);
+  ::kill(keeper, SIGKILL);
+  old_client.pump(milliseconds(200));
+  REQUIRE(processes_with("SORTIE_RUN_ID=" + old_job.run_id).size() >= 3);
+
+  wire::JobSpec same = make_job({"true"});
+  same.run_id = old_job.run_id;
+  same.node_rank = 7;  // another host's runner of the same attempt, as on a testbed
+  RunnerClient same_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(same_client.run(same));
+  CHECK(processes_with("SORTIE_RUN_ID=" + old_job.run_id).size() >= 3);
+
+  wire::JobSpec next = same;
+  next.attempt = 2;
+  next.node_rank = 0;
+  RunnerClient next_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(next_client.prepare(next));
+  CHECK(processes_with("SORTIE_RUN_ID=" + old_job.run_id).empty());
+  next_client.send(wire::Start{});
+  REQUIRE(next_client.wait_finished());
+  next_client.send(wire::Goodbye{});
+  CHECK(next_client.wait_exit()->success());
+  CHECK(remains(next) == "");
+  CHECK(remains(old_job) == "");  // the refuse of the old runner went too
+}
+
+TEST_CASE_TEMPLATE("end of input: the launcher is gone, ranks are stopped", User, AsTestUser,
+                   WithoutCgroup) {
+  for (const std::string action : {"sleep", "ignore-term", "daemons"}) {
+    CAPTURE(action);
+    wire::JobSpec job = make_job({kHelper, action, "5"}, 2);
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+    start_and_wait_up(client, job);
+    client.close_input();
+    const auto begin = steady_clock::now();
+    const auto status = client.wait_exit(milliseconds(6000));
+    REQUIRE(status);
+    CHECK(status->code == 5);
+    CHECK(seconds_since(begin) < 4);  // grace of the job: 1 s
+    CHECK(remains(job) == "");
+  }
+}
+
+TEST_CASE_TEMPLATE("output closed too: a rank that floods it does not keep the runner", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "pattern", "100000000000"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.start(job));
+  client.pump(milliseconds(300));
+  client.close_output();
+  client.close_input();
+  CHECK(client.wait_exit(milliseconds(6000))->code == 5);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("missed heartbeats: the launcher is gone, ranks are stopped", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"});
+  job.heartbeat_interval_ms = 100;
+  job.heartbeat_timeout_ms = 1000;
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.pump(milliseconds(2000));
+  CHECK(client.exited.empty());  // heartbeats come: nothing happens
+  client.send_heartbeats = false;
+  const auto begin = steady_clock::now();
+  const auto status = client.wait_exit(milliseconds(6000));
+  REQUIRE(status);
+  CHECK(status->code == 5);
+  CHECK(seconds_since(begin) > 0.8);
+  CHECK(seconds_since(begin) < 4);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE(
+    "a runner that was frozen does not take its own sleep for the launcher's silence", User,
+    AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"});
+  job.heartbeat_interval_ms = 100;
+  job.heartbeat_timeout_ms = 1000;
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.send_heartbeats = false;  // the whole machine sleeps, the launcher too
+  client.signal(SIGSTOP);
+  client.pump(milliseconds(2500));
+  client.signal(SIGCONT);
+  client.pump(milliseconds(500));  // its messages need a moment after the thaw
+  client.send_heartbeats = true;
+  client.pump(milliseconds(1500));
+  CHECK(client.exited.empty());
+  CHECK_FALSE(client.end_of_stream);
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("TERM, INT and HUP to the runner stop the ranks and still tell the launcher",
+                   User, AsTestUser, WithoutCgroup) {
+  for (int number : {SIGTERM, SIGINT, SIGHUP}) {
+    CAPTURE(number);
+    wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+    start_and_wait_up(client, job);
+    client.signal(number);
+    const auto status = client.wait_exit(milliseconds(5000));
+    REQUIRE(status);
+    CHECK(status->code == 128 + number);
+    CHECK(client.exited.size() == 2);
+    CHECK(client.finished);
+    REQUIRE(client.errors.size() == 1);
+    CHECK(client.errors[0].code == "interrupted");
+    CHECK(remains(job) == "");
+  }
+}
+
+TEST_CASE_TEMPLATE("garbage on the input: RunnerError, ranks ended, clean exit", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
+  const std::string garbage[] = {
+      std::string("\x05\x00\x00\x00\x04\x01\x00\x00hello", 13),     // reserved byte set
+      std::string("\xff\xff\xff\x7f\x04\x00\x00\x00", 8),           // 2 GiB announced
+      std::string("\x00\x00\x00\x00\xc8\x00\x00\x00", 8),           // unknown type
+      std::string("\x02\x00\x00\x00\x04\x00\x00\x00\xff\xff", 10),  // broken payload
+      wire::encode(wire::Finished{}),                               // not for a runner
+      wire::encode(wire::OutputCredit{1u << 30}),                   // credit never used
+  };
+  for (const std::string& bytes : garbage) {
+    wire::JobSpec one = job;
+    one.run_id += std::to_string(&bytes - garbage);
+    RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+    start_and_wait_up(client, one);
+    client.send_heartbeats = false;
+    client.send_bytes(bytes);
+    const auto status = client.wait_exit(milliseconds(6000));
+    REQUIRE(status);
+    CHECK(status->code == 1);
+    REQUIRE(client.errors.size() == 1);
+    CHECK(client.errors[0].code == "protocol");
+    CHECK(remains(one) == "");
+  }
+}
+
+TEST_CASE_TEMPLATE("the tests run with and without a cgroup", User, AsTestUser, WithoutCgroup) {
+  const wire::JobSpec job = make_job({"true"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  const auto ready = client.prepare(job);
+  REQUIRE(ready);
+  MESSAGE(ready->cgroup);
+  if (User::kUnprivileged) CHECK(ready->cgroup.starts_with("none: "));
+  say_goodbye(client);
+}
+
+TEST_CASE_TEMPLATE("Stop before Start: no rank is started, Finished comes", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({"true"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.prepare(job));
+  client.send(wire::Stop{1000, "another host failed"});
+  REQUIRE(client.wait_finished());
+  client.send(wire::Start{});  // crossed the Stop
+  say_goodbye(client);
+  CHECK(client.pids.empty());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("Goodbye before Start and end of input before Start clean up", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({"true"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(client.prepare(job));
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+  RunnerClient other(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  REQUIRE(other.prepare(job));
+  other.close_input();
+  CHECK(other.wait_exit()->code == 5);
+  CHECK(remains(job) == "");
+}

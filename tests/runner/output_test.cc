@@ -1,0 +1,168 @@
+// Output: complete, in order, fair, and with bounded memory whatever ranks print and launchers do.
+#include <doctest/doctest.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <string>
+
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+const std::string kHelper = SORTIE_RANK_HELPER;
+
+/// Peak resident memory in KiB.
+long peak_memory(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stol(line.substr(6));
+  return -1;
+}
+
+/// Where `text` first departs from the helper's pattern; its size when it does not.
+std::size_t first_wrong_byte(const std::string& text) {
+  for (std::size_t at = 0; at < text.size(); at += 16) {
+    const std::string expected = fmt::format("{:015x}\n", at);
+    if (text.compare(at, 16, expected, 0, std::min<std::size_t>(16, text.size() - at)) != 0)
+      return at;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+TEST_CASE("every byte value of both streams arrives") {
+  std::string all;
+  for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
+  RunnerClient client;
+  REQUIRE(client.run(make_job({kHelper, "binary"})));
+  CHECK(client.out[0] == all);
+  CHECK(client.err[0] == all);
+}
+
+TEST_CASE("100 MB to a slow launcher: all bytes in order, the runner's memory bounded") {
+  constexpr std::size_t kBytes = 100'000'000;
+  wire::JobSpec job = make_job({kHelper, "pattern", std::to_string(kBytes)});
+  job.output_window = 1u << 20;
+  RunnerClient client;
+  client.send_credit = false;
+  REQUIRE(client.start(job));
+  client.pump(milliseconds(700));  // no credit at all: the window is the limit
+  CHECK(client.output_bytes <= job.output_window);
+  CHECK(client.output_bytes >= job.output_window / 4);
+  std::uint64_t acknowledged = 0;
+  long peak = 0;
+  while (!client.finished && !client.end_of_stream) {
+    const std::uint64_t received = client.output_bytes;
+    if (received == acknowledged) {
+      client.pump(milliseconds(1));
+      continue;
+    }
+    CHECK(received - acknowledged <= job.output_window);
+    client.send(wire::OutputCredit{received - acknowledged});
+    acknowledged = received;
+    client.pump(milliseconds(1));
+    peak = std::max(peak, peak_memory(client.pid()));
+  }
+  const std::size_t total = (kBytes + 15) / 16 * 16;
+  CHECK(client.out[0].size() == total);
+  CHECK(first_wrong_byte(client.out[0]) == total);
+  CHECK(client.exited.at(0).code == 0);
+  MESSAGE("runner's peak memory: " << peak << " KiB");
+  CHECK(peak < 32 * 1024);
+}
+
+TEST_CASE("a launcher that reads nothing at all does not make the runner grow") {
+  wire::JobSpec job = make_job({kHelper, "chatty-or-quiet"}, 3);
+  job.output_window = 1u << 30;  // the credit does not limit, only the pipe
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  for (int i = 0; i < 20; ++i) {
+    client.send(wire::Heartbeat{});
+    ::usleep(50000);
+  }
+  const long peak = peak_memory(client.pid());
+  MESSAGE("runner's peak memory: " << peak << " KiB");
+  CHECK(peak < 32 * 1024);
+  client.send(wire::Stop{0, "test"});
+  CHECK(client.wait_finished());
+}
+
+TEST_CASE("beside a chatty rank a quiet one's line arrives at once") {
+  wire::JobSpec job = make_job({kHelper, "chatty-or-quiet"}, 3);
+  RunnerClient client;
+  const auto begin = steady_clock::now();
+  REQUIRE(client.start(job));
+  const auto deadline = begin + milliseconds(5000);
+  while ((client.out[1].empty() || client.out[2].empty()) && steady_clock::now() < deadline)
+    client.pump(milliseconds(5));
+  CHECK(client.out[1] == "quiet line\n");
+  CHECK(client.out[2] == "quiet line\n");
+  const double waited = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  MESSAGE("quiet lines after " << waited << " s (written at 0.3 s), chatty rank by then "
+                               << (client.out[0].size() >> 20) << " MiB");
+  CHECK(waited < 2);
+  CHECK(client.out[0].size() > (1u << 20));
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
+}
+
+TEST_CASE("without credit a chatty rank leaves room for a quiet one") {
+  wire::JobSpec job = make_job({kHelper, "chatty-or-quiet"}, 3);
+  RunnerClient client;
+  client.send_credit = false;
+  REQUIRE(client.start(job));
+  client.pump(milliseconds(1500));
+  CHECK(client.out[0].size() <= job.output_window / 2);
+  CHECK(client.out[0].size() >= job.output_window / 4);
+  CHECK(client.out[1] == "quiet line\n");
+  CHECK(client.out[2] == "quiet line\n");
+  client.send(wire::Stop{0, "test"});
+  client.pump(milliseconds(500));
+  client.send_credit = true;
+  client.send(wire::OutputCredit{client.output_bytes});
+  REQUIRE(client.wait_finished());
+}
+
+TEST_CASE("a rank's end is told after its last byte, beside a rank that never stops writing") {
+  // Rank 0 floods for ever; the others write 1 MB and exit.
+  wire::JobSpec job =
+      make_job({"sh", "-c",
+                "if [ $RANK = 0 ]; then exec " + kHelper + " pattern 100000000000; else exec " +
+                    kHelper + " pattern 1000000; fi"},
+               4);
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  for (int i = 0; i < 3; ++i) REQUIRE(client.expect<wire::RankExited>(milliseconds(10000)));
+  for (std::uint32_t rank = 1; rank < 4; ++rank) {
+    CHECK(client.out[rank].size() == 1'000'000);
+    CHECK(first_wrong_byte(client.out[rank]) == 1'000'000);
+  }
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.output_after_exit == 0);
+}
+
+TEST_CASE("a surviving grandchild that keeps the pipe open does not hold up the end") {
+  wire::JobSpec job = make_job({"sh", "-c", "setsid sleep 60 & echo out; echo err >&2"});
+  RunnerClient client;
+  const auto begin = steady_clock::now();
+  REQUIRE(client.run(job));
+  CHECK(std::chrono::duration<double>(steady_clock::now() - begin).count() < 3);
+  CHECK(client.out[0] == "out\n");
+  CHECK(client.err[0] == "err\n");
+}
+
+TEST_CASE("a rank that closes its streams lives on") {
+  wire::JobSpec job = make_job({"sh", "-c", "echo up; exec >&- 2>&-; sleep 0.5; exit 4"});
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  CHECK(client.exited.at(0).code == 4);
+}

@@ -1,0 +1,263 @@
+// What a rank finds when it starts, and how its end is told. Real runner, real processes.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+
+namespace {
+
+const std::string kHelper = SORTIE_RANK_HELPER;
+
+/// Fields of /proc/PID/stat after the name, from the state on.
+std::vector<std::string> stat_fields(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), {});
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  return {std::istream_iterator<std::string>(fields), {}};
+}
+
+pid_t parent_of(pid_t pid) {
+  return std::stoi(stat_fields(pid).at(1));
+}
+
+long cpu_ticks(pid_t pid) {
+  const auto fields = stat_fields(pid);
+  return std::stol(fields.at(11)) + std::stol(fields.at(12));
+}
+
+}  // namespace
+
+TEST_CASE("argv and environment reach the rank byte for byte") {
+  const std::string nasty = "a b'c\"d$(id)`x`\\\n\t{a: b} \xff\xfe \x01*";
+  wire::JobSpec job = make_job({kHelper, "show", nasty, "", "--x=\xc3\xa4"});
+  job.env = {{"JOB", nasty}, {"BOTH", "job"}, {"SORTIE_RUN_ID", "forged"}, {"EMPTY", ""}};
+  job.ranks[0].env = {{"BOTH", "rank"}, {"name.with-dots", "1"}};
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  const std::string& shown = client.out[0];
+  using namespace std::string_literals;
+  CHECK(shown.starts_with("arg "s + kHelper + "\0arg show\0arg "s + nasty +
+                          "\0arg \0arg --x=\xc3\xa4\0env "s));
+  const auto env = shown_environment(shown);
+  CHECK(env.at("JOB") == nasty);
+  CHECK(env.at("EMPTY") == "");
+  CHECK(env.at("BOTH") == "rank");
+  CHECK(env.at("name.with-dots") == "1");
+  CHECK(env.at("SORTIE_RUN_ID") == job.run_id);
+  CHECK(env.at("SORTIE_ATTEMPT") == "1");
+  CHECK(env.contains("SORTIE_SOCKET"));
+  CHECK_FALSE(env.contains("SORTIE_CONFIG"));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a rank inherits a clean base of the runner's environment and nothing else") {
+  wire::JobSpec job = make_job({kHelper, "show"});
+  RunnerClient client(SORTIE_RUNNER_BINARY,
+                      {"PATH=/usr/bin:/bin", "HOME=/tmp", "LC_ALL=C", "SECRET=1", "LD_DEBUG_X=1"});
+  REQUIRE(client.run(job));
+  const auto env = shown_environment(client.out[0]);
+  CHECK(env.at("PATH") == "/usr/bin:/bin");
+  CHECK(env.at("HOME") == "/tmp");
+  CHECK(env.at("LC_ALL") == "C");
+  CHECK_FALSE(env.contains("SECRET"));
+  CHECK_FALSE(env.contains("LD_DEBUG_X"));
+  CHECK(std::atoi(env.at("OMP_NUM_THREADS").c_str()) >= 1);
+}
+
+TEST_CASE("the resolved config is a private file named by SORTIE_CONFIG") {
+  wire::JobSpec job = make_job({"sh", "-c",
+                                "stat -c '%a %F' \"$SORTIE_CONFIG\"; cat \"$SORTIE_CONFIG\"; "
+                                "stat -c %a \"$(dirname \"$SORTIE_CONFIG\")\""});
+  job.config_toml = "[trainer]\nsteps = 3\n";
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  CHECK(client.out[0] == "600 regular file\n[trainer]\nsteps = 3\n700\n");
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a rank starts with three descriptors, default signals, its own group, its folder") {
+  const int leak = ::open("/dev/null", O_RDONLY);  // inherited by the runner, must not reach a rank
+  wire::JobSpec job = make_job({kHelper, "state"});
+  job.work_dir = "/usr";
+  ::umask(027);
+  RunnerClient client;
+  ::umask(022);
+  ::close(leak);
+  REQUIRE(client.run(job));
+  std::ifstream own_score("/proc/self/oom_score_adj");
+  std::string score;
+  own_score >> score;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  CHECK(client.out[0] ==
+        "fds 0 1 2 \nstdin /dev/null\ncwd /usr\nblocked 0 handled 0\numask 027\nleader 1 1\noom " +
+            score + "\nnofile " + std::to_string(files.rlim_cur) + "\n");
+}
+
+TEST_CASE("without its work folder a rank starts in the home folder") {
+  wire::JobSpec job = make_job({"pwd", "-P"});
+  job.work_dir = "/no/such/folder";
+  RunnerClient client(SORTIE_RUNNER_BINARY, {"PATH=/usr/bin:/bin", "HOME=/usr/lib"});
+  REQUIRE(client.run(job));
+  CHECK(client.out[0] == "/usr/lib\n");
+}
+
+TEST_CASE("an exit code arrives as it is") {
+  wire::JobSpec job = make_job({kHelper, "by-rank"}, 3);
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    const wire::RankExited& exited = client.exited.at(rank);
+    CHECK(exited.signaled == 0);
+    CHECK(exited.code == 10 + rank);
+    CHECK(exited.stopped == 0);
+    CHECK(exited.leftovers_killed == 0);
+    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+    CHECK(static_cast<std::int64_t>(exited.time_unix_ms) > now - 20000);
+    CHECK(static_cast<std::int64_t>(exited.time_unix_ms) <= now);
+  }
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("death by SIGSEGV and exit 11 are told apart") {
+  RunnerClient by_signal;
+  REQUIRE(by_signal.run(make_job({kHelper, "raise", "11"})));
+  CHECK(by_signal.exited.at(0).signaled == 1);
+  CHECK(by_signal.exited.at(0).code == SIGSEGV);
+  RunnerClient by_code;
+  REQUIRE(by_code.run(make_job({kHelper, "exit", "11"})));
+  CHECK(by_code.exited.at(0).signaled == 0);
+  CHECK(by_code.exited.at(0).code == 11);
+}
+
+TEST_CASE("SIGKILL from outside is a signal, not a Stop") {
+  wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  while (client.out[1].empty()) client.pump(std::chrono::milliseconds(20));
+  ::kill(client.pids.at(1), SIGKILL);
+  REQUIRE(client.expect<wire::RankExited>());
+  CHECK(client.exited.at(1).signaled == 1);
+  CHECK(client.exited.at(1).code == SIGKILL);
+  CHECK(client.exited.at(1).stopped == 0);
+  client.send(wire::Stop{1000, "rank 1 failed"});
+  REQUIRE(client.wait_finished());
+  CHECK(client.exited.at(0).code == SIGTERM);
+  CHECK(client.exited.at(0).stopped == 1);
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit()->success());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a program that is not there: RunnerError spawn, then exit 127") {
+  RunnerClient by_name;
+  REQUIRE(by_name.run(make_job({"no-such-program-x"})));
+  REQUIRE(by_name.errors.size() == 1);
+  CHECK(by_name.errors[0].code == "spawn");
+  CHECK(by_name.errors[0].rank == 0);
+  CHECK(by_name.errors[0].message.starts_with(
+      "cannot start no-such-program-x: No such file or directory; not in PATH=/"));
+  CHECK(by_name.exited.at(0).code == 127);
+  CHECK(by_name.exited.at(0).signaled == 0);
+  CHECK(by_name.pids.empty());
+  RunnerClient by_path;
+  REQUIRE(by_path.run(make_job({"/no/such/program"})));
+  CHECK(by_path.errors.at(0).message ==
+        "cannot start /no/such/program: No such file or directory; a program must be at the same "
+        "path on every host");
+}
+
+TEST_CASE("a program that may not be run: RunnerError spawn, then exit 126") {
+  const std::string path = "/tmp/sortie-test-noexec-" + std::to_string(::getpid());
+  std::ofstream(path) << "#!/bin/sh\n";
+  ::chmod(path.c_str(), 0644);
+  RunnerClient client;
+  REQUIRE(client.run(make_job({path})));
+  CHECK(client.errors.at(0).code == "spawn");
+  CHECK(
+      client.errors.at(0).message ==
+      "cannot start " + path +
+          ": Permission denied; needs execute permission, on a file system mounted without noexec");
+  CHECK(client.exited.at(0).code == 126);
+  std::ofstream(path) << "#!/no/such/interpreter\n";
+  ::chmod(path.c_str(), 0755);
+  RunnerClient interpreter;
+  REQUIRE(interpreter.run(make_job({path})));
+  CHECK(interpreter.errors.at(0).message ==
+        "cannot start " + path +
+            ": No such file or directory; it is there, so its interpreter (#! line or ELF loader) "
+            "is what is missing");
+  std::ofstream(path) << "echo plain text $1\n";
+  RunnerClient plain;
+  REQUIRE(plain.run(make_job({path, "works"})));
+  CHECK(plain.out[0] == "plain text works\n");
+  ::unlink(path.c_str());
+}
+
+TEST_CASE("200 ranks of true on one host") {
+  wire::JobSpec job = make_job({"true"}, 200);
+  RunnerClient client;
+  const auto begin = std::chrono::steady_clock::now();
+  REQUIRE(client.run(job));
+  MESSAGE("200 ranks: "
+          << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()
+          << " s");
+  CHECK(client.exited.size() == 200);
+  for (const auto& [rank, exited] : client.exited) CHECK(exited.code == 0);
+  CHECK(client.pids.size() == 200);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("events on SORTIE_SOCKET arrive, broken ones are dropped with a warning") {
+  wire::JobSpec job = make_job({kHelper, "events"});
+  RunnerClient client;
+  REQUIRE(client.run(job));
+  CHECK(client.exited.at(0).code == 0);
+  CHECK(client.events[0] ==
+        std::vector<std::string>{"{\"step\":1,\"loss\":2.5}", "{\"step\":2}", "{\"step\":3}"});
+  const std::string log = client.diagnostics();
+  CHECK(log.find("rank 0: a line of more than 65536 bytes on SORTIE_SOCKET dropped") !=
+        std::string::npos);
+  CHECK(log.find("no JSON object") != std::string::npos);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a core") {
+  wire::JobSpec job = make_job({kHelper, "sleep"}, 4);
+  job.heartbeat_interval_ms = 2000;
+  job.heartbeat_timeout_ms = 10000;
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  while (client.out.size() < 4) client.pump(std::chrono::milliseconds(20));
+  std::vector<pid_t> measured = {client.pid()};
+  for (const auto& [rank, pid] : client.pids) measured.push_back(parent_of(pid));
+  auto used_ticks = [&] {
+    long ticks = 0;
+    for (pid_t pid : measured) ticks += cpu_ticks(pid);
+    return ticks;
+  };
+  const long before = used_ticks();
+  client.pump(std::chrono::milliseconds(3000));
+  const double share =
+      static_cast<double>(used_ticks() - before) / static_cast<double>(::sysconf(_SC_CLK_TCK)) / 3;
+  MESSAGE("CPU of runner and 4 keepers: " << share * 100 << " % of a core");
+  CHECK(share <= 0.01);
+  client.send(wire::Stop{0, "test"});
+  REQUIRE(client.wait_finished());
+}

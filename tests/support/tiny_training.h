@@ -1,0 +1,87 @@
+// A tiny model, synthetic samples and a Trainer around them, for tests of the loop.
+#pragma once
+
+#include <filesystem>
+
+#include "common/base/check.h"
+#include "trainer/nn/random.h"
+#include "trainer/trainer.h"
+
+namespace sortie::trainer::test {
+
+/// Samples that can be learned: an arithmetic progression modulo the vocabulary.
+class ProgressionSource final : public SampleSource {
+ public:
+  explicit ProgressionSource(std::int64_t vocab) : vocab_(vocab) {}
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
+    const auto start = static_cast<std::int64_t>(random_bits(1, static_cast<std::uint64_t>(index)) % 1000);
+    const std::int64_t stride = 1 + index % 3;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>((start + static_cast<std::int64_t>(i) * stride) % vocab_);
+      targets[i] = static_cast<std::int32_t>((start + static_cast<std::int64_t>(i + 1) * stride) % vocab_);
+    }
+    return {};
+  }
+  std::string fingerprint() const override { return "progression"; }
+  std::int64_t samples_per_epoch() const override { return 1000; }
+
+ private:
+  std::int64_t vocab_;
+};
+
+inline config::JobConfig tiny_job(const std::string& architecture = "llama") {
+  config::JobConfig job;
+  job.model.architecture = architecture;
+  job.model.vocab_size = 50;
+  job.model.hidden_size = 48;
+  job.model.num_layers = 2;
+  job.model.num_attention_heads = 4;
+  job.model.attention_num_kv_heads = architecture == "llama" ? 2 : 4;
+  job.model.rotary_percentage = architecture == "llama" ? 1.0 : 0.5;
+  job.model.sequence_length = 19;
+  job.model.precision = "f32";
+  job.topology.global_batch_size = 8;
+  job.topology.micro_batch_size = 2;
+  job.learning_rate_scheduler.learning_rate = 1e-2;
+  job.trainer.train_iterations = 20;
+  job.optimizer.allreduce_bucket_size = 2000;
+  return job;
+}
+
+/// Everything a Trainer refers to, with the lifetime of this object.
+struct TinyTraining {
+  config::JobConfig job;
+  RankContext rank;
+  CpuFacts cpu = cpu_facts();
+  EventSink events;
+  ProgressionSource training, validation;
+  std::unique_ptr<Trainer> trainer;
+
+  TinyTraining(config::JobConfig job_config, Communicator& communicator, DType precision = DType::f32, int threads = 1)
+      : job(std::move(job_config)), training(job.model.vocab_size), validation(job.model.vocab_size) {
+    rank.rank = communicator.rank();
+    rank.world_size = communicator.size();
+    rank.threads = threads;
+    const auto batch = config::resolve_batch(job.topology, communicator.size());
+    SORTIE_CHECK(batch.violations.empty(), "{}", batch.violations.empty() ? "" : batch.violations[0].message);
+    auto sink = EventSink::open("");
+    SORTIE_CHECK(sink.has_value());
+    events = std::move(*sink);
+    trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, training, &validation, cpu,
+                                        precision, "test-build");
+    const auto started = trainer->start();
+    SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);
+  }
+
+  std::vector<double> losses(int steps) {
+    std::vector<double> out;
+    for (int i = 0; i < steps; ++i) {
+      const auto report = trainer->step();
+      SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
+      out.push_back(report->loss);
+    }
+    return out;
+  }
+};
+
+}  // namespace sortie::trainer::test

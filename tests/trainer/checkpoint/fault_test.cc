@@ -1,0 +1,187 @@
+// A save that is killed, starved or broken at any system call leaves the previous checkpoint
+// loadable, and a committed one whole.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "common/base/process_status.h"
+#include "tests/support/temp_dir.h"
+#include "tests/trainer/checkpoint/checkpoint_fixture.h"
+#include "trainer/checkpoint/file_ops.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::int64_t kKeep = 2;
+
+/// Steps `first` to `last`, each saved and retained. Returns the process's exit code.
+int save_steps(const fs::path& folder, std::int64_t first, std::int64_t last,
+               std::string_view fault) {
+  auto store = CheckpointStore::open(folder, "test");
+  if (!store) return 10;
+  if (!file_ops::set_fault(fault)) return 11;
+  for (std::int64_t step = first; step <= last; ++step) {
+    if (!test_job::save(*store, step)) return 12;
+    if (!store->retain(kKeep)) return 13;
+  }
+  return 0;
+}
+
+/// Runs save_steps in a child and gives how it ended.
+ProcessStatus save_in_child(const fs::path& folder, std::int64_t first, std::int64_t last,
+                            const std::string& fault) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(save_steps(folder, first, last, fault));
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return ProcessStatus::from_wait_status(status);
+}
+
+/// The invariant: the newest checkpoint that is found holds its step to the last bit, and is
+/// `at_least` or newer.
+std::int64_t newest_good(const fs::path& folder) {
+  const auto latest = find_latest(folder, CheckDepth::hashes);
+  REQUIRE(latest.has_value());
+  CHECK(latest->skipped.empty());  // a crash never leaves a folder that looks like a checkpoint
+  if (!latest->entry) return 0;
+  CHECK(test_job::holds_step(latest->entry->folder, latest->entry->step));
+  return latest->entry->step;
+}
+
+/// How many operations saving and retaining of steps 3 to 4 on top of 1 and 2 takes.
+std::uint64_t count_operations() {
+  test::ScopedTempDir dir;
+  REQUIRE(save_steps(dir.path(), 1, 2, "") == 0);
+  REQUIRE(save_steps(dir.path(), 3, 4, "") == 0);
+  const std::uint64_t count = file_ops::operations();
+  CHECK(count > 40);
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a kill at any system call leaves a good checkpoint, and the next run goes on") {
+  const std::uint64_t operations = count_operations();
+  for (std::uint64_t at = 1; at <= operations; ++at) {
+    CAPTURE(at);
+    test::ScopedTempDir dir;
+    REQUIRE(save_steps(dir.path(), 1, 2, "") == 0);
+    const auto status =
+        save_in_child(dir.path(), 3, 4, "checkpoint:" + std::to_string(at) + ":kill");
+    CHECK(status.kind == ProcessStatus::Kind::signaled);
+    CHECK(status.code == SIGKILL);
+    const std::int64_t newest = newest_good(dir.path());
+    CHECK(newest >= 2);
+    CHECK(newest <= 4);
+    REQUIRE(save_steps(dir.path(), newest + 1, newest + 1, "") == 0);
+    CHECK(newest_good(dir.path()) == newest + 1);
+    std::size_t hidden = 0;
+    for (const auto& entry : fs::directory_iterator(dir.path()))
+      hidden += entry.path().filename().string().starts_with(".") ? 1 : 0;
+    CHECK(hidden == 1);  // the lock; no .tmp- and no .trash- is left
+  }
+}
+
+TEST_CASE("an error at any system call is reported and costs nothing that was committed") {
+  const std::uint64_t operations = count_operations();
+  for (const char* action : {"enospc", "eio"})
+    for (std::uint64_t at = 1; at <= operations; ++at) {
+      CAPTURE(action);
+      CAPTURE(at);
+      test::ScopedTempDir dir;
+      REQUIRE(save_steps(dir.path(), 1, 2, "") == 0);
+      const int code =
+          save_steps(dir.path(), 3, 4, "checkpoint:" + std::to_string(at) + ":" + action);
+      CHECK((code == 12 || code == 13));
+      CHECK(newest_good(dir.path()) >= 2);
+      REQUIRE(save_steps(dir.path(), 5, 5, "") == 0);
+      CHECK(newest_good(dir.path()) == 5);
+    }
+}
+
+TEST_CASE("an interrupted call, a short write or a slow disk changes nothing") {
+  const std::uint64_t operations = count_operations();
+  for (const char* action : {"eintr", "short"})
+    for (std::uint64_t at = 1; at <= operations; ++at) {
+      CAPTURE(action);
+      CAPTURE(at);
+      test::ScopedTempDir dir;
+      REQUIRE(save_steps(dir.path(), 1, 2, "") == 0);
+      REQUIRE(save_steps(dir.path(), 3, 4, "checkpoint:" + std::to_string(at) + ":" + action) == 0);
+      CHECK(newest_good(dir.path()) == 4);
+    }
+  test::ScopedTempDir dir;
+  CHECK(save_steps(dir.path(), 1, 1, "checkpoint:5:delay") == 0);
+  CHECK(newest_good(dir.path()) == 1);
+}
+
+TEST_CASE("replacing a step is safe at any system call too") {
+  test::ScopedTempDir counted;
+  REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
+  REQUIRE(save_steps(counted.path(), 1, 1, "") == 0);
+  const std::uint64_t operations = file_ops::operations();
+  for (std::uint64_t at = 1; at <= operations; ++at) {
+    CAPTURE(at);
+    test::ScopedTempDir dir;
+    REQUIRE(save_steps(dir.path(), 1, 1, "") == 0);
+    const auto status =
+        save_in_child(dir.path(), 1, 1, "checkpoint:" + std::to_string(at) + ":kill");
+    CHECK(status.kind == ProcessStatus::Kind::signaled);
+    CHECK(newest_good(dir.path()) == 1);
+  }
+}
+
+TEST_CASE("a kill at a random moment, again and again, never loses what was reported committed") {
+  test::ScopedTempDir dir;
+  std::mt19937 random(7);
+  std::int64_t committed = 0;
+  for (int round = 0; round < 40; ++round) {
+    int report[2];
+    REQUIRE(::pipe2(report, O_CLOEXEC) == 0);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      // Saves on and on, telling of each commit after it.
+      auto store = CheckpointStore::open(dir.path(), "test");
+      for (std::int64_t step = committed + 1; store && test_job::save(*store, step); ++step) {
+        if (::write(report[1], &step, sizeof step) != sizeof step) break;
+        if (!store->retain(kKeep)) break;
+      }
+      ::_exit(1);
+    }
+    ::close(report[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(ProcessStatus::from_wait_status(status).kind == ProcessStatus::Kind::signaled);
+    for (std::int64_t step = 0; ::read(report[0], &step, sizeof step) == sizeof step;)
+      committed = step;
+    ::close(report[0]);
+    const std::int64_t newest = newest_good(dir.path());
+    CHECK(newest >= committed);
+    committed = newest;
+  }
+  CHECK(committed > 0);
+}
+
+TEST_CASE("a fault that is not understood is refused") {
+  for (const char* text : {"checkpoint", "checkpoint:", "checkpoint:1", "checkpoint:x:kill",
+                           "checkpoint:1:explode", "other:1:kill", "checkpoint:1x:kill"}) {
+    const auto refused = file_ops::set_fault(text);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == ErrorCode::usage);
+  }
+  CHECK(file_ops::set_fault("").has_value());
+}
+
+}  // namespace sortie::trainer

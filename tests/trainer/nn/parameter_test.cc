@@ -1,0 +1,54 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "trainer/nn/parameter.h"
+#include "trainer/nn/random.h"
+
+using namespace sortie::trainer;
+
+TEST_CASE("the flat layout is the reverse of the declaration, on cache lines, padded to the alignment") {
+  ExecutionContext context(1);
+  ParameterStore store;
+  Parameter& first = store.add({"first", {3, 5}, Init::normal(0.02), Use::matrix, true, {}});
+  Parameter& second = store.add({"second", {7}, Init::ones(), Use::vector, false, {}});
+  store.finalize(context, DType::bf16, 5 * 16, true);
+  CHECK(second.offset() == 0);
+  CHECK(first.offset() == 16);
+  CHECK(store.flat_elements() == 80);
+  CHECK(store.parameter_elements() == 22);
+  CHECK(first.weight().dtype() == DType::bf16);
+  CHECK(second.weight().dtype() == DType::f32);
+}
+
+TEST_CASE("initial values depend on seed, name and index, not on the layout") {
+  ExecutionContext context(1);
+  ParameterStore one, two;
+  one.add({"w", {40, 50}, Init::normal(0.5), Use::matrix, true, {}});
+  two.add({"before", {9, 9}, Init::normal(0.5), Use::matrix, true, {}});
+  two.add({"w", {40, 50}, Init::normal(0.5), Use::matrix, true, {}});
+  for (ParameterStore* store : {&one, &two}) {
+    store->finalize(context, DType::f32, 16, false);
+    store->initialize(7);
+  }
+  const float* a = one.find("w")->weight().data<float>();
+  const float* b = two.find("w")->weight().data<float>();
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 2000; ++i) {
+    REQUIRE(a[i] == b[i]);
+    sum += a[i];
+    squares += static_cast<double>(a[i]) * a[i];
+  }
+  CHECK(std::abs(sum / 2000) < 0.05);
+  CHECK(std::sqrt(squares / 2000) == doctest::Approx(0.5).epsilon(0.06));
+  two.initialize(8);
+  CHECK(two.find("w")->weight().data<float>()[0] != a[0]);
+}
+
+TEST_CASE("uniform numbers never reach 0 or 1") {
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double value = random_uniform(3, i);
+    REQUIRE(value > 0.0);
+    REQUIRE(value < 1.0);
+  }
+}

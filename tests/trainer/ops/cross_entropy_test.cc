@@ -1,0 +1,148 @@
+// LM head with cross-entropy against the f64 reference.
+#include <algorithm>
+
+#include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference.h"
+#include "trainer/ops/linear.h"
+
+namespace sortie::trainer {
+namespace {
+
+struct Case {
+  std::int64_t m, n, k, vocab;
+  double range;  // of h and w: how far apart the logits are
+};
+// More than one tile of the vocabulary, more than one chunk of rows, padded columns, one row.
+constexpr Case kCases[] = {{1, 11, 8, 11, 1.0},
+                           {17, 50, 16, 47, 3.0},
+                           {40, 2111, 24, 2050, 1.0},
+                           {9, 1984, 8, 1984, 1.0},
+                           {1100, 70, 8, 64, 1.0}};
+
+struct Inputs {
+  Values h, w;
+  std::vector<std::int32_t> targets;
+  Tensor targets_tensor(ExecutionContext& context) const {
+    Tensor tensor = context.empty(DType::i32, {static_cast<std::int64_t>(targets.size())});
+    std::copy(targets.begin(), targets.end(), tensor.data<std::int32_t>());
+    return tensor;
+  }
+};
+
+/// Every third target is -100; the rest are spread over the vocabulary and meet its last column.
+Inputs make_inputs(DType dtype, const Case& c) {
+  Inputs in{
+      random_values(dtype, 1, c.m * c.k, c.range), random_values(dtype, 2, c.n * c.k, c.range), {}};
+  for (std::int64_t i = 0; i < c.m; ++i)
+    in.targets.push_back(
+        c.m > 1 && i % 3 == 1 ? -100 : static_cast<std::int32_t>(c.vocab - 1 - i * 131 % c.vocab));
+  return in;
+}
+
+}  // namespace
+
+TEST_CASE("loss and gradients equal the reference") {
+  for_each_variant(true, [](const Variant& v) {
+    for (const Case& c : kCases) {
+      CAPTURE(c.m);
+      CAPTURE(c.vocab);
+      const Inputs in = make_inputs(v.dtype, c);
+      const double scale = 0.25;
+      auto expected =
+          reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, scale);
+      const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+      const Tensor h = make_tensor(v.context, v.dtype, {c.m, c.k}, in.h, 8);
+      const Tensor targets = in.targets_tensor(v.context);
+      Tensor dh = make_tensor(v.context, v.dtype, {c.m, c.k}, {}, 8);
+      const Values before = random_values(DType::f32, 3, c.n * c.k);
+      Tensor dw = make_tensor(v.context, DType::f32, {c.n, c.k}, before);
+      const auto result = ops::linear_cross_entropy(v.context, h, weight, targets, c.vocab,
+                                                    static_cast<float>(scale), dh, dw);
+      CHECK(result.count == expected.count);
+      // Logits are f32 sums of exact products, also in bf16: the loss does not see the dtype.
+      CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
+      CHECK(relative_error(values_of(dh), expected.dh) <= v.tolerance);
+      Values added = values_of(dw);
+      for (std::size_t i = 0; i < added.size(); ++i) added[i] -= before[i];
+      CHECK(relative_error(added, expected.dw) <= v.tolerance);
+
+      const auto loss_only = ops::linear_cross_entropy(v.context, h, weight, targets, c.vocab,
+                                                       static_cast<float>(scale), {}, {});
+      CHECK(loss_only.loss_sum == result.loss_sum);
+      CHECK(loss_only.count == result.count);
+    }
+  });
+}
+
+TEST_CASE("padded rows of the weight are not touched, whatever they hold") {
+  for_each_variant(true, [](const Variant& v) {
+    const Case c{6, 40, 8, 33, 1.0};
+    Inputs in = make_inputs(v.dtype, c);
+    std::fill(in.w.begin() + 33 * 8, in.w.end(), kNaN);
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+    Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
+    const auto result =
+        ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                  weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(std::isfinite(result.loss_sum));
+    CHECK(all_finite(values_of(dh)));
+    CHECK(values_of(dw.slice(0, 33, 7)) == Values(7 * 8, 0.0));
+  });
+}
+
+TEST_CASE("far apart logits neither overflow nor lose the loss") {
+  for_each_variant(true, [](const Variant& v) {
+    const Case c{2, 3, 1, 3, 1.0};
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {3, 1}, {200.0, -200.0, 0.0}));
+    Inputs in{{1.0, 1.0}, {}, {0, 1}};
+    Tensor dh = v.context.empty(v.dtype, {2, 1}), dw = v.context.zeros(DType::f32, {3, 1});
+    const auto result =
+        ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {2, 1}, in.h), weight,
+                                  in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(result.loss_sum == doctest::Approx(400.0));
+    CHECK(values_of(dw) == Values{1.0, -1.0, 0.0});
+    CHECK(values_of(dh) == Values{0.0, 400.0});
+  });
+}
+
+TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
+  for_each_variant(true, [](const Variant& v) {
+    const Case c{7, 2111, 8, 2100, 1.0};
+    for (const double bad : {kNaN, std::numeric_limits<double>::infinity()}) {
+      CAPTURE(bad);
+      Inputs in = make_inputs(v.dtype, c);
+      in.h[3 * 8 + 2] = bad;  // row 3 is counted
+      const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+      Tensor dh = v.context.empty(v.dtype, {c.m, c.k}),
+             dw = v.context.zeros(DType::f32, {c.n, c.k});
+      const auto result =
+          ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                    weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+      CHECK_FALSE(std::isfinite(result.loss_sum));
+      CHECK_FALSE(all_finite(values_of(dh.slice(0, 3, 1))));
+      CHECK_FALSE(all_finite(values_of(dw)));
+      CHECK(all_finite(values_of(dh.slice(0, 4, 3))));
+    }
+  });
+}
+
+TEST_CASE("the loss and its gradients have the same bits on any number of threads") {
+  for (const DType dtype : product_dtypes()) {
+    check_same_bits(product_threads(), [&](ExecutionContext& context) {
+      const Case c{150, 2111, 40, 2100, 1.0};
+      const Inputs in = make_inputs(dtype, c);
+      const ops::PackedWeight weight(make_tensor(context, dtype, {c.n, c.k}, in.w));
+      Tensor dh = context.empty(dtype, {c.m, c.k}), dw = context.zeros(DType::f32, {c.n, c.k});
+      const auto result =
+          ops::linear_cross_entropy(context, make_tensor(context, dtype, {c.m, c.k}, in.h), weight,
+                                    in.targets_tensor(context), c.vocab, 1.0f, dh, dw);
+      Values all = values_of(dh);
+      const Values more = values_of(dw);
+      all.insert(all.end(), more.begin(), more.end());
+      all.push_back(result.loss_sum);
+      return all;
+    });
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,200 @@
+// Activations, embedding and conversions against the f64 references.
+#include "trainer/ops/elementwise.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::int64_t kRowCounts[] = {1, 7, 40};
+constexpr std::int64_t kColCounts[] = {1, 16, 53, 192};
+
+Tensor make_tokens(ExecutionContext& context, const std::vector<std::int32_t>& ids) {
+  Tensor tokens = context.empty(DType::i32, {static_cast<std::int64_t>(ids.size())});
+  std::copy(ids.begin(), ids.end(), tokens.data<std::int32_t>());
+  return tokens;
+}
+
+template <class Body>
+void for_each_size(const Body& body) {
+  for (const std::int64_t rows : kRowCounts)
+    for (const std::int64_t cols : kColCounts) {
+      CAPTURE(rows);
+      CAPTURE(cols);
+      body(rows, cols);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("SwiGLU equals the reference forward and backward") {
+  for_each_variant(false, [](const Variant& v) {
+    for_each_size([&](std::int64_t rows, std::int64_t cols) {
+      const Values gate_up = random_values(v.dtype, 1, rows * 2 * cols, 6.0);
+      const Values dy = random_values(v.dtype, 2, rows * cols);
+      const Tensor in = make_tensor(v.context, v.dtype, {rows, 2 * cols}, gate_up, 2);
+      Tensor y = make_tensor(v.context, v.dtype, {rows, cols}, {}, 1);
+      ops::swiglu_forward(v.context, in, y);
+      CHECK(relative_error(values_of(y), reference::swiglu(gate_up, rows, cols)) <= v.tolerance);
+      Tensor d = make_tensor(v.context, v.dtype, {rows, 2 * cols}, {}, 3);
+      ops::swiglu_backward(v.context, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1), in, d);
+      CHECK(relative_error(values_of(d), reference::swiglu_backward(dy, gate_up, rows, cols)) <=
+            v.tolerance);
+    });
+  });
+}
+
+TEST_CASE("GELU equals the reference forward and backward") {
+  for_each_variant(false, [](const Variant& v) {
+    for_each_size([&](std::int64_t rows, std::int64_t cols) {
+      const Values x = random_values(v.dtype, 1, rows * cols, 6.0);
+      const Values dy = random_values(v.dtype, 2, rows * cols);
+      const Tensor in = make_tensor(v.context, v.dtype, {rows, cols}, x, 2);
+      Tensor y = make_tensor(v.context, v.dtype, {rows, cols}, {}, 1);
+      ops::gelu_forward(v.context, in, y);
+      CHECK(relative_error(values_of(y), reference::gelu(x)) <= v.tolerance);
+      Tensor dx = make_tensor(v.context, v.dtype, {rows, cols}, {}, 3);
+      ops::gelu_backward(v.context, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1), in, dx);
+      CHECK(relative_error(values_of(dx), reference::gelu_backward(dy, x)) <= v.tolerance);
+    });
+  });
+}
+
+TEST_CASE("activations hold point by point over the whole range of f32") {
+  for_each_variant(false, [](const Variant& v) {
+    if (v.dtype == DType::bf16) return;
+    Values x;
+    for (double value = -100.0; value <= 100.0; value += 0.0371) x.push_back(value);
+    for (const double value : {0.0, 1e-30, -1e-30, 1e30, -1e30, 3e38, -3e38}) x.push_back(value);
+    x = rounded(v.dtype, x);
+    const auto count = static_cast<std::int64_t>(x.size());
+    const Tensor in = make_tensor(v.context, v.dtype, {1, count}, x);
+    Tensor y = v.context.empty(v.dtype, {1, count}), dx = v.context.empty(v.dtype, {1, count});
+    const Values ones(x.size(), 1.0);
+    const Tensor dy = make_tensor(v.context, v.dtype, {1, count}, ones);
+    ops::gelu_forward(v.context, in, y);
+    ops::gelu_backward(v.context, dy, in, dx);
+    const Values expected = reference::gelu(x), slope = reference::gelu_backward(ones, x);
+    const Values got = values_of(y), got_slope = values_of(dx);
+    Values both = x;
+    both.insert(both.end(), ones.begin(), ones.end());
+    Tensor silu = v.context.empty(v.dtype, {1, count});
+    ops::swiglu_forward(v.context, make_tensor(v.context, v.dtype, {1, 2 * count}, both), silu);
+    const Values expected_silu = reference::swiglu(both, 1, count), got_silu = values_of(silu);
+    // Relative to each value, also in the tails (down to where f32 underflows).
+    const auto close = [](double a, double b, double tolerance) {
+      return std::abs(a - b) <= tolerance * std::abs(b) + 1e-36;
+    };
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CAPTURE(x[i]);
+      CHECK(close(got[i], expected[i], 1e-5));
+      CHECK(std::abs(got_slope[i] - slope[i]) <= 1e-6);
+      CHECK(close(got_silu[i], expected_silu[i], 1e-6));
+    }
+  });
+}
+
+TEST_CASE("activations keep NaN") {
+  for_each_variant(false, [](const Variant& v) {
+    for (const std::int64_t cols : {3, 64}) {
+      const Tensor bad = make_tensor(v.context, v.dtype, {1, 2 * cols},
+                                     Values(static_cast<std::size_t>(2 * cols), kNaN));
+      const Tensor good = make_tensor(v.context, v.dtype, {1, 2 * cols},
+                                      Values(static_cast<std::size_t>(2 * cols), 1.0));
+      Tensor y = v.context.empty(v.dtype, {1, 2 * cols}),
+             half = v.context.empty(v.dtype, {1, cols});
+      const auto all_nan = [](const Tensor& t) {
+        const Values values = values_of(t);
+        return std::all_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
+      };
+      ops::gelu_forward(v.context, bad, y);
+      CHECK(all_nan(y));
+      ops::gelu_backward(v.context, good, bad, y);
+      CHECK(all_nan(y));
+      ops::gelu_backward(v.context, bad, good, y);
+      CHECK(all_nan(y));
+      ops::swiglu_forward(v.context, bad, half);
+      CHECK(all_nan(half));
+      ops::swiglu_backward(v.context, half, good, y);
+      CHECK(all_nan(y));
+      ops::swiglu_backward(v.context, good.slice(1, 0, cols), bad, y);
+      CHECK(all_nan(y));
+    }
+  });
+}
+
+TEST_CASE("embedding copies rows and adds their gradients in token order") {
+  for_each_variant(false, [](const Variant& v) {
+    const std::int64_t vocab = 11, cols = 70;
+    const std::vector<std::int32_t> ids = {3, 0, 10, 3, 3, 7};
+    const Tensor tokens = make_tokens(v.context, ids);
+    const Values table = random_values(v.dtype, 1, vocab * cols);
+    Tensor y = make_tensor(v.context, v.dtype, {6, cols}, {}, 5);
+    ops::embedding_forward(v.context, tokens, make_tensor(v.context, v.dtype, {vocab, cols}, table),
+                           y);
+    const Values dy = random_values(v.dtype, 2, 6 * cols);
+    Values expected_y, expected = random_values(DType::f32, 3, vocab * cols);
+    Tensor dtable = make_tensor(v.context, DType::f32, {vocab, cols}, expected);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      for (std::size_t c = 0; c < 70; ++c) {
+        const std::size_t cell = static_cast<std::size_t>(ids[i]) * 70 + c;
+        expected_y.push_back(table[cell]);
+        // In f32, in this order: equal to the last bit.
+        expected[cell] = static_cast<double>(static_cast<float>(expected[cell]) +
+                                             static_cast<float>(dy[i * 70 + c]));
+      }
+    CHECK(values_of(y) == expected_y);
+    ops::embedding_backward(v.context, tokens, make_tensor(v.context, v.dtype, {6, cols}, dy, 5),
+                            dtable);
+    CHECK(values_of(dtable) == expected);
+  });
+}
+
+TEST_CASE("add is the rounded sum, also into one of its inputs") {
+  for_each_variant(false, [](const Variant& v) {
+    const Values a = random_values(v.dtype, 1, 5 * 33), b = random_values(v.dtype, 2, 5 * 33);
+    Values sum = a;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
+    sum = rounded(v.dtype, sum);
+    Tensor first = make_tensor(v.context, v.dtype, {5, 33}, a, 4);
+    Tensor second = make_tensor(v.context, v.dtype, {5, 33}, b, 2);
+    Tensor y = make_tensor(v.context, v.dtype, {5, 33}, {}, 1);
+    ops::add(v.context, first, second, y);
+    CHECK(values_of(y) == sum);
+    ops::add(v.context, first, second, second);
+    CHECK(values_of(second) == sum);
+  });
+}
+
+TEST_CASE("convert rounds to nearest even and keeps NaN, Inf and denormals as bf16(float) does") {
+  for_each_variant(false, [](const Variant& v) {
+    if (v.dtype == DType::bf16) return;
+    std::vector<std::uint32_t> bits;
+    for (std::uint64_t wide = 0; wide < (std::uint64_t{1} << 32); wide += 65521)
+      bits.push_back(static_cast<std::uint32_t>(wide));
+    for (const std::uint32_t special : {0x7f800000u, 0xff800000u, 0x7f800001u, 0x7fc00000u,
+                                        0xffffffffu, 0x7f7fffffu, 0x3f808000u, 0x3f818000u, 1u})
+      bits.push_back(special);
+    const auto count = static_cast<std::int64_t>(bits.size());
+    const Tensor wide = v.context.empty(DType::f32, {count});
+    std::memcpy(wide.raw(), bits.data(), bits.size() * 4);
+    Tensor narrow = v.context.empty(DType::bf16, {count}),
+           back = v.context.empty(DType::f32, {count});
+    ops::convert(v.context, wide, narrow);
+    ops::convert(v.context, narrow, back);
+    bool equal = true;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bf16 expected(wide.data<float>()[i]);
+      equal = equal && narrow.data<bf16>()[i].bits == expected.bits;
+      equal = equal && std::bit_cast<std::uint32_t>(back.data<float>()[i]) ==
+                           static_cast<std::uint32_t>(expected.bits) << 16;
+    }
+    CHECK(equal);
+  });
+}
+
+}  // namespace sortie::trainer

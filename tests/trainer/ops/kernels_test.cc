@@ -1,0 +1,43 @@
+// The row kernels' exponential, on every instruction set of this CPU.
+#include "trainer/ops/kernels/table.h"
+
+#include <algorithm>
+
+#include "tests/trainer/ops/op_test.h"
+
+namespace sortie::trainer {
+
+TEST_CASE("the exponential is within 2 ulp, 0 far below, and keeps NaN") {
+  for (const ops::Isa isa : {ops::Isa::baseline, ops::Isa::avx2, ops::Isa::avx512}) {
+    if (isa > ops::best_isa()) continue;
+    CAPTURE(std::string(ops::isa_name(isa)));
+    std::vector<float> x = {0.0f};  // the maximum
+    for (float value = -87.25f; value < 0.0f; value += 0.00317f) x.push_back(value);
+    const auto count = static_cast<std::int64_t>(x.size());
+    std::vector<float> e(x.size());
+    float max = 1.0f;
+    const auto& rows = ops::kernels_of(isa).f32;
+    const float sum = rows.exp_row(x.data(), e.data(), count, &max);
+    CHECK(max == 0.0f);
+    double worst = 0.0, expected_sum = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double expected = std::exp(static_cast<double>(x[i]));
+      expected_sum += expected;
+      // An ulp is at least 2^-24 of the value.
+      worst = std::max(worst, std::abs(static_cast<double>(e[i]) / expected - 1.0));
+    }
+    CHECK(worst <= 2 * 0x1p-23);
+    CHECK(static_cast<double>(sum) == doctest::Approx(expected_sum).epsilon(1e-5));
+
+    x = {5.0f, -90.0f, -1e30f, -std::numeric_limits<float>::infinity(), static_cast<float>(kNaN)};
+    CHECK(std::isnan(rows.exp_row(x.data(), e.data(), 5, &max)));
+    CHECK(max == 5.0f);
+    CHECK(e[0] == 1.0f);
+    CHECK(e[1] == 0.0f);
+    CHECK(e[2] == 0.0f);
+    CHECK(e[3] == 0.0f);
+    CHECK(std::isnan(e[4]));
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,171 @@
+// What the op tests share: random values, tensors from and to f64, comparison with a tolerance, and
+// the loop over dtypes, instruction sets and thread counts.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "trainer/ops/isa.h"
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer {
+
+using Values = std::vector<double>;
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// Uniform in [-range, range], a function of (seed, index).
+inline Values random_values(std::uint64_t seed, std::int64_t count, double range = 1.0) {
+  Values values(static_cast<std::size_t>(count));
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  for (double& value : values) {
+    state += 0x9e3779b97f4a7c15u;
+    std::uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    value = (static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-52 - 1.0) * range;
+  }
+  return values;
+}
+
+/// The values as `dtype` holds them, so that reference and kernel start from the same.
+inline Values rounded(DType dtype, Values values) {
+  for (double& value : values) {
+    const auto narrow = static_cast<float>(value);
+    value = static_cast<double>(dtype == DType::bf16 ? static_cast<float>(bf16(narrow)) : narrow);
+  }
+  return values;
+}
+inline Values random_values(DType dtype, std::uint64_t seed, std::int64_t count,
+                            double range = 1.0) {
+  return rounded(dtype, random_values(seed, count, range));
+}
+
+inline void set_element(void* data, DType dtype, std::int64_t index, double value) {
+  if (dtype == DType::bf16)
+    static_cast<bf16*>(data)[index] = bf16(static_cast<float>(value));
+  else
+    static_cast<float*>(data)[index] = static_cast<float>(value);
+}
+inline double element(const void* data, DType dtype, std::int64_t index) {
+  return dtype == DType::bf16
+             ? static_cast<double>(static_cast<float>(static_cast<const bf16*>(data)[index]))
+             : static_cast<double>(static_cast<const float*>(data)[index]);
+}
+
+/// Visits a tensor's elements in row-major order: visit(index in values, offset in memory).
+template <class Visit>
+void for_each_element(const Tensor& tensor, const Visit& visit) {
+  const Shape& shape = tensor.shape();
+  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+    std::int64_t rest = i, offset = 0;
+    for (int dim = shape.dims() - 1; dim >= 0; --dim) {
+      offset += rest % shape[dim] * tensor.stride(dim);
+      rest /= shape[dim];
+    }
+    visit(static_cast<std::size_t>(i), offset);
+  }
+}
+
+/// A tensor with these values. `gap` > 0: a view into wider rows whose other columns are NaN, so
+/// that a kernel that ignores strides is found out.
+inline Tensor make_tensor(ExecutionContext& context, DType dtype, const Shape& shape,
+                          const Values& values, std::int64_t gap = 0) {
+  const std::int64_t rows = shape.elements() / shape[-1];
+  const Tensor wide = context.empty(dtype, {rows, shape[-1] + 2 * gap});
+  for (std::int64_t i = 0; i < wide.elements(); ++i) set_element(wide.raw(), dtype, i, kNaN);
+  const Tensor tensor = wide.slice(1, gap, shape[-1]).view(shape);
+  if (!values.empty())
+    for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
+      set_element(tensor.raw(), dtype, offset, values[i]);
+    });
+  return tensor;
+}
+
+inline Values values_of(const Tensor& tensor) {
+  Values values(static_cast<std::size_t>(tensor.elements()));
+  for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
+    values[i] = element(tensor.raw(), tensor.dtype(), offset);
+  });
+  return values;
+}
+
+/// Largest |actual - expected| relative to the largest |expected|; infinite where actual is not
+/// finite.
+inline double relative_error(const Values& actual, const Values& expected) {
+  if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double error = 0.0, size = 1e-30;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (!std::isfinite(actual[i])) return std::numeric_limits<double>::infinity();
+    error = std::max(error, std::abs(actual[i] - expected[i]));
+    size = std::max(size, std::abs(expected[i]));
+  }
+  return error / size;
+}
+
+inline bool all_finite(const Values& values) {
+  for (const double value : values)
+    if (!std::isfinite(value)) return false;
+  return true;
+}
+
+struct Variant {
+  ExecutionContext& context;
+  DType dtype;
+  /// f32: 1e-5. bf16: 2^-7, two roundings to 8 bits (the values between steps are bf16, too).
+  double tolerance;
+};
+
+/// Runs body for f32 and bf16, every instruction set of this CPU's row kernels, and 1 and 2
+/// threads. `products`: the op multiplies matrices, which oneDNN does in bf16 only where the CPU
+/// does.
+template <class Body>
+void for_each_variant(bool products, const Body& body) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (dtype == DType::bf16 && products && !cpu_facts().multiplies_bf16) continue;
+    for (const ops::Isa isa : {ops::Isa::baseline, ops::Isa::avx2, ops::Isa::avx512}) {
+      if (isa > ops::best_isa()) continue;
+      for (const int threads : {1, 2}) {
+        CAPTURE(std::string(dtype_name(dtype)));
+        CAPTURE(std::string(ops::isa_name(isa)));
+        CAPTURE(threads);
+        ExecutionContext context(threads);
+        ops::use_isa(context, isa);
+        body(Variant{context, dtype, dtype == DType::bf16 ? 0x1p-7 : 1e-5});
+      }
+    }
+  }
+}
+
+/// Calls make(context) with each of these numbers of threads: the values must be the same bits.
+template <class Make>
+void check_same_bits(const std::vector<int>& thread_counts, const Make& make) {
+  Values first;
+  for (const int threads : thread_counts) {
+    ExecutionContext context(threads);
+    const Values values = make(context);
+    if (first.empty()) first = values;
+    CAPTURE(threads);
+    REQUIRE(values.size() == first.size());
+    CHECK(std::memcmp(values.data(), first.data(), values.size() * sizeof(double)) == 0);
+  }
+}
+/// Numbers of threads between which an op of Sortie's own kernels gives the same bits.
+inline const std::vector<int> kAnyThreads = {1, 2, 2, 3};
+/// The same for an op of oneDNN's products on all threads: without AVX-512 oneDNN cuts f32 sums by
+/// threads, so only reruns are equal there.
+inline std::vector<int> product_threads() {
+  return cpu_facts().isa.starts_with("avx512") ? kAnyThreads : std::vector<int>{2, 2, 2};
+}
+/// The dtypes that oneDNN multiplies on this CPU.
+inline std::vector<DType> product_dtypes() {
+  if (cpu_facts().multiplies_bf16) return {DType::f32, DType::bf16};
+  return {DType::f32};
+}
+
+}  // namespace sortie::trainer

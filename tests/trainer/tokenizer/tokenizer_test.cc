@@ -1,0 +1,143 @@
+// Byte and sentencepiece tokenizers; the latter trained here from text made up by the test.
+#include "trainer/tokenizer/tokenizer.h"
+
+#include <doctest/doctest.h>
+#include <fmt/core.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_dir.h"
+#include "trainer/tokenizer/train_sentencepiece.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+  Ids ids;
+  REQUIRE(tokenizer.encode(text, ids).has_value());
+  return ids;
+}
+
+std::string code_like_text() {
+  std::string text;
+  for (int i = 0; i < 3000; ++i)
+    text +=
+        fmt::format("  if (value_{} == {}) return compute(value_{});\t// case\n", i % 7, i, i % 11);
+  return text;
+}
+
+struct Trained {
+  Trained() {
+    test::write_text(dir.path() / "text", code_like_text());
+    const auto trained = train_sentencepiece(
+        {.files = {dir.path() / "text"}, .vocab_size = 320, .output = dir.path() / "t.model"});
+    INFO((trained ? std::string("ok") : trained.error().message));
+    REQUIRE(trained.has_value());
+    auto loaded = make_tokenizer("sentencepiece:" + dir.str("t.model"));
+    REQUIRE(loaded.has_value());
+    tokenizer = std::move(*loaded);
+  }
+  test::ScopedTempDir dir;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+}  // namespace
+
+TEST_CASE("bytes are their own ids") {
+  const auto tokenizer = make_byte_tokenizer();
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  const Ids ids = encode(*tokenizer, all);
+  for (int i = 0; i < 256; ++i) CHECK(ids[static_cast<std::size_t>(i)] == i);
+  CHECK(tokenizer->decode(ids) == all);
+  CHECK(tokenizer->vocab_size() == 257);
+  CHECK(tokenizer->eod_id() == 256);
+  CHECK(tokenizer->decode(Ids{'a', 256, 'b', 999, -1}) == "ab\xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST_CASE("encoding appends") {
+  const auto tokenizer = make_byte_tokenizer();
+  Ids ids = {7};
+  REQUIRE(tokenizer->encode("ab", ids).has_value());
+  CHECK(ids == Ids{7, 'a', 'b'});
+}
+
+TEST_CASE("names of tokenizers") {
+  CHECK((*make_tokenizer("byte"))->name() == "byte");
+  for (const char* name : {"", "bytes", "sentencepiece", "sentencepiece:", "BYTE"})
+    CHECK_MESSAGE(make_tokenizer(name).error().code == ErrorCode::usage, name);
+  CHECK(make_tokenizer("sentencepiece:/absent.model").error().code == ErrorCode::not_found);
+  test::ScopedTempDir dir;
+  for (const std::string& content :
+       {std::string(), std::string("hello"), std::string(100, '\xff')}) {
+    test::write_text(dir.path() / "bad.model", content);
+    const auto refused = make_tokenizer("sentencepiece:" + dir.str("bad.model"));
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == ErrorCode::data);
+    CHECK(refused.error().message.find("bad.model: not a sentencepiece model") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a trained model loses nothing of any UTF-8 text") {
+  const Trained trained;
+  const Tokenizer& tokenizer = *trained.tokenizer;
+  CHECK(tokenizer.vocab_size() == 320);
+  CHECK(tokenizer.eod_id() == 1);
+  CHECK(tokenizer.model_hash().size() == 64);
+  for (const std::string& text :
+       {std::string("  if (x)\n\n\treturn 1;  \n"), std::string("no dummy prefix"),
+        std::string(" lead"), std::string("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x80"),
+        std::string("a  b   c"), std::string("\r\n"), code_like_text()}) {
+    const Ids ids = encode(tokenizer, text);
+    CHECK(tokenizer.decode(ids) == text);
+    for (const std::int32_t id : ids) CHECK((id >= 0 && id < 320));
+  }
+  CHECK(encode(tokenizer, code_like_text()).size() < code_like_text().size() / 2);
+  CHECK(encode(tokenizer, "").empty());
+}
+
+TEST_CASE("a long text is encoded in parts that lose nothing") {
+  const Trained trained;
+  std::string text;
+  while (text.size() < (3u << 20)) text += code_like_text();
+  CHECK(trained.tokenizer->decode(encode(*trained.tokenizer, text)) == text);
+  std::string one_line;  // no newline to cut at: multi-byte characters must stay whole
+  while (one_line.size() < (5u << 19)) one_line += "\xe2\x82\xac";
+  CHECK(trained.tokenizer->decode(encode(*trained.tokenizer, one_line)) == one_line);
+}
+
+TEST_CASE("decoding is total") {
+  const Trained trained;
+  CHECK(trained.tokenizer->decode(Ids{1, 1}) == "");
+  CHECK(trained.tokenizer->decode(Ids{320, -5}) == "\xef\xbf\xbd\xef\xbf\xbd");
+  Ids every(320);
+  for (std::size_t i = 0; i < every.size(); ++i) every[i] = static_cast<std::int32_t>(i);
+  CHECK_FALSE(trained.tokenizer->decode(every).empty());
+}
+
+TEST_CASE("training the same text twice gives the same model") {
+  const Trained a;
+  const Trained b;
+  CHECK(a.tokenizer->model_hash() == b.tokenizer->model_hash());
+}
+
+TEST_CASE("training that can not work says why") {
+  test::ScopedTempDir dir;
+  test::write_text(dir.path() / "tiny", "abc\n");
+  const auto refused = train_sentencepiece(
+      {.files = {dir.path() / "tiny"}, .vocab_size = 5000, .output = dir.path() / "t.model"});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == ErrorCode::data);
+  CHECK(refused.error().message.find("5000") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(dir.path() / "t.model"));
+  const auto absent = train_sentencepiece(
+      {.files = {dir.path() / "absent"}, .vocab_size = 300, .output = dir.path() / "t.model"});
+  REQUIRE_FALSE(absent.has_value());
+  CHECK(absent.error().message.find("absent") != std::string::npos);
+}
+
+}  // namespace sortie::trainer

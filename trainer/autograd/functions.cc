@@ -1,0 +1,184 @@
+#include "trainer/autograd/functions.h"
+
+#include <cmath>
+
+#include "trainer/ops/elementwise.h"
+
+namespace sortie::trainer {
+
+Var embedding(Graph& graph, const Tensor& tokens, Parameter& table) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(table.weight().dtype(), {tokens.elements(), table.weight().size(1)});
+  ops::embedding_forward(context, tokens, table.weight(), y);
+  Var out = graph.value(y);
+  graph.use(table);
+  graph.record([&context, &table, tokens, grad = out.grad] {
+    if (grad->tensor.defined())
+      ops::embedding_backward(context, tokens, grad->tensor, table.grad());
+    table.use_done();
+  });
+  return out;
+}
+
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
+  ops::linear_forward(context, x.data, weight.packed(), bias ? bias->weight() : Tensor(), y);
+  Var out = graph.value(y);
+  graph.use(weight);
+  if (bias) graph.use(*bias);
+  graph.record([&graph, &context, &weight, bias, x, grad = out.grad] {
+    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+      Tensor dx = context.empty(x.data.dtype(), x.data.shape());
+      ops::linear_backward_data(context, dy, weight.packed(), dx);
+      graph.add_grad(*x.grad, std::move(dx));
+      Tensor none;
+      ops::linear_backward_weight(context, dy, x.data, weight.grad(), bias ? bias->grad() : none);
+    }
+    if (bias) bias->use_done();
+    weight.use_done();
+  });
+  return out;
+}
+
+ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
+                           const NormParameters& norm) {
+  ExecutionContext& context = graph.context();
+  Tensor sum = branch ? context.empty(residual.data.dtype(), residual.data.shape()) : residual.data;
+  Tensor y = context.empty(residual.data.dtype(), residual.data.shape());
+  Tensor stats = context.empty(DType::f32, {residual.data.size(0), 2});
+  ops::residual_norm_forward(context, norm.kind, residual.data, branch.data, norm.weight->weight(),
+                             norm.bias ? norm.bias->weight() : Tensor(), norm.eps, sum, y, stats);
+  // Without a branch the residual passes through untouched: the same value goes on.
+  ResidualNorm out{branch ? graph.value(sum) : residual, graph.value(y)};
+  graph.use(*norm.weight);
+  if (norm.bias) graph.use(*norm.bias);
+  graph.record([&graph, &context, norm, sum, stats, residual_grad = residual.grad,
+                branch_grad = branch.grad, sum_grad = out.residual.grad, y_grad = out.normed.grad] {
+    const bool passes_through = sum_grad == residual_grad;
+    Tensor dsum = passes_through ? Tensor() : std::move(sum_grad->tensor);
+    Tensor dx = std::move(dsum);
+    if (Tensor dy = std::move(y_grad->tensor); dy.defined()) {
+      const Tensor incoming = dx;
+      // Two references now: `incoming` and `dx`. More mean that another value shares the gradient.
+      if (!dx.defined() || dx.owners() > 2) dx = context.empty(sum.dtype(), sum.shape());
+      Tensor none;
+      ops::residual_norm_backward(context, norm.kind, dy, incoming, sum, norm.weight->weight(),
+                                  stats, dx, norm.weight->grad(),
+                                  norm.bias ? norm.bias->grad() : none);
+    }
+    if (branch_grad) graph.add_grad(*branch_grad, dx);
+    graph.add_grad(*residual_grad, std::move(dx));
+    if (norm.bias) norm.bias->use_done();
+    norm.weight->use_done();
+  });
+  return out;
+}
+
+namespace {
+
+/// The q, k and v views of a [B*T, (H + 2 KV) D] buffer.
+struct QkvViews {
+  Tensor q, k, v;
+  QkvViews(const Tensor& qkv, const AttentionShape& s) {
+    const auto part = [&](std::int64_t first_head, std::int64_t heads) {
+      return qkv.slice(1, first_head * s.head_dim, heads * s.head_dim)
+          .view({s.batch, s.tokens, heads, s.head_dim});
+    };
+    q = part(0, s.heads);
+    k = part(s.heads, s.kv_heads);
+    v = part(s.heads + s.kv_heads, s.kv_heads);
+  }
+};
+
+}  // namespace
+
+Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape,
+              const ops::RopeTable& rope) {
+  ExecutionContext& context = graph.context();
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  QkvViews views(qkv.data, shape);
+  ops::rope(context, views.q, rope, false);
+  ops::rope(context, views.k, rope, false);
+  Tensor out4 =
+      context.empty(qkv.data.dtype(), {shape.batch, shape.tokens, shape.heads, shape.head_dim});
+  Tensor lse = context.empty(DType::f32, {shape.batch, shape.heads, shape.tokens});
+  ops::attention_forward(context, views.q, views.k, views.v, scale, out4, lse);
+  const Shape flat{shape.batch * shape.tokens, shape.heads * shape.head_dim};
+  Var out = graph.value(out4.view(flat));
+  graph.record([&graph, &context, shape, rope, scale, qkv, out4, lse, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dqkv = context.empty(qkv.data.dtype(), qkv.data.shape());
+    QkvViews saved(qkv.data, shape), gradient(dqkv, shape);
+    ops::attention_backward(context, saved.q, saved.k, saved.v, out4, lse, dy.view(out4.shape()),
+                            scale, gradient.q, gradient.k, gradient.v);
+    ops::rope(context, gradient.q, rope, true);
+    ops::rope(context, gradient.k, rope, true);
+    graph.add_grad(*qkv.grad, std::move(dqkv));
+  });
+  return out;
+}
+
+Var swiglu(Graph& graph, const Var& gate_up) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(gate_up.data.dtype(), {gate_up.data.size(0), gate_up.data.size(1) / 2});
+  ops::swiglu_forward(context, gate_up.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, gate_up, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(gate_up.data.dtype(), gate_up.data.shape());
+    ops::swiglu_backward(context, dy, gate_up.data, dx);
+    graph.add_grad(*gate_up.grad, std::move(dx));
+  });
+  return out;
+}
+
+Var gelu(Graph& graph, const Var& x) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), x.data.shape());
+  ops::gelu_forward(context, x.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, x, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(x.data.dtype(), x.data.shape());
+    ops::gelu_backward(context, dy, x.data, dx);
+    graph.add_grad(*x.grad, std::move(dx));
+  });
+  return out;
+}
+
+Var add(Graph& graph, const Var& a, const Var& b) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(a.data.dtype(), a.data.shape());
+  ops::add(context, a.data, b.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, a_grad = a.grad, b_grad = b.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    graph.add_grad(*a_grad, dy);
+    graph.add_grad(*b_grad, std::move(dy));
+  });
+  return out;
+}
+
+ops::CrossEntropyResult head_loss(Graph& graph, const Var& h, Parameter& head,
+                                  const Tensor& targets, std::int64_t vocab_size,
+                                  float grad_scale) {
+  ExecutionContext& context = graph.context();
+  if (!graph.recording())
+    return ops::linear_cross_entropy(context, h.data, head.packed(), targets, vocab_size,
+                                     grad_scale, {}, {});
+  Tensor dh = context.empty(h.data.dtype(), h.data.shape());
+  const auto result = ops::linear_cross_entropy(context, h.data, head.packed(), targets, vocab_size,
+                                                grad_scale, dh, head.grad());
+  graph.use(head);
+  graph.record([&graph, &head, dh, h_grad = h.grad]() mutable {
+    graph.add_grad(*h_grad, std::move(dh));
+    head.use_done();
+  });
+  return result;
+}
+
+}  // namespace sortie::trainer

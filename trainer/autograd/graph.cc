@@ -1,0 +1,70 @@
+#include "trainer/autograd/graph.h"
+
+#include "trainer/ops/elementwise.h"
+
+namespace sortie::trainer {
+
+void Graph::add_grad(Grad& into, Tensor grad) {
+  if (!grad.defined()) return;
+  if (!into.tensor.defined()) {
+    into.tensor = std::move(grad);
+    return;
+  }
+  if (into.tensor.sole_owner()) {
+    ops::add(context_, into.tensor, grad, into.tensor);
+    return;
+  }
+  Tensor sum = context_.empty(grad.dtype(), grad.shape());
+  ops::add(context_, into.tensor, grad, sum);
+  into.tensor = std::move(sum);
+}
+
+void Graph::backward(std::vector<std::pair<Var, Tensor>> seeds) {
+  SORTIE_CHECK(recording(), "backward of a graph that records nothing");
+  for (auto& [var, grad] : seeds) add_grad(*var.grad, std::move(grad));
+  seeds.clear();
+  while (!steps_.empty()) {
+    steps_.back()();
+    steps_.pop_back();  // frees what the step had saved
+    context_.poll();
+  }
+}
+
+std::vector<Var> recompute(
+    Graph& graph, const std::vector<Var>& inputs,
+    std::function<std::vector<Var>(Graph&, const std::vector<Var>&)> segment) {
+  if (!graph.recording()) return segment(graph, inputs);
+
+  const auto detach = [](Graph& into, const std::vector<Tensor>& tensors) {
+    std::vector<Var> values;
+    for (const Tensor& tensor : tensors) values.push_back(into.value(tensor));
+    return values;
+  };
+  std::vector<Tensor> kept;
+  std::vector<std::shared_ptr<Grad>> input_grads, output_grads;
+  for (const Var& input : inputs) {
+    kept.push_back(input.data);
+    input_grads.push_back(input.grad);
+  }
+  // A segment inside a replayed segment has its uses counted already.
+  const bool counted = graph.mode() == Graph::Mode::replay;
+  Graph forward(graph.context(), counted ? Graph::Mode::inference : Graph::Mode::reserve);
+  std::vector<Var> outputs = segment(forward, detach(forward, kept));
+  for (const Var& output : outputs) output_grads.push_back(output.grad);
+
+  graph.record([&graph, kept, input_grads, output_grads, segment, detach] {
+    Graph replay(graph.context(), Graph::Mode::replay);
+    std::vector<Var> again = detach(replay, kept);
+    std::vector<Var> results = segment(replay, again);
+    std::vector<std::pair<Var, Tensor>> seeds;
+    for (std::size_t i = 0; i < results.size(); ++i)
+      seeds.emplace_back(results[i], std::move(output_grads[i]->tensor));
+    results.clear();
+    replay.backward(std::move(seeds));
+    for (std::size_t i = 0; i < again.size(); ++i)
+      if (input_grads[i]) graph.add_grad(*input_grads[i], std::move(again[i].grad->tensor));
+  });
+  return outputs;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,75 @@
+// The tape. A Graph records the ops of one forward pass (one micro-batch, or one recomputed
+// segment); backward() runs them in reverse and frees what each one had saved. Any number of graphs
+// may be alive.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "trainer/nn/parameter.h"
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer {
+
+/// The sum of the gradients that came in so far for one value. Gradient tensors are shared between
+/// values, so they are never written in place unless solely owned.
+struct Grad {
+  Tensor tensor;
+};
+
+/// A value on the tape. Backward steps hold on to `grad`, and to `data` only where they need it:
+/// what no step needs is freed during the forward pass.
+struct Var {
+  Tensor data;
+  std::shared_ptr<Grad> grad;
+  explicit operator bool() const { return data.defined(); }
+};
+
+class Graph {
+ public:
+  enum class Mode {
+    record,     // forward pass of training: ops are recorded, uses of parameters counted
+    reserve,    // forward pass of a segment that will be recomputed: uses counted, nothing recorded
+    replay,     // its recomputation: recorded, uses were counted before
+    inference,  // neither
+  };
+  Graph(ExecutionContext& context, Mode mode) : context_(context), mode_(mode) {}
+
+  ExecutionContext& context() { return context_; }
+  Mode mode() const { return mode_; }
+  bool recording() const { return mode_ == Mode::record || mode_ == Mode::replay; }
+
+  Var value(Tensor data) { return {std::move(data), std::make_shared<Grad>()}; }
+
+  /// A parameter is used by the op being recorded; its backward step calls use_done() once.
+  void use(Parameter& parameter) {
+    if (mode_ == Mode::record || mode_ == Mode::reserve) parameter.use_recorded();
+  }
+  /// Adds the op's backward step. It is run even where no gradient reached the op's outputs, so
+  /// that uses of parameters are always settled.
+  void record(std::function<void()> backward) {
+    if (recording()) steps_.push_back(std::move(backward));
+  }
+
+  /// into += grad. Takes `grad` over when it is the first.
+  void add_grad(Grad& into, Tensor grad);
+
+  /// Runs all steps in reverse with these gradients at the outputs. Gradients of inputs (values
+  /// made with value()) are then found in Var::grad.
+  void backward(std::vector<std::pair<Var, Tensor>> seeds);
+
+ private:
+  ExecutionContext& context_;
+  Mode mode_;
+  std::vector<std::function<void()>> steps_;
+};
+
+/// Runs `segment` without keeping anything but its inputs; the backward pass runs it again. The
+/// gradients are the same bits as without, because every op is deterministic (Chen et al. 2016).
+std::vector<Var> recompute(
+    Graph& graph, const std::vector<Var>& inputs,
+    std::function<std::vector<Var>(Graph&, const std::vector<Var>&)> segment);
+
+}  // namespace sortie::trainer

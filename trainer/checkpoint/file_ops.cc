@@ -1,0 +1,203 @@
+#include "trainer/checkpoint/file_ops.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "common/base/log.h"
+
+namespace sortie::trainer::file_ops {
+namespace fs = std::filesystem;
+namespace {
+
+enum class Action { none, kill, enospc, eio, eintr, short_write, delay };
+
+struct Fault {
+  std::atomic<std::uint64_t> count{0};
+  std::uint64_t at = 0;
+  Action action = Action::none;
+};
+
+Result<> configure(Fault& fault, std::string_view text) {
+  fault.count = 0;
+  fault.at = 0;
+  fault.action = Action::none;
+  if (text.empty()) return {};
+  constexpr std::string_view kPrefix = "checkpoint:";
+  constexpr std::pair<std::string_view, Action> kActions[] = {
+      {"kill", Action::kill},   {"enospc", Action::enospc},     {"eio", Action::eio},
+      {"eintr", Action::eintr}, {"short", Action::short_write}, {"delay", Action::delay}};
+  const std::size_t colon = text.rfind(':');
+  if (text.starts_with(kPrefix) && colon > kPrefix.size()) {
+    const std::string_view number = text.substr(kPrefix.size(), colon - kPrefix.size());
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), fault.at);
+    for (const auto& [name, action] : kActions)
+      if (error == std::errc{} && end == number.data() + number.size() &&
+          text.substr(colon + 1) == name) {
+        fault.action = action;
+        return {};
+      }
+  }
+  fault.at = 0;
+  return fail(
+      ErrorCode::usage,
+      fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|enospc|eio|eintr|short|delay", text));
+}
+
+/// Whether the process has one: a function-local static because there is one environment.
+Fault& process_fault() {
+  static Fault fault;
+  static const bool configured = [] {
+    const char* text = std::getenv("SORTIE_FAULT");
+    if (const auto result = configure(fault, text == nullptr ? "" : text); !result)
+      log::error("{}", result.error().message);
+    return true;
+  }();
+  static_cast<void>(configured);
+  return fault;
+}
+
+/// The fault point: what to do at this operation. Kill and delay happen here.
+Action next_action() {
+  Fault& fault = process_fault();
+  const std::uint64_t count = ++fault.count;
+  if (fault.action == Action::none || count != fault.at) return Action::none;
+  if (fault.action == Action::kill) ::kill(::getpid(), SIGKILL);
+  if (fault.action == Action::delay) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  return fault.action;
+}
+
+/// Runs a system call that gives -1 on failure; interrupted ones again. An injected error takes the
+/// place of the call.
+template <class Call>
+Result<int> run(std::string_view what, const fs::path& path, Call call) {
+  Action action = next_action();
+  for (;;) {
+    int result = -1;
+    if (action == Action::enospc) {
+      errno = ENOSPC;
+    } else if (action == Action::eio) {
+      errno = EIO;
+    } else if (action == Action::eintr) {
+      errno = EINTR;
+      action = Action::none;
+    } else {
+      result = call();
+    }
+    if (result >= 0) return result;
+    if (errno != EINTR)
+      return std::unexpected(os_error(errno, fmt::format("{} {}", what, path.string())));
+  }
+}
+
+template <class Call>
+Result<> run_void(std::string_view what, const fs::path& path, Call call) {
+  SORTIE_TRY(run(what, path, call));
+  return {};
+}
+
+}  // namespace
+
+Result<> set_fault(std::string_view specification) {
+  return configure(process_fault(), specification);
+}
+
+std::uint64_t operations() {
+  return process_fault().count;
+}
+
+Result<> make_dir(const fs::path& path) {
+  return run_void("create folder", path, [&] { return ::mkdir(path.c_str(), 0755); });
+}
+
+Result<Fd> create_file(const fs::path& path) {
+  SORTIE_ASSIGN_OR_RETURN(
+      const int fd, run("create", path, [&] {
+        return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+      }));
+  return Fd(fd);
+}
+
+Result<> write_all(const Fd& file, std::span<const std::byte> bytes, const fs::path& path) {
+  // Pieces small enough that the disk starts on the first while the rest is copied.
+  constexpr std::size_t kPiece = std::size_t{8} << 20;
+  while (!bytes.empty()) {
+    Action action = next_action();
+    std::size_t size = std::min(bytes.size(), kPiece);
+    if (action == Action::short_write && size > 1) size /= 2;
+    ssize_t count = -1;
+    if (action == Action::enospc)
+      errno = ENOSPC;
+    else if (action == Action::eio)
+      errno = EIO;
+    else if (action == Action::eintr)
+      errno = EINTR;
+    else
+      count = ::write(file.get(), bytes.data(), size);
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return std::unexpected(os_error(errno, "write " + path.string()));
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+Result<> sync_file(const Fd& file, const fs::path& path) {
+  return run_void("fsync", path, [&] { return ::fsync(file.get()); });
+}
+
+Result<> close_file(Fd file, const fs::path& path) {
+  // After an interrupted close the descriptor is gone on Linux, so close is never repeated.
+  return run_void("close", path, [&] {
+    const int result = ::close(file.release());
+    return result != 0 && errno == EINTR ? 0 : result;
+  });
+}
+
+Result<> rename_path(const fs::path& from, const fs::path& to) {
+  return run_void("rename", from, [&] { return ::rename(from.c_str(), to.c_str()); });
+}
+
+Result<> exchange_paths(const fs::path& a, const fs::path& b) {
+  return run_void("exchange", a, [&] {
+    return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+  });
+}
+
+Result<> sync_dir(const fs::path& path) {
+  return run_void("fsync folder", path, [&] {
+    const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return folder ? ::fsync(folder.get()) : -1;
+  });
+}
+
+Result<> remove_tree(const fs::path& path) {
+  // One fault point per entry, the way a killed process would leave the tree half removed.
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    std::vector<fs::path> children;
+    for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+      children.push_back(at->path());
+    if (error)
+      return fail(ErrorCode::io, fmt::format("list {}: {}", path.string(), error.message()));
+    for (const fs::path& child : children) SORTIE_TRY(remove_tree(child));
+  }
+  return run_void("remove", path, [&] {
+    const int result = ::remove(path.c_str());
+    return result != 0 && errno == ENOENT ? 0 : result;
+  });
+}
+
+}  // namespace sortie::trainer::file_ops

@@ -1,0 +1,39 @@
+// The system calls that a save is made of. Each passes a fault point, so that tests can stop,
+// starve or break a save at every boundary.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+
+namespace sortie::trainer::file_ops {
+
+// All fail with ErrorCode::io and a message that names the operation and the path.
+Result<> make_dir(const std::filesystem::path& path);
+/// The file must not exist yet; a symbolic link in its place is refused.
+Result<Fd> create_file(const std::filesystem::path& path);
+Result<> write_all(const Fd& file, std::span<const std::byte> bytes,
+                   const std::filesystem::path& path);
+Result<> sync_file(const Fd& file, const std::filesystem::path& path);
+Result<> close_file(Fd file, const std::filesystem::path& path);
+Result<> rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Swaps two existing folders in one step.
+Result<> exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
+Result<> sync_dir(const std::filesystem::path& path);
+/// Removes a folder with what is in it; what is already gone is fine.
+Result<> remove_tree(const std::filesystem::path& path);
+
+/// Sets the fault to inject, as SORTIE_FAULT does for a whole process (read at the first
+/// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
+/// (SIGKILL to this process), enospc, eio (that error), eintr (interrupted once), short (a write of
+/// half the bytes), delay (0.1 s). Empty = none. Fails on any other text.
+Result<> set_fault(std::string_view specification);
+/// Operations since set_fault or the start.
+std::uint64_t operations();
+
+}  // namespace sortie::trainer::file_ops

@@ -1,0 +1,137 @@
+#include "trainer/checkpoint/find.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/base/atomic_file.h"
+#include "trainer/checkpoint/shard_file.h"
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::size_t kMaxManifest = std::size_t{1} << 30;
+
+std::unexpected<Error> broken(const fs::path& folder, std::string_view what) {
+  return fail(ErrorCode::checkpoint, fmt::format("{}: {}", folder.string(), what));
+}
+
+/// The step of a folder name; absent for all other names.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kStepPrefix.size(), end, step);
+  if (error != std::errc{} || stop != end || step < 0 || checkpoint_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+Result<std::string> read_part(const fs::path& folder, std::string_view name, std::size_t limit) {
+  auto content = read_file(folder / name, limit);
+  if (!content && content.error().code == ErrorCode::not_found)
+    return broken(folder, fmt::format("has no {}: never committed, or damaged", name));
+  if (!content) return std::unexpected(std::move(content).error());
+  return content;
+}
+
+/// The shard against its hash and against what the manifest says is in it.
+Result<> check_shard_bytes(const fs::path& path, const Manifest& manifest, std::size_t index) {
+  SORTIE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
+  file.file().expect_sequential();
+  if (const std::string hash = sha256_hex(file.file_bytes()); hash != manifest.shards[index].sha256)
+    return broken(path, fmt::format("SHA-256 is {}, the manifest says {}; the file was changed",
+                                    hash, manifest.shards[index].sha256));
+  for (const auto& [name, tensor] : manifest.tensors)
+    for (const Manifest::PlacedPiece& placed : tensor.pieces) {
+      if (placed.shard != index) continue;
+      const TensorEntry* entry = file.find(placed.key);
+      if (entry == nullptr || entry->type != tensor.type ||
+          entry->shape != placed.piece.local_shape())
+        return broken(path,
+                      fmt::format("tensor {} is missing or not as the manifest says", placed.key));
+    }
+  return {};
+}
+
+/// Folders with their steps, newest first.
+Result<std::vector<CheckpointEntry>> list_folders(const fs::path& save_dir) {
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  for (fs::directory_iterator at(save_dir, error), end; !error && at != end; at.increment(error))
+    if (const auto step = step_of(at->path().filename().string()))
+      entries.push_back({.folder = at->path(), .step = *step});
+  if (error && error != std::errc::no_such_file_or_directory)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("list {}: {}", save_dir.string(), error.message()));
+  std::sort(entries.begin(), entries.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step > b.step; });
+  return entries;
+}
+
+void check_entry(CheckpointEntry& entry, CheckDepth depth) {
+  auto manifest = check_checkpoint(entry.folder, depth);
+  if (manifest && manifest->step != entry.step)
+    entry.problem =
+        fmt::format("{}: its manifest is of step {}", entry.folder.string(), manifest->step);
+  else if (manifest)
+    entry.manifest = std::move(*manifest);
+  else
+    entry.problem = std::move(manifest).error().message;
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:08}", kStepPrefix, step);
+}
+
+std::string commit_text(std::string_view manifest_sha256) {
+  return fmt::format("sortie-checkpoint 1\nsha256 {} {}\n", manifest_sha256, kManifestFile);
+}
+
+Result<Manifest> check_checkpoint(const fs::path& folder, CheckDepth depth) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string commit, read_part(folder, kCommitFile, 4096));
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_part(folder, kManifestFile, kMaxManifest));
+  if (commit != commit_text(sha256_hex(text)))
+    return broken(folder, fmt::format("{} does not match {}", kCommitFile, kManifestFile));
+  SORTIE_ASSIGN_OR_RETURN(Manifest manifest,
+                          parse_manifest(text, (folder / kManifestFile).string()));
+  for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
+    const fs::path path = folder / manifest.shards[i].file;
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(path, error);
+    if (error) return broken(path, error.message());
+    if (bytes != manifest.shards[i].bytes)
+      return broken(
+          path, fmt::format("has {} bytes, the manifest says {}", bytes, manifest.shards[i].bytes));
+    if (depth == CheckDepth::hashes) SORTIE_TRY(check_shard_bytes(path, manifest, i));
+  }
+  return manifest;
+}
+
+Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, CheckDepth depth) {
+  SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
+  for (CheckpointEntry& entry : entries) check_entry(entry, depth);
+  return entries;
+}
+
+Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth) {
+  SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
+  LatestCheckpoint latest;
+  for (CheckpointEntry& entry : entries) {
+    check_entry(entry, depth);
+    if (entry.manifest) {
+      latest.entry = std::move(entry);
+      return latest;
+    }
+    latest.skipped.push_back(std::move(entry.problem));
+  }
+  return latest;
+}
+
+}  // namespace sortie::trainer

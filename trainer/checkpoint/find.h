@@ -1,0 +1,53 @@
+// Finding and checking committed checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/checkpoint/manifest.h"
+
+namespace sortie::trainer {
+
+inline constexpr std::string_view kManifestFile = "manifest.json";
+inline constexpr std::string_view kCommitFile = "COMMIT";
+
+/// "step-00001200".
+std::string checkpoint_name(std::int64_t step);
+/// The text of COMMIT for a manifest of that hash.
+std::string commit_text(std::string_view manifest_sha256);
+
+/// How much of a checkpoint to read for a check.
+enum class CheckDepth {
+  sizes,   // COMMIT, the manifest's hash, the shards' sizes
+  hashes,  // also every byte of the shards, and their headers against the manifest
+};
+
+/// Fails with ErrorCode::checkpoint and what is wrong.
+Result<Manifest> check_checkpoint(const std::filesystem::path& folder, CheckDepth depth);
+
+struct CheckpointEntry {
+  std::filesystem::path folder{};
+  std::int64_t step = 0;
+  std::optional<Manifest> manifest{};  // absent when broken
+  std::string problem{};               // why it is
+};
+
+/// Every "step-N" folder of a save folder, newest step first.
+Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::path& save_dir,
+                                                      CheckDepth depth);
+
+struct LatestCheckpoint {
+  std::optional<CheckpointEntry> entry{};  // absent: nothing usable there
+  std::vector<std::string> skipped{};      // newer ones that are broken, one line each
+};
+
+/// The newest one that passes the check. An absent or empty save folder has none. Reads no more
+/// than it must: newest first.
+Result<LatestCheckpoint> find_latest(const std::filesystem::path& save_dir,
+                                     CheckDepth depth = CheckDepth::sizes);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,87 @@
+// Manifest: what a checkpoint holds, besides the bytes of its tensors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/checkpoint/piece.h"
+#include "trainer/checkpoint/safetensors.h"
+
+namespace sortie::trainer {
+
+/// One tensor of a shard file: a piece of a tensor of the job.
+struct StoredPiece {
+  std::string key{};   // its name in the shard
+  std::string name{};  // the tensor's global name
+  StorageType type = StorageType::f32;
+  Dims shape{};  // of the whole tensor
+  Piece piece{};
+};
+
+/// What the writer of a shard reports to rank 0.
+struct ShardInfo {
+  std::string file{};  // name in the checkpoint's folder
+  std::uint64_t bytes = 0;
+  std::string sha256{};
+  std::vector<StoredPiece> pieces{};
+};
+
+/// For the way from rank to rank (through MPI, as text).
+std::string serialize(const ShardInfo& shard);
+Result<ShardInfo> parse_shard_info(std::string_view text);
+
+struct Manifest {
+  std::string run_id{};
+  std::int64_t step = 0;
+  std::uint64_t consumed_samples = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t seed = 0;
+  std::int64_t created = 0;  // seconds since 1970
+  std::int64_t world_size = 1;
+  std::string config_digest{};
+  std::string config{};                     // the resolved config, as TOML
+  std::map<std::string, double> scalars{};  // finite: learning rate, beta powers ...
+  std::map<std::string, std::int64_t> counters{};
+  /// What the bits of a resumed run depend on: "isa", "threads", "onednn", "build" ...
+  std::map<std::string, std::string> depends_on{};
+
+  /// Filled in by commit from what the ranks report.
+  struct Shard {
+    std::string file{};
+    std::uint64_t bytes = 0;
+    std::string sha256{};
+  };
+  struct PlacedPiece {
+    std::size_t shard = 0;  // index into shards
+    std::string key{};
+    Piece piece{};
+  };
+  struct Tensor {
+    StorageType type = StorageType::f32;
+    Dims shape{};
+    std::vector<PlacedPiece> pieces{};
+  };
+  std::vector<Shard> shards{};
+  std::map<std::string, Tensor> tensors{};
+
+  std::uint64_t shard_bytes() const;
+};
+
+/// Fills `shards` and `tensors`. Fails when ranks disagree about a tensor's type or shape, or when
+/// the pieces of a tensor leave a hole or overlap.
+Result<> add_shards(Manifest& manifest, const std::vector<ShardInfo>& shards);
+
+std::string to_json(const Manifest& manifest);
+/// Safe on any text; everything is checked, the tiling of the tensors included.
+Result<Manifest> parse_manifest(std::string_view text, std::string_view where);
+
+/// Keys of depends_on whose values differ, each as "key: was X, is Y"; empty = a resume is bit for
+/// bit.
+std::vector<std::string> differences(const std::map<std::string, std::string>& was,
+                                     const std::map<std::string, std::string>& is);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,208 @@
+// Manifests and shard reports as JSON; README.md shows one.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "common/base/check.h"
+#include "trainer/checkpoint/manifest.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "sortie-checkpoint";
+constexpr int kVersion = 1;
+
+/// A piece that is the whole tensor needs no words.
+void put_piece(Json& json, const Piece& piece, const Dims& shape) {
+  if (piece.covers(shape)) return;
+  if (piece.offset != Dims(shape.size(), 0) || piece.extent != shape) {
+    json["offset"] = piece.offset;
+    json["extent"] = piece.extent;
+  }
+  const auto elements = num_elements(piece.extent);
+  if (piece.begin != 0 || piece.end != elements) json["interval"] = {piece.begin, piece.end};
+}
+
+/// Integers as such: the library would turn a fraction or a boolean into one silently.
+template <class T>
+T integer(const Json& json) {
+  if (!json.is_number_integer()) throw Json::other_error::create(501, "not an integer", &json);
+  if constexpr (std::is_unsigned_v<T>) {
+    if (!json.is_number_unsigned())
+      throw Json::other_error::create(501, "a negative number", &json);
+  } else {
+    if (json.is_number_unsigned() && json.get<std::uint64_t>() > (std::uint64_t{1} << 63) - 1)
+      throw Json::other_error::create(501, "a number over 2^63", &json);
+  }
+  return json.get<T>();
+}
+
+Dims get_dims(const Json& json) {
+  if (!json.is_array()) throw Json::other_error::create(501, "not a list of sizes", &json);
+  Dims dims;
+  for (const Json& size : json) dims.push_back(integer<std::int64_t>(size));
+  return dims;
+}
+
+Piece get_piece(const Json& json, const Dims& shape) {
+  Piece piece{Dims(shape.size(), 0), shape, 0, 0};
+  if (json.contains("offset")) {
+    piece.offset = get_dims(json.at("offset"));
+    piece.extent = get_dims(json.at("extent"));
+  }
+  const auto elements = num_elements(piece.extent);
+  if (!elements) throw Json::other_error::create(501, "an impossible extent", &json);
+  piece.end = *elements;
+  if (json.contains("interval")) {
+    piece.begin = integer<std::int64_t>(json.at("interval").at(0));
+    piece.end = integer<std::int64_t>(json.at("interval").at(1));
+  }
+  if (const std::string problem = piece_problem(piece, shape); !problem.empty())
+    throw Json::other_error::create(501, problem, &json);
+  return piece;
+}
+
+StorageType get_type(const Json& json) {
+  const auto type = storage_from_name(json.get<std::string>());
+  if (!type) throw Json::other_error::create(501, "an unknown dtype", &json);
+  return *type;
+}
+
+/// Runs `read` on the parsed text; every exception of the library becomes an Error here.
+template <class Read>
+auto read_json(std::string_view text, std::string_view where, Read read)
+    -> Result<decltype(read(std::declval<const Json&>()))> {
+  try {
+    const Json root = Json::parse(text);
+    return read(root);
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::checkpoint, fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+}  // namespace
+
+std::string serialize(const ShardInfo& shard) {
+  Json pieces = Json::array();
+  for (const StoredPiece& stored : shard.pieces) {
+    Json json = {{"key", stored.key},
+                 {"name", stored.name},
+                 {"dtype", storage_name(stored.type)},
+                 {"shape", stored.shape}};
+    put_piece(json, stored.piece, stored.shape);
+    pieces.push_back(std::move(json));
+  }
+  return Json{{"file", shard.file},
+              {"bytes", shard.bytes},
+              {"sha256", shard.sha256},
+              {"pieces", std::move(pieces)}}
+      .dump();
+}
+
+Result<ShardInfo> parse_shard_info(std::string_view text) {
+  return read_json(text, "report of a shard", [](const Json& root) {
+    ShardInfo shard{.file = root.at("file").get<std::string>(),
+                    .bytes = integer<std::uint64_t>(root.at("bytes")),
+                    .sha256 = root.at("sha256").get<std::string>()};
+    for (const Json& json : root.at("pieces")) {
+      StoredPiece stored{.key = json.at("key").get<std::string>(),
+                         .name = json.at("name").get<std::string>(),
+                         .type = get_type(json.at("dtype")),
+                         .shape = get_dims(json.at("shape"))};
+      stored.piece = get_piece(json, stored.shape);
+      shard.pieces.push_back(std::move(stored));
+    }
+    return shard;
+  });
+}
+
+std::string to_json(const Manifest& manifest) {
+  for (const auto& [name, value] : manifest.scalars)
+    SORTIE_CHECK(std::isfinite(value), "scalar {} is {}", name, value);
+  Json shards = Json::array();
+  for (const Manifest::Shard& shard : manifest.shards)
+    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"sha256", shard.sha256}});
+  Json tensors = Json::object();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    Json pieces = Json::array();
+    for (const Manifest::PlacedPiece& placed : tensor.pieces) {
+      Json json = {{"shard", placed.shard}, {"key", placed.key}};
+      put_piece(json, placed.piece, tensor.shape);
+      pieces.push_back(std::move(json));
+    }
+    tensors[name] = {{"dtype", storage_name(tensor.type)},
+                     {"shape", tensor.shape},
+                     {"pieces", std::move(pieces)}};
+  }
+  const Json root = {{"format", kFormat},
+                     {"version", kVersion},
+                     {"run_id", manifest.run_id},
+                     {"step", manifest.step},
+                     {"consumed_samples", manifest.consumed_samples},
+                     {"tokens", manifest.tokens},
+                     {"seed", manifest.seed},
+                     {"created", manifest.created},
+                     {"world_size", manifest.world_size},
+                     {"scalars", manifest.scalars},
+                     {"counters", manifest.counters},
+                     {"depends_on", manifest.depends_on},
+                     {"config_digest", manifest.config_digest},
+                     {"config", manifest.config},
+                     {"shards", std::move(shards)},
+                     {"tensors", std::move(tensors)}};
+  return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
+  auto parsed = read_json(text, where, [](const Json& root) {
+    if (root.at("format") != kFormat)
+      throw Json::other_error::create(501, "not a checkpoint's manifest", &root);
+    if (root.at("version") != kVersion)
+      throw Json::other_error::create(
+          501, "format version " + root.at("version").dump() + ", only version 1 is known", &root);
+    Manifest manifest;
+    root.at("run_id").get_to(manifest.run_id);
+    manifest.step = integer<std::int64_t>(root.at("step"));
+    manifest.consumed_samples = integer<std::uint64_t>(root.at("consumed_samples"));
+    manifest.tokens = integer<std::uint64_t>(root.at("tokens"));
+    manifest.seed = integer<std::uint64_t>(root.at("seed"));
+    manifest.created = integer<std::int64_t>(root.at("created"));
+    manifest.world_size = integer<std::int64_t>(root.at("world_size"));
+    root.at("scalars").get_to(manifest.scalars);
+    for (const auto& [key, value] : root.at("counters").items())
+      manifest.counters[key] = integer<std::int64_t>(value);
+    root.at("depends_on").get_to(manifest.depends_on);
+    root.at("config_digest").get_to(manifest.config_digest);
+    root.at("config").get_to(manifest.config);
+    std::vector<ShardInfo> shards;
+    for (const Json& json : root.at("shards"))
+      shards.push_back({.file = json.at("file").get<std::string>(),
+                        .bytes = integer<std::uint64_t>(json.at("bytes")),
+                        .sha256 = json.at("sha256").get<std::string>()});
+    for (const auto& [name, json] : root.at("tensors").items()) {
+      const StorageType type = get_type(json.at("dtype"));
+      const Dims shape = get_dims(json.at("shape"));
+      for (const Json& piece : json.at("pieces")) {
+        const auto shard = integer<std::uint64_t>(piece.at("shard"));
+        if (shard >= shards.size())
+          throw Json::other_error::create(501, "a shard that is not listed", &piece);
+        shards[shard].pieces.push_back({.key = piece.at("key").get<std::string>(),
+                                        .name = name,
+                                        .type = type,
+                                        .shape = shape,
+                                        .piece = get_piece(piece, shape)});
+      }
+    }
+    return std::pair(std::move(manifest), std::move(shards));
+  });
+  if (!parsed) return std::unexpected(std::move(parsed).error());
+  auto& [manifest, shards] = *parsed;
+  if (auto added = add_shards(manifest, shards); !added)
+    return std::unexpected(with_context(std::move(added).error(), where));
+  return std::move(manifest);
+}
+
+}  // namespace sortie::trainer

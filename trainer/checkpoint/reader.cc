@@ -1,0 +1,91 @@
+#include "trainer/checkpoint/reader.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder, Manifest manifest)
+    : folder_(std::move(folder)), manifest_(std::move(manifest)) {
+  shards_.resize(manifest_.shards.size());
+}
+
+Result<CheckpointReader> CheckpointReader::open(const std::filesystem::path& folder,
+                                                CheckDepth depth) {
+  SORTIE_ASSIGN_OR_RETURN(Manifest manifest, check_checkpoint(folder, depth));
+  return CheckpointReader(folder, std::move(manifest));
+}
+
+const Manifest::Tensor* CheckpointReader::find(const std::string& name) const {
+  const auto found = manifest_.tensors.find(name);
+  return found == manifest_.tensors.end() ? nullptr : &found->second;
+}
+
+Result<std::span<const std::byte>> CheckpointReader::stored_bytes(
+    const Manifest::Tensor& tensor, const Manifest::PlacedPiece& placed) {
+  auto& shard = shards_[placed.shard];
+  const std::filesystem::path path = folder_ / manifest_.shards[placed.shard].file;
+  if (!shard) {
+    SORTIE_ASSIGN_OR_RETURN(shard, SafetensorsFile::open(path));
+  }
+  const TensorEntry* entry = shard->find(placed.key);
+  if (entry == nullptr || entry->type != tensor.type || entry->shape != placed.piece.local_shape())
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: tensor {} is missing or not as the manifest says", path.string(),
+                            placed.key));
+  return shard->data(*entry);
+}
+
+Result<> CheckpointReader::read(const std::string& name, StorageType type, const Dims& shape,
+                                const Piece& piece, std::span<std::byte> out) {
+  const Manifest::Tensor* tensor = find(name);
+  if (tensor == nullptr)
+    return fail(ErrorCode::checkpoint, fmt::format("{}: has no tensor {}", folder_.string(), name));
+  if (tensor->type != type || tensor->shape != shape) {
+    auto text = [](StorageType t, const Dims& s) {
+      std::string result = fmt::format("{} [", storage_name(t));
+      for (std::size_t d = 0; d < s.size(); ++d) result += fmt::format("{}{}", d ? ", " : "", s[d]);
+      return result + "]";
+    };
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: tensor {} is {}, the model wants {}; is this the checkpoint of "
+                    "another model?",
+                    folder_.string(), name, text(tensor->type, tensor->shape), text(type, shape)));
+  }
+  const std::string problem = piece_problem(piece, shape);
+  const std::size_t size = storage_bytes(type);
+  SORTIE_CHECK(problem.empty(), "tensor {}: {}", name, problem);
+  SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,
+               "tensor {}: {} bytes", name, out.size());
+  std::int64_t copied = 0;
+  for (const Manifest::PlacedPiece& placed : tensor->pieces) {
+    std::span<const std::byte> stored;
+    Result<> opened;
+    for_each_shared_run(placed.piece, piece,
+                        [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+                          if (!opened) return;
+                          if (stored.empty()) {
+                            auto bytes = stored_bytes(*tensor, placed);
+                            if (!bytes) {
+                              opened = std::unexpected(std::move(bytes).error());
+                              return;
+                            }
+                            stored = *bytes;
+                          }
+                          std::memcpy(out.data() + static_cast<std::size_t>(to) * size,
+                                      stored.data() + static_cast<std::size_t>(from) * size,
+                                      static_cast<std::size_t>(count) * size);
+                          copied += count;
+                        });
+    SORTIE_TRY(opened);
+  }
+  SORTIE_CHECK(copied == piece.elements(), "tensor {}: {} of {} elements", name, copied,
+               piece.elements());
+  return {};
+}
+
+}  // namespace sortie::trainer

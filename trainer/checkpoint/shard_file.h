@@ -1,0 +1,66 @@
+// Writing and mapping of safetensors files.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/storage/mapped_file.h"
+
+namespace sortie::trainer {
+
+struct TensorToWrite {
+  TensorEntry entry{};                // name, type and shape
+  std::span<const std::byte> data{};  // row-major, as many bytes as type and shape say
+};
+
+struct WrittenFile {
+  std::uint64_t bytes = 0;
+  std::string sha256{};
+};
+
+/// Writes a new safetensors file and fsyncs it; hashed on a second thread meanwhile. Tensors lie in
+/// the file by falling element size, then by name, so that each is aligned to its element.
+/// The caller fsyncs the folder. On failure the file is left to the caller.
+Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
+                                      std::vector<TensorToWrite> tensors,
+                                      const std::map<std::string, std::string>& metadata);
+
+/// A piece of a tensor of the job, and its bytes.
+struct PieceToWrite {
+  std::string name{};  // the tensor's global name
+  StorageType type = StorageType::f32;
+  Dims shape{};  // of the whole tensor
+  Piece piece{};
+  std::span<const std::byte> data{};
+};
+
+/// Writes "shard-00003-of-00008.safetensors" into the folder that CheckpointStore::begin made (any
+/// rank, its own index), and reports what rank 0 needs for the commit.
+Result<ShardInfo> write_shard(const std::filesystem::path& folder, std::size_t index,
+                              std::size_t count, const std::vector<PieceToWrite>& pieces);
+
+/// A safetensors file in memory, checked.
+class SafetensorsFile {
+ public:
+  static Result<SafetensorsFile> open(const std::filesystem::path& path);
+  const SafetensorsHeader& header() const { return header_; }
+  /// Null when there is no such tensor.
+  const TensorEntry* find(std::string_view name) const;
+  std::span<const std::byte> data(const TensorEntry& entry) const;
+  std::span<const std::byte> file_bytes() const { return file_.bytes(); }
+  const MappedFile& file() const { return file_; }
+
+ private:
+  MappedFile file_;
+  SafetensorsHeader header_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,167 @@
+#include "trainer/checkpoint/store.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+
+#include "common/base/log.h"
+#include "trainer/checkpoint/file_ops.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kTrash = ".trash-";
+
+/// A small file of the checkpoint, on the disk when this returns.
+Result<> write_small_file(const fs::path& path, std::string_view text) {
+  SORTIE_ASSIGN_OR_RETURN(Fd file, file_ops::create_file(path));
+  SORTIE_TRY(file_ops::write_all(file, std::as_bytes(std::span(text.data(), text.size())), path));
+  SORTIE_TRY(file_ops::sync_file(file, path));
+  return file_ops::close_file(std::move(file), path);
+}
+
+Result<> check_free_space(const fs::path& folder, std::uint64_t needed) {
+  struct statvfs info {};
+  if (::statvfs(folder.c_str(), &info) != 0)
+    return std::unexpected(os_error(errno, "free space of " + folder.string()));
+  const std::uint64_t free = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+  const std::uint64_t wanted = needed + needed / 20 + (std::uint64_t{1} << 20);
+  if (free < wanted)
+    return fail(ErrorCode::io,
+                fmt::format("{}: {} bytes are free, a checkpoint needs {}; make room or lower "
+                            "trainer.keep_last",
+                            folder.string(), free, wanted));
+  return {};
+}
+
+Result<Fd> lock_store(const fs::path& save_dir, std::string_view run_id) {
+  const fs::path path = save_dir / ".lock";
+  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!lock) return std::unexpected(os_error(errno, "create " + path.string()));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return std::unexpected(os_error(errno, "lock " + path.string()));
+    char holder[256] = {};
+    const ssize_t size = ::pread(lock.get(), holder, sizeof holder - 1, 0);
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: another run saves there ({}); wait for it or set another "
+                    "trainer.save_dir",
+                    save_dir.string(),
+                    std::string_view(holder, size > 0 ? static_cast<std::size_t>(size) : 0)));
+  }
+  // Only for that message; what counts is the lock, which ends with the process.
+  const std::string holder = fmt::format("run {}, pid {}", run_id, ::getpid());
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), holder.data(), holder.size(), 0) < 0)
+    return std::unexpected(os_error(errno, "write " + path.string()));
+  return lock;
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(fs::path save_dir, Fd lock)
+    : save_dir_(std::move(save_dir)), lock_(std::move(lock)) {}
+
+Result<CheckpointStore> CheckpointStore::open(const fs::path& save_dir, std::string_view run_id) {
+  std::error_code error;
+  fs::create_directories(save_dir, error);
+  if (error)
+    return fail(ErrorCode::io, fmt::format("create {}: {}", save_dir.string(), error.message()));
+  SORTIE_ASSIGN_OR_RETURN(Fd lock, lock_store(save_dir, run_id));
+  CheckpointStore store(save_dir, std::move(lock));
+  SORTIE_TRY(store.remove_leftovers());
+  return store;
+}
+
+Result<> CheckpointStore::remove_leftovers() {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator at(save_dir_, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(kTemporary) || name.starts_with(kTrash)) leftovers.push_back(at->path());
+  }
+  if (error)
+    return fail(ErrorCode::io, fmt::format("list {}: {}", save_dir_.string(), error.message()));
+  for (const fs::path& path : leftovers) SORTIE_TRY(file_ops::remove_tree(path));
+  return {};
+}
+
+Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expected_bytes) {
+  const fs::path folder = save_dir_ / fmt::format("{}{}", kTemporary, checkpoint_name(step));
+  SORTIE_TRY(file_ops::remove_tree(folder));
+  SORTIE_TRY(check_free_space(save_dir_, expected_bytes));
+  SORTIE_TRY(file_ops::make_dir(folder));
+  return folder;
+}
+
+Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manifest,
+                                         const std::vector<ShardInfo>& shards) {
+  if (auto added = add_shards(manifest, shards); !added)
+    return std::unexpected(with_context(std::move(added).error(), folder.string()));
+  for (const Manifest::Shard& shard : manifest.shards) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(folder / shard.file, error);
+    if (error || bytes != shard.bytes)
+      return fail(
+          ErrorCode::checkpoint,
+          fmt::format("{}: {}, its rank reported {} bytes; is the folder shared by all hosts?",
+                      (folder / shard.file).string(),
+                      error ? error.message() : fmt::format("has {} bytes", bytes), shard.bytes));
+  }
+  const std::string text = to_json(manifest);
+  SORTIE_TRY(write_small_file(folder / kManifestFile, text));
+  SORTIE_TRY(file_ops::sync_dir(folder));
+  SORTIE_TRY(write_small_file(folder / kCommitFile, commit_text(sha256_hex(text))));
+  SORTIE_TRY(file_ops::sync_dir(folder));
+
+  const fs::path target = save_dir_ / checkpoint_name(manifest.step);
+  std::error_code ignored;
+  if (fs::exists(target, ignored)) {
+    // Swapped in one step, so that there is a checkpoint of this step at every moment.
+    if (auto swapped = file_ops::exchange_paths(folder, target); !swapped)
+      return std::unexpected(with_context(
+          std::move(swapped).error(),
+          fmt::format("{} exists and could not be replaced; move it away", target.string())));
+    SORTIE_TRY(file_ops::sync_dir(save_dir_));
+    SORTIE_TRY(file_ops::remove_tree(folder));
+  } else {
+    SORTIE_TRY(file_ops::rename_path(folder, target));
+    SORTIE_TRY(file_ops::sync_dir(save_dir_));
+  }
+  return target;
+}
+
+Result<> CheckpointStore::abandon(const fs::path& folder) {
+  return file_ops::remove_tree(folder);
+}
+
+Result<> CheckpointStore::discard(const fs::path& folder) {
+  // Out of sight first: a half removed folder must never look like a checkpoint.
+  const fs::path trash = save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string());
+  SORTIE_TRY(file_ops::remove_tree(trash));
+  SORTIE_TRY(file_ops::rename_path(folder, trash));
+  SORTIE_TRY(file_ops::sync_dir(save_dir_));
+  return file_ops::remove_tree(trash);
+}
+
+Result<> CheckpointStore::retain(std::int64_t keep_last) {
+  if (keep_last <= 0) return {};
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          list_checkpoints(save_dir_, CheckDepth::sizes));
+  std::int64_t good = 0;
+  for (const CheckpointEntry& entry : entries) {
+    if (!entry.manifest)
+      log::warning("not counted and left alone: {}", entry.problem);
+    else if (++good > keep_last)
+      SORTIE_TRY(discard(entry.folder));
+  }
+  return {};
+}
+
+}  // namespace sortie::trainer

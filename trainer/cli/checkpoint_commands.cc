@@ -1,0 +1,129 @@
+#include "trainer/cli/checkpoint_commands.h"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/exit_code.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/cli/report.h"
+
+namespace sortie::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CheckpointArguments {
+  std::string folder;
+  bool json = false;
+};
+
+nlohmann::ordered_json to_json(const CheckpointEntry& entry) {
+  nlohmann::ordered_json root = {{"folder", entry.folder.string()},
+                                 {"step", entry.step},
+                                 {"good", entry.manifest.has_value()}};
+  if (!entry.manifest) {
+    root["problem"] = entry.problem;
+    return root;
+  }
+  const Manifest& manifest = *entry.manifest;
+  root["run_id"] = manifest.run_id;
+  root["consumed_samples"] = manifest.consumed_samples;
+  root["tokens"] = manifest.tokens;
+  root["created"] = manifest.created;
+  root["world_size"] = manifest.world_size;
+  root["shards"] = manifest.shards.size();
+  root["tensors"] = manifest.tensors.size();
+  root["bytes"] = manifest.shard_bytes();
+  root["depends_on"] = manifest.depends_on;
+  return root;
+}
+
+void print_table(const std::vector<CheckpointEntry>& entries, std::string_view good_word) {
+  fmt::print("{:>10}  {:<9} {:>10} {:>6} {:>14} {:>14}  {:<19}  {}\n", "step", "state", "bytes",
+             "ranks", "samples", "tokens", "created (UTC)", "run");
+  for (const CheckpointEntry& entry : entries) {
+    if (!entry.manifest) {
+      fmt::print("{:>10}  {:<9} {}\n", entry.step, "BROKEN", entry.problem);
+      continue;
+    }
+    const Manifest& manifest = *entry.manifest;
+    fmt::print("{:>10}  {:<9} {:>10} {:>6} {:>14} {:>14}  {:%Y-%m-%d %H:%M:%S}  {}\n", entry.step,
+               good_word, human_bytes(manifest.shard_bytes()), manifest.world_size,
+               manifest.consumed_samples, manifest.tokens,
+               fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id);
+  }
+}
+
+/// The checkpoints of a save folder, or the one checkpoint that the folder is itself.
+Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth depth) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    return fail(ErrorCode::not_found, fmt::format("{}: no such folder", folder.string()));
+  if (!fs::exists(folder / kManifestFile, error) && !fs::exists(folder / kCommitFile, error)) {
+    SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_checkpoints(folder, depth));
+    if (!entries.empty()) return entries;
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: neither a checkpoint nor a folder of step-N checkpoints",
+                            folder.string()));
+  }
+  CheckpointEntry entry{.folder = folder};
+  auto manifest = check_checkpoint(folder, depth);
+  if (manifest) {
+    entry.step = manifest->step;
+    entry.manifest = std::move(*manifest);
+  } else {
+    entry.problem = std::move(manifest).error().message;
+  }
+  return std::vector{std::move(entry)};
+}
+
+Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          look_at(arguments.folder, depth));
+  if (arguments.json) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const CheckpointEntry& entry : entries) list.push_back(to_json(entry));
+    fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    print_table(entries, depth == CheckDepth::hashes ? "verified" : "committed");
+  }
+  // `ls` shows what is there; `verify` is a question with an answer.
+  const auto broken = std::count_if(entries.begin(), entries.end(),
+                                    [](const CheckpointEntry& e) { return !e.manifest; });
+  if (depth == CheckDepth::hashes && broken > 0)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{} of {} checkpoints are broken", broken, entries.size()));
+  return {};
+}
+
+void add_command(CLI::App& parent, int& exit_code, const std::string& name,
+                 const std::string& description, CheckDepth depth) {
+  auto arguments = std::make_shared<CheckpointArguments>();
+  CLI::App* command = parent.add_subcommand(name, description);
+  command->add_option("dir", arguments->folder, "A trainer.save_dir, or one step-N folder in it")
+      ->required();
+  command->add_flag("--json", arguments->json, "A JSON list instead of a table");
+  command->callback([arguments, depth, name, &exit_code] {
+    exit_code = report_error("checkpoint " + name, run_command(*arguments, depth));
+  });
+}
+
+}  // namespace
+
+void add_checkpoint_commands(CLI::App& app, int& exit_code) {
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Checkpoints: list, verify");
+  checkpoint->require_subcommand(1);
+  add_command(*checkpoint, exit_code, "ls", "List checkpoints, newest first", CheckDepth::sizes);
+  add_command(*checkpoint, exit_code, "verify", "Read every byte and compare all hashes",
+              CheckDepth::hashes);
+}
+
+}  // namespace sortie::trainer

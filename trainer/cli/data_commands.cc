@@ -1,0 +1,166 @@
+#include "trainer/cli/data_commands.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/cli/data_report.h"
+#include "trainer/cli/report.h"
+#include "trainer/data/build.h"
+#include "trainer/data/inspect.h"
+#include "trainer/tokenizer/train_sentencepiece.h"
+
+namespace sortie::trainer {
+namespace {
+
+volatile std::sig_atomic_t interrupt_requested = 0;
+
+void request_interrupt(int) {
+  interrupt_requested = 1;
+}
+
+struct BuildArguments {
+  std::string tokenizer = "byte";
+  std::string split;
+  BuildOptions options;
+};
+
+Result<> run_build(BuildArguments& arguments) {
+  BuildOptions& options = arguments.options;
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(arguments.tokenizer));
+  if (!arguments.split.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(options.split, parse_split(arguments.split));
+  }
+  // Interrupted between two documents, so that the files being written are removed.
+  std::signal(SIGINT, request_interrupt);
+  std::signal(SIGTERM, request_interrupt);
+  options.interrupted = [] { return interrupt_requested != 0; };
+  BuildReporter reporter;
+  options.progress = [&](const BuildProgress& progress) { reporter.progress(progress); };
+  auto result = build_token_files(options, *tokenizer);
+  reporter.end_progress();
+  if (!result) return std::unexpected(std::move(result).error());
+  reporter.summary(*result, options);
+  return {};
+}
+
+struct InspectArguments {
+  std::string prefix;
+  std::string tokenizer;  // empty = as the manifest says
+  std::size_t num_tokens = 64;
+  bool json = false;
+};
+
+Result<> run_inspect(const InspectArguments& arguments) {
+  SORTIE_ASSIGN_OR_RETURN(const Inspection inspection,
+                          inspect_token_file(arguments.prefix, arguments.num_tokens));
+  std::string name = arguments.tokenizer;
+  if (name.empty() && inspection.manifest) name = inspection.manifest->tokenizer;
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!name.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(tokenizer, make_tokenizer(name));
+  }
+  print_inspection(arguments.prefix, inspection, tokenizer.get(), arguments.json);
+  return {};
+}
+
+struct TrainTokenizerArguments {
+  std::string type = "sentencepiece";
+  CorpusOptions corpus;
+  SentencepieceTraining training;
+};
+
+Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
+  if (arguments.type != "sentencepiece")
+    return fail(ErrorCode::usage,
+                fmt::format("--type {}: only sentencepiece is trained here", arguments.type));
+  SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
+  arguments.training.files = std::move(corpus.files);
+  SORTIE_TRY(train_sentencepiece(arguments.training));
+  fmt::print("{}: {} ids; use it as --tokenizer sentencepiece:{}\n",
+             arguments.training.output.string(), arguments.training.vocab_size,
+             arguments.training.output.string());
+  return {};
+}
+
+void add_build(CLI::App& data, int& exit_code) {
+  auto arguments = std::make_shared<BuildArguments>();
+  CLI::App* command = data.add_subcommand("build", "Turn text files into token files");
+  BuildOptions& options = arguments->options;
+  command->add_option("--tokenizer", arguments->tokenizer, "byte | sentencepiece:FILE")
+      ->capture_default_str();
+  command->add_option("-o,--output", options.output, "PREFIX of the .bin, .idx and .json files")
+      ->required();
+  command->add_option("--split", arguments->split,
+                      "Shares of documents for PREFIX-train and PREFIX-validation, as in 99,1");
+  command->add_flag("--append-eod", options.append_eod,
+                    "End every document with the tokenizer's end-of-document id");
+  command
+      ->add_option("--include", options.corpus.include,
+                   "File name pattern for folders, as in '*.txt' (repeatable)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--document-bytes", options.document_bytes,
+                   "Cut files at the first newline after this many bytes (4096, 64KB, 1MB)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_flag("--overwrite", options.overwrite, "Replace files that exist");
+  command->add_option("inputs", options.corpus.inputs, "Text files, or folders of them")
+      ->required();
+  command->callback(
+      [arguments, &exit_code] { exit_code = report_error("data build", run_build(*arguments)); });
+}
+
+void add_inspect(CLI::App& data, int& exit_code) {
+  auto arguments = std::make_shared<InspectArguments>();
+  CLI::App* command = data.add_subcommand("inspect", "Check a token file and show what is in it");
+  command->add_option("prefix", arguments->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")
+      ->required();
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      "To decode with; default: the one in the manifest beside it");
+  command->add_option("--tokens", arguments->num_tokens, "How many first tokens to show")
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON object instead of text");
+  command->callback([arguments, &exit_code] {
+    exit_code = report_error("data inspect", run_inspect(*arguments));
+  });
+}
+
+void add_train_tokenizer(CLI::App& data, int& exit_code) {
+  auto arguments = std::make_shared<TrainTokenizerArguments>();
+  CLI::App* command = data.add_subcommand("train-tokenizer", "Train a BPE tokenizer on text files");
+  command->add_option("--type", arguments->type, "sentencepiece")->capture_default_str();
+  command->add_option("--vocab-size", arguments->training.vocab_size, "Number of ids")
+      ->capture_default_str()
+      ->check(CLI::Range(260, 1'000'000));
+  command->add_option("-o,--output", arguments->training.output, "The .model file to write")
+      ->required();
+  command
+      ->add_option("--max-bytes", arguments->training.max_bytes,
+                   "Stop reading text after this much (64MB, 1GB)")
+      ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--include", arguments->corpus.include,
+                   "File name pattern for folders (repeatable)")
+      ->allow_extra_args(false);
+  command->add_option("files", arguments->corpus.inputs, "Text files, or folders of them")
+      ->required();
+  command->callback([arguments, &exit_code] {
+    exit_code = report_error("data train-tokenizer", run_train_tokenizer(*arguments));
+  });
+}
+
+}  // namespace
+
+void add_data_commands(CLI::App& app, int& exit_code) {
+  CLI::App* data = app.add_subcommand("data", "Token files: build, inspect, train a tokenizer");
+  data->require_subcommand(1);
+  add_build(*data, exit_code);
+  add_inspect(*data, exit_code);
+  add_train_tokenizer(*data, exit_code);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,145 @@
+#include "trainer/cli/data_report.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "trainer/cli/report.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Text for a terminal: control characters as escapes, so that data can not drive the terminal.
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (byte < 0x20 || byte == 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return out;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// "1", "2-3", "4-7" ... the lengths of bucket k of Inspection::lengths.
+std::string bucket_name(std::size_t k) {
+  if (k < 2) return std::to_string(k);
+  const std::uint64_t low = std::uint64_t{1} << (k - 1);
+  return fmt::format("{}-{}", low, low + (low - 1));
+}
+
+nlohmann::ordered_json to_json(std::string_view prefix, const Inspection& inspection,
+                               const Tokenizer* tokenizer) {
+  nlohmann::ordered_json lengths = nlohmann::ordered_json::object();
+  for (std::size_t k = 0; k < inspection.lengths.size(); ++k)
+    if (inspection.lengths[k] > 0) lengths[bucket_name(k)] = inspection.lengths[k];
+  nlohmann::ordered_json root = {{"prefix", prefix},
+                                 {"documents", inspection.documents},
+                                 {"tokens", inspection.tokens},
+                                 {"token_type", token_type_name(inspection.type)},
+                                 {"bin_bytes", inspection.bin_bytes},
+                                 {"idx_bytes", inspection.idx_bytes},
+                                 {"min_id", inspection.min_id},
+                                 {"max_id", inspection.max_id},
+                                 {"shortest", inspection.shortest},
+                                 {"longest", inspection.longest},
+                                 {"lengths", lengths},
+                                 {"fingerprint", inspection.fingerprint},
+                                 {"manifest_checked", inspection.manifest.has_value()},
+                                 {"first_tokens", inspection.first_tokens}};
+  if (tokenizer != nullptr) root["first_text"] = tokenizer->decode(inspection.first_tokens);
+  return root;
+}
+
+}  // namespace
+
+BuildReporter::BuildReporter() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+void BuildReporter::progress(const BuildProgress& progress) {
+  const double pause = std::chrono::duration<double>(Clock::now() - shown_).count();
+  if (pause < (terminal_ ? 0.2 : 10.0)) return;
+  shown_ = Clock::now();
+  const double seconds = seconds_since(started_);
+  const double share = static_cast<double>(progress.bytes) /
+                       static_cast<double>(std::max<std::uint64_t>(progress.total_bytes, 1));
+  fmt::print(stderr, "{}{:3.0f} %  {} files  {} of {}  {} tokens  {}/s{}", terminal_ ? "\r" : "",
+             100 * share, progress.files, human_bytes(progress.bytes),
+             human_bytes(progress.total_bytes), progress.tokens,
+             human_bytes(static_cast<std::uint64_t>(static_cast<double>(progress.bytes) / seconds)),
+             terminal_ ? "\x1b[K" : "\n");
+  std::fflush(stderr);
+  line_open_ = terminal_;
+}
+
+void BuildReporter::end_progress() {
+  if (line_open_) fmt::print(stderr, "\r\x1b[K");
+  line_open_ = false;
+}
+
+void BuildReporter::summary(const BuildResult& result, const BuildOptions& options) const {
+  const Corpus& corpus = result.corpus;
+  const double seconds = seconds_since(started_);
+  fmt::print("{} files, {} of text in {:.2f} s ({}/s)\n", corpus.files.size(),
+             human_bytes(corpus.bytes), seconds,
+             human_bytes(static_cast<std::uint64_t>(static_cast<double>(corpus.bytes) / seconds)));
+  if (corpus.skipped_empty + corpus.skipped_hidden + corpus.skipped_links +
+          corpus.skipped_repeated + corpus.skipped_pattern >
+      0)
+    fmt::print("left out: {} empty, {} hidden, {} links or special, {} repeated, {} not included\n",
+               corpus.skipped_empty, corpus.skipped_hidden, corpus.skipped_links,
+               corpus.skipped_repeated, corpus.skipped_pattern);
+  for (const BuildPart& part : result.parts)
+    fmt::print("{}.bin: {} documents, {} tokens ({})\n", part.prefix, part.summary.documents,
+               part.summary.tokens, token_type_name(result.type));
+  fmt::print("{}.json: what it was built from\n", options.output);
+}
+
+void print_inspection(std::string_view prefix, const Inspection& inspection,
+                      const Tokenizer* tokenizer, bool json) {
+  if (json) {
+    fmt::print("{}\n", to_json(prefix, inspection, tokenizer)
+                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  fmt::print("{}: {} documents, {} tokens ({}), .bin {}, .idx {}\n", prefix, inspection.documents,
+             inspection.tokens, token_type_name(inspection.type), human_bytes(inspection.bin_bytes),
+             human_bytes(inspection.idx_bytes));
+  if (inspection.manifest)
+    fmt::print("built with {} (vocabulary {}); counts and hashes agree with the manifest\n",
+               inspection.manifest->tokenizer, inspection.manifest->vocab_size);
+  else
+    fmt::print("no manifest beside it; the index and the tokens agree with each other\n");
+  fmt::print("fingerprint {}\n", inspection.fingerprint);
+  if (inspection.tokens > 0)
+    fmt::print("ids from {} to {}: model.vocab_size must be at least {}\n", inspection.min_id,
+               inspection.max_id, inspection.max_id + 1);
+  fmt::print("document lengths from {} to {} tokens:\n", inspection.shortest, inspection.longest);
+  const std::uint64_t most =
+      *std::max_element(inspection.lengths.begin(), inspection.lengths.end());
+  for (std::size_t k = 0; k < inspection.lengths.size(); ++k) {
+    const std::uint64_t count = inspection.lengths[k];
+    if (count == 0) continue;
+    constexpr std::uint64_t kWidth = 40;
+    fmt::print("  {:>21} {:>10} {}\n", bucket_name(k), count,
+               std::string((count * kWidth + most - 1) / most, '#'));
+  }
+  fmt::print("first tokens:");
+  for (const std::int32_t id : inspection.first_tokens) fmt::print(" {}", id);
+  fmt::print("\n");
+  if (tokenizer != nullptr)
+    fmt::print("as text: {}\n", printable(tokenizer->decode(inspection.first_tokens)));
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,57 @@
+// Text files to token files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/data/corpus.h"
+#include "trainer/data/token_writer.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+
+struct BuildProgress {
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;  // of text read
+  std::uint64_t tokens = 0;
+  std::uint64_t total_bytes = 0;
+};
+
+struct BuildOptions {
+  CorpusOptions corpus{};
+  std::string output{};  // PREFIX
+  /// Shares of documents for training and validation; absent = one PREFIX.{bin,idx}.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> split{};
+  bool append_eod = false;
+  bool overwrite = false;
+  /// Cut files at the first newline after this many bytes; 0 = one document per file.
+  std::uint64_t document_bytes = 0;
+  std::function<void(const BuildProgress&)> progress{};  // called after every document
+  std::function<bool()> interrupted{};                   // asked before every document
+};
+
+struct BuildPart {
+  std::string prefix;
+  TokenFileSummary summary;
+};
+
+struct BuildResult {
+  std::vector<BuildPart> parts;
+  TokenType type = TokenType::u8;
+  Corpus corpus;
+};
+
+/// Document number i (from 0, in the order of list_corpus) belongs to validation when
+/// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)): with 99,1 every 100th. The same inputs
+/// give the same bytes. PREFIX.json (see manifest in README.md) is written last.
+Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);
+
+/// "99,1" to its two shares.
+Result<std::pair<std::uint64_t, std::uint64_t>> parse_split(std::string_view text);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,80 @@
+#include "trainer/data/build_manifest.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+
+namespace sortie::trainer {
+using Json = nlohmann::ordered_json;
+
+std::string to_json(const BuildManifest& manifest) {
+  Json parts = Json::array();
+  for (const BuildManifestPart& part : manifest.parts)
+    parts.push_back({{"name", part.name},
+                     {"documents", part.documents},
+                     {"tokens", part.tokens},
+                     {"bin_sha256", part.bin_sha256},
+                     {"idx_sha256", part.idx_sha256}});
+  Json root = {{"format", "sortie-data"},
+               {"version", 1},
+               {"tokenizer", manifest.tokenizer},
+               {"tokenizer_sha256", manifest.tokenizer_sha256},
+               {"vocab_size", manifest.vocab_size},
+               {"eod_id", nullptr},
+               {"append_eod", manifest.append_eod},
+               {"token_type", manifest.token_type},
+               {"text_bytes", manifest.text_bytes},
+               {"files", manifest.files},
+               {"parts", parts}};
+  if (manifest.eod_id) root["eod_id"] = *manifest.eod_id;
+  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where) {
+  // The library reports by exceptions; they end here.
+  try {
+    const Json root = Json::parse(text);
+    if (root.at("format") != "sortie-data" || root.at("version") != 1)
+      return fail(ErrorCode::data, fmt::format("{}: not a data manifest of version 1", where));
+    BuildManifest manifest;
+    root.at("tokenizer").get_to(manifest.tokenizer);
+    root.at("tokenizer_sha256").get_to(manifest.tokenizer_sha256);
+    root.at("vocab_size").get_to(manifest.vocab_size);
+    if (!root.at("eod_id").is_null()) manifest.eod_id = root.at("eod_id").get<std::int32_t>();
+    root.at("append_eod").get_to(manifest.append_eod);
+    root.at("token_type").get_to(manifest.token_type);
+    root.at("text_bytes").get_to(manifest.text_bytes);
+    root.at("files").get_to(manifest.files);
+    for (const Json& part : root.at("parts"))
+      manifest.parts.push_back(
+          {part.at("name").get<std::string>(), part.at("documents").get<std::uint64_t>(),
+           part.at("tokens").get<std::uint64_t>(), part.at("bin_sha256").get<std::string>(),
+           part.at("idx_sha256").get<std::string>()});
+    return manifest;
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::data, fmt::format("{}: not a data manifest: {}", where, error.what()));
+  }
+}
+
+Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix) {
+  std::vector<std::string> candidates = {prefix};
+  for (const std::string_view suffix : {"-train", "-validation"})
+    if (prefix.ends_with(suffix))
+      candidates.push_back(prefix.substr(0, prefix.size() - suffix.size()));
+  const std::string name = std::filesystem::path(prefix).filename().string();
+  for (const std::string& candidate : candidates) {
+    const std::string path = candidate + ".json";
+    auto content = read_file(path);
+    if (!content && content.error().code == ErrorCode::not_found) continue;
+    if (!content) return std::unexpected(std::move(content).error());
+    SORTIE_ASSIGN_OR_RETURN(BuildManifest manifest, parse_build_manifest(*content, path));
+    for (const BuildManifestPart& part : manifest.parts)
+      if (part.name == name) return manifest;
+  }
+  return std::nullopt;
+}
+
+}  // namespace sortie::trainer

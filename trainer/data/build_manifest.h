@@ -1,0 +1,40 @@
+// PREFIX.json: what a token file was built from, for people and for `data inspect`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace sortie::trainer {
+
+struct BuildManifestPart {
+  std::string name;  // file name of the prefix, without folder
+  std::uint64_t documents = 0;
+  std::uint64_t tokens = 0;
+  std::string bin_sha256;
+  std::string idx_sha256;
+};
+
+struct BuildManifest {
+  std::string tokenizer{};  // as make_tokenizer takes it
+  std::string tokenizer_sha256{};
+  std::int64_t vocab_size = 0;
+  std::optional<std::int32_t> eod_id{};
+  bool append_eod = false;
+  std::string token_type{};
+  std::uint64_t text_bytes = 0;
+  std::uint64_t files = 0;
+  std::vector<BuildManifestPart> parts{};
+};
+
+std::string to_json(const BuildManifest& manifest);
+Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where);
+
+/// The manifest that lists PREFIX, whether PREFIX is whole or one part of a split; absent when
+/// there is none (files of other tools have none).
+Result<std::optional<BuildManifest>> find_build_manifest(const std::string& prefix);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,83 @@
+#include "trainer/data/dataset.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+
+Dataset::Dataset(DatasetOptions options, std::vector<TokenFile> files)
+    : options_(std::move(options)),
+      files_(std::move(files)),
+      table_(files_),
+      samples_per_epoch_(EpochOrder::num_samples(table_.tokens(), options_.sequence_length)),
+      sample_(static_cast<std::size_t>(options_.sequence_length) + 1) {}
+
+Result<std::unique_ptr<Dataset>> Dataset::open(DatasetOptions options) {
+  SORTIE_CHECK(options.sequence_length > 0 && options.vocab_size > 0);
+  if (options.prefixes.empty())
+    return fail(ErrorCode::data, "data: no prefix given; set data.data_prefixes");
+  std::vector<TokenFile> files;
+  for (const std::string& prefix : options.prefixes) {
+    SORTIE_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(prefix));
+    files.push_back(std::move(file));
+  }
+  std::unique_ptr<Dataset> dataset(new Dataset(std::move(options), std::move(files)));
+  if (dataset->samples_per_epoch() == 0)
+    return fail(ErrorCode::data,
+                fmt::format("{}{}: {} tokens are not enough for one sample of {} + 1; give more "
+                            "text or a smaller model.sequence_length",
+                            dataset->options().prefixes.front(),
+                            dataset->options().prefixes.size() > 1 ? " and the others" : "",
+                            dataset->num_tokens(), dataset->options().sequence_length));
+  return dataset;
+}
+
+const EpochOrder& Dataset::order(std::uint64_t epoch) {
+  constexpr std::size_t kKept = 2;
+  const auto found = std::find_if(orders_.begin(), orders_.end(),
+                                  [&](const EpochOrder& order) { return order.epoch() == epoch; });
+  if (found != orders_.end()) {
+    orders_.splice(orders_.begin(), orders_, found);
+  } else {
+    orders_.emplace_front(table_, options_.sequence_length, options_.seed, epoch, options_.shuffle);
+    if (orders_.size() > kKept) orders_.pop_back();
+  }
+  return orders_.front();
+}
+
+Result<> Dataset::read_sample(std::uint64_t sample, std::span<std::int32_t> out) {
+  // Without a shuffle every epoch is the same, so one order serves all.
+  const std::uint64_t epoch = options_.shuffle ? sample / samples_per_epoch_ : 0;
+  return order(epoch).read(sample % samples_per_epoch_, options_.vocab_size, out);
+}
+
+Result<> Dataset::read(const BatchSlice& slice, Batch& batch) {
+  SORTIE_CHECK(slice.rows > 0 && slice.dp_rank >= 0 && slice.dp_rank < slice.dp_size,
+               "rows {}, rank {} of {}", slice.rows, slice.dp_rank, slice.dp_size);
+  batch.rows = slice.rows;
+  batch.columns = options_.sequence_length;
+  const auto columns = static_cast<std::size_t>(batch.columns);
+  batch.tokens.resize(static_cast<std::size_t>(batch.rows) * columns);
+  batch.targets.resize(batch.tokens.size());
+  const std::uint64_t first =
+      slice.consumed + static_cast<std::uint64_t>(slice.dp_rank * slice.rows);
+  for (std::size_t row = 0; row < static_cast<std::size_t>(slice.rows); ++row) {
+    SORTIE_TRY(read_sample(first + row, sample_));
+    const auto at = static_cast<std::ptrdiff_t>(row * columns);
+    std::copy(sample_.begin(), sample_.end() - 1, batch.tokens.begin() + at);
+    std::copy(sample_.begin() + 1, sample_.end(), batch.targets.begin() + at);
+  }
+  return {};
+}
+
+std::string Dataset::fingerprint() const {
+  std::string text;
+  for (const TokenFile& file : files_) text += file.fingerprint();
+  return sha256_hex(text);
+}
+
+}  // namespace sortie::trainer

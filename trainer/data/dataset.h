@@ -1,0 +1,73 @@
+// Dataset: batches of token ids from token files, in an order that depends on nothing but the seed
+// and the number of samples consumed before.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/data/epoch_order.h"
+#include "trainer/data/token_file.h"
+
+namespace sortie::trainer {
+
+struct DatasetOptions {
+  std::vector<std::string> prefixes{};  // all their documents together are the data
+  std::int64_t sequence_length = 256;
+  std::int64_t vocab_size = 256;  // an id at or above it is an error
+  std::uint64_t seed = 42;
+  bool shuffle = true;  // false for validation: files, documents and samples as stored
+};
+
+/// Rows of one rank for one forward pass, row-major.
+struct Batch {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::vector<std::int32_t> tokens;   // [rows, columns]
+  std::vector<std::int32_t> targets;  // [rows, columns], each the token after
+};
+
+/// Which samples a rank reads: of every dp_size * rows samples a rank takes its `rows` in a row.
+struct BatchSlice {
+  std::uint64_t consumed = 0;  // samples that all ranks together have read before
+  std::int64_t dp_rank = 0;
+  std::int64_t dp_size = 1;
+  std::int64_t rows = 1;  // the micro batch
+};
+
+/// Not thread-safe: one thread at a time (Prefetcher has its own).
+class Dataset {
+ public:
+  static Result<std::unique_ptr<Dataset>> open(DatasetOptions options);
+  Dataset(Dataset&&) = delete;  // the table points into the object
+
+  /// Fills `batch`, reusing its memory. The samples of a step are the same set for every dp_size,
+  /// so `consumed` alone resumes a run, also on another number of ranks.
+  Result<> read(const BatchSlice& slice, Batch& batch);
+
+  /// One sample (sequence_length + 1 tokens) by its global number; epochs follow one another.
+  Result<> read_sample(std::uint64_t sample, std::span<std::int32_t> out);
+
+  std::uint64_t samples_per_epoch() const { return samples_per_epoch_; }
+  std::uint64_t num_tokens() const { return table_.tokens(); }
+  std::uint64_t num_documents() const { return table_.size(); }
+  /// Equal on ranks that see equal files (see TokenFile::fingerprint).
+  std::string fingerprint() const;
+  const DatasetOptions& options() const { return options_; }
+
+ private:
+  Dataset(DatasetOptions options, std::vector<TokenFile> files);
+  const EpochOrder& order(std::uint64_t epoch);
+
+  DatasetOptions options_;
+  std::vector<TokenFile> files_;
+  DocumentTable table_;
+  std::uint64_t samples_per_epoch_;
+  std::list<EpochOrder> orders_;  // most recent first; a batch can touch two epochs
+  std::vector<std::int32_t> sample_;
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,92 @@
+#include "trainer/data/inspect.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <limits>
+
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+namespace {
+
+template <class T>
+void find_range(std::span<const std::byte> bytes, Inspection& inspection) {
+  T low = std::numeric_limits<T>::max();
+  T high = std::numeric_limits<T>::min();
+  for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+    const T id = load_unaligned<T>(bytes.data() + at);
+    low = std::min(low, id);
+    high = std::max(high, id);
+  }
+  inspection.min_id = static_cast<std::int64_t>(low);
+  inspection.max_id = static_cast<std::int64_t>(high);
+}
+
+void find_range(const TokenFile& file, Inspection& inspection) {
+  switch (file.index().type()) {
+    case TokenType::u8:
+      return find_range<std::uint8_t>(file.bin_bytes(), inspection);
+    case TokenType::i8:
+      return find_range<std::int8_t>(file.bin_bytes(), inspection);
+    case TokenType::i16:
+      return find_range<std::int16_t>(file.bin_bytes(), inspection);
+    case TokenType::u16:
+      return find_range<std::uint16_t>(file.bin_bytes(), inspection);
+    case TokenType::i32:
+      return find_range<std::int32_t>(file.bin_bytes(), inspection);
+    case TokenType::i64:
+      return find_range<std::int64_t>(file.bin_bytes(), inspection);
+  }
+}
+
+Result<> compare_with_manifest(const TokenFile& file, const BuildManifest& manifest) {
+  const std::string name = std::filesystem::path(file.prefix()).filename().string();
+  const auto part = std::find_if(manifest.parts.begin(), manifest.parts.end(),
+                                 [&](const BuildManifestPart& p) { return p.name == name; });
+  auto differs = [&](std::string_view what, const auto& has, const auto& wants) {
+    return fail(ErrorCode::data,
+                fmt::format("{}: {} is {}, but its manifest says {}; the file was changed after it "
+                            "was built",
+                            file.prefix(), what, has, wants));
+  };
+  if (file.num_documents() != part->documents)
+    return differs("number of documents", file.num_documents(), part->documents);
+  if (file.num_tokens() != part->tokens)
+    return differs("number of tokens", file.num_tokens(), part->tokens);
+  if (const std::string hash = sha256_hex(file.idx_bytes()); hash != part->idx_sha256)
+    return differs("SHA-256 of the .idx", hash, part->idx_sha256);
+  if (const std::string hash = sha256_hex(file.bin_bytes()); hash != part->bin_sha256)
+    return differs("SHA-256 of the .bin", hash, part->bin_sha256);
+  return {};
+}
+
+}  // namespace
+
+Result<Inspection> inspect_token_file(const std::string& prefix, std::size_t num_first_tokens) {
+  SORTIE_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::open(prefix));
+  file.expect_sequential();
+  Inspection inspection;
+  inspection.documents = file.num_documents();
+  inspection.tokens = file.num_tokens();
+  inspection.type = file.index().type();
+  inspection.bin_bytes = file.bin_bytes().size();
+  inspection.idx_bytes = file.idx_bytes().size();
+  inspection.fingerprint = file.fingerprint();
+  for (std::uint64_t i = 0; i < inspection.documents; ++i) {
+    const std::uint64_t tokens = file.index().document_tokens(i);
+    inspection.shortest = i == 0 ? tokens : std::min(inspection.shortest, tokens);
+    inspection.longest = std::max(inspection.longest, tokens);
+    ++inspection.lengths[static_cast<std::size_t>(std::bit_width(tokens))];
+  }
+  if (inspection.tokens > 0) find_range(file, inspection);
+  inspection.first_tokens.resize(std::min<std::uint64_t>(inspection.tokens, num_first_tokens));
+  SORTIE_TRY(file.read(0, std::numeric_limits<std::int32_t>::max(), inspection.first_tokens));
+  SORTIE_ASSIGN_OR_RETURN(inspection.manifest, find_build_manifest(prefix));
+  if (inspection.manifest) SORTIE_TRY(compare_with_manifest(file, *inspection.manifest));
+  return inspection;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,37 @@
+// Permutation: a keyed shuffle of [0, size) that is computed, not stored.
+#pragma once
+
+#include <cstdint>
+
+namespace sortie::trainer {
+
+/// A Feistel network over the smallest power of two that holds `size`, walked along its cycle until
+/// it lands inside. Any element costs O(1) time and no memory; equal (key, size) give the same
+/// order on every machine and in every version (tests pin it: a resumed run depends on it).
+class Permutation {
+ public:
+  Permutation() = default;
+  Permutation(std::uint64_t key, std::uint64_t size);
+
+  /// The image of `index`, which must be below size().
+  std::uint64_t operator()(std::uint64_t index) const;
+  std::uint64_t size() const { return size_; }
+
+ private:
+  static constexpr int kRounds = 8;
+
+  std::uint64_t key_ = 0;
+  std::uint64_t size_ = 0;
+  int low_bits_ = 0;
+  int high_bits_ = 0;
+};
+
+/// The 64-bit finaliser of splitmix64: every input bit reaches every output bit.
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace sortie::trainer

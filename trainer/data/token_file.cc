@@ -1,0 +1,93 @@
+#include "trainer/data/token_file.h"
+
+#include <fmt/core.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+
+TokenFile::TokenFile(std::string prefix, MappedFile idx, MappedFile bin, TokenIndex index)
+    : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {}
+
+Result<TokenFile> TokenFile::open(const std::string& prefix) {
+  SORTIE_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::open(prefix + ".idx"));
+  SORTIE_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::open(prefix + ".bin"));
+  SORTIE_ASSIGN_OR_RETURN(const TokenIndex index,
+                          TokenIndex::parse(idx.bytes(), bin.size(), prefix));
+  return TokenFile(prefix, std::move(idx), std::move(bin), index);
+}
+
+template <class T>
+Result<> TokenFile::read_as(std::uint64_t position, std::int64_t vocab_size,
+                            std::span<std::int32_t> out) const {
+  const std::byte* from = bin_.data() + position * sizeof(T);
+  // Two loops that the compiler vectorises: widen, then look for an id out of range.
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<std::int32_t>(load_unaligned<T>(from + i * sizeof(T)));
+  const std::uint64_t limit = static_cast<std::uint64_t>(vocab_size);
+  std::uint64_t bad = 0;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    bad |= static_cast<std::uint64_t>(static_cast<std::uint64_t>(static_cast<std::int64_t>(
+                                          load_unaligned<T>(from + i * sizeof(T)))) >= limit);
+  if (bad == 0) return {};
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto id = static_cast<std::int64_t>(load_unaligned<T>(from + i * sizeof(T)));
+    if (id >= 0 && id < vocab_size) continue;
+    const std::uint64_t place = position + i;
+    const std::uint64_t document = index_.document_of(place);
+    return fail(
+        ErrorCode::data,
+        fmt::format("{}.bin: document {}, token {}: id {} is outside the vocabulary of {}; "
+                    "set model.vocab_size to what the tokenizer has, or build the data "
+                    "with the right tokenizer",
+                    prefix_, document, place - index_.document_begin(document), id, vocab_size));
+  }
+  return {};
+}
+
+Result<> TokenFile::read(std::uint64_t position, std::int64_t vocab_size,
+                         std::span<std::int32_t> out) const {
+  SORTIE_CHECK(position <= num_tokens() && out.size() <= num_tokens() - position,
+               "tokens {} + {} of {}", position, out.size(), num_tokens());
+  SORTIE_CHECK(vocab_size > 0 && vocab_size <= std::numeric_limits<std::int32_t>::max());
+  switch (index_.type()) {
+    case TokenType::u8:
+      return read_as<std::uint8_t>(position, vocab_size, out);
+    case TokenType::i8:
+      return read_as<std::int8_t>(position, vocab_size, out);
+    case TokenType::i16:
+      return read_as<std::int16_t>(position, vocab_size, out);
+    case TokenType::u16:
+      return read_as<std::uint16_t>(position, vocab_size, out);
+    case TokenType::i32:
+      return read_as<std::int32_t>(position, vocab_size, out);
+    case TokenType::i64:
+      return read_as<std::int64_t>(position, vocab_size, out);
+  }
+  return {};
+}
+
+std::string TokenFile::fingerprint() const {
+  constexpr std::size_t kBlocks = 64;
+  constexpr std::size_t kBlockBytes = 4096;
+  XXH3_state_t* state = XXH3_createState();
+  SORTIE_CHECK(state != nullptr);
+  XXH3_128bits_reset(state);
+  XXH3_128bits_update(state, idx_.data(), idx_.size());
+  const std::uint64_t bytes = bin_.size();
+  XXH3_128bits_update(state, &bytes, sizeof bytes);
+  for (std::size_t i = 0; i < kBlocks && bytes > 0; ++i) {
+    const std::uint64_t room = bytes > kBlockBytes ? bytes - kBlockBytes : 0;
+    const std::uint64_t at = room / (kBlocks - 1) * i;
+    XXH3_128bits_update(state, bin_.data() + at, std::min<std::uint64_t>(kBlockBytes, bytes - at));
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,57 @@
+// TokenFileWriter: writes PREFIX.bin and PREFIX.idx so that they appear complete or not at all.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/data/index_format.h"
+#include "trainer/data/output_file.h"
+
+namespace sortie::trainer {
+
+/// What finish() has put in place.
+struct TokenFileSummary {
+  std::uint64_t documents = 0;
+  std::uint64_t tokens = 0;
+  std::string bin_sha256;
+  std::string idx_sha256;
+};
+
+/// Use: create, (append..., end_document)..., finish. Without finish nothing is left behind.
+class TokenFileWriter {
+ public:
+  /// An existing PREFIX is refused unless `overwrite`.
+  static Result<TokenFileWriter> create(const std::string& prefix, TokenType type, bool overwrite);
+
+  /// Adds tokens to the open document; every id must fit the type.
+  Result<> append(std::span<const std::int32_t> tokens);
+  /// Adds one token per byte, without a detour through ids.
+  Result<> append_bytes(std::string_view bytes);
+  Result<> end_document();
+  /// fsyncs both files, renames the .bin, then the .idx, and fsyncs the folder.
+  Result<TokenFileSummary> finish();
+
+  std::uint64_t tokens() const { return tokens_; }
+  std::uint64_t documents() const { return bounds_.size() - 1; }
+
+ private:
+  TokenFileWriter(std::string prefix, TokenType type, OutputFile bin, OutputFile idx);
+  void end_sequence();
+  Result<> write_index();
+
+  std::string prefix_;
+  TokenType type_;
+  OutputFile bin_;
+  OutputFile idx_;
+  std::uint64_t tokens_ = 0;
+  std::uint64_t open_tokens_ = 0;  // of the sequence being written
+  std::vector<std::int32_t> lengths_;
+  std::vector<std::uint64_t> bounds_{0};
+  std::vector<std::byte> narrow_;  // scratch
+};
+
+}  // namespace sortie::trainer

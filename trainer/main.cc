@@ -1,0 +1,22 @@
+// sortie-train: the trainer and the tools around its data and checkpoints.
+#include <CLI/CLI.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/base/log.h"
+#include "trainer/cli/checkpoint_commands.h"
+#include "trainer/cli/data_commands.h"
+
+int main(int argc, char** argv) {
+  sortie::log::init("sortie-train", sortie::log::Level::info);
+  CLI::App app("Transformer training on the ranks that sortie starts", "sortie-train");
+  app.require_subcommand(1);
+  int exit_code = sortie::kExitOk;
+  sortie::trainer::add_data_commands(app, exit_code);
+  sortie::trainer::add_checkpoint_commands(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? sortie::kExitOk : sortie::kExitUsage;
+  }
+  return exit_code;
+}

@@ -1,0 +1,56 @@
+// GPT-NeoX block (Black et al. 2022): LayerNorm, RoPE on a part of each head, GELU, biases
+// everywhere.
+//   parallel:    x += attention(LN1(x)) + MLP(LN2(x))
+//   sequential:  x += attention(LN1(x));  x += MLP(LN2(x))
+#include "trainer/models/model.h"
+#include "trainer/nn/modules.h"
+
+namespace sortie::trainer {
+namespace {
+
+class GptNeoxBlock final : public Block {
+ public:
+  GptNeoxBlock(const config::ModelConfig& config, std::int64_t layer, ParameterStore& store,
+               const ops::RopeTable& rope)
+      : rope_(rope), parallel_(config.parallel_residual) {
+    const ModelShape s = resolve_shape(config);
+    const std::string name = "layers." + std::to_string(layer);
+    const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
+    const std::int64_t q = s.heads * s.head_dim;
+    attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::layer, s.hidden,
+                               config.norm_epsilon);
+    mlp_norm_ =
+        add_norm(store, name + ".mlp_norm", ops::NormKind::layer, s.hidden, config.norm_epsilon);
+    qkv_ = add_linear(store, name + ".attention.qkv", 3 * q, s.hidden, std_dev, true,
+                      {{"q", q}, {"k", q}, {"v", q}});
+    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, true);
+    up_ = add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true);
+    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
+  }
+
+  Hidden forward(Graph& graph, const Hidden& in, const AttentionShape& shape) const override {
+    const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
+    const Var attended = out_(graph, attention(graph, qkv_(graph, h), shape, rope_));
+    if (parallel_) {
+      const auto [same, h2] = residual_norm(graph, x, {}, mlp_norm_);
+      return {same, add(graph, attended, down_(graph, gelu(graph, up_(graph, h2))))};
+    }
+    const auto [x2, h2] = residual_norm(graph, x, attended, mlp_norm_);
+    return {x2, down_(graph, gelu(graph, up_(graph, h2)))};
+  }
+
+ private:
+  const ops::RopeTable& rope_;
+  bool parallel_;
+  NormParameters attention_norm_, mlp_norm_;
+  LinearModule qkv_, out_, up_, down_;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_gpt_neox_block(const config::ModelConfig& config, std::int64_t layer,
+                                           ParameterStore& store, const ops::RopeTable& rope) {
+  return std::make_unique<GptNeoxBlock>(config, layer, store, rope);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,99 @@
+#include "trainer/models/model.h"
+
+#include "trainer/nn/modules.h"
+
+namespace sortie::trainer {
+
+ModelShape resolve_shape(const config::ModelConfig& c) {
+  const auto round_up = [](std::int64_t value, std::int64_t unit) {
+    return (value + unit - 1) / unit * unit;
+  };
+  ModelShape s{};
+  s.vocab_size = c.vocab_size;
+  s.padded_vocab_size = round_up(c.vocab_size, 64);
+  s.hidden = c.hidden_size;
+  s.layers = c.num_layers;
+  s.heads = c.num_attention_heads;
+  s.kv_heads = c.attention_num_kv_heads ? c.attention_num_kv_heads : s.heads;
+  s.head_dim = c.head_dim ? c.head_dim : s.hidden / s.heads;
+  if (c.ffn_hidden_size)
+    s.ffn = c.ffn_hidden_size;
+  else
+    s.ffn = c.architecture == "llama" ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
+  s.sequence_length = c.sequence_length;
+  s.rotary_dims = static_cast<std::int64_t>(static_cast<double>(s.head_dim) * c.rotary_percentage);
+  s.tied = c.weight_tying;
+  return s;
+}
+
+double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters) {
+  const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim) *
+                         static_cast<double>(shape.sequence_length);
+  return 6.0 * static_cast<double>(matrix_parameters) + 6.0 * attention;
+}
+
+LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
+                             ParameterStore& store, bool recompute_layers)
+    : shape_(resolve_shape(config)), recompute_layers_(recompute_layers), store_(store) {
+  rope_ = ops::make_rope_table(context, shape_.sequence_length, shape_.rotary_dims,
+                               config.rotary_embedding_base);
+  const Shape table{shape_.padded_vocab_size, shape_.hidden};
+  embedding_ =
+      &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+  const bool llama = config.architecture == "llama";
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
+    blocks_.push_back(llama ? make_llama_block(config, layer, store, rope_)
+                            : make_gpt_neox_block(config, layer, store, rope_));
+  final_norm_ = add_norm(store, "final_norm", llama ? ops::NormKind::rms : ops::NormKind::layer,
+                         shape_.hidden, config.norm_epsilon);
+  head_ = shape_.tied
+              ? embedding_
+              : &store.add(
+                    {"head.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+}
+
+std::int64_t LanguageModel::matrix_parameters() const {
+  std::int64_t total = 0;
+  for (const auto& parameter : store_.parameters())
+    if (parameter->spec().use == Use::matrix && (parameter.get() != embedding_ || shape_.tied))
+      total += parameter->elements();
+  return total;
+}
+
+Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens) const {
+  const AttentionShape attention{tokens.size(0), tokens.size(1), shape_.heads, shape_.kv_heads,
+                                 shape_.head_dim};
+  Hidden hidden{embedding(graph, tokens, *embedding_), {}};
+  for (const auto& block : blocks_) {
+    if (!recompute_layers_) {
+      hidden = block->forward(graph, hidden, attention);
+      continue;
+    }
+    const auto segment = [&block = *block, attention](
+                             Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
+      Hidden out = block.forward(inner, {in[0], in[1]}, attention);
+      return {out.residual, out.branch};
+    };
+    const std::vector<Var> out = recompute(graph, {hidden.residual, hidden.branch}, segment);
+    hidden = {out[0], out[1]};
+  }
+  return residual_norm(graph, hidden.residual, hidden.branch, final_norm_).normed;
+}
+
+ops::CrossEntropyResult LanguageModel::loss(Graph& graph, const Tensor& tokens,
+                                            const Tensor& targets, float grad_scale) const {
+  const Var hidden = final_hidden(graph, tokens);
+  return head_loss(graph, hidden, *head_, targets.view({targets.elements()}), shape_.vocab_size,
+                   grad_scale);
+}
+
+Tensor LanguageModel::last_logits(Graph& graph, const Tensor& tokens) const {
+  const std::int64_t batch = tokens.size(0), length = tokens.size(1);
+  const Tensor hidden = final_hidden(graph, tokens).data.view({batch, length, shape_.hidden});
+  const Tensor last = hidden.slice(1, length - 1, 1).view({batch, shape_.hidden});
+  Tensor logits = graph.context().empty(DType::f32, {batch, shape_.padded_vocab_size});
+  ops::linear_forward(graph.context(), last, head_->packed(), {}, logits);
+  return logits.slice(1, 0, shape_.vocab_size);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,48 @@
+// Small modules that families share: declared parameters plus the op that uses them.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "trainer/autograd/functions.h"
+
+namespace sortie::trainer {
+
+struct LinearModule {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  Var operator()(Graph& graph, const Var& x) const { return linear(graph, x, *weight, bias); }
+};
+
+/// Declares "<name>.weight" [out, in] and, if asked, "<name>.bias" [out].
+inline LinearModule add_linear(ParameterStore& store, const std::string& name, std::int64_t out,
+                               std::int64_t in, double std_dev, bool with_bias,
+                               std::vector<Segment> segments = {}) {
+  LinearModule module;
+  module.weight = &store.add(
+      {name + ".weight", {out, in}, Init::normal(std_dev), Use::matrix, /*decay=*/true, segments});
+  if (with_bias)
+    module.bias =
+        &store.add({name + ".bias", {out}, Init::zeros(), Use::vector, /*decay=*/false, segments});
+  return module;
+}
+
+/// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size].
+inline NormParameters add_norm(ParameterStore& store, const std::string& name, ops::NormKind kind,
+                               std::int64_t size, double eps) {
+  NormParameters norm{kind, nullptr, nullptr, static_cast<float>(eps)};
+  norm.weight =
+      &store.add({name + ".weight", {size}, Init::ones(), Use::vector, /*decay=*/false, {}});
+  if (kind == ops::NormKind::layer)
+    norm.bias =
+        &store.add({name + ".bias", {size}, Init::zeros(), Use::vector, /*decay=*/false, {}});
+  return norm;
+}
+
+/// Standard deviation of layers that write into the residual stream: std / sqrt(2 L) (Radford et
+/// al. 2019).
+inline double residual_std(double std_dev, std::int64_t layers) {
+  return std_dev / std::sqrt(2.0 * static_cast<double>(layers));
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,128 @@
+// Parameters and the flat buffers that own their memory.
+//
+// A parameter is (buffer, offset): f32 master weights, f32 gradients and the two AdamW moments lie
+// in four flat buffers of one layout; with bf16 compute a fifth holds the bf16 copies. The layout
+// is the order in which gradients become final (the reverse of the order of declaration), so that a
+// bucket of gradients is a contiguous range that fills up from its front during the backward pass.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/ops/linear.h"
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer {
+
+/// Where the initial values come from; a value is a function of (seed, name, index), whatever the
+/// layout.
+struct Init {
+  enum class Kind { zeros, ones, normal } kind = Kind::zeros;
+  double std_dev = 0.0;
+  static Init zeros() { return {Kind::zeros, 0.0}; }
+  static Init ones() { return {Kind::ones, 0.0}; }
+  static Init normal(double std_dev) { return {Kind::normal, std_dev}; }
+};
+
+/// A run of rows of a parameter that belongs together ("q", "k", "v", "gate", "up"): where tensor
+/// parallelism may cut and what import and export take apart.
+struct Segment {
+  std::string name;
+  std::int64_t rows = 0;
+};
+
+enum class Use {
+  matrix,
+  vector
+};  // matrices are multiplied in the compute dtype, vectors stay f32
+
+struct ParameterSpec {
+  std::string name;  // global, e.g. "layers.0.attention.qkv.weight"
+  Shape shape;       // [rows, cols] or [cols]
+  Init init;
+  Use use = Use::matrix;
+  bool decay = true;              // weight decay: matrices yes, vectors no
+  std::vector<Segment> segments;  // empty = one segment
+};
+
+class Parameter {
+ public:
+  const std::string& name() const { return spec_.name; }
+  const ParameterSpec& spec() const { return spec_; }
+  std::int64_t offset() const { return offset_; }  // in elements of every flat buffer
+  std::int64_t elements() const { return spec_.shape.elements(); }
+
+  /// The values as ops take them: compute dtype for matrices, f32 for vectors.
+  const Tensor& weight() const { return weight_; }
+  const ops::PackedWeight& packed() const { return *packed_; }
+  Tensor& grad() { return grad_; }  // f32, accumulated into
+
+  /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
+  /// gradient of this micro-batch is final.
+  void use_recorded() { ++pending_uses_; }
+  void use_done();
+  int pending_uses() const { return pending_uses_; }
+
+ private:
+  friend class ParameterStore;
+  ParameterSpec spec_;
+  std::int64_t offset_ = 0;
+  Tensor weight_, grad_;
+  std::optional<ops::PackedWeight> packed_;
+  int pending_uses_ = 0;
+  const std::function<void(Parameter&)>* on_final_ = nullptr;
+};
+
+class ParameterStore {
+ public:
+  /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
+  Parameter& add(ParameterSpec spec);
+
+  /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
+  /// the total, so that the flat range can be sharded evenly. Gradients and moments are zero,
+  /// weights unset.
+  void finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
+                bool with_optimizer);
+  void initialize(std::uint64_t seed);
+
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const {
+    return parameters_;
+  }  // as declared
+  Parameter* find(std::string_view name);
+
+  std::int64_t flat_elements() const { return flat_elements_; }  // with padding
+  std::int64_t parameter_elements() const;                       // without
+  DType compute_dtype() const { return compute_; }
+  std::span<float> master() { return span_of(master_); }
+  std::span<float> gradients() { return span_of(gradients_); }
+  std::span<float> moment1() { return span_of(moment1_); }
+  std::span<float> moment2() { return span_of(moment2_); }
+  std::span<bf16> compute_copy();  // empty when compute is f32
+
+  void zero_gradients();
+  /// Call after the master weights were written other than through ops::adamw: refreshes the bf16
+  /// copies.
+  void refresh_compute_copy(ExecutionContext& context);
+  /// Call after any change of the weights: drops packed layouts.
+  void weights_changed();
+
+  /// Called when a parameter's gradient is final; unset = gradients only accumulate.
+  void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }
+
+ private:
+  static std::span<float> span_of(Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    return {tensor.data<float>(), static_cast<std::size_t>(tensor.elements())};
+  }
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::int64_t flat_elements_ = 0;
+  DType compute_ = DType::f32;
+  Tensor master_, gradients_, moment1_, moment2_, compute_copy_;
+  std::function<void(Parameter&)> on_final_;
+};
+
+}  // namespace sortie::trainer

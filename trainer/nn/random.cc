@@ -1,0 +1,21 @@
+#include "trainer/nn/random.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace sortie::trainer {
+
+float random_normal(std::uint64_t key, std::uint64_t index) {
+  const std::uint64_t pair = index & ~std::uint64_t{1};
+  const double radius = std::sqrt(-2.0 * std::log(random_uniform(key, pair)));
+  const double angle = 2.0 * std::numbers::pi * random_uniform(key, pair + 1);
+  return static_cast<float>(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
+}
+
+std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return random_bits(hash, seed);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,29 @@
+// Random numbers as a pure function of (key, index): the same on every layout and after every
+// resume.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace sortie::trainer {
+
+/// 64 well-mixed bits. SplitMix64 finaliser (Steele, Lea & Flood 2014) over key and counter.
+inline std::uint64_t random_bits(std::uint64_t key, std::uint64_t index) {
+  std::uint64_t z = key + 0x9e3779b97f4a7c15ull * (index + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+/// Uniform in (0, 1), never 0 or 1.
+inline double random_uniform(std::uint64_t key, std::uint64_t index) {
+  return (static_cast<double>(random_bits(key, index) >> 12) + 0.5) * 0x1p-52;
+}
+
+/// Standard normal: Box & Muller 1958, pairs of neighbouring indices share two uniforms.
+float random_normal(std::uint64_t key, std::uint64_t index);
+
+/// The key of a named stream under a seed (FNV-1a of the name, mixed with the seed).
+std::uint64_t random_key(std::uint64_t seed, std::string_view name);
+
+}  // namespace sortie::trainer

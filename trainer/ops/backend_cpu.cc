@@ -1,0 +1,60 @@
+// Construction of the execution context and what oneDNN says about this CPU.
+#include "trainer/ops/backend_cpu.h"
+
+#include <fstream>
+
+namespace sortie::trainer {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      if (const auto colon = line.find(": "); colon != std::string::npos)
+        return line.substr(colon + 2);
+  return "unknown CPU";
+}
+
+}  // namespace
+
+CpuFacts cpu_facts() {
+  struct Known {
+    dnnl::cpu_isa isa;
+    const char* name;
+    bool multiplies_bf16, amx;
+  };
+  static constexpr Known kKnown[] = {
+      {dnnl::cpu_isa::sse41, "sse41", false, false},
+      {dnnl::cpu_isa::avx, "avx", false, false},
+      {dnnl::cpu_isa::avx2, "avx2", false, false},
+      {dnnl::cpu_isa::avx512_mic, "avx512_mic", false, false},
+      {dnnl::cpu_isa::avx512_mic_4ops, "avx512_mic_4ops", false, false},
+      {dnnl::cpu_isa::avx512_core, "avx512_core", false, false},
+      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni", false, false},
+      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16", true, false},
+      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx", true, true},
+      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni", false, false},
+  };
+  const dnnl::cpu_isa effective = dnnl::get_effective_cpu_isa();
+  for (const Known& known : kKnown)
+    if (known.isa == effective) return {cpu_model(), known.name, known.multiplies_bf16, known.amx};
+  return {cpu_model(), "unknown", false, false};
+}
+
+ExecutionContext::ExecutionContext(int threads)
+    : threads_(threads), backend_(std::make_unique<Backend>()) {
+  SORTIE_CHECK(threads >= 1, "{} threads", threads);
+  backend_->kernels = &ops::kernels_of(ops::best_isa());
+  omp_set_num_threads(threads);
+}
+
+ExecutionContext::~ExecutionContext() = default;
+
+namespace ops {
+
+void use_isa(ExecutionContext& context, Isa isa) {
+  context.backend().kernels = &kernels_of(isa);
+}
+
+}  // namespace ops
+}  // namespace sortie::trainer

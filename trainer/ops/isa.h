@@ -1,0 +1,19 @@
+// Instruction sets of Sortie's own row kernels (oneDNN chooses its own).
+#pragma once
+
+namespace sortie::trainer {
+class ExecutionContext;
+}
+
+namespace sortie::trainer::ops {
+
+enum class Isa { baseline, avx2, avx512 };
+
+/// The widest set of this CPU; what a new ExecutionContext uses.
+Isa best_isa();
+const char* isa_name(Isa isa);
+
+/// Takes another set, which this CPU must have (for tests and comparisons).
+void use_isa(ExecutionContext& context, Isa isa);
+
+}  // namespace sortie::trainer::ops

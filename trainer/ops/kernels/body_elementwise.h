@@ -1,0 +1,107 @@
+// Row kernels of activations and conversions. Included by body.h.
+
+SORTIE_INLINE float sigmoid(float x) {
+  return 1.0f / (1.0f + exp_clamped(-x));
+}
+
+template <class T>
+void swiglu_forward(const void* gate_v, const void* up_v, void* y_v, std::int64_t n) {
+  const T* gate = static_cast<const T*>(gate_v);
+  const T* up = static_cast<const T*>(up_v);
+  T* y = static_cast<T*>(y_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = load(&gate[i]);
+    store(&y[i], g * sigmoid(g) * load(&up[i]));
+  }
+}
+
+/// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g).
+template <class T>
+void swiglu_backward(const void* dy_v, const void* gate_v, const void* up_v, void* dgate_v,
+                     void* dup_v, std::int64_t n) {
+  const T* dy = static_cast<const T*>(dy_v);
+  const T* gate = static_cast<const T*>(gate_v);
+  const T* up = static_cast<const T*>(up_v);
+  T* dgate = static_cast<T*>(dgate_v);
+  T* dup = static_cast<T*>(dup_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = load(&gate[i]);
+    const float d = load(&dy[i]);
+    const float u = load(&up[i]);
+    const float s = sigmoid(g);
+    const float silu = g * s;
+    store(&dgate[i], d * u * (s + silu * (1.0f - s)));
+    store(&dup[i], d * silu);
+  }
+}
+
+/// P(X <= x) for a standard normal X.
+SORTIE_INLINE float normal_cdf(float x, float half_square_exp) {
+  const float tail = normal_tail(x < 0.0f ? -x : x, half_square_exp);
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+
+template <class T>
+void gelu_forward(const void* x_v, void* y_v, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+  T* y = static_cast<T*>(y_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = load(&x[i]);
+    store(&y[i], value * normal_cdf(value, exp_clamped(-0.5f * value * value)));
+  }
+}
+
+/// d gelu / dx = cdf(x) + x pdf(x).
+template <class T>
+void gelu_backward(const void* dy_v, const void* x_v, void* dx_v, std::int64_t n) {
+  const T* dy = static_cast<const T*>(dy_v);
+  const T* x = static_cast<const T*>(x_v);
+  T* dx = static_cast<T*>(dx_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = load(&x[i]);
+    const float half_square_exp = exp_clamped(-0.5f * value * value);
+    const float slope = normal_cdf(value, half_square_exp) + value * half_square_exp * 0.398942280f;
+    store(&dx[i], load(&dy[i]) * slope);
+  }
+}
+
+template <class T>
+void add(const void* a_v, const void* b_v, void* y_v, std::int64_t n) {
+  const T* a = static_cast<const T*>(a_v);
+  const T* b = static_cast<const T*>(b_v);
+  T* y = static_cast<T*>(y_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) store(&y[i], load(&a[i]) + load(&b[i]));
+}
+
+template <class T>
+void add_to_f32(float* sum, const void* x_v, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) sum[i] += load(&x[i]);
+}
+
+template <class T>
+void from_f32(const float* x, void* y_v, std::int64_t n) {
+  T* y = static_cast<T*>(y_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) store(&y[i], x[i]);
+}
+
+template <class T>
+void to_f32(const void* x_v, float* y, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = load(&x[i]);
+}
+
+template <class T>
+void scale(void* x_v, std::int64_t n, float factor) {
+  T* x = static_cast<T*>(x_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) store(&x[i], load(&x[i]) * factor);
+}

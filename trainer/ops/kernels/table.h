@@ -1,0 +1,83 @@
+// The row kernels that Sortie writes itself, as tables of function pointers, one table per
+// instruction set. The bodies (body_*.h) are compiled once per set by isa_*.cc; op *_cpu.cc files
+// split the rows over threads and call through the table of their context.
+#pragma once
+
+#include <cstdint>
+
+#include "trainer/ops/isa.h"
+
+namespace sortie::trainer::ops {
+
+/// Arguments of a norm over rows; pointers are to row 0, strides in elements.
+struct NormForwardRows {
+  const void* residual;
+  const void* branch;  // null: none
+  void* residual_out;  // not written without branch
+  void* y;
+  const float* weight;
+  const float* bias;  // null: none
+  float* stats;       // [rows, 2]
+  std::int64_t cols, residual_stride, branch_stride, residual_out_stride, y_stride;
+  float eps;
+  bool layer;
+};
+struct NormBackwardRows {
+  const void* dy;
+  const void* dresidual;  // null: none
+  const void* x;
+  void* dx;
+  const float* weight;
+  const float* stats;
+  float* dweight;  // [cols], added to
+  float* dbias;    // null: none
+  std::int64_t cols, dy_stride, dresidual_stride, x_stride, dx_stride;
+  bool layer;
+};
+
+/// Kernels over activations of one dtype.
+struct TypedKernels {
+  void (*norm_forward)(const NormForwardRows& rows, std::int64_t begin, std::int64_t end);
+  void (*norm_backward)(const NormBackwardRows& rows, std::int64_t begin, std::int64_t end);
+  void (*swiglu_forward)(const void* gate, const void* up, void* y, std::int64_t n);
+  void (*swiglu_backward)(const void* dy, const void* gate, const void* up, void* dgate, void* dup,
+                          std::int64_t n);
+  void (*gelu_forward)(const void* x, void* y, std::int64_t n);
+  void (*gelu_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
+  void (*add)(const void* a, const void* b, void* y, std::int64_t n);
+  void (*add_to_f32)(float* sum, const void* x, std::int64_t n);  // sum += x
+  void (*from_f32)(const float* x, void* y, std::int64_t n);
+  void (*to_f32)(const void* x, float* y, std::int64_t n);
+  float (*dot)(const void* a, const void* b, std::int64_t n);
+  /// One head's first 2 * half elements; sign -1 turns back.
+  void (*rope)(void* x, const float* cos, const float* sin, std::int64_t half, float sign);
+  /// p[0, n) = softmax(scale * s[0, n)), p[n, width) = 0; s is overwritten. Returns log-sum-exp.
+  float (*softmax)(float* s, void* p, std::int64_t n, std::int64_t width, float scale);
+  /// p = exp(scale * s - lse), ds = scale * p * (dp - delta) on [0, n); both 0 on [n, width).
+  void (*softmax_backward)(const float* s, const float* dp, void* p, void* ds, std::int64_t n,
+                           std::int64_t width, float scale, float lse, float delta);
+  /// e = exp(logits - max) over n columns; returns the sum of e, and the max.
+  float (*exp_row)(const float* logits, void* e, std::int64_t n, float* max);
+  void (*scale)(void* x, std::int64_t n, float factor);  // x *= factor
+};
+
+struct AdamWRow {
+  float step_size;                               // lr / correction1
+  float beta1, beta2, rest1, rest2, eps, decay;  // rest = 1 - beta; decay = lr * weight_decay
+  float root_correction2;                        // 1 / sqrt(correction2)
+  float grad_scale;
+};
+
+struct Kernels {
+  Isa isa;
+  TypedKernels f32, bf16;
+  /// compute may be null.
+  void (*adamw)(const AdamWRow& step, float* w, const float* grad, float* m, float* v,
+                std::uint16_t* compute, std::int64_t n);
+  double (*sum_of_squares)(const float* x, std::int64_t n);
+};
+
+/// The table of `isa`, which this CPU must have.
+const Kernels& kernels_of(Isa isa);
+
+}  // namespace sortie::trainer::ops

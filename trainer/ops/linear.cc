@@ -1,0 +1,98 @@
+// Checks of the linear products.
+#include "trainer/ops/linear.h"
+
+#include "trainer/ops/linear_impl.h"
+
+namespace sortie::trainer::ops {
+namespace {
+
+bool is_float(const Tensor& tensor) {
+  return tensor.dtype() == DType::f32 || tensor.dtype() == DType::bf16;
+}
+
+void check_vector(const Tensor& vector, std::int64_t size, const char* name) {
+  if (!vector.defined()) return;
+  SORTIE_CHECK(vector.dtype() == DType::f32 && vector.dense() && vector.elements() == size,
+               "{} {} {} for {} columns", name, dtype_name(vector.dtype()),
+               vector.shape().to_string(), size);
+}
+
+void check_weight_gradient(const Tensor& dw, std::int64_t n, std::int64_t k) {
+  SORTIE_CHECK(dw.dtype() == DType::f32 && dw.dense() && dw.shape() == Shape({n, k}),
+               "dw is {} {}, expected dense f32 [{}, {}]", dtype_name(dw.dtype()),
+               dw.shape().to_string(), n, k);
+}
+
+}  // namespace
+
+void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeight& w,
+                    const Tensor& bias, Tensor& y) {
+  const Tensor& plain = w.plain();
+  SORTIE_CHECK(is_float(x) && x.dtype() == plain.dtype() &&
+                   (y.dtype() == x.dtype() || y.dtype() == DType::f32),
+               "x {}, w {}, y {}", dtype_name(x.dtype()), dtype_name(plain.dtype()),
+               dtype_name(y.dtype()));
+  const auto in = x.matrix();
+  const auto out = y.matrix();
+  SORTIE_CHECK(in.rows == out.rows && in.cols == plain.size(1) && out.cols == plain.size(0),
+               "x {}, w {}, y {}", x.shape().to_string(), plain.shape().to_string(),
+               y.shape().to_string());
+  check_vector(bias, out.cols, "bias");
+  if (in.rows > 0) linear_forward_cpu(context, x, w, bias, y);
+}
+
+void linear_backward_data(ExecutionContext& context, const Tensor& dy, const PackedWeight& w,
+                          Tensor& dx) {
+  const Tensor& plain = w.plain();
+  SORTIE_CHECK(is_float(dy) && dy.dtype() == plain.dtype() &&
+                   (dx.dtype() == dy.dtype() || dx.dtype() == DType::f32),
+               "dy {}, w {}, dx {}", dtype_name(dy.dtype()), dtype_name(plain.dtype()),
+               dtype_name(dx.dtype()));
+  const auto in = dy.matrix();
+  const auto out = dx.matrix();
+  SORTIE_CHECK(in.rows == out.rows && in.cols == plain.size(0) && out.cols == plain.size(1),
+               "dy {}, w {}, dx {}", dy.shape().to_string(), plain.shape().to_string(),
+               dx.shape().to_string());
+  if (in.rows > 0) linear_backward_data_cpu(context, dy, w, dx);
+}
+
+void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
+                            Tensor& dw, Tensor& dbias) {
+  SORTIE_CHECK(is_float(dy) && dy.dtype() == x.dtype(), "dy {}, x {}", dtype_name(dy.dtype()),
+               dtype_name(x.dtype()));
+  const auto gradient = dy.matrix();
+  const auto in = x.matrix();
+  SORTIE_CHECK(gradient.rows == in.rows, "dy {}, x {}", dy.shape().to_string(),
+               x.shape().to_string());
+  check_weight_gradient(dw, gradient.cols, in.cols);
+  check_vector(dbias, gradient.cols, "dbias");
+  if (in.rows > 0) linear_backward_weight_cpu(context, dy, x, dw, dbias);
+}
+
+CrossEntropyResult linear_cross_entropy(ExecutionContext& context, const Tensor& h,
+                                        const PackedWeight& w, const Tensor& targets,
+                                        std::int64_t vocab_size, float grad_scale, Tensor dh,
+                                        Tensor dw) {
+  const Tensor& plain = w.plain();
+  const auto in = h.matrix();
+  SORTIE_CHECK(is_float(h) && h.dtype() == plain.dtype() && in.cols == plain.size(1),
+               "h {} {}, w {} {}", dtype_name(h.dtype()), h.shape().to_string(),
+               dtype_name(plain.dtype()), plain.shape().to_string());
+  SORTIE_CHECK(targets.dtype() == DType::i32 && targets.dense() && targets.elements() == in.rows,
+               "targets {} {} for {} rows", dtype_name(targets.dtype()),
+               targets.shape().to_string(), in.rows);
+  SORTIE_CHECK(vocab_size > 0 && vocab_size <= plain.size(0), "vocabulary {} of {} rows",
+               vocab_size, plain.size(0));
+  SORTIE_CHECK(dh.defined() == dw.defined(), "dh and dw go together");
+  if (dh.defined()) {
+    const auto out = dh.matrix();
+    SORTIE_CHECK(dh.dtype() == h.dtype() && out.rows == in.rows && out.cols == in.cols,
+                 "dh {} {} for h {}", dtype_name(dh.dtype()), dh.shape().to_string(),
+                 h.shape().to_string());
+    check_weight_gradient(dw, plain.size(0), plain.size(1));
+  }
+  if (in.rows == 0) return {};
+  return linear_cross_entropy_cpu(context, h, w, targets, vocab_size, grad_scale, dh, dw);
+}
+
+}  // namespace sortie::trainer::ops

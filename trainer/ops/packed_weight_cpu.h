@@ -1,0 +1,43 @@
+// The packed copies of a weight, per layout that a product asked for. Included by *_cpu.cc files.
+#pragma once
+
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "trainer/ops/linear.h"
+
+namespace sortie::trainer::ops {
+
+/// Copies of one matrix in oneDNN's layouts. Different row counts may like different layouts, so
+/// there can be a few.
+class PackedForms {
+ public:
+  /// The matrix B [k, n] at `plain` (strides row, col) in layout `desc`; rearranged when the copy
+  /// is missing or stale, the plain memory itself when that is the layout.
+  const void* get(ExecutionContext& context, DType dtype, const void* plain, std::int64_t row,
+                  std::int64_t col, const dnnl::memory::desc& desc);
+  void mark_stale() {
+    for (Form& form : forms_) form.fresh = false;
+  }
+
+ private:
+  struct Form {
+    dnnl::memory::desc desc;
+    std::shared_ptr<void> memory;
+    bool fresh = false;
+  };
+  std::vector<Form> forms_;
+};
+
+struct PackedWeight::Impl {
+  Tensor plain;
+  PackedForms forward, backward_data;
+  // The same for tiles of kVocabularyTile rows, which linear_cross_entropy works on.
+  std::vector<PackedForms> tile_forward, tile_backward_data;
+};
+
+inline constexpr std::int64_t kVocabularyTile =
+    1984;  // not a power of two: see oneDNN's lda copies
+
+}  // namespace sortie::trainer::ops

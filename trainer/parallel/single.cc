@@ -1,0 +1,32 @@
+#include "trainer/parallel/communicator.h"
+
+namespace sortie::trainer {
+namespace {
+
+struct DoneHandle final : CollectiveHandle {
+  bool poll() override { return true; }
+  void wait() override {}
+};
+
+class SingleCommunicator final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override {
+    return std::make_unique<DoneHandle>();
+  }
+  void all_reduce_sum(std::span<double>) override {}
+  void broadcast(std::span<std::byte>, int) override {}
+  std::vector<std::string> all_gather(std::string_view text) override {
+    return {std::string(text)};
+  }
+  void barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_communicator() {
+  return std::make_unique<SingleCommunicator>();
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,51 @@
+// Section times of some steps, written as a Chrome trace (chrome://tracing, Perfetto).
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/config/schema.h"
+
+namespace sortie::trainer {
+
+class Profiler {
+ public:
+  Profiler(const config::ProfilerConfig& config, int rank) : config_(config), rank_(rank) {}
+
+  /// Call at the start of each step; `step` counts from 1.
+  void begin_step(std::int64_t step);
+  bool active() const { return active_; }
+  /// True once, after the last profiled step: time to write().
+  bool complete() const { return complete_ && !written_; }
+  Result<> write(const std::filesystem::path& path);
+
+  /// Records from construction to destruction while the profiler is active.
+  class Section {
+   public:
+    Section(Profiler& profiler, const char* name);
+    ~Section();
+    Section(const Section&) = delete;
+    Section& operator=(const Section&) = delete;
+
+   private:
+    Profiler& profiler_;
+    const char* name_;
+    std::chrono::steady_clock::time_point begin_;
+  };
+
+ private:
+  struct Entry {
+    const char* name;
+    std::int64_t step, begin_us, duration_us;
+  };
+  const config::ProfilerConfig& config_;
+  int rank_;
+  bool active_ = false, complete_ = false, written_ = false;
+  std::int64_t step_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,26 @@
+// RankContext: who this process is in the run, from the environment that the runner (or torchrun)
+// sets.
+#pragma once
+
+#include <string>
+
+#include "common/base/result.h"
+
+namespace sortie::trainer {
+
+struct RankContext {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  std::string host;    // this machine's name
+  std::string run_id;  // empty outside of `sortie run`
+  int attempt = 1;
+  std::string config_path;  // SORTIE_CONFIG: the resolved config
+  std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
+  int threads = 1;          // OMP_NUM_THREADS, else the usable cores
+};
+
+/// ErrorCode::config for a variable that is not a number or out of range.
+Result<RankContext> rank_context_from_environment();
+
+}  // namespace sortie::trainer

@@ -1,0 +1,26 @@
+// SampleSource: training samples by global index; what the trainer needs to know of its data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/base/result.h"
+
+namespace sortie::trainer {
+
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  /// Sample `index` (any index >= 0; order and epochs are a pure function of seed and index):
+  /// tokens[T] and the token after each of them. ErrorCode::data for a token id that the model does
+  /// not have.
+  virtual Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                          std::span<std::int32_t> targets) = 0;
+  /// Identifies the data: equal on ranks that see the same files.
+  virtual std::string fingerprint() const = 0;
+  /// Samples of one epoch.
+  virtual std::int64_t samples_per_epoch() const = 0;
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,108 @@
+// The caching allocator: free blocks are kept per size class (steps of an eighth of a power of
+// two).
+#include "trainer/tensor/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Rounds up so that few sizes exist and at most an eighth is wasted.
+std::size_t size_class(std::size_t bytes) {
+  bytes = std::max(bytes, kAlignment);
+  const std::size_t step = bytes >= 2 * kHugePage ? std::max(std::bit_floor(bytes) / 8, kHugePage)
+                                                  : std::max(std::bit_floor(bytes) / 8, kAlignment);
+  return (bytes + step - 1) / step * step;
+}
+
+void* system_allocate(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* block = std::aligned_alloc(alignment, rounded);
+  if (block == nullptr) throw std::bad_alloc();
+  // A hint: where the system refuses it, the block is on small pages.
+  if (alignment == kHugePage) (void)madvise(block, rounded, MADV_HUGEPAGE);
+  return block;
+}
+
+}  // namespace
+
+struct Allocator::State {
+  mutable std::mutex mutex;
+  std::unordered_map<std::size_t, std::vector<void*>> free_blocks;
+  std::size_t in_use = 0;
+  std::size_t peak = 0;
+  std::size_t reserved = 0;
+  std::size_t system_calls = 0;
+
+  ~State() {
+    for (auto& [size, blocks] : free_blocks)
+      for (void* block : blocks) std::free(block);
+  }
+
+  void* take(std::size_t size) {
+    std::lock_guard lock(mutex);
+    in_use += size;
+    peak = std::max(peak, in_use);
+    auto& blocks = free_blocks[size];
+    if (!blocks.empty()) {
+      void* block = blocks.back();
+      blocks.pop_back();
+      return block;
+    }
+    reserved += size;
+    ++system_calls;
+    return system_allocate(size);
+  }
+
+  void give_back(void* block, std::size_t size) {
+    std::lock_guard lock(mutex);
+    in_use -= size;
+    free_blocks[size].push_back(block);
+  }
+};
+
+Allocator::Allocator() : state_(std::make_shared<State>()) {}
+Allocator::~Allocator() = default;
+
+std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {
+  const std::size_t size = size_class(bytes);
+  void* block = state_->take(size);
+  return {block, [state = state_, size](void* returned) { state->give_back(returned, size); }};
+}
+
+std::size_t Allocator::bytes_in_use() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->in_use;
+}
+std::size_t Allocator::peak_bytes_in_use() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->peak;
+}
+std::size_t Allocator::bytes_reserved() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->reserved;
+}
+std::size_t Allocator::system_allocations() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->system_calls;
+}
+void Allocator::reset_peak() {
+  std::lock_guard lock(state_->mutex);
+  state_->peak = state_->in_use;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,44 @@
+#include <cstddef>
+
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::int32_t kEndOfDocument = 256;
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  Result<> encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    const std::size_t start = ids.size();
+    ids.resize(start + text.size());
+    for (std::size_t i = 0; i < text.size(); ++i)
+      ids[start + i] = static_cast<unsigned char>(text[i]);
+    return {};
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    text.reserve(ids.size());
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < kEndOfDocument)
+        text += static_cast<char>(id);
+      else if (id != kEndOfDocument)
+        text += "\xef\xbf\xbd";
+    }
+    return text;
+  }
+
+  std::int64_t vocab_size() const override { return kEndOfDocument + 1; }
+  std::optional<std::int32_t> eod_id() const override { return kEndOfDocument; }
+  std::string name() const override { return "byte"; }
+  std::string model_hash() const override { return {}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
+
+}  // namespace sortie::trainer

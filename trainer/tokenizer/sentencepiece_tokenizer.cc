@@ -1,0 +1,104 @@
+#include <fmt/core.h>
+#include <sentencepiece_processor.h>
+
+#include "common/base/atomic_file.h"
+#include "trainer/storage/sha256.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// The library needs several hundred bytes of memory per byte of text, so a long text goes in
+/// parts, each up to the newline after 1 MiB (or to the end of a character, where no newline
+/// follows soon).
+std::size_t part_size(std::string_view text) {
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  if (text.size() <= kPart) return text.size();
+  const std::size_t newline = text.substr(kPart, kPart).find('\n');
+  if (newline != std::string_view::npos) return kPart + newline + 1;
+  std::size_t end = kPart;
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
+  return end;
+}
+
+class SentencepieceTokenizer final : public Tokenizer {
+ public:
+  SentencepieceTokenizer(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
+                         std::string file, std::string hash)
+      : processor_(std::move(processor)), file_(std::move(file)), hash_(std::move(hash)) {}
+
+  Result<> encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    std::vector<int> pieces;
+    while (!text.empty()) {
+      const std::string_view part = text.substr(0, part_size(text));
+      const auto status = processor_->Encode(absl::string_view(part.data(), part.size()), &pieces);
+      if (!status.ok())
+        return fail(ErrorCode::data, fmt::format("{}: encode: {}", file_, status.ToString()));
+      ids.insert(ids.end(), pieces.begin(), pieces.end());
+      text.remove_prefix(part.size());
+    }
+    return {};
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    std::vector<int> run;  // ids up to the next one that sentencepiece must not see
+    auto flush = [&] {
+      std::string part;
+      if (!run.empty() && processor_->Decode(run, &part).ok()) text += part;
+      run.clear();
+    };
+    for (const std::int32_t id : ids) {
+      const bool known = id >= 0 && id < processor_->GetPieceSize();
+      if (known && id != processor_->eos_id()) {
+        run.push_back(id);
+        continue;
+      }
+      flush();
+      if (!known) text += "\xef\xbf\xbd";
+    }
+    flush();
+    return text;
+  }
+
+  std::int64_t vocab_size() const override { return processor_->GetPieceSize(); }
+  std::optional<std::int32_t> eod_id() const override {
+    const int id = processor_->eos_id();
+    return id >= 0 ? std::optional<std::int32_t>(id) : std::nullopt;
+  }
+  std::string name() const override { return "sentencepiece:" + file_; }
+  std::string model_hash() const override { return hash_; }
+
+ private:
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::string file_;
+  std::string hash_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model) {
+  auto content = read_file(model);
+  if (!content) return std::unexpected(with_context(std::move(content).error(), "tokenizer"));
+  auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  const auto status = processor->LoadFromSerializedProto(*content);
+  if (!status.ok() || processor->GetPieceSize() <= 0)
+    return fail(ErrorCode::data,
+                fmt::format("{}: not a sentencepiece model ({}); train one with `sortie-train data "
+                            "train-tokenizer`",
+                            model.string(), status.ToString()));
+  return std::make_unique<SentencepieceTokenizer>(std::move(processor), model.string(),
+                                                  sha256_hex(*content));
+}
+
+Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name) {
+  constexpr std::string_view kSentencepiece = "sentencepiece:";
+  if (name == "byte") return make_byte_tokenizer();
+  if (name.starts_with(kSentencepiece) && name.size() > kSentencepiece.size())
+    return load_sentencepiece(std::string(name.substr(kSentencepiece.size())));
+  return fail(
+      ErrorCode::usage,
+      fmt::format("tokenizer \"{}\": unknown; use \"byte\" or \"sentencepiece:FILE\"", name));
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,103 @@
+#include "trainer/tokenizer/train_sentencepiece.h"
+
+#include <fmt/core.h>
+#include <sentencepiece_trainer.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "common/base/atomic_file.h"
+#include "trainer/storage/mapped_file.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Feeds the lines of the files to the trainer, one mapped file at a time.
+class LineIterator final : public sentencepiece::SentenceIterator {
+ public:
+  explicit LineIterator(const SentencepieceTraining& training) : training_(training) { advance(); }
+  bool done() const override { return done_; }
+  void Next() override { advance(); }
+  const std::string& value() const override { return line_; }
+  // A file that can not be read ends the input; error() has the reason, which a Status of the
+  // library could not carry without loss.
+  sentencepiece::util::Status status() const override { return {}; }
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  void advance() {
+    while (rest_.empty()) {
+      if (next_file_ == training_.files.size() || used_ >= training_.max_bytes) {
+        done_ = true;
+        return;
+      }
+      auto mapped = MappedFile::open(training_.files[next_file_++]);
+      if (!mapped) {
+        error_ = std::move(mapped).error();
+        done_ = true;
+        return;
+      }
+      file_ = std::move(*mapped);
+      rest_ = {reinterpret_cast<const char*>(file_.data()), file_.size()};
+    }
+    // Overlong lines are cut rather than dropped, so that files without newlines count too.
+    constexpr std::size_t kMaxLine = 4096;
+    std::size_t length = std::min(rest_.size(), kMaxLine);
+    std::size_t skip = 0;
+    if (const std::size_t newline = rest_.substr(0, length).find('\n');
+        newline != std::string_view::npos) {
+      length = newline;
+      skip = 1;
+    }
+    line_.assign(rest_.substr(0, length));
+    rest_.remove_prefix(length + skip);
+    used_ += length + skip;
+  }
+
+  const SentencepieceTraining& training_;
+  std::size_t next_file_ = 0;
+  std::uint64_t used_ = 0;
+  MappedFile file_;
+  std::string_view rest_;
+  std::string line_;
+  bool done_ = false;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<> train_sentencepiece(const SentencepieceTraining& training) {
+  const std::unordered_map<std::string, std::string> options = {
+      {"model_type", "bpe"},
+      {"vocab_size", std::to_string(training.vocab_size)},
+      {"normalization_rule_name", "identity"},
+      {"remove_extra_whitespaces", "false"},
+      {"add_dummy_prefix", "false"},
+      {"allow_whitespace_only_pieces", "true"},
+      {"byte_fallback", "true"},
+      {"split_digits", "true"},
+      {"character_coverage", "0.9995"},
+      {"max_sentence_length", "8192"},
+      {"unk_id", "0"},
+      {"eos_id", "1"},
+      {"bos_id", "-1"},
+      {"pad_id", "-1"},
+      {"num_threads", "1"},  // the order of equal counts must not depend on threads
+      {"minloglevel", "2"},
+  };
+  LineIterator lines(training);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
+  if (lines.error()) return std::unexpected(with_context(*lines.error(), "train-tokenizer"));
+  if (!status.ok())
+    return fail(ErrorCode::data,
+                fmt::format("train-tokenizer: sentencepiece refused {} files with a vocabulary of "
+                            "{}: {}; use more text or another --vocab-size",
+                            training.files.size(), training.vocab_size, status.ToString()));
+  return write_file_atomic(training.output, model);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,25 @@
+// Training of a sentencepiece BPE model from text files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace sortie::trainer {
+
+struct SentencepieceTraining {
+  std::vector<std::filesystem::path> files{};
+  std::int64_t vocab_size = 32000;
+  std::filesystem::path output{};  // the .model file
+  /// Files are used in order until this many bytes are read: BPE needs a sample, not the corpus.
+  std::uint64_t max_bytes = std::uint64_t{256} << 20;
+};
+
+/// The result is lossless on any bytes that are UTF-8: no normalisation, spaces and newlines kept,
+/// rare characters as bytes. Id 0 is unknown, id 1 ends a document. The same files give the same
+/// model. The file appears complete or not at all.
+Result<> train_sentencepiece(const SentencepieceTraining& training);
+
+}  // namespace sortie::trainer
