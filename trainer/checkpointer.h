@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/config/schema.h"
+#include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/parallel/communicator.h"
 
@@ -44,6 +45,8 @@ class Checkpointer {
   /// All references must outlive it.
   Checkpointer(const config::JobConfig& job, const BitFacts& facts, ParameterStore& store,
                Communicator& communicator);
+  /// Recorded in every manifest.
+  void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
 
   /// Saves and commits; collective. The same outcome on every rank.
   Result<SavedCheckpoint> save(const TrainingProgress& progress);
@@ -53,10 +56,15 @@ class Checkpointer {
   Result<std::optional<LoadedCheckpoint>> load();
 
  private:
+  Result<SavedCheckpoint> write(const TrainingProgress& progress);
+  Result<std::optional<LoadedCheckpoint>> read();
+
   const config::JobConfig& job_;
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
+  std::string run_id_;
+  std::optional<CheckpointStore> folder_;  // rank 0, from the first save on
 };
 
 }  // namespace sortie::trainer

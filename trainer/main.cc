@@ -5,12 +5,16 @@
 #include "common/base/log.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
+#include "trainer/cli/generate_command.h"
+#include "trainer/cli/train_command.h"
 
 int main(int argc, char** argv) {
   sortie::log::init("sortie-train", sortie::log::Level::info);
   CLI::App app("Transformer training on the ranks that sortie starts", "sortie-train");
   app.require_subcommand(1);
   int exit_code = sortie::kExitOk;
+  sortie::trainer::add_train_command(app, exit_code);
+  sortie::trainer::add_generate_command(app, exit_code);
   sortie::trainer::add_data_commands(app, exit_code);
   sortie::trainer::add_checkpoint_commands(app, exit_code);
   try {

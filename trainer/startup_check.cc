@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <openssl/evp.h>
 
 #include <map>
 #include <set>
 
 #include "common/base/atomic_file.h"
-#include "common/base/check.h"
 #include "common/config/hostlist.h"
+#include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
@@ -40,24 +39,14 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
     if (hosts_by_value.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& [value, hosts] : hosts_by_value)
-      parts.push_back(fmt::format(
-          "{} on {}", value.substr(0, 12),
-          fmt::format("{}", fmt::join(hosts, ","))));
+      parts.push_back(
+          fmt::format("{} on {}", value.substr(0, 12), config::fold_host_names({hosts.begin(), hosts.end()})));
     differences.push_back(fmt::format("start-up check: {} differs: {}; {}", agreements[item].what,
                                       fmt::join(parts, ", "), agreements[item].advice));
   }
   if (!differences.empty())
     return fail(ErrorCode::config, fmt::format("{}", fmt::join(differences, "\n")));
   return {};
-}
-
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  SORTIE_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr) == 1);
-  std::string hex;
-  for (unsigned int i = 0; i < length; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
 }
 
 Result<std::string> build_hash() {

@@ -24,6 +24,5 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
 
 /// SHA-256 (hex) of the running program, so that "the same path" is known to be the same program.
 Result<std::string> build_hash();
-std::string sha256_hex(std::string_view bytes);
 
 }  // namespace sortie::trainer

@@ -68,6 +68,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
   reducer_ =
       std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
   context_.set_poll([this] { reducer_->poll(); });
+  checkpointer_.set_run_id(rank.run_id);
 }
 
 Result<> Trainer::start() {
@@ -187,16 +188,26 @@ Result<double> Trainer::evaluate() {
   return sums[0] / sums[1];
 }
 
-Result<> Trainer::save() {
+Result<> Trainer::save(bool last) {
   if (job_.trainer.save_dir.empty() || last_saved_step_ == progress_.step) return {};
-  SORTIE_ASSIGN_OR_RETURN(const SavedCheckpoint saved, checkpointer_.save(progress_));
+  const Result<SavedCheckpoint> saved = checkpointer_.save(progress_);
+  if (!saved) {
+    // The last committed checkpoint is still there, and the disk may have room again at the next
+    // one.
+    if (last) return std::unexpected(saved.error());
+    if (rank_.rank == 0)
+      events_.send({{"type", "note"},
+                    {"text", fmt::format("step {}: no checkpoint, training goes on: {}",
+                                         progress_.step, saved.error().message)}});
+    return {};
+  }
   last_saved_step_ = progress_.step;
   if (rank_.rank == 0)
     events_.send({{"type", "checkpoint"},
                   {"step", progress_.step},
-                  {"path", saved.path.string()},
-                  {"bytes", saved.bytes},
-                  {"seconds", saved.seconds}});
+                  {"path", saved->path.string()},
+                  {"bytes", saved->bytes},
+                  {"seconds", saved->seconds}});
   return {};
 }
 
@@ -283,7 +294,7 @@ Result<> Trainer::run() {
         events_.send({{"type", "eval"}, {"step", report.step}, {"loss", validation_loss}});
     }
     if (end || (config.save_interval > 0 && report.step % config.save_interval == 0))
-      SORTIE_TRY(save());
+      SORTIE_TRY(save(end));
   }
   if (rank_.rank == 0)
     events_.send(

@@ -57,7 +57,8 @@ class Trainer {
  private:
   Result<double> forward_backward(std::int64_t micro_step);
   Result<Tensor> read_batch(SampleSource& source, std::int64_t first_sample, Tensor& targets);
-  Result<> save();
+  /// A save that fails ends training only when it is the last one.
+  Result<> save(bool last);
   void report_start();
   void report_step(const StepReport& report, double seconds);
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }

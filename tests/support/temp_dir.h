@@ -14,8 +14,9 @@ namespace sortie::test {
 
 class ScopedTempDir {
  public:
-  ScopedTempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sortie-test-XXXXXX").string();
+  ScopedTempDir() : ScopedTempDir(std::filesystem::temp_directory_path()) {}
+  explicit ScopedTempDir(const std::filesystem::path& parent) {
+    std::string pattern = (parent / "sortie-test-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = pattern;
   }

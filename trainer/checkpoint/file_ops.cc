@@ -11,10 +11,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 #include <vector>
-
-#include "common/base/log.h"
 
 namespace sortie::trainer::file_ops {
 namespace fs = std::filesystem;
@@ -26,12 +25,14 @@ struct Fault {
   std::atomic<std::uint64_t> count{0};
   std::uint64_t at = 0;
   Action action = Action::none;
+  std::optional<Error> problem;  // of SORTIE_FAULT: every operation then fails with it
 };
 
 Result<> configure(Fault& fault, std::string_view text) {
   fault.count = 0;
   fault.at = 0;
   fault.action = Action::none;
+  fault.problem.reset();
   if (text.empty()) return {};
   constexpr std::string_view kPrefix = "checkpoint:";
   constexpr std::pair<std::string_view, Action> kActions[] = {
@@ -55,13 +56,13 @@ Result<> configure(Fault& fault, std::string_view text) {
       fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|enospc|eio|eintr|short|delay", text));
 }
 
-/// Whether the process has one: a function-local static because there is one environment.
+/// One per process, because there is one environment.
 Fault& process_fault() {
   static Fault fault;
   static const bool configured = [] {
     const char* text = std::getenv("SORTIE_FAULT");
-    if (const auto result = configure(fault, text == nullptr ? "" : text); !result)
-      log::error("{}", result.error().message);
+    if (auto result = configure(fault, text == nullptr ? "" : text); !result)
+      fault.problem = std::move(result).error();
     return true;
   }();
   static_cast<void>(configured);
@@ -83,6 +84,7 @@ Action next_action() {
 template <class Call>
 Result<int> run(std::string_view what, const fs::path& path, Call call) {
   Action action = next_action();
+  if (const auto& problem = process_fault().problem) return std::unexpected(*problem);
   for (;;) {
     int result = -1;
     if (action == Action::enospc) {

@@ -1,0 +1,98 @@
+#include "trainer/cli/train_command.h"
+
+#include <fmt/core.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/config/load.h"
+#include "trainer/dataset_source.h"
+#include "trainer/startup_check.h"
+#include "trainer/storage/sha256.h"
+#include "trainer/trainer.h"
+
+namespace sortie::trainer {
+namespace {
+
+Result<> check_start(Communicator& communicator, const RankContext& rank,
+                     const config::JobConfig& job, const std::string& build,
+                     const SampleSource& training, const SampleSource* validation,
+                     DType precision) {
+  config::JobConfig shared = job;
+  shared.runner = {};
+  return check_agreement(
+      communicator, rank,
+      {{"build", build, "copy the same sortie-train to every host, or share the folder"},
+       {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
+       {"training data", training.fingerprint(),
+        "copy the same token files to every host, or share the folder"},
+       {"validation data", validation ? validation->fingerprint() : "",
+        "copy the same token files to every host"},
+       {"precision", std::string(dtype_name(precision)),
+        "hosts differ in their CPUs; set model.precision to f32"}});
+}
+
+Result<> train(const std::string& config_path) {
+  SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
+  const std::string path = config_path.empty() ? rank.config_path : config_path;
+  if (path.empty())
+    return fail(ErrorCode::usage,
+                "neither --config nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
+  SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
+  config::JobConfig& job = loaded.job;
+  std::error_code ignored;
+  config::resolve_paths(job, std::filesystem::current_path(ignored));
+  if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
+  omp_set_num_threads(rank.threads);
+
+  const CpuFacts cpu = cpu_facts();
+  SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
+  SORTIE_ASSIGN_OR_RETURN(const auto training,
+                          DatasetSource::open(job, job.data.data_prefixes, true));
+  std::unique_ptr<DatasetSource> validation;
+  if (!job.data.validation_data_prefixes.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(validation,
+                            DatasetSource::open(job, job.data.validation_data_prefixes, false));
+  }
+  SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
+  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
+
+  std::unique_ptr<Communicator> communicator = make_single_communicator();
+  if (rank.world_size > 1) {
+    SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
+  }
+  const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
+  if (!batch.violations.empty())
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  SORTIE_TRY(check_start(*communicator, rank, job, build, *training, validation.get(), precision));
+  Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
+                  precision, build);
+  const Result<> outcome = trainer.run();
+  events.flush();
+  return outcome;
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("train", "Train, as one rank of a job (what `sortie run CONFIG` starts)");
+  auto config = std::make_shared<std::string>();
+  command->add_option("--config", *config, "Config file; without it SORTIE_CONFIG");
+  command->callback([config, &exit_code] {
+    Result<> outcome;
+    try {
+      outcome = train(*config);
+    } catch (const CommunicatorError& error) {
+      outcome =
+          fail(ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what()));
+    }
+    if (outcome) return;
+    fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+    exit_code = exit_code_for(outcome.error().code);
+  });
+}
+
+}  // namespace sortie::trainer
