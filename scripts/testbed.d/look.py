@@ -18,7 +18,7 @@ def enter_argv(bed, host, argv, as_root=False):
     environment = [f"HOME={home}", f"USER={name}", f"LOGNAME={name}", "SHELL=/bin/sh",
                    "PATH=/usr/local/bin:/usr/bin:/bin" + (":/usr/sbin:/sbin" if as_root else ""), "LANG=C.UTF-8"]
     drop = [] if as_root else ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
-    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", f"--wd={home}", *drop,
+    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", f"--wdns={home}", *drop,
             "env", "-i", *environment, *argv]
 
 

@@ -4,11 +4,21 @@ import os
 import signal
 import time
 
-from harness import BUILD, PROGRAMS, Run, check, equal, wait_until
+from harness import BUILD, PROGRAMS, Run, check, equal, parent_of, wait_until
 
 SLEEP = ("sleep", "1000")
 STUBBORN = ("/bin/sh", PROGRAMS / "ignore_term.sh")
 DAEMONS = ("/usr/bin/python3", "-S", PROGRAMS / "daemons.py")
+DAEMONS_PER_RANK = 6
+
+
+def wait_for_daemons(bed, run, ranks=8):
+    """{rank: (host, pid)} once all daemons of all ranks are there: a test that finds none in the end proves nothing else."""
+    for rank in range(ranks):
+        run.wait_for_text(f"rank {rank} has its daemons")
+    count = sum(" daemon-" in line for line in bed.leftovers())
+    equal(count, ranks * DAEMONS_PER_RANK, "daemons")
+    return bed.ranks()
 
 
 def scenario_rank_killed(bed):
@@ -51,9 +61,7 @@ def scenario_setsid_grandchildren_after_success(bed):
 
 def scenario_setsid_grandchildren_after_failure(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
-        for rank in range(8):
-            run.wait_for_text(f"rank {rank} has its daemons")
-        _, pid = run.bed.ranks()[3]
+        _, pid = wait_for_daemons(bed, run)[3]
         os.kill(pid, signal.SIGKILL)
         equal(run.wait(10), 137, "exit code")
         bed.expect_nothing_left(2)
@@ -61,8 +69,7 @@ def scenario_setsid_grandchildren_after_failure(bed):
 
 def scenario_runner_killed(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
-        for rank in range(8):
-            run.wait_for_text(f"rank {rank} has its daemons")
+        wait_for_daemons(bed, run)
         os.kill(bed.runner("h02"), signal.SIGKILL)
         bed.expect_nothing_left(3, ["h02"])
         equal(run.wait(10), 5, "exit code")
@@ -70,10 +77,21 @@ def scenario_runner_killed(bed):
         bed.expect_nothing_left(2)
 
 
+def scenario_keeper_killed(bed):
+    """The process that holds a rank dies: what it held falls to the runner, on a host with a cgroup and on one without."""
+    for host, rank in (("h01", 0), ("h03", 4)):
+        with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
+            where, pid = wait_for_daemons(bed, run)[rank]
+            equal(where, host, f"host of rank {rank}")
+            os.kill(parent_of(pid), signal.SIGKILL)
+            check(run.wait(10) != 0, "exit code 0 although a rank was lost")
+            run.expect(f"rank {rank} on {host}")
+            bed.expect_nothing_left(3)
+
+
 def scenario_launcher_killed(bed):
     with Run(bed, *DAEMONS, "wait", settings={"runner.grace": "1s"}) as run:
-        for rank in range(8):
-            run.wait_for_text(f"rank {rank} has its daemons")
+        wait_for_daemons(bed, run)
         run.signal(signal.SIGKILL)
         equal(run.wait(2), 137, "exit code")
         bed.expect_nothing_left(5)

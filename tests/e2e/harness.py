@@ -130,13 +130,15 @@ class HostBed:
         return tops[0]
 
     def clear(self):
-        """A scenario starts on links that are up and on hosts where nothing runs."""
+        """A scenario starts on links that are up, on hosts where nothing runs and no scenario has left a file."""
         for host in HOSTS:
             self.link(host, "up")
             for pid, *_ in self.processes(host):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.expect_nothing_left(10)
+        for host in HOSTS:
+            self.run_in(host, "rm", "-f", "started")
 
 
 class Run:

@@ -1,0 +1,89 @@
+"""What runs when nothing goes wrong: MPI over hosts, the environment of ranks, their output."""
+
+import re
+from pathlib import Path
+
+from harness import BUILD, Run, check, equal
+
+RING = BUILD / "bin/e2e_mpi_ring"
+
+
+def scenario_mpi_4_hosts_x_2(bed):
+    with Run(bed, RING) as run:
+        equal(run.wait(30), 0, "exit code")
+        run.expect(r"ring ok size=8 sum=28")
+
+
+def scenario_mpi_here_without_sshd(bed):
+    with Run(bed, RING, hosts=None, slots=2) as run:
+        equal(run.wait(30), 0, "exit code")
+        run.expect(r"ring ok size=2 sum=1")
+
+
+def scenario_environment_of_ranks(bed):
+    script = ('echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $MASTER_ADDR $MASTER_PORT'
+              ' $(hostname) $SORTIE_ATTEMPT $SORTIE_RUN_ID"')
+    with Run(bed, "sh", "-c", script) as run:
+        equal(run.wait(15), 0, "exit code")
+        for rank in range(8):
+            node = rank // 2
+            expected = (f"{rank} 8 {rank % 2} 2 {node} {node} {bed.address('h01')} 29500 h{node + 1:02d} 1"
+                        f" {run.id()}\n")
+            equal(run.log(rank).decode(), expected, f"environment of rank {rank}")
+
+
+def scenario_arguments_byte_for_byte(bed):
+    """No shell on the way: what a shell would touch arrives as it was given."""
+    hostile = ["a b", "$(touch ~/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*", "", "--hosts", ";|&<>", "\u00e4\u2713"]
+    with Run(bed, "/usr/bin/python3", "-c", "import sys; print(ascii(sys.argv[1:]))", *hostile, slots=1) as run:
+        equal(run.wait(15), 0, "exit code")
+        for rank in range(4):
+            equal(run.log(rank).decode(), ascii(hostile) + "\n", f"arguments of rank {rank}")
+    check("owned" not in bed.run_in("h01", "ls"), "a shell ran an argument")
+
+
+def scenario_secrets_are_on_no_command_line(bed):
+    with Run(bed, "sleep", "3", slots=1, settings={"runner.env": '{TOKEN = "s3cr3t-in-a-frame"}'}) as run:
+        run.wait_for_ranks(4)
+        for host in ("h01", "h04"):
+            for pid, _, _, _, command in bed.processes(host):
+                check("s3cr3t" not in command, f"{host}: {pid} shows it: {command}")
+        run.wait(15)
+
+
+def scenario_output_in_full(bed):
+    """40 MB from 8 ranks: whole in the files, never stored in the launcher."""
+    script = "i=0; while [ $i -lt 5 ]; do head -c 1000000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done"
+    with Run(bed, "sh", "-c", script) as run:
+        peak = 0
+        while run.process.poll() is None and run.elapsed() < 60:
+            try:
+                status = Path(f"/proc/{run.process.pid}/status").read_text()
+            except OSError:
+                break
+            match = re.search(r"VmHWM:\s+(\d+)", status)
+            peak = max(peak, int(match.group(1)) if match else 0)
+        equal(run.wait(60), 0, "exit code")
+        for rank in range(8):
+            equal(len(run.log(rank)), 5 * 1000001, f"bytes of rank {rank}")
+        check(peak < 150_000, f"the launcher grew to {peak} KiB")
+
+
+def scenario_prefix_names_rank_and_host(bed):
+    with Run(bed, "sh", "-c", "echo out of $RANK; echo err of $RANK >&2", slots=1) as run:
+        equal(run.wait(15), 0, "exit code")
+        for rank in range(4):
+            for stream in ("out", "err"):
+                run.expect(rf"^\[{rank} h{rank + 1:02d}\] {stream} of {rank}$")
+
+
+def scenario_runner_is_pushed_once(bed):
+    bed.run_in("h01", "rm", "-rf", ".cache/sortie")
+    with Run(bed, "true", hosts="h01") as run:
+        equal(run.wait(15), 0, "exit code")
+    first = bed.run_in("h01", "ls", "-li", ".cache/sortie")
+    check(first.count("runner-") == 1, f"cache of h01: {first}")
+    equal(bed.run_in("h01", "stat", "-c", "%a", ".cache/sortie").strip(), "700", "mode of the cache")
+    with Run(bed, "true", hosts="h01") as run:
+        equal(run.wait(15), 0, "exit code of the second run")
+    equal(bed.run_in("h01", "ls", "-li", ".cache/sortie"), first, "cache after a second run")

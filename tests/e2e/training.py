@@ -1,0 +1,142 @@
+"""The trainer as a job: over hosts as on one rank, and as if it had never been killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+from harness import HOSTS, ROOT, TRAINER, Failure, Run, check, equal
+
+CONFIG = ROOT / "tests/e2e/tiny.toml"
+
+
+def build_tokens(bed):
+    """Token files of the project's own sources, at the same path on all hosts."""
+    prefix = bed.shared / "tokens"
+    if not (bed.shared / "tokens.idx").exists():
+        done = subprocess.run([TRAINER, "data", "build", "--tokenizer", "byte", "--output", prefix, "--overwrite",
+                               "--include", "*.h", "--include", "*.cc", ROOT / "common", ROOT / "launcher"],
+                              text=True, capture_output=True)
+        check(done.returncode == 0, f"data build: {done.stderr}")
+        for path in bed.shared.glob("tokens.*"):
+            path.chmod(0o644)
+    return prefix
+
+
+def settings(bed, **more):
+    return {"data.data_prefixes": f'["{build_tokens(bed)}"]',
+            **{name.replace("__", "."): value for name, value in more.items()}}
+
+
+def losses(run):
+    """{step: loss} as the journal has them; JSON keeps every bit of a double."""
+    found = {}
+    try:
+        lines = (run.folder_of_run() / "metrics.jsonl").read_text().splitlines()
+    except (OSError, TypeError):
+        return found
+    for line in lines:
+        event = json.loads(line)
+        if event["type"] == "step":
+            found[event["step"]] = event["loss"]
+    return found
+
+
+def train(bed, seconds=120, config=CONFIG, **arguments):
+    with Run(bed, config=config, **arguments) as run:
+        equal(run.wait(seconds), 0, "exit code")
+        return losses(run)
+
+
+def scenario_4_hosts_x_2_equal_one_rank(bed):
+    single = train(bed, hosts="h01", slots=1, settings=settings(bed))
+    spread = train(bed, hosts="h[01-04]", slots=2, settings=settings(bed))
+    equal(sorted(single), list(range(1, 21)), "steps of the single rank")
+    equal(sorted(spread), sorted(single), "steps over 8 ranks")
+    for step, loss in single.items():
+        check(abs(spread[step] - loss) <= 1e-5 * abs(loss), f"step {step}: {spread[step]!r} on 8 ranks, {loss!r} on one")
+    check(single[20] < single[1] - 0.5, f"nothing was learned: {single[1]} -> {single[20]}")
+
+
+def scenario_killed_20_times_equals_uninterrupted(bed):
+    """kill -9 of a random rank at a random moment while every step is saved."""
+    steps, kills = 400, 20
+    seed = int(os.environ.get("SORTIE_E2E_SEED", time.time_ns() % 100000))
+    print(f"SORTIE_E2E_SEED={seed}", flush=True)
+    chance = random.Random(seed)
+    job = {"hosts": "h[01-02]", "slots": 1}
+    options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 4}
+    whole = train(bed, seconds=300, settings=settings(bed, **options), **job)
+    equal(sorted(whole), list(range(1, steps + 1)), "steps of the uninterrupted run")
+
+    checkpoints = bed.shared / "killed"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    saving = settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=1, **options)
+    done, first_steps = 0, []
+    while done < kills:
+        with Run(bed, config=CONFIG, settings=saving, **job) as run:
+            ranks = run.wait_for_ranks(2, seconds=30)
+            time.sleep(chance.uniform(0.0, 1.2))
+            victim = ranks[chance.randrange(2)][1]
+            check(run.process.poll() is None, f"all {steps} steps were done after {done} kills; raise `steps`")
+            os.kill(victim, signal.SIGKILL)
+            equal(run.wait(20), 137, "exit code")
+            seen = losses(run)
+        compare(seen, whole, f"run {done + 1}")
+        first_steps.append(min(seen, default=None))
+        done += 1
+    print(f"first steps after each kill: {first_steps}")
+    check(any(step and step > 1 for step in first_steps), "no run went on from a checkpoint")
+    with Run(bed, config=CONFIG, settings=saving, **job) as run:
+        equal(run.wait(300), 0, "exit code of the last run")
+        last = losses(run)
+    compare(last, whole, "last run")
+    check(steps in last, "the last run did not reach the last step")
+    verify = subprocess.run([TRAINER, "checkpoint", "verify", checkpoints], text=True, capture_output=True)
+    equal(verify.returncode, 0, f"checkpoint verify ({verify.stdout}{verify.stderr})")
+
+
+def compare(seen, whole, what):
+    for step, loss in sorted(seen.items()):
+        if loss != whole[step]:
+            raise Failure(f"{what}: step {step} has loss {loss!r}, uninterrupted {whole[step]!r}")
+
+
+def scenario_interrupted_then_resumed(bed):
+    """Ctrl-C and the same command again."""
+    checkpoints = bed.shared / "interrupted"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    options = settings(bed, trainer__train_iterations=300, trainer__save_dir=checkpoints, trainer__save_interval=5)
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
+        deadline = time.monotonic() + 60
+        while len(losses(run)) < 12:
+            check(time.monotonic() < deadline, "12 steps take more than 60 s")
+            time.sleep(0.05)
+        run.signal(signal.SIGINT)
+        equal(run.wait(10), 130, "exit code")
+        seen = losses(run)
+        bed.expect_nothing_left(2)
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
+        equal(run.wait(200), 0, "exit code of the second run")
+        again = losses(run)
+    check(1 < min(again) <= max(seen) + 1, f"went on at step {min(again)} after step {max(seen)}")
+    for step in set(seen) & set(again):
+        equal(again[step], seen[step], f"loss of step {step}")
+
+
+def scenario_other_data_on_one_host(bed):
+    """Ranks compare what they train on before the first step; the message names the host that differs."""
+    for host in HOSTS[:3]:
+        text = "one text for all\n" if host != "h02" else "another text here\n"
+        bed.run_in(host, "sh", "-c", f"mkdir -p /tmp/own; for i in 1 2 3 4 5 6 7 8; do yes '{text.strip()}' | head -c 100000"
+                                     f" > /tmp/own/$i.txt; done; {TRAINER} data build --overwrite --tokenizer byte"
+                                     " --output /tmp/own/tokens /tmp/own/*.txt")
+    with Run(bed, config=CONFIG, hosts="h[01-03]", slots=1,
+             settings={"data.data_prefixes": '["/tmp/own/tokens"]', "topology.global_batch_size": 6}) as run:
+        check(run.wait(60) not in (0, 137, 139), "the job ran, or crashed")
+        run.expect(r"h02")
+        run.expect_not(r"^.*step .*loss")
+        bed.expect_nothing_left(3)
