@@ -1,0 +1,5 @@
+# Checkpoints and token files against plain reads and writes.
+add_executable(bench_checkpoint_io "${CMAKE_CURRENT_LIST_DIR}/checkpoint_io.cc")
+target_link_libraries(bench_checkpoint_io PRIVATE sortie_checkpoint)
+add_executable(bench_data_io "${CMAKE_CURRENT_LIST_DIR}/data_io.cc")
+target_link_libraries(bench_data_io PRIVATE sortie_data)
