@@ -33,7 +33,7 @@ std::string pattern_bytes(std::size_t size) {
   return bytes;
 }
 
-asio::awaitable<void> write_all(Channel& channel, const std::string& bytes, bool& written) {
+asio::awaitable<void> write_all(Channel& channel, std::string bytes, bool& written) {
   const auto result = co_await channel.write(bytes);
   written = result.has_value();
 }
