@@ -62,15 +62,18 @@ Result<JobMap> JobMap::from_setup(const wire::PmixSetup& setup) {
                                  rank, name, setup.world_size));
       job.host_of[rank] = host;
     }
+    std::ranges::sort(ranks);
     job.ranks.push_back(std::move(ranks));
   }
   if (job.my_host == kNoHost)
     return wrong(fmt::format("host '{}' is not one of node_hosts", setup.host));
   if (const auto missing = std::ranges::find(job.host_of, kNoHost); missing != job.host_of.end())
     return wrong(fmt::format("rank {} is on no host", missing - job.host_of.begin()));
-  if (setup.local_ranks != job.ranks[job.my_host])
+  std::vector<std::uint32_t> local = setup.local_ranks;
+  std::ranges::sort(local);
+  if (local != job.ranks[job.my_host])
     return wrong(fmt::format("local_ranks are not the ranks of host '{}'", setup.host));
-  if (setup.local_ranks.empty()) return wrong("no local ranks");
+  if (local.empty()) return wrong("no local ranks");
   return job;
 }
 

@@ -13,8 +13,10 @@ namespace sortie::runner {
 
 struct JobMap {
   std::vector<std::string> hosts;
-  std::vector<std::vector<std::uint32_t>> ranks;  // of each host, in the order given
-  std::vector<std::uint32_t> host_of;             // rank -> index into hosts
+  /// Of each host, ascending: Open MPI's shared memory transport counts on local ranks being in the
+  /// order of the global ones, and hangs where they are not.
+  std::vector<std::vector<std::uint32_t>> ranks;
+  std::vector<std::uint32_t> host_of;  // rank -> index into hosts
   std::uint32_t my_host = 0;
 
   std::uint32_t world_size() const { return static_cast<std::uint32_t>(host_of.size()); }

@@ -19,15 +19,19 @@ namespace sortie::runner {
 namespace {
 
 volatile std::sig_atomic_t end_requested = 0;
+int wake_fd = -1;  // the queue's eventfd: the signal may come to any thread, and before poll
 
 /// The parent is gone, or someone wants this process to end: the loop sees it, and if libpmix
 /// does not let go of the main thread, SIGALRM ends the process.
 void on_end_signal(int) {
   end_requested = 1;
+  const std::uint64_t one = 1;
+  (void)!write(wake_fd, &one, sizeof one);
   alarm(2);
 }
 
-void set_up_signals() {
+void set_up_signals(int queue_fd) {
+  wake_fd = queue_fd;
   struct sigaction action = {};
   action.sa_handler = on_end_signal;
   sigaction(SIGTERM, &action, nullptr);
@@ -85,7 +89,12 @@ void empty_directory(const std::string& path) {
 }
 
 int run() {
-  set_up_signals();
+  const Result<UpcallQueue*> queue = UpcallQueue::create();
+  if (!queue) {
+    fmt::print(stderr, "sortie-pmix: {}\n", queue.error().message);
+    return kExitFailed;
+  }
+  set_up_signals((*queue)->fd());
   // Frames get a descriptor of their own; what libpmix or a plugin prints can not corrupt them.
   Fd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   Fd out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
@@ -93,9 +102,8 @@ int run() {
   dup2(null.get(), STDIN_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
   FramePipe pipe(std::move(in), std::move(out));
-  auto queue = UpcallQueue::create();
   std::string tmp_dir;
-  Result<> result = queue ? serve(pipe, **queue, tmp_dir) : std::unexpected(queue.error());
+  const Result<> result = serve(pipe, **queue, tmp_dir);
   if (!tmp_dir.empty()) empty_directory(tmp_dir);
   if (result) return kExitOk;
   if (pipe.send(wire::RunnerError{std::string(error_code_name(result.error().code)),

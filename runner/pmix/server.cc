@@ -75,7 +75,7 @@ Result<PmixServer> PmixServer::start(const wire::PmixSetup& setup, FramePipe& pi
     return std::unexpected(server.pmix_.error("PMIx event handler not taken", status));
   delete handler;
   SORTIE_TRY(server.register_job(setup));
-  SORTIE_TRY(server.collect_environment());
+  SORTIE_TRY(server.collect_environment(setup.local_ranks));
   server.ready_.version = server.pmix_.version();
   return server;
 }
@@ -117,9 +117,8 @@ Result<> PmixServer::register_job(const wire::PmixSetup& setup) {
   return {};
 }
 
-Result<> PmixServer::collect_environment() {
+Result<> PmixServer::collect_environment(const std::vector<std::uint32_t>& local) {
   std::vector<std::vector<std::string>> per_rank;
-  const std::vector<std::uint32_t>& local = job_.ranks[job_.my_host];
   for (std::uint32_t rank : local) {
     char** variables = nullptr;
     const pmix_proc_t client = proc(rank);

@@ -39,7 +39,7 @@ class PmixServer {
         queue_(&queue) {}
 
   Result<> register_job(const wire::PmixSetup& setup);
-  Result<> collect_environment();
+  Result<> collect_environment(const std::vector<std::uint32_t>& local);
   pmix_proc_t proc(pmix_rank_t rank) const;
 
   Result<> on(FenceEntered& fence);

@@ -82,6 +82,13 @@ pmix_status_t refuse_connect(const pmix_proc_t[], std::size_t, const pmix_info_t
   return PMIX_ERR_NOT_SUPPORTED;
 }
 
+/// Refused, but it must be there: without it libpmix also drops what it does by itself on such a
+/// request, and that is to remove Open MPI's files in /dev/shm when their rank is gone.
+pmix_status_t refuse_job_control(const pmix_proc_t*, const pmix_proc_t[], std::size_t,
+                                 const pmix_info_t[], std::size_t, pmix_info_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
 }  // namespace
 
 Result<UpcallQueue*> UpcallQueue::create() {
@@ -129,6 +136,7 @@ pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& 
   module.spawn = refuse_spawn;
   module.connect = refuse_connect;
   module.disconnect = refuse_connect;
+  module.job_control = refuse_job_control;
   return &module;
 }
 

@@ -126,6 +126,7 @@ EmulatedHosts::EmulatedHosts(std::vector<std::vector<std::uint32_t>> ranks) {
       while (true) pause();
     }
     host.holder = Child(pid);
+    host.namespaces = pid;
     close(ready[1]);
     char byte = 0;
     REQUIRE_MESSAGE(read(ready[0], &byte, 1) == 1, "an emulated host could not be made");
@@ -151,7 +152,7 @@ pid_t EmulatedHosts::spawn_on(std::size_t host, const std::vector<std::string>& 
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(99);
-  enter_host_of(hosts_[host].holder.pid());
+  enter_host_of(hosts_[host].namespaces);
   for (const std::string& variable : env) putenv(strdup(variable.c_str()));
   dup2(in, 0);
   dup2(out, 1);
@@ -161,6 +162,11 @@ pid_t EmulatedHosts::spawn_on(std::size_t host, const std::vector<std::string>& 
   arguments.push_back(nullptr);
   execv(arguments[0], arguments.data());
   die(arguments[0]);
+}
+
+void EmulatedHosts::share_hosts_of(const EmulatedHosts& other) {
+  REQUIRE(other.count() == count());
+  for (std::size_t i = 0; i < count(); ++i) hosts_[i].namespaces = other.hosts_[i].namespaces;
 }
 
 std::optional<std::string> EmulatedHosts::start_servers(
@@ -224,7 +230,7 @@ bool EmulatedHosts::relay_until(const std::function<bool()>& done,
                                 std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   while (!done()) {
-    if (Clock::now() > deadline) return false;
+    const bool last = Clock::now() > deadline;
     std::vector<pollfd> fds;
     for (Host& host : hosts_) fds.push_back({host.stream.get(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), 5);
@@ -247,6 +253,7 @@ bool EmulatedHosts::relay_until(const std::function<bool()>& done,
         on_message(i, std::move(*message));
       }
     }
+    if (last) return done();
   }
   return true;
 }
@@ -311,7 +318,7 @@ void EmulatedHosts::hang_up() {
 
 std::vector<std::string> EmulatedHosts::shm_files(std::size_t host) const {
   std::vector<std::string> names;
-  const fs::path path = fmt::format("/proc/{}/root/dev/shm", hosts_[host].holder.pid());
+  const fs::path path = fmt::format("/proc/{}/root/dev/shm", hosts_[host].namespaces);
   for (const auto& entry : fs::directory_iterator(path))
     names.push_back(entry.path().filename().string());
   return names;

@@ -66,6 +66,9 @@ class EmulatedHosts {
   /// The setup that start_servers() sends to a host; may be changed before.
   wire::PmixSetup& setup(std::size_t host) { return hosts_[host].setup; }
 
+  /// Lets this job run on the hosts of another one; call before start_servers().
+  void share_hosts_of(const EmulatedHosts& other);
+
   /// Starts a sortie-pmix per host and waits until all are ready. The text of the first RunnerError
   /// where one is not.
   std::optional<std::string> start_servers(
@@ -97,7 +100,8 @@ class EmulatedHosts {
  private:
   struct Host {
     wire::PmixSetup setup;
-    Child holder;  // keeps the host's namespaces
+    Child holder;           // keeps the host's namespaces
+    pid_t namespaces = -1;  // the holder, of this job or of the one that shares its hosts
     Child server;
     Fd stream;
     std::unique_ptr<wire::FrameDecoder> decoder;

@@ -1,7 +1,7 @@
 // sortie-pmix with real Open MPI programs on several emulated hosts.
 #include <doctest/doctest.h>
-
-#include <csignal>
+#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "tests/runner/pmix/emulated_hosts.h"
 
@@ -10,8 +10,6 @@ using namespace sortie::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-const std::vector<std::string> kMpi = {SORTIE_MPI_PROGRAM};
 
 std::vector<std::string> mpi(const char* what) {
   return {SORTIE_MPI_PROGRAM, what};
@@ -54,5 +52,155 @@ TEST_CASE("2 hosts x 2 ranks: ring and allreduce, memory shared within a host on
   check_all_ok(hosts);
   CHECK(hosts.aborts().empty());
   CHECK(hosts.fences().contains("0-3#1"));
+  check_servers_end(hosts);
+}
+
+TEST_CASE("3 hosts with 1, 2 and 3 ranks") {
+  EmulatedHosts hosts({{0}, {1, 2}, {3, 4, 5}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("ring")));
+  check_all_ok(hosts);
+  check_servers_end(hosts);
+}
+
+TEST_CASE("ranks that are not numbered host by host") {
+  EmulatedHosts hosts({{0, 3}, {2, 1}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("ring")));
+  check_all_ok(hosts);
+}
+
+TEST_CASE("one host needs no relay") {
+  EmulatedHosts hosts({{0, 1, 2}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("ring")));
+  check_all_ok(hosts);
+  CHECK(hosts.fences().empty());
+  check_servers_end(hosts);
+}
+
+TEST_CASE("one rank alone") {
+  EmulatedHosts hosts(std::vector<std::vector<std::uint32_t>>{{0}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("ring")));
+  check_all_ok(hosts);
+}
+
+TEST_CASE("two jobs on the same hosts at the same time") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  EmulatedHosts others({{0, 1}, {2, 3}});
+  others.share_hosts_of(hosts);
+  require_servers(others);
+  hosts.start_ranks(mpi("threads"));
+  others.start_ranks(mpi("threads"));
+  const bool ended = hosts.relay_until(
+      [&] {
+        others.relay_until([] { return false; }, 0ms);
+        return hosts.all_ranks_ended() && others.all_ranks_ended();
+      },
+      60s);
+  REQUIRE(ended);
+  check_all_ok(hosts);
+  check_all_ok(others);
+}
+
+TEST_CASE("MPI_THREAD_MULTIPLE, four threads in collectives at once") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("threads")));
+  check_all_ok(hosts);
+}
+
+TEST_CASE("direct modex: Open MPI asks for what it needs, when it needs it") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("ring"), {{"OMPI_MCA_pmix_base_async_modex", "1"},
+                                  {"OMPI_MCA_pmix_base_collect_data", "0"}}));
+  check_all_ok(hosts);
+  CHECK(hosts.modex_requests() > 0);
+}
+
+TEST_CASE("a PMIx client: values fetched from their owner, fences of some ranks") {
+  EmulatedHosts hosts({{0, 1, 2}, {3}, {4, 5}, {7, 6}});
+  require_servers(hosts);
+  REQUIRE(hosts.run({SORTIE_PMIX_PROGRAM}));
+  check_all_ok(hosts);
+  CHECK(hosts.modex_requests() >= 8);
+  CHECK(hosts.fences().at("0,2,4,6#3") == 3);  // no even rank on the second host
+  CHECK(hosts.fences().at("0-7#2") == 4);
+  check_servers_end(hosts);
+}
+
+TEST_CASE("MPI_Abort is told, and the rank exits with its status") {
+  EmulatedHosts hosts({{0}, {1, 2}});
+  require_servers(hosts);
+  hosts.start_ranks(mpi("abort"));
+  REQUIRE(hosts.relay_until(
+      [&] { return !hosts.aborts().empty() && hosts.ranks()[1].process.poll(); }, 30s));
+  CHECK(hosts.aborts()[0].rank == 1);
+  CHECK(hosts.aborts()[0].status == 7);
+  CHECK(hosts.ranks()[1].process.poll()->to_string() == "exit code 7");
+  CHECK(hosts.aborts().size() == 1);
+  hosts.ranks().clear();
+  check_servers_end(hosts);
+}
+
+TEST_CASE("MPI_Comm_spawn is refused and does not hang") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("spawn")));
+  for (Rank& rank : hosts.ranks()) {
+    CAPTURE(rank.text());
+    CHECK(rank.process.poll()->to_string() == "exit code 0");
+    CHECK(rank.text().find("spawn refused\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("MPI_Comm_spawn over all ranks is fatal, as any error is by default") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  hosts.start_ranks(mpi("spawn-world"));
+  REQUIRE(hosts.relay_until([&] { return !hosts.aborts().empty(); }, 30s));
+  CHECK(hosts.aborts()[0].rank == 0);
+  CHECK(hosts.aborts()[0].status != 0);
+}
+
+TEST_CASE("a rank that dies leaves its server alive and its shared memory removed") {
+  for (const char* what : {"die", "exit"}) {
+    CAPTURE(what);
+    EmulatedHosts hosts({{0, 1}, {2, 3}});
+    require_servers(hosts);
+    hosts.start_ranks(mpi(what));
+    const std::size_t victim = what == std::string_view("die") ? 3 : 1;
+    REQUIRE(
+        hosts.relay_until([&] { return hosts.ranks()[victim].process.poll().has_value(); }, 30s));
+    hosts.relay_until([] { return false; }, 1500ms);  // libpmix sees the loss after a second
+    CHECK(!hosts.server(0).poll());
+    CHECK(!hosts.server(1).poll());
+    hosts.ranks().clear();  // as a runner does: SIGKILL to the others
+    hosts.relay_until([&] { return hosts.shm_files(0).empty() && hosts.shm_files(1).empty(); }, 3s);
+    CHECK(fmt::format("{}", fmt::join(hosts.shm_files(0), " ")) == "");
+    CHECK(fmt::format("{}", fmt::join(hosts.shm_files(1), " ")) == "");
+    check_servers_end(hosts);
+  }
+}
+
+TEST_CASE("ranks killed at once with the runner: nothing is left in shared memory") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  hosts.start_ranks(mpi("die"));
+  REQUIRE(hosts.relay_until([&] { return hosts.ranks()[3].process.poll().has_value(); }, 30s));
+  hosts.ranks().clear();
+  check_servers_end(hosts);
+  CHECK(fmt::format("{}", fmt::join(hosts.shm_files(0), " ")) == "");
+  CHECK(fmt::format("{}", fmt::join(hosts.shm_files(1), " ")) == "");
+}
+
+TEST_CASE("servers end within two seconds while ranks still run") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  hosts.start_ranks(mpi("die"));
+  REQUIRE(hosts.relay_until([&] { return hosts.ranks()[3].process.poll().has_value(); }, 30s));
   check_servers_end(hosts);
 }
