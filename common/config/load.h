@@ -1,5 +1,5 @@
 // From text to a checked JobConfig: TOML file, then --set overrides, then validation. toml++ stays
-// in load.cc.
+// in document.cc.
 #pragma once
 
 #include <filesystem>

@@ -1,0 +1,205 @@
+#include "common/config/load.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/base/atomic_file.h"
+#include "common/config/assign.h"
+#include "common/config/document.h"
+#include "common/config/fields.h"
+#include "common/config/spelling.h"
+#include "common/config/text.h"
+#include "common/config/validate.h"
+
+namespace sortie::config {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 4u << 20;
+constexpr std::size_t kMaxProblems = 100;
+
+/// One line of the report. Problems of the file come first, by position, then those of --set.
+struct Problem {
+  std::size_t override_index = 0;  // 0 = the file, else 1 + index of the --set
+  Position at;
+  std::string text;
+};
+
+class Loader {
+ public:
+  Loader(std::string_view name, const std::vector<std::string>& overrides)
+      : name_(name), overrides_(overrides) {}
+
+  Result<LoadedJob> load(std::string_view text);
+
+ private:
+  /// Where a key was set.
+  struct Source {
+    std::size_t override_index = 0;
+    Position at;
+  };
+
+  void report(Source source, std::string text);
+  void report_unknown(const Value& entry, const std::string& key);
+  void read_table(const Value& table, const std::string& prefix);
+  void read_entry(const Value& entry, const std::string& key);
+  void set(const Field& field, const Value& value, Source source);
+  void apply_override(std::size_t index);
+  void check_rules();
+  std::string where(Source source) const;
+  std::string message() const;
+
+  std::string name_;
+  const std::vector<std::string>& overrides_;
+  LoadedJob loaded_;
+  std::map<std::string, Source, std::less<>> sources_;
+  std::set<std::string, std::less<>> bad_keys_;  // their rules would only repeat the problem
+  std::vector<Problem> problems_;
+};
+
+std::string Loader::where(Source source) const {
+  if (source.override_index > 0)
+    return fmt::format("--set {}", shorten(overrides_[source.override_index - 1]));
+  if (source.at.line == 0) return name_;
+  return fmt::format("{}:{}:{}", name_, source.at.line, source.at.column);
+}
+
+void Loader::report(Source source, std::string text) {
+  problems_.push_back(
+      {source.override_index, source.at, fmt::format("{}: {}", where(source), text)});
+}
+
+void Loader::report_unknown(const Value& entry, const std::string& key) {
+  report({0, entry.key_at},
+         entry.type == Value::Type::table ? unknown_section(key) : unknown_key(key));
+}
+
+void Loader::read_table(const Value& table, const std::string& prefix) {
+  for (const Value& entry : table.items)
+    read_entry(entry, prefix.empty() ? entry.key : prefix + "." + entry.key);
+}
+
+void Loader::read_entry(const Value& entry, const std::string& key) {
+  if (const Field* field = find_field(key)) return set(*field, entry, {0, entry.at});
+  if (!is_section(key)) return report_unknown(entry, key);
+  if (entry.type == Value::Type::table) return read_table(entry, key);
+  report({0, entry.at}, fmt::format("{}: is a section, not {}; write [{}] and its keys below", key,
+                                    describe(entry), key));
+}
+
+void Loader::set(const Field& field, const Value& value, Source source) {
+  const std::string key(field.key);
+  sources_[key] = source;
+  loaded_.origins[key] = source.override_index > 0 ? "--set" : where(source);
+  for (const AssignError& error : assign(field, value, loaded_.job)) {
+    bad_keys_.insert(key);
+    const Source at{source.override_index, source.override_index > 0 ? Position{} : error.at};
+    report(at, fmt::format("{}: {}", key, error.message));
+  }
+}
+
+void Loader::apply_override(std::size_t index) {
+  const std::string_view text = overrides_[index - 1];
+  const Source source{index, {}};
+  const std::size_t equals = text.find('=');
+  if (equals == text.npos) return report(source, "has no '='; write --set key=value");
+  const std::string key(text.substr(0, equals));
+  const std::string_view right = text.substr(equals + 1);
+  constexpr std::string_view kEnv = "runner.env.";
+  if (key.starts_with(kEnv)) {
+    // One variable: keep the others.
+    const Field& field = *find_field("runner.env");
+    Value table;
+    for (const auto& [name, old] : loaded_.job.runner.env) {
+      Value& item = table.items.emplace_back();
+      item.type = Value::Type::text;
+      item.key = name;
+      item.text = old;
+    }
+    const std::string name = key.substr(kEnv.size());
+    std::erase_if(table.items, [&](const Value& item) { return item.key == name; });
+    Value value = override_value(Kind::text, right);
+    value.key = name;
+    table.items.push_back(std::move(value));
+    return set(field, table, source);
+  }
+  const Field* field = find_field(key);
+  if (field == nullptr)
+    return report(source, is_section(key) ? fmt::format("{} is a section; set one of its keys", key)
+                                          : unknown_key(key));
+  set(*field, override_value(kind_of(*field), right), source);
+}
+
+void Loader::check_rules() {
+  for (const Violation& violation : validate(loaded_.job)) {
+    const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
+    if (std::ranges::any_of(violation.keys, is_bad)) continue;
+    Source source;
+    for (const std::string& key : violation.keys)
+      if (const auto found = sources_.find(key); found != sources_.end()) {
+        source = found->second;
+        break;
+      }
+    report(source, fmt::format("{}: {}", violation.keys.front(), violation.message));
+  }
+}
+
+std::string Loader::message() const {
+  std::string text;
+  for (std::size_t i = 0; i < problems_.size(); ++i) {
+    if (i == kMaxProblems)
+      return text + fmt::format("\n{}: and {} more", name_, problems_.size() - kMaxProblems);
+    if (i > 0) text += '\n';
+    text += problems_[i].text;
+  }
+  return text;
+}
+
+Result<LoadedJob> Loader::load(std::string_view text) {
+  if (text.size() > kMaxFileBytes)
+    return fail(ErrorCode::config, fmt::format("{}: larger than the limit of {} bytes for a config",
+                                               name_, kMaxFileBytes));
+  Document document = parse_document(text);
+  for (const SyntaxError& error : document.errors) report({0, error.at}, error.message);
+  read_table(document.root, "");
+  for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
+  // With lines missing, rules over several keys would judge a job that nobody wrote.
+  if (document.errors.empty()) check_rules();
+  if (problems_.empty()) return std::move(loaded_);
+  std::ranges::stable_sort(problems_, [](const Problem& a, const Problem& b) {
+    return std::tie(a.override_index, a.at) < std::tie(b.override_index, b.at);
+  });
+  return fail(ErrorCode::config, message());
+}
+
+}  // namespace
+
+Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
+                                const std::vector<std::string>& overrides) {
+  return Loader(name, overrides).load(text);
+}
+
+Result<LoadedJob> load_job(const std::filesystem::path& file,
+                           const std::vector<std::string>& overrides) {
+  auto text = read_file(file, kMaxFileBytes);
+  if (!text) {
+    if (text.error().code == ErrorCode::not_found)
+      text.error().message += "; `sortie config init` prints a config to start from";
+    return std::unexpected(std::move(text).error());
+  }
+  return load_job_text(*text, file.string(), overrides);
+}
+
+std::string to_toml(const JobConfig& job) {
+  std::string text;
+  for (const Section& section : sections()) {
+    text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
+    for (const Field& field : fields())
+      if (section_of(field) == section.name)
+        text += fmt::format("{} = {}\n", name_of(field), value_text(field, job));
+  }
+  return text;
+}
+
+}  // namespace sortie::config
