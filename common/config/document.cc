@@ -129,7 +129,7 @@ Document parse_document(std::string_view text) {
     return document;
   }
   std::string rest(text);
-  int next_line = 0;
+  int suspect_line = 0;
   for (;;) {
     toml::parse_result result = toml::parse(std::string_view(rest));
     if (result) {
@@ -137,13 +137,17 @@ Document parse_document(std::string_view text) {
       break;
     }
     const Position at = position(result.error().source().begin);
-    // An error in the line right after another one is most likely its consequence (an unclosed
-    // list, say), and lines before the last error would have been reported already.
-    if (at.line <= 0 || (!document.errors.empty() && at.line <= next_line)) break;
-    document.errors.push_back({at, explain(result.error().description())});
+    const std::string_view description = result.error().description();
+    // An error in the line after one inside a list is most likely its consequence: the list was not
+    // closed. And lines before the last error would have been reported already.
+    if (at.line <= suspect_line) break;
+    document.errors.push_back({at, explain(description)});
     if (document.errors.size() == kMaxSyntaxErrors) break;
-    next_line = blank_line(rest, at.line);
+    const int next_line = blank_line(rest, at.line);
     if (next_line == 0) break;
+    const bool inside = description.contains("array") || description.contains("table") ||
+                        description.contains("-line");
+    suspect_line = inside ? next_line : at.line;
   }
   return document;
 }

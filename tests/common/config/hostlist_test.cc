@@ -162,7 +162,7 @@ TEST_CASE("folding is the inverse of expanding") {
       {{"r1n1", "r1n2", "r2n1"}, "r1n[1-2],r2n1"},
       {{"10.0.0.1", "10.0.0.2", "[::1]", "[::2]", "b"}, "10.0.0.[1-2],[::1],[::2],b"},
       {{"login", "gpu1.x", "gpu2.x"}, "gpu[1-2].x,login"},
-      {{"n0", "n1", "n00", "n01"}, "n[00,0,01,1]"},
+      {{"n0", "n1", "n00", "n01"}, "n[0,00-01,1]"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.folded);

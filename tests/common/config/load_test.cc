@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "common/base/atomic_file.h"
 #include "common/config/fields.h"
@@ -57,6 +58,13 @@ TEST_CASE("an empty config is the default job and has no origins") {
 }
 
 TEST_CASE("each key loads alone, from the file and from --set, and is the only one that changes") {
+  // Rules over several keys forbid these changes alone; the round trip below covers them.
+  const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
+                                                    "trainer.save_interval",
+                                                    "trainer.eval_interval",
+                                                    "model.hidden_size",
+                                                    "model.num_attention_heads",
+                                                    "model.head_dim"};
   for (const Field& field : fields()) {
     CAPTURE(field.key);
     JobConfig job;
@@ -66,12 +74,12 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
     CHECK(check_value(field, job) == "");
     const std::string file =
         fmt::format("[{}]\n{} = {}\n", section_of(field), name_of(field), text);
-    // Where a rule over several keys forbids this key alone, the round trip below covers it.
     const auto from_file = load_job_text(file, "job.toml");
-    if (!from_file) {
-      CHECK(from_file.error().message.find(std::string(field.key) + ": ") != std::string::npos);
+    if (needs_company.contains(field.key)) {
+      CHECK_FALSE(from_file);
       continue;
     }
+    REQUIRE_MESSAGE(from_file, (from_file ? "" : from_file.error().message));
     CHECK(to_toml(from_file->job) == to_toml(job));
     CHECK(from_file->origins.size() == 1);
     CHECK(from_file->origins.at(std::string(field.key)).starts_with("job.toml:2:"));
@@ -173,7 +181,12 @@ TEST_CASE("each syntax error has its place, and lines without errors are still r
       {"[runner]\nhosts = [[[[[[[[[1]]]]]]]]]\n",
        "job.toml:2:17: syntax: more than 8 lists or tables inside each other; flatten them"},
       {"[model]\nhidden_size = = 1\nnum_layers = \"x\nvocab_sise = 3\n",
-       "job.toml:2:15: syntax: could not determine value type"},
+       "job.toml:2:15: syntax: this is no TOML value; put strings in quotes\n"
+       "job.toml:3:17: syntax: unescaped control characters other than TAB (U+0009) are explicitly "
+       "prohibited (in string)\n"
+       "job.toml:4:1: unknown key model.vocab_sise; did you mean model.vocab_size?"},
+      {"[runner]\nhosts = [\"a\"\nmpi = \"on\"\ngrace = 3\n",
+       "job.toml:3:1: syntax: expected comma or closing ']', saw 'm' (in array)"},
   };
   for (const Row& row : rows) CHECK(errors_of(row.text) == row.error);
 }
@@ -201,7 +214,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
       {"[transformer_architecture]\nx = 1\n",
        "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?"},
       {"[runner.shs]\nport = 1\n",
-       "job.toml:1:2: unknown section [runner.shs]; did you mean [runner.ssh]?"},
+       "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.ssh] "
        "[logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] [profiler] [model] "
