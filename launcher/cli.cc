@@ -10,7 +10,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/config/describe.h"
-#include "common/config/fields.h"
+#include "common/config/text.h"
 #include "launcher/run_command.h"
 
 namespace sortie::launcher {
@@ -58,14 +58,15 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
     for (const CLI::App* sub : level->get_subcommands([](const CLI::App*) { return true; }))
       verbs.push_back(sub->get_name());
     if (!argument.starts_with("-")) {
-      const auto known = level->get_subcommands([&](const CLI::App* candidate) { return candidate->get_name() == argument; });
+      const auto known = level->get_subcommands(
+          [&](const CLI::App* candidate) { return candidate->get_name() == argument; });
       const CLI::App* sub = known.empty() ? nullptr : known.front();
       if (sub) {
         level = sub;
         continue;
       }
       if (verbs.empty()) continue;
-      const std::string near = config::nearest(argument, verbs);
+      const std::string_view near = config::nearest(argument, {verbs.begin(), verbs.end()});
       return near.empty() ? "" : fmt::format("did you mean `{}`?", near);
     }
     std::vector<std::string> flags;
@@ -73,7 +74,7 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
       for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
     const std::string name = argument.substr(0, argument.find('='));
     if (std::ranges::find(flags, name) == flags.end())
-      if (const std::string near = config::nearest(name, flags); !near.empty())
+      if (const auto near = config::nearest(name, {flags.begin(), flags.end()}); !near.empty())
         return fmt::format("did you mean `{}`?", near);
   }
   return "";

@@ -92,9 +92,11 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   }
   if (trainer) {
     config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
-    if (!outcome.violations.empty()) {
+    std::vector<config::Violation> broken = config::validate_training(job);
+    broken.insert(broken.end(), outcome.violations.begin(), outcome.violations.end());
+    if (!broken.empty()) {
       std::string text;
-      for (const config::Violation& violation : outcome.violations)
+      for (const config::Violation& violation : broken)
         text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
                             violation.message);
       return fail(ErrorCode::config, std::move(text));

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/config/fields.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
@@ -78,13 +79,10 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   if (!options.ssh_config.empty()) runner.ssh.config_file = options.ssh_config;
   if (!options.program.empty()) runner.program = options.program;
   std::error_code error;
-  config::resolve_paths(job.loaded.job, fs::current_path(error));
+  const char* home = std::getenv("HOME");
+  config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
   SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
-  if (job.plan.batch && job.loaded.job.data.data_prefixes.empty())
-    return fail(ErrorCode::config,
-                "data.data_prefixes is empty: there is nothing to train on; make token files with "
-                "`sortie-train data build`, or give a program after --");
   return job;
 }
 

@@ -80,7 +80,8 @@ asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work
 asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  auto connected = co_await session->connect(host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
+  auto connected =
+      co_await session->connect(host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
   if (connected) {
     host.state = HostState::connected;
     note_connected(host);
@@ -136,7 +137,8 @@ bool Supervisor::report_host_errors() {
 
 asio::awaitable<Verdict> Supervisor::run() {
   // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout), &Supervisor::connect_host);
+  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
+                         &Supervisor::connect_host);
   if (!report_host_errors() && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
@@ -176,7 +178,8 @@ asio::awaitable<Verdict> Supervisor::run() {
   co_return verdict;
 }
 
-// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine twice.
+// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
+// twice.
 
 /// The first host's address as it was reached; a job on this machine alone stays on the loopback.
 std::string Supervisor::choose_master_addr() const {
@@ -187,7 +190,8 @@ std::string Supervisor::choose_master_addr() const {
 }
 
 void Supervisor::note_connected(const Host& host) {
-  parts_.folder.event("connected", {{"host", host.plan->name}, {"address", host.session->address()}});
+  parts_.folder.event("connected",
+                      {{"host", host.plan->name}, {"address", host.session->address()}});
 }
 
 void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
@@ -203,16 +207,18 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
 void Supervisor::start_all() {
   for (Host& host : hosts_) {
     host.state = HostState::running;
-    host.session->start({[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-                         [this, &host](Error error) { on_lost(host, std::move(error)); }});
+    host.session->start(
+        {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+         [this, &host](Error error) { on_lost(host, std::move(error)); }});
     host.session->send(wire::Start{});
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
 }
 
 void Supervisor::give_up_on(Host& host) {
-  parts_.console.error(fmt::format("{}: ranks did not end within {} s of being told to; a process there may be stuck",
-                                   host.plan->name, grace_ms_ / 1000 + kStopSlack.count()));
+  parts_.console.error(fmt::format(
+      "{}: ranks did not end within {} s of being told to; a process there may be stuck",
+      host.plan->name, grace_ms_ / 1000 + kStopSlack.count()));
   parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
   host.state = HostState::lost;
   host.session->close();

@@ -1,46 +1,125 @@
-// Batch arithmetic: global = micro * accumulation * data parallel, exactly.
+// Batch arithmetic (rules T2 and T4): global = micro * accumulation * data parallel, exactly.
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "common/base/check.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
+namespace {
+
+constexpr std::string_view kMicro = "topology.micro_batch_size";
+constexpr std::string_view kAccumulation = "topology.gradient_accumulation_steps";
+constexpr std::string_view kGlobal = "topology.global_batch_size";
+constexpr std::string_view kDataParallel = "topology.data_parallel_size";
+
+Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
+  return {rule, std::move(keys), std::move(message)};
+}
+
+std::vector<std::string> batch_keys() {
+  return {std::string(kGlobal), std::string(kMicro), std::string(kAccumulation)};
+}
+
+/// The multiples of `unit` around `value`: "24 or 32", or the smallest one.
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit;
+  std::int64_t above = 0;
+  if (__builtin_add_overflow(below, unit, &above)) return fmt::format("{}", below);
+  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
+}
+
+/// Divides global by the two known factors; `derived` is what the quotient will be.
+std::int64_t derive(BatchOutcome& outcome, std::int64_t global, std::int64_t factor,
+                    std::string_view factor_text, std::string_view derived) {
+  if (global % factor == 0) return global / factor;
+  outcome.violations.push_back(
+      broken("T4", batch_keys(),
+             fmt::format("{} is no multiple of {}, so {} is no whole number; use {}", global,
+                         factor_text, derived, nearest_multiples(global, factor))));
+  return 0;
+}
+
+/// Micro-batch and accumulation both unknown, or one of them and the global batch.
+bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
+  if (topology.micro_batch_size != 0 ||
+      (topology.gradient_accumulation_steps != 0 && topology.global_batch_size != 0))
+    return false;
+  outcome.violations.push_back(
+      broken("T4", {std::string(kMicro), std::string(kGlobal), std::string(kAccumulation)},
+             "0 can only be derived from gradient_accumulation_steps and global_batch_size; set "
+             "micro_batch_size, or both of those"));
+  return true;
+}
+
+}  // namespace
+
+std::vector<Violation> check_batch(const TopologyConfig& topology) {
+  if (topology.data_parallel_size != 0)
+    return resolve_batch(topology, topology.data_parallel_size).violations;
+  BatchOutcome outcome;
+  if (is_underdetermined(topology, outcome)) return outcome.violations;
+  const std::int64_t micro = std::max<std::int64_t>(topology.micro_batch_size, 1);
+  const std::int64_t accumulation = std::max<std::int64_t>(topology.gradient_accumulation_steps, 1);
+  const std::int64_t global = topology.global_batch_size;
+  const std::int64_t per_rank = micro * accumulation;
+  if (global % per_rank != 0)
+    outcome.violations.push_back(broken(
+        "T4", batch_keys(),
+        fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} "
+                    "(gradient_accumulation_steps), so no number of ranks fits; use {}",
+                    global, per_rank, micro, accumulation, nearest_multiples(global, per_rank))));
+  return outcome.violations;
+}
 
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size) {
-  BatchOutcome outcome{};
+  SORTIE_CHECK(world_size > 0, "world of {} ranks", world_size);
+  BatchOutcome outcome;
   BatchPlan& plan = outcome.plan;
   plan.data_parallel_size = world_size;
   plan.micro_batch_size = topology.micro_batch_size;
+  plan.gradient_accumulation_steps = topology.gradient_accumulation_steps;
+  plan.global_batch_size = topology.global_batch_size;
   if (topology.data_parallel_size != 0 && topology.data_parallel_size != world_size)
     outcome.violations.push_back(
-        {{"topology.data_parallel_size"},
-         fmt::format("{} is set, but the hosts give {} ranks; set {} or leave it out",
-                     topology.data_parallel_size, world_size, world_size)});
-  const std::int64_t per_pass = plan.micro_batch_size * world_size;
-  const std::int64_t wanted_accumulation = topology.gradient_accumulation_steps;
-  if (topology.global_batch_size == 0) {
-    plan.gradient_accumulation_steps = wanted_accumulation ? wanted_accumulation : 1;
-    plan.global_batch_size = per_pass * plan.gradient_accumulation_steps;
+        broken("T2", {std::string(kDataParallel), "runner.hosts"},
+               fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
+                           topology.data_parallel_size, world_size, world_size)));
+  std::int64_t& micro = plan.micro_batch_size;
+  std::int64_t& accumulation = plan.gradient_accumulation_steps;
+  std::int64_t& global = plan.global_batch_size;
+  if (is_underdetermined(topology, outcome)) return outcome;
+  if (micro != 0 && global == 0 && accumulation == 0) accumulation = 1;
+  const std::int64_t known = std::max<std::int64_t>(micro, 1) *
+                             std::max<std::int64_t>(accumulation, 1);  // both at most 2^20
+  std::int64_t factor = 0;
+  if (__builtin_mul_overflow(known, world_size, &factor)) {
+    outcome.violations.push_back(
+        broken("T4", batch_keys(),
+               fmt::format("{} sequences on each of {} ranks is too large; lower micro_batch_size "
+                           "or gradient_accumulation_steps",
+                           known, world_size)));
     return outcome;
   }
-  plan.global_batch_size = topology.global_batch_size;
-  plan.gradient_accumulation_steps = topology.global_batch_size / per_pass;
-  if (topology.global_batch_size % per_pass != 0) {
-    const std::int64_t below = plan.gradient_accumulation_steps * per_pass;
-    outcome.violations.push_back(
-        {{"topology.global_batch_size"},
-         fmt::format("{} is not a multiple of micro_batch_size {} x {} ranks = {}; {}{} is the "
-                     "nearest above",
-                     topology.global_batch_size, plan.micro_batch_size, world_size, per_pass,
-                     below > 0 ? fmt::format("{} is the nearest below, ", below) : "",
-                     below + per_pass)});
-  } else if (wanted_accumulation != 0 && wanted_accumulation != plan.gradient_accumulation_steps) {
-    outcome.violations.push_back(
-        {{"topology.gradient_accumulation_steps"},
-         fmt::format("{} does not fit: global_batch_size {} / (micro_batch_size {} x {} ranks) = "
-                     "{}; set one of the "
-                     "two, not both",
-                     wanted_accumulation, plan.global_batch_size, plan.micro_batch_size, world_size,
-                     plan.gradient_accumulation_steps)});
+  if (global == 0) {
+    global = factor;
+  } else if (accumulation == 0) {
+    accumulation =
+        derive(outcome, global, factor,
+               fmt::format("{} = {} (micro_batch_size) * {} (ranks)", factor, micro, world_size),
+               "gradient_accumulation_steps");
+  } else if (micro == 0) {
+    micro = derive(outcome, global, factor,
+                   fmt::format("{} = {} (gradient_accumulation_steps) * {} (ranks)", factor,
+                               accumulation, world_size),
+                   "micro_batch_size");
+  } else if (global != factor) {
+    outcome.violations.push_back(broken(
+        "T4", batch_keys(),
+        fmt::format("{} is not {} = {} (micro_batch_size) * {} (gradient_accumulation_steps) * {} "
+                    "(ranks); use {}, or set one of the three to 0",
+                    global, factor, micro, accumulation, world_size, factor)));
   }
   return outcome;
 }

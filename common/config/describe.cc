@@ -1,9 +1,8 @@
 #include "common/config/describe.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
-#include <limits>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/config/fields.h"
@@ -11,39 +10,72 @@
 namespace sortie::config {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using Json = nlohmann::ordered_json;
 
-std::string limit_text(const Field& field, double value) {
-  if (type_name(field) == "duration")
-    return format_duration(Milliseconds(static_cast<std::int64_t>(value)));
-  return fmt::format("{}", value);
+constexpr std::string_view kKindNames[] = {
+    "boolean", "integer", "number", "string", "list of strings", "table of strings", "duration"};
+
+std::string_view kind_name(const Field& field) {
+  return kKindNames[static_cast<std::size_t>(kind_of(field))];
 }
 
-/// "one of a, b", "at least 1", "1 to 65535", or nothing.
-std::string range_text(const Field& field) {
-  if (!field.choices.empty()) return fmt::format("one of {}", fmt::join(field.choices, ", "));
-  if (field.low == -kInfinity) return "";
-  if (field.high == kInfinity) return fmt::format("at least {}", limit_text(field, field.low));
-  return fmt::format("{} to {}", limit_text(field, field.low), limit_text(field, field.high));
-}
-
-nlohmann::ordered_json value_schema(const Field& field) {
-  nlohmann::ordered_json out;
-  const std::string_view type = type_name(field);
-  if (type == "duration") {
-    out = {{"type", "string"}, {"pattern", "^[0-9]+(\\.[0-9]+)?(ms|s|m|h)$"}};
-  } else if (type == "list of strings") {
-    out = {{"type", "array"}, {"items", {{"type", "string"}}}};
-  } else if (type == "table of strings") {
-    out = {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}};
-  } else {
-    out = {{"type", type}};
-    if (field.low != -kInfinity) out["minimum"] = field.low;
-    if (field.high != kInfinity) out["maximum"] = field.high;
-    if (!field.choices.empty()) out["enum"] = field.choices;
+Json kind_schema(Kind kind) {
+  switch (kind) {
+    case Kind::boolean:
+      return {{"type", "boolean"}};
+    case Kind::integer:
+      return {{"type", "integer"}};
+    case Kind::number:
+      return {{"type", "number"}};
+    case Kind::text:
+      return {{"type", "string"}};
+    case Kind::list:
+      return {{"type", "array"}, {"items", {{"type", "string"}}}};
+    case Kind::table:
+      return {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}};
+    case Kind::duration:
+      return {{"type", "string"}, {"pattern", "^[0-9]+(\\.[0-9]+)?(ms|s|m|h)$"}};
   }
+  return {};
+}
+
+Json value_schema(const Field& field) {
+  Json out = kind_schema(kind_of(field));
+  if (const auto* range = std::get_if<IntegerRange>(&field.rule)) {
+    out["minimum"] = range->min;
+    out["maximum"] = range->max;
+  } else if (const auto* numbers = std::get_if<NumberRange>(&field.rule)) {
+    out[numbers->without_min ? "exclusiveMinimum" : "minimum"] = numbers->min;
+    out[numbers->without_max ? "exclusiveMaximum" : "maximum"] = numbers->max;
+  } else if (const auto* choices = std::get_if<Choices>(&field.rule)) {
+    out["enum"] = choices->words;
+  }
+  out["default"] = Json::parse(kind_of(field) == Kind::table ? "{}" : default_text(field));
   out["description"] = field.help;
   return out;
+}
+
+/// "Help, in unit (allowed)." of one field.
+std::string sentence(const Field& field) {
+  std::string out(field.help);
+  if (!field.unit.empty()) out += fmt::format(", in {}", field.unit);
+  return out;
+}
+
+template <class Visit>
+void for_each_section(Visit visit) {
+  for (const Section& section : sections()) {
+    std::vector<const Field*> members;
+    for (const Field& field : fields())
+      if (section_of(field) == section.name) members.push_back(&field);
+    visit(section, members);
+  }
+}
+
+/// Inside a table of the reference a bar would end the cell.
+std::string cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
+  return text;
 }
 
 }  // namespace
@@ -51,82 +83,69 @@ nlohmann::ordered_json value_schema(const Field& field) {
 std::string show(const LoadedJob& job, bool with_origin) {
   if (!with_origin) return to_toml(job.job);
   std::string out;
-  std::string_view section;
-  for (const Field& field : fields()) {
-    if (field.section() != section) {
-      section = field.section();
-      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
+    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section.name);
+    for (const Field* field : members) {
+      const auto origin = job.origins.find(std::string(field->key));
+      const std::string line = fmt::format("{} = {}", name_of(*field), value_text(*field, job.job));
+      out += fmt::format("{:<48} # {}\n", line,
+                         origin == job.origins.end() ? "default" : origin->second);
     }
-    const auto origin = job.origins.find(std::string(field.key));
-    out += fmt::format("{:<48} # {}\n",
-                       fmt::format("{} = {}", field.name(), toml_value(field, job.job)),
-                       origin == job.origins.end() ? "default" : origin->second);
-  }
+  });
   return out;
 }
 
 std::string json_schema() {
-  using Json = nlohmann::ordered_json;
+  const Json empty = {
+      {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
   Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-               {"title", "Sortie job"},
-               {"type", "object"},
-               {"additionalProperties", false},
-               {"properties", Json::object()}};
-  for (const Field& field : fields()) {
+               {"title", "Sortie job"}};
+  root.update(empty);
+  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
     Json* node = &root;
-    std::string_view path = field.section();
-    while (!path.empty()) {
-      const auto dot = path.find('.');
+    for (std::string_view path = section.name; !path.empty();) {
+      const std::size_t dot = std::min(path.find('.'), path.size());
       Json& child = (*node)["properties"][std::string(path.substr(0, dot))];
-      if (child.is_null())
-        child = {
-            {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+      if (child.is_null()) child = empty;
       node = &child;
-      path = dot == path.npos ? std::string_view() : path.substr(dot + 1);
+      path.remove_prefix(std::min(dot + 1, path.size()));
     }
-    (*node)["properties"][std::string(field.name())] = value_schema(field);
-  }
+    (*node)["description"] = section.help;
+    for (const Field* field : members)
+      (*node)["properties"][std::string(name_of(*field))] = value_schema(*field);
+  });
   return root.dump(2) + "\n";
 }
 
 std::string reference_markdown() {
-  std::string out =
-      "# Config reference\n\nGenerated by `sortie config reference > docs/config.md`; do not "
-      "edit.\n\n"
-      "A config is a TOML file. Every key has a default; an unknown key is an error. Durations are "
-      "strings with a unit\n"
-      "(`\"500ms\"`, `\"30s\"`, `\"2m\"`, `\"1h\"`). Relative paths start at the folder in which "
-      "`sortie` runs; `~/` is the home\n"
-      "folder. `--set section.key=value` overrides a key.\n";
-  const JobConfig defaults;
-  std::string_view section;
-  for (const Field& field : fields()) {
-    if (field.section() != section) {
-      section = field.section();
-      out += fmt::format("\n## [{}]\n\n| key | type | default | meaning |\n|---|---|---|---|\n",
-                         section);
-    }
-    const std::string range = range_text(field);
-    out += fmt::format("| `{}` | {}{} | `{}` | {} |\n", field.name(), type_name(field),
-                       range.empty() ? "" : ", " + range, toml_value(field, defaults), field.help);
-  }
+  std::string out = R"(# Config reference
+
+Generated by `sortie config reference > docs/config.md`; do not edit.
+
+A config is a TOML file. Every key has a default; an unknown key is an error. Durations are strings
+with a unit (`"500ms"`, `"30s"`, `"2m"`, `"1h"`). Relative paths start at the folder in which
+`sortie` runs; `~/` is the home folder. `--set section.key=value` overrides a key of the file.
+)";
+  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
+    out += fmt::format("\n## [{}]\n\n{}.\n\n| key | type | allowed | default | meaning |\n",
+                       section.name, section.help);
+    out += "|---|---|---|---|---|\n";
+    for (const Field* field : members)
+      out += fmt::format("| `{}` | {} | {} | `{}` | {} |\n", name_of(*field), kind_name(*field),
+                         cell(allowed_text(*field)), default_text(*field), cell(sentence(*field)));
+  });
   return out;
 }
 
 std::string init_text() {
   std::string out =
       "# A Sortie job. Every key is here with its default; take away the '#' of what you change.\n";
-  const JobConfig defaults;
-  std::string_view section;
-  for (const Field& field : fields()) {
-    if (field.section() != section) {
-      section = field.section();
-      out += fmt::format("\n[{}]\n", section);
-    }
-    const std::string range = range_text(field);
-    out += fmt::format("# {}{}\n#{} = {}\n", field.help, range.empty() ? "" : " (" + range + ")",
-                       field.name(), toml_value(field, defaults));
-  }
+  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
+    out += fmt::format("\n# {}.\n[{}]\n", section.help, section.name);
+    for (const Field* field : members)
+      out += fmt::format("# {}. Allowed: {}\n{}{} = {}\n", sentence(*field), allowed_text(*field),
+                         field->flags & kShown ? "" : "#", name_of(*field), default_text(*field));
+  });
   return out;
 }
 

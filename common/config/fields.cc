@@ -1,297 +1,219 @@
 #include "common/config/fields.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <charconv>
+
+#include "common/config/forms.h"
 
 namespace sortie::config {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// One per section: the address of a member, as Slot.
+template <auto M>
+Slot runner(JobConfig& job) {
+  return &(job.runner.*M);
+}
+template <auto M>
+Slot ssh(JobConfig& job) {
+  return &(job.runner.ssh.*M);
+}
+template <auto M>
+Slot logger(JobConfig& job) {
+  return &(job.logger.*M);
+}
+template <auto M>
+Slot topology(JobConfig& job) {
+  return &(job.topology.*M);
+}
+template <auto M>
+Slot optimizer(JobConfig& job) {
+  return &(job.optimizer.*M);
+}
+template <auto M>
+Slot schedule(JobConfig& job) {
+  return &(job.learning_rate_scheduler.*M);
+}
+template <auto M>
+Slot trainer(JobConfig& job) {
+  return &(job.trainer.*M);
+}
+template <auto M>
+Slot profiler(JobConfig& job) {
+  return &(job.profiler.*M);
+}
+template <auto M>
+Slot model(JobConfig& job) {
+  return &(job.model.*M);
+}
+template <auto M>
+Slot data(JobConfig& job) {
+  return &(job.data.*M);
+}
 
-struct Limits {
-  double low = -kInfinity, high = kInfinity;
-  std::vector<std::string_view> choices;
-  bool is_path = false;
+using Runner = RunnerConfig;
+using Ssh = SshConfig;
+using Logger = LoggerConfig;
+using Topology = TopologyConfig;
+using Optimizer = OptimizerConfig;
+using Schedule = LearningRateSchedulerConfig;
+using Trainer = TrainerConfig;
+using Profiler = ProfilerConfig;
+using Model = ModelConfig;
+using Data = DataConfig;
+
+constexpr std::int64_t kTrillion = 1'000'000'000'000;
+constexpr std::int64_t kMaxInt32 = 2'147'483'647;
+const IntegerRange kSteps{0, kTrillion};
+const IntegerRange kAtLeastOneStep{1, kTrillion};
+const DurationRange kConnectStage{"10ms", "1h"};
+const Form kPathForm{"a path", check_path};
+
+const Section kSections[] = {
+    {"runner", "Where and how ranks start"},
+    {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
+    {"logger", "What a run leaves behind"},
+    {"topology", "How a batch is spread over the ranks"},
+    {"optimizer", "AdamW with decoupled decay on matrices only"},
+    {"learning_rate_scheduler", "The learning rate of each step"},
+    {"trainer", "Length of the run, checkpoints, validation"},
+    {"profiler", "Times of the sections of some steps, as a Chrome trace"},
+    {"model", "The shape of the transformer"},
+    {"data", "Token files and the tokenizer"},
 };
-Limits at_least(double low) {
-  return {low, kInfinity, {}, false};
-}
-Limits between(double low, double high) {
-  return {low, high, {}, false};
-}
-Limits one_of(std::vector<std::string_view> choices) {
-  return {-kInfinity, kInfinity, std::move(choices), false};
-}
-Limits path() {
-  return {-kInfinity, kInfinity, {}, true};
-}
-Limits any() {
-  return {};
-}
 
-// Key and member can not drift apart: one is the other's spelling.
-#define FIELD(path, limits, help) \
-  make_field(                     \
-      #path, [](JobConfig & job) -> auto& { return job.path; }, limits, help)
+// clang-format off
+const Field kFields[] = {
+    {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...]", check_host_item}, "",
+     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\" or \"gpu[01-08] slots=8\"; with no hosts and no hosts_file the job runs on this machine", kShown},
+    {"runner.hosts_file", runner<&Runner::hosts_file>, kPathForm, "",
+     "File with one such host line per line and # comments, instead of hosts", kPath},
+    {"runner.default_slots", runner<&Runner::default_slots>, IntegerRange{1, 4096}, "",
+     "Slots (ranks) of a host whose line names none"},
+    {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",
+     "Program and arguments of a rank; empty = the sortie-train beside sortie"},
+    {"runner.work_dir", runner<&Runner::work_dir>, kPathForm, "",
+     "Working folder of the ranks; empty = the launcher's; a host without that folder uses the home folder", kPath},
+    {"runner.master_addr", runner<&Runner::master_addr>, Form{"a host name or address", check_address}, "",
+     "MASTER_ADDR of the ranks; empty = the first host's address as the other hosts reach it"},
+    {"runner.master_port", runner<&Runner::master_port>, IntegerRange{1, 65535}, "",
+     "MASTER_PORT of the ranks"},
+    {"runner.env", runner<&Runner::env>, Form{"NAME = \"value\"", check_env_name}, "",
+     "Environment variables set for every rank"},
+    {"runner.env_passthrough", runner<&Runner::env_passthrough>, Form{"name patterns", check_env_pattern}, "",
+     "Variables of the launcher's environment that every rank gets, * = any characters"},
+    {"runner.mpi", runner<&Runner::mpi>, Choices{{"auto", "on", "off"}}, "",
+     "Serve PMIx to the ranks, so that MPI programs start without mpirun: auto = where the host has libpmix, on = required"},
+    {"runner.grace", runner<&Runner::grace>, DurationRange{"0s", "1h"}, "",
+     "Time between TERM and KILL when ranks are stopped"},
+    {"runner.startup_timeout", runner<&Runner::startup_timeout>, DurationRange{"1s", "1h"}, "",
+     "Time from connected to every rank started, per host"},
+    {"runner.heartbeat_interval", runner<&Runner::heartbeat_interval>, DurationRange{"50ms", "10m"}, "",
+     "Time between signs of life of launcher and runners"},
+    {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
+     "Silence after which a host counts as lost; more than twice heartbeat_interval"},
 
-template <class Access>
-Field make_field(std::string_view key, Access access, Limits limits, std::string_view help) {
-  using Reference = decltype(access(std::declval<JobConfig&>()));
-  Reference (*member)(JobConfig&) = access;
-  return {key, member, help, limits.low, limits.high, std::move(limits.choices), limits.is_path};
-}
+    {"runner.ssh.user", ssh<&Ssh::user>, Form{"a login name", check_user}, "", "Login name on the hosts"},
+    {"runner.ssh.port", ssh<&Ssh::port>, IntegerRange{0, 65535}, "", "Port of sshd; 0 = as ~/.ssh/config says, else 22"},
+    {"runner.ssh.identity_file", ssh<&Ssh::identity_file>, kPathForm, "", "Private key to log in with, before those of ~/.ssh/config", kPath},
+    {"runner.ssh.config_file", ssh<&Ssh::config_file>, kPathForm, "", "OpenSSH client config to honour; empty = ~/.ssh/config", kPath},
+    {"runner.ssh.known_hosts_file", ssh<&Ssh::known_hosts_file>, kPathForm, "",
+     "Host keys that are trusted; empty = UserKnownHostsFile of the config, else ~/.ssh/known_hosts", kPath},
+    {"runner.ssh.accept_new", ssh<&Ssh::accept_new>, {}, "", "Trust and record the key of a host that is not known yet; a changed key is always refused"},
+    {"runner.ssh.resolve_timeout", ssh<&Ssh::resolve_timeout>, kConnectStage, "", "Deadline for the name of a host to resolve"},
+    {"runner.ssh.connect_timeout", ssh<&Ssh::connect_timeout>, kConnectStage, "", "Deadline for the TCP connection to a host"},
+    {"runner.ssh.handshake_timeout", ssh<&Ssh::handshake_timeout>, kConnectStage, "", "Deadline for the SSH handshake and the host key check"},
+    {"runner.ssh.auth_timeout", ssh<&Ssh::auth_timeout>, kConnectStage, "", "Deadline for authentication"},
+    {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts", "Hosts that are being connected at the same time"},
 
-std::vector<Field> make_fields() {
-  return {
-      FIELD(runner.hosts, any(),
-            "Hosts in rank order: \"h slots=4\", \"h slots=0,2,5\" or \"gpu[01-08] slots=8\"; "
-            "empty = this machine."),
-      FIELD(runner.hosts_file, path(),
-            "A file of such lines, '#' starts a comment; excludes runner.hosts."),
-      FIELD(runner.default_slots, between(1, 65535), "Slots of a host line that names none."),
-      FIELD(runner.program, any(), "argv of every rank; empty = the sortie-train beside sortie."),
-      FIELD(runner.work_dir, any(),
-            "Folder in which ranks start; empty = where sortie runs. A host that lacks it uses the "
-            "home folder."),
-      FIELD(runner.master_addr, any(),
-            "MASTER_ADDR; empty = the first host's address as it was reached."),
-      FIELD(runner.master_port, between(1, 65535), "MASTER_PORT."),
-      FIELD(runner.env, any(), "Environment of every rank."),
-      FIELD(runner.env_passthrough, any(),
-            "Variables of this environment that ranks get; '*' matches any text."),
-      FIELD(runner.mpi, one_of({"auto", "on", "off"}),
-            "Serve PMIx, so that MPI programs need no mpirun: auto = where libpmix is installed."),
-      FIELD(runner.grace, between(0, 86400e3),
-            "Time between TERM and KILL when ranks are stopped."),
-      FIELD(runner.startup_timeout, between(1000, 86400e3),
-            "Time for a connected host until its ranks are started."),
-      FIELD(runner.heartbeat_interval, between(100, 3600e3),
-            "Time between signs of life on a quiet connection."),
-      FIELD(runner.heartbeat_timeout, between(500, 86400e3),
-            "Silence after which the other side counts as lost."),
-      FIELD(runner.ssh.user, any(), "Login name; empty = as ~/.ssh/config says, else yours."),
-      FIELD(runner.ssh.port, between(0, 65535),
-            "Port of sshd; 0 = as ~/.ssh/config says, else 22."),
-      FIELD(runner.ssh.identity_file, path(),
-            "Private key; empty = as ~/.ssh/config says, else the usual ones."),
-      FIELD(runner.ssh.config_file, path(), "OpenSSH client config; empty = ~/.ssh/config."),
-      FIELD(runner.ssh.known_hosts_file, path(),
-            "Trusted host keys; empty = as ~/.ssh/config says."),
-      FIELD(runner.ssh.accept_new, any(),
-            "Trust and record the key of an unknown host; a changed key is always refused."),
-      FIELD(runner.ssh.resolve_timeout, between(100, 3600e3), "Time for a host name to resolve."),
-      FIELD(runner.ssh.connect_timeout, between(100, 3600e3), "Time for the TCP connection."),
-      FIELD(runner.ssh.handshake_timeout, between(100, 3600e3), "Time for the SSH key exchange."),
-      FIELD(runner.ssh.auth_timeout, between(100, 3600e3), "Time for authentication."),
-      FIELD(runner.ssh.fanout, between(1, 4096),
-            "Hosts that are being connected at the same time."),
-      FIELD(logger.log_level, one_of({"debug", "info", "warning", "error"}),
-            "What sortie says about itself."),
-      FIELD(logger.log_dir, path(),
-            "State folder with runs/; empty = $XDG_STATE_HOME/sortie or ~/.local/state/sortie."),
-      FIELD(logger.log_interval, at_least(1), "Steps between step lines and metrics."),
-      FIELD(logger.tensorboard, any(), "Write TensorBoard events into the run folder."),
-      FIELD(topology.data_parallel_size, at_least(0),
-            "Data-parallel ranks; 0 = all ranks, anything else is checked."),
-      FIELD(topology.micro_batch_size, between(1, 1 << 20), "Sequences per rank and forward pass."),
-      FIELD(topology.gradient_accumulation_steps, between(0, 1 << 20),
-            "Forward passes per step; 0 = derived from global_batch_size, else 1."),
-      FIELD(topology.global_batch_size, between(0, 1 << 30),
-            "Sequences per step over all ranks; 0 = micro_batch_size x accumulation x ranks."),
-      FIELD(
-          topology.activation_checkpointing_type, one_of({"disabled", "every_layer"}),
-          "every_layer keeps only the input of each layer and runs it again in the backward pass."),
-      FIELD(optimizer.beta1, between(0, 0.999999), "AdamW: decay of the first moment."),
-      FIELD(optimizer.beta2, between(0, 0.999999), "AdamW: decay of the second moment."),
-      FIELD(optimizer.eps, between(1e-30, 1), "AdamW: added to the root of the second moment."),
-      FIELD(optimizer.weight_decay, between(0, 10), "Decoupled weight decay, on matrices only."),
-      FIELD(optimizer.gradient_clipping, at_least(0),
-            "Largest global L2 norm of the gradients; 0 = no clipping."),
-      FIELD(optimizer.allreduce_bucket_size, between(1024, 2147483647.0),
-            "Elements per gradient bucket; buckets are reduced while the backward pass runs."),
-      FIELD(learning_rate_scheduler.learning_rate, between(0, 1000), "Peak learning rate."),
-      FIELD(learning_rate_scheduler.learning_rate_minimum, between(0, 1000),
-            "Learning rate at the end of the decay."),
-      FIELD(learning_rate_scheduler.learning_rate_decay_style,
-            one_of({"constant", "linear", "cosine"}), "Shape of the decay after the warm-up."),
-      FIELD(
-          learning_rate_scheduler.learning_rate_decay_iters, at_least(0),
-          "Step at which the minimum is reached, warm-up included; 0 = trainer.train_iterations."),
-      FIELD(learning_rate_scheduler.learning_rate_warmup_steps, at_least(0),
-            "Steps of linear warm-up."),
-      FIELD(trainer.train_iterations, at_least(1),
-            "Steps to train, those before a resume included."),
-      FIELD(trainer.train_duration, at_least(0),
-            "Stop after this much training time, counted from (re)start; 0s = no limit."),
-      FIELD(trainer.seed, between(0, 9e15),
-            "Seed of the initial weights and the order of samples."),
-      FIELD(trainer.threads, between(0, 4096),
-            "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host."),
-      FIELD(trainer.save_dir, path(), "Folder of checkpoints; empty = none are written."),
-      FIELD(trainer.save_interval, at_least(0), "Steps between checkpoints; 0 = only at the end."),
-      FIELD(trainer.keep_last, at_least(0), "Committed checkpoints that are kept; 0 = all."),
-      FIELD(
-          trainer.load_dir, path(),
-          "Checkpoint (or folder of them) to start from; empty = the newest in save_dir, if any."),
-      FIELD(trainer.eval_interval, at_least(0), "Steps between validations; 0 = never."),
-      FIELD(trainer.eval_iterations, at_least(1), "Validation micro-batches per rank."),
-      FIELD(trainer.max_consecutive_skips, at_least(1),
-            "Steps with non-finite gradients in a row before training gives up."),
-      FIELD(profiler.profile_steps, between(0, 10000), "Steps to profile; 0 = off."),
-      FIELD(profiler.profile_start_at_step, at_least(1), "First profiled step."),
-      FIELD(profiler.profiler_output, path(),
-            "Chrome trace; empty = profile-rank-N.json in the rank's work folder."),
-      FIELD(model.architecture, one_of({"llama", "gpt-neo-x"}), "Form of the transformer."),
-      FIELD(model.vocab_size, between(2, 1 << 24),
-            "Tokens; rows of the embedding are padded to a multiple of 64."),
-      FIELD(model.hidden_size, between(1, 1 << 20), "Width of the residual stream."),
-      FIELD(model.num_layers, between(1, 10000), "Transformer blocks."),
-      FIELD(model.num_attention_heads, between(1, 65536), "Query heads."),
-      FIELD(model.attention_num_kv_heads, between(0, 65536),
-            "Key and value heads; 0 = num_attention_heads."),
-      FIELD(model.head_dim, between(0, 65536),
-            "Size of a head; 0 = hidden_size / num_attention_heads."),
-      FIELD(model.ffn_hidden_size, between(0, 1 << 24),
-            "Width of the MLP; 0 = 8/3 hidden_size rounded up to 64 (llama), 4 hidden_size "
-            "(gpt-neo-x)."),
-      FIELD(model.sequence_length, between(1, 1 << 24), "Tokens per sequence."),
-      FIELD(model.weight_tying, any(), "Use the embedding as the head."),
-      FIELD(model.rotary_embedding_base, between(1, 1e12), "Base of the RoPE angles."),
-      FIELD(model.rotary_percentage, between(0.0001, 1), "Share of each head that RoPE turns."),
-      FIELD(model.norm_epsilon, between(1e-30, 1), "Added to the variance in norms."),
-      FIELD(model.parallel_residual, any(), "gpt-neo-x: attention and MLP read the same input."),
-      FIELD(model.init_std, between(1e-9, 100),
-            "Standard deviation of initial weights; output projections get 1 / sqrt(2 layers) of "
-            "it."),
-      FIELD(model.precision, one_of({"auto", "bf16", "f32"}),
-            "Compute type; master weights and sums are f32. auto = bf16 where the CPU multiplies "
-            "it, else f32."),
-      FIELD(data.data_prefixes, path(),
-            "Training data: PREFIX of PREFIX.bin and PREFIX.idx, one after the other."),
-      FIELD(data.validation_data_prefixes, path(), "Validation data, likewise."),
-      FIELD(data.tokenizer, any(), "byte, or sentencepiece:FILE."),
-  };
-}
+    {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
+    {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
+     "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
+    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between step lines and metrics"},
+    {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder"},
 
-#undef FIELD
+    {"topology.data_parallel_size", topology<&Topology::data_parallel_size>, IntegerRange{0, 1 << 28}, "ranks",
+     "Replicas of the model; 0 = the number of ranks, another value is checked against it"},
+    {"topology.micro_batch_size", topology<&Topology::micro_batch_size>, IntegerRange{0, 1 << 20}, "sequences",
+     "Sequences per rank and forward pass; 0 = from the two keys below", kShown},
+    {"topology.gradient_accumulation_steps", topology<&Topology::gradient_accumulation_steps>, IntegerRange{0, 1 << 20}, "micro-batches",
+     "Micro-batches per rank and optimizer step; 0 = from global_batch_size, else 1"},
+    {"topology.global_batch_size", topology<&Topology::global_batch_size>, IntegerRange{0, kTrillion}, "sequences",
+     "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those"},
+    {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
+     "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time"},
 
-std::string format_number(double value) {
-  char buffer[64];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
-  std::string text(buffer, end);
-  // TOML tells a float from an integer by the point or the exponent.
-  if (text.find_first_of(".en") == text.npos) text += ".0";
-  return text;
-}
+    {"optimizer.beta1", optimizer<&Optimizer::beta1>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the gradients"},
+    {"optimizer.beta2", optimizer<&Optimizer::beta2>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the squared gradients"},
+    {"optimizer.eps", optimizer<&Optimizer::eps>, NumberRange{0, 1, true, false}, "", "Added to the root of the mean of the squared gradients"},
+    {"optimizer.weight_decay", optimizer<&Optimizer::weight_decay>, NumberRange{0, 10}, "", "Decoupled decay of matrices, times the learning rate per step"},
+    {"optimizer.gradient_clipping", optimizer<&Optimizer::gradient_clipping>, NumberRange{0, 1e6}, "", "Largest global L2 norm of the gradients; 0 = off"},
+    {"optimizer.allreduce_bucket_size", optimizer<&Optimizer::allreduce_bucket_size>, IntegerRange{1, kMaxInt32}, "f32 elements",
+     "Gradients that are reduced together while the backward pass goes on"},
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
+    {"learning_rate_scheduler.learning_rate", schedule<&Schedule::learning_rate>, NumberRange{0, 10, true, false}, "", "The highest learning rate, after the warm-up", kShown},
+    {"learning_rate_scheduler.learning_rate_minimum", schedule<&Schedule::learning_rate_minimum>, NumberRange{0, 10}, "", "The learning rate at the end of the decay and after it"},
+    {"learning_rate_scheduler.learning_rate_decay_style", schedule<&Schedule::learning_rate_decay_style>, Choices{{"constant", "linear", "cosine"}}, "", "How the learning rate falls after the warm-up", kShown},
+    {"learning_rate_scheduler.learning_rate_decay_iters", schedule<&Schedule::learning_rate_decay_iters>, kSteps, "steps",
+     "Step at which the decay ends, warm-up included; 0 = trainer.train_iterations"},
+    {"learning_rate_scheduler.learning_rate_warmup_steps", schedule<&Schedule::learning_rate_warmup_steps>, kSteps, "steps", "Steps in which the learning rate rises from 0", kShown},
+
+    {"trainer.train_iterations", trainer<&Trainer::train_iterations>, kAtLeastOneStep, "steps", "Optimizer steps of the whole run, those before a resume included", kShown},
+    {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit"},
+    {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data"},
+    {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
+    {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of the checkpoints, the same on every host; empty = none are written", kShown | kPath},
+    {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},
+    {"trainer.keep_last", trainer<&Trainer::keep_last>, IntegerRange{0, 1'000'000}, "checkpoints", "Committed checkpoints that are kept; 0 = all"},
+    {"trainer.load_dir", trainer<&Trainer::load_dir>, kPathForm, "", "Checkpoint, or folder of checkpoints, to start from; empty = the newest in save_dir when there is one", kPath},
+    {"trainer.eval_interval", trainer<&Trainer::eval_interval>, kSteps, "steps", "Steps between validations; 0 = never"},
+    {"trainer.eval_iterations", trainer<&Trainer::eval_iterations>, IntegerRange{1, 1'000'000'000}, "micro-batches", "Validation micro-batches per rank"},
+    {"trainer.max_consecutive_skips", trainer<&Trainer::max_consecutive_skips>, IntegerRange{1, 1'000'000}, "steps",
+     "Steps in a row that may be skipped for non-finite gradients before the run gives up"},
+
+    {"profiler.profile_steps", profiler<&Profiler::profile_steps>, IntegerRange{0, 1'000'000}, "steps", "Steps to profile; 0 = off"},
+    {"profiler.profile_start_at_step", profiler<&Profiler::profile_start_at_step>, kAtLeastOneStep, "", "First step to profile"},
+    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file to write; empty = profile-rank-N.json in the run folder, on rank N's host", kPath},
+
+    {"model.architecture", model<&Model::architecture>, Choices{{"llama", "gpt-neo-x"}}, "",
+     "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention; gpt-neo-x: LayerNorm, partial RoPE, GELU, parallel residual", kShown},
+    {"model.vocab_size", model<&Model::vocab_size>, IntegerRange{1, kMaxInt32}, "tokens", "Token ids are 0 to vocab_size - 1", kShown},
+    {"model.hidden_size", model<&Model::hidden_size>, IntegerRange{1, 1 << 20}, "", "Width of the residual stream", kShown},
+    {"model.num_layers", model<&Model::num_layers>, IntegerRange{1, 65536}, "", "Transformer blocks", kShown},
+    {"model.num_attention_heads", model<&Model::num_attention_heads>, IntegerRange{1, 65536}, "", "Query heads per layer", kShown},
+    {"model.attention_num_kv_heads", model<&Model::attention_num_kv_heads>, IntegerRange{0, 65536}, "", "Key and value heads per layer; 0 = num_attention_heads"},
+    {"model.head_dim", model<&Model::head_dim>, IntegerRange{0, 65536}, "", "Width of a head; 0 = hidden_size / num_attention_heads"},
+    {"model.ffn_hidden_size", model<&Model::ffn_hidden_size>, IntegerRange{0, 1 << 24}, "",
+     "Inner width of the MLP; 0 = 8/3 hidden_size rounded up to a multiple of 64 for llama, 4 hidden_size for gpt-neo-x"},
+    {"model.sequence_length", model<&Model::sequence_length>, IntegerRange{1, 1 << 24}, "tokens", "Tokens per sequence", kShown},
+    {"model.weight_tying", model<&Model::weight_tying>, {}, "", "Use the embedding matrix as output matrix too"},
+    {"model.rotary_embedding_base", model<&Model::rotary_embedding_base>, NumberRange{1, 1e12, true, false}, "", "Base of the RoPE frequencies"},
+    {"model.rotary_percentage", model<&Model::rotary_percentage>, NumberRange{0, 1, true, false}, "", "Share of head_dim that RoPE turns"},
+    {"model.norm_epsilon", model<&Model::norm_epsilon>, NumberRange{0, 1, true, false}, "", "Added to the variance in RMSNorm and LayerNorm"},
+    {"model.parallel_residual", model<&Model::parallel_residual>, {}, "", "Attention and MLP read the same input; gpt-neo-x only"},
+    {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights"},
+    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Of the matrix products: auto = bf16 where the CPU multiplies it, else f32"},
+
+    {"data.data_prefixes", data<&Data::data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
+     "Token files to train on: PREFIX of PREFIX.bin and PREFIX.idx, the same path on every host", kShown | kPath},
+    {"data.validation_data_prefixes", data<&Data::validation_data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
+     "Token files to validate on", kShown | kPath},
+    {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE", check_tokenizer}, "",
+     "Tokenizer of the token files, for samples and checks", kPath},
+};
+// clang-format on
 
 }  // namespace
 
-const std::vector<Field>& fields() {
-  static const std::vector<Field> table = make_fields();
-  return table;
+std::span<const Field> fields() {
+  return kFields;
+}
+
+std::span<const Section> sections() {
+  return kSections;
 }
 
 const Field* find_field(std::string_view key) {
-  const auto it = std::ranges::find(fields(), key, &Field::key);
-  return it == fields().end() ? nullptr : &*it;
-}
-
-std::string_view type_name(const Field& field) {
-  constexpr std::string_view kNames[] = {"boolean",  "integer",         "number",          "string",
-                                         "duration", "list of strings", "table of strings"};
-  return kNames[field.member.index()];
-}
-
-std::string format_duration(Milliseconds duration) {
-  const std::int64_t count = duration.count();
-  if (count % 1000 != 0) return fmt::format("{}ms", count);
-  const std::int64_t seconds = count / 1000;
-  if (seconds != 0 && seconds % 3600 == 0) return fmt::format("{}h", seconds / 3600);
-  if (seconds != 0 && seconds % 60 == 0) return fmt::format("{}m", seconds / 60);
-  return fmt::format("{}s", seconds);
-}
-
-std::string quote(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      (out += '\\') += c;
-    else if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\u{:04X}", byte);
-    else
-      out += c;
-  }
-  return out + '"';
-}
-
-std::string toml_value(const Field& field, const JobConfig& job) {
-  struct Visitor {
-    JobConfig& job;
-    std::string operator()(bool& (*get)(JobConfig&)) const { return get(job) ? "true" : "false"; }
-    std::string operator()(std::int64_t& (*get)(JobConfig&)) const {
-      return fmt::format("{}", get(job));
-    }
-    std::string operator()(double& (*get)(JobConfig&)) const { return format_number(get(job)); }
-    std::string operator()(std::string& (*get)(JobConfig&)) const { return quote(get(job)); }
-    std::string operator()(Milliseconds& (*get)(JobConfig&)) const {
-      return quote(format_duration(get(job)));
-    }
-    std::string operator()(std::vector<std::string>& (*get)(JobConfig&)) const {
-      std::string out;
-      for (const std::string& item : get(job)) out += (out.empty() ? "" : ", ") + quote(item);
-      return "[" + out + "]";
-    }
-    std::string operator()(StringMap& (*get)(JobConfig&)) const {
-      std::string out;
-      for (const auto& [name, value] : get(job))
-        out += (out.empty() ? " " : ", ") + quote(name) + " = " + quote(value);
-      return out.empty() ? "{}" : "{" + out + " }";
-    }
-  };
-  // The accessors hand out mutable references; nothing is written here.
-  return std::visit(Visitor{const_cast<JobConfig&>(job)}, field.member);
-}
-
-std::vector<std::string_view> sections() {
-  std::vector<std::string_view> out;
-  for (const Field& field : fields())
-    if (out.empty() || out.back() != field.section()) out.push_back(field.section());
-  return out;
-}
-
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
+  const auto* found = std::ranges::find(kFields, key, &Field::key);
+  return found == std::end(kFields) ? nullptr : found;
 }
 
 }  // namespace sortie::config

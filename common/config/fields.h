@@ -1,56 +1,89 @@
-// The one table of config keys. Loading, --set, `config show`, the JSON schema, the reference page
-// and `config init` are all driven by it; a key exists exactly when it is listed here.
+// The one table of config keys: where each lives, what it may be, and what it is for. Loading,
+// --set, to_toml, `config show`, the JSON schema, docs/config.md and `config init` all read it.
 #pragma once
 
-#include <limits>
-#include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "common/base/result.h"
 #include "common/config/schema.h"
 
 namespace sortie::config {
 
-using StringMap = std::map<std::string, std::string>;
+/// Where the value of a key lives in a JobConfig; which alternative it is decides the kind.
+using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                          std::map<std::string, std::string>*, Milliseconds*>;
 
-/// How to reach the member in a JobConfig; the alternative is the key's type.
-using Member =
-    std::variant<bool& (*)(JobConfig&), std::int64_t& (*)(JobConfig&), double& (*)(JobConfig&),
-                 std::string& (*)(JobConfig&), Milliseconds& (*)(JobConfig&),
-                 std::vector<std::string>& (*)(JobConfig&), StringMap& (*)(JobConfig&)>;
+enum class Kind { boolean, integer, number, text, list, table, duration };  // order of Slot
+
+struct IntegerRange {
+  std::int64_t min, max;
+};
+struct NumberRange {
+  double min, max;
+  bool without_min = false, without_max = false;  // the bound itself is not allowed
+};
+struct DurationRange {
+  std::string_view min, max;
+};
+/// One of a few words.
+struct Choices {
+  std::vector<std::string_view> words;
+};
+/// Text of a form of its own; of a list each item, of a table each name. `check` gives the error
+/// "why; what to do", and nothing for good text.
+struct Form {
+  std::string_view description;
+  std::string (*check)(std::string_view);
+};
+using Rule = std::variant<std::monostate, IntegerRange, NumberRange, DurationRange, Choices, Form>;
+
+enum Flags : unsigned {
+  kPlain = 0,
+  kShown = 1,  // `config init` writes the key uncommented
+  kPath = 2,   // resolve_paths() makes it absolute
+};
 
 struct Field {
   std::string_view key;  // "runner.ssh.port"
-  Member member;
-  std::string_view help;                                  // one sentence
-  double low = -std::numeric_limits<double>::infinity();  // numbers; milliseconds for durations
-  double high = std::numeric_limits<double>::infinity();
-  std::vector<std::string_view> choices;  // strings; empty = any
-  bool is_path = false;  // relative to the folder where sortie runs; "~/" is the home folder
-
-  std::string_view section() const { return key.substr(0, key.rfind('.')); }
-  std::string_view name() const { return key.substr(key.rfind('.') + 1); }
+  Slot (*slot)(JobConfig&);
+  Rule rule;
+  std::string_view unit;  // of a number, "" for none
+  std::string_view help;  // one sentence, no period
+  unsigned flags = kPlain;
 };
 
-/// In the order of the sections and of their structs.
-const std::vector<Field>& fields();
+struct Section {
+  std::string_view name;  // "runner.ssh"
+  std::string_view help;
+};
+
+/// All keys, section by section in the order of sections().
+std::span<const Field> fields();
+std::span<const Section> sections();
+
+/// The field of a full key, or nullptr.
 const Field* find_field(std::string_view key);
 
-/// "integer", "number", "boolean", "string", "duration", "list of strings", "table of strings".
-std::string_view type_name(const Field& field);
-/// The value as TOML: `"30s"`, `[1, 2]`, `{ A = "b" }`.
-std::string toml_value(const Field& field, const JobConfig& job);
-/// "30s", "1500ms", "2m": the shortest exact form.
-std::string format_duration(Milliseconds duration);
-/// A TOML basic string with everything escaped that has to be.
-std::string quote(std::string_view text);
+Kind kind_of(const Field& field);
+std::string_view section_of(const Field& field);  // "runner.ssh"
+std::string_view name_of(const Field& field);     // "port"
 
-/// Sections in table order: "runner", "runner.ssh", "logger" ...
-std::vector<std::string_view> sections();
+/// What is wrong with the value in `job` ("why; what to do"), empty when it is allowed.
+std::string check_value(const Field& field, const JobConfig& job);
 
-/// The candidate nearest to `name` by edit distance, empty when none is near.
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+/// What is allowed, for people: "0 to 65535", "auto | on | off".
+std::string allowed_text(const Field& field);
+
+/// The value as TOML, and the same of a default-constructed job.
+std::string value_text(const Field& field, const JobConfig& job);
+std::string default_text(const Field& field);
+
+/// Makes every relative path absolute against `base` and every "~/" against `home`. The launcher
+/// does it once, after loading and before planning, with its current and home folder.
+void resolve_paths(JobConfig& job, std::string_view base, std::string_view home);
 
 }  // namespace sortie::config

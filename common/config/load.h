@@ -1,5 +1,5 @@
 // From text to a checked JobConfig: TOML file, then --set overrides, then validation. toml++ stays
-// in load.cc.
+// in document.cc.
 #pragma once
 
 #include <filesystem>
@@ -32,9 +32,5 @@ Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
 
 /// The whole job as TOML, every key in table order; load_job_text(to_toml(job)) gives the same job.
 std::string to_toml(const JobConfig& job);
-
-/// Makes every path of the job absolute: "~/" is the home folder, relative ones start at `base`
-/// (the folder in which sortie runs, whatever the place of the config file).
-void resolve_paths(JobConfig& job, const std::filesystem::path& base);
 
 }  // namespace sortie::config

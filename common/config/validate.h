@@ -1,16 +1,19 @@
 // Cross-field rules over a whole JobConfig. Pure: no file and no host is touched.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/config/schema.h"
 
 namespace sortie::config {
 
-/// A broken rule: the keys to blame (first one gives the position) and the message
-/// "why; what to do" with the exact numbers.
+/// A broken rule: its id in README.md, the keys to blame (the first one that was set gives the
+/// position) and the message "why; what to do" with the exact numbers.
 struct Violation {
+  std::string_view rule;
   std::vector<std::string> keys;
   std::string message;
 };
@@ -19,15 +22,25 @@ struct Violation {
 /// resolve_batch's business.
 std::vector<Violation> validate(const JobConfig& job);
 
+/// What a job of sortie-train (runner.program empty) needs beyond that: rule D1, token files. Not
+/// part of validate(), because a job for another program needs none.
+std::vector<Violation> validate_training(const JobConfig& job);
+
 /// Batch arithmetic once the world size is known: global = micro * accumulation * data parallel,
-/// exactly.
+/// exactly. Two of the three batch keys decide, 0 means derived.
 struct BatchPlan {
-  std::int64_t data_parallel_size, micro_batch_size, gradient_accumulation_steps, global_batch_size;
+  std::int64_t data_parallel_size = 0;
+  std::int64_t micro_batch_size = 0;
+  std::int64_t gradient_accumulation_steps = 0;
+  std::int64_t global_batch_size = 0;
+  bool operator==(const BatchPlan&) const = default;
 };
 struct BatchOutcome {
   BatchPlan plan;
   std::vector<Violation> violations;  // plan is meaningful only when empty
 };
+/// What is wrong for any number of ranks (part of validate()), and for exactly `world_size` ranks.
+std::vector<Violation> check_batch(const TopologyConfig& topology);
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size);
 
 }  // namespace sortie::config

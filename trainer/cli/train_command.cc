@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/config/fields.h"
 #include "common/config/load.h"
 #include "trainer/dataset_source.h"
 #include "trainer/startup_check.h"
@@ -42,7 +43,8 @@ Result<> train(const std::string& config_path) {
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
   config::JobConfig& job = loaded.job;
   std::error_code ignored;
-  config::resolve_paths(job, std::filesystem::current_path(ignored));
+  const char* home = std::getenv("HOME");
+  config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
   omp_set_num_threads(rank.threads);
 

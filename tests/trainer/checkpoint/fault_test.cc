@@ -166,7 +166,7 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
     }
     ::close(report[1]);
     // After some commits, however slow the machine is, and then somewhere in the next save.
-    for (std::uint32_t commits = random() % 3; commits > 0; --commits)
+    for (auto commits = random() % 3; commits > 0; --commits)
       REQUIRE(::read(report[0], &committed, sizeof committed) == sizeof committed);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10000));
     ::kill(child, SIGKILL);

@@ -1,0 +1,138 @@
+#include "common/config/assign.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "common/config/text.h"
+
+namespace sortie::config {
+namespace {
+
+using Type = Value::Type;
+using Errors = std::vector<AssignError>;
+
+Errors wrong_type(const Field& field, const Value& value, std::string_view must,
+                  const std::string& advice = {}) {
+  std::string text = fmt::format("must be {}, not {}", must, describe(value));
+  if (!advice.empty())
+    text += "; " + advice;
+  else
+    text += fmt::format("; write {} = {}", name_of(field), default_text(field));
+  return {{value.at, std::move(text)}};
+}
+
+Errors assign_to(const Field& field, const Value& value, bool& target) {
+  if (value.type != Type::boolean)
+    return wrong_type(field, value, "true or false", "write it without quotes");
+  target = value.boolean;
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value, std::int64_t& target) {
+  if (value.type != Type::integer)
+    return wrong_type(field, value, "a whole number", fmt::format("use {}", allowed_text(field)));
+  target = value.integer;
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value, double& target) {
+  if (value.type != Type::integer && value.type != Type::number)
+    return wrong_type(field, value, "a number", fmt::format("use {}", allowed_text(field)));
+  target = value.type == Type::integer ? static_cast<double>(value.integer) : value.number;
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value, std::string& target) {
+  if (value.type != Type::text) return wrong_type(field, value, "a string");
+  target = value.text;
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value, Milliseconds& target) {
+  if (value.type == Type::integer || value.type == Type::number)
+    return {{value.at, fmt::format("{} has no unit; write \"{}s\", or with ms, m or h",
+                                   describe(value), describe(value))}};
+  if (value.type != Type::text)
+    return wrong_type(field, value, "a duration", "write one like \"30s\"");
+  const auto duration = parse_duration(value.text);
+  if (!duration) return {{value.at, duration.error().message}};
+  target = *duration;
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value, std::vector<std::string>& target) {
+  if (value.type == Type::text)
+    return wrong_type(field, value, "a list of strings",
+                      fmt::format("write [{}]", quote(shorten(value.text))));
+  if (value.type != Type::list)
+    return wrong_type(field, value, "a list of strings", "write [\"...\", \"...\"]");
+  target.clear();
+  for (const Value& item : value.items) {
+    if (item.type != Type::text)
+      return {{item.at,
+               fmt::format("must hold strings only, not {}; put it in quotes", describe(item))}};
+    target.push_back(item.text);
+  }
+  return {};
+}
+
+Errors assign_to(const Field& field, const Value& value,
+                 std::map<std::string, std::string>& target) {
+  if (value.type != Type::table)
+    return wrong_type(field, value, "a table of strings",
+                      fmt::format("write {} = {{ NAME = \"value\" }}", name_of(field)));
+  target.clear();
+  for (const Value& item : value.items) {
+    if (item.type != Type::text)
+      return {{item.at, fmt::format("{} must be a string, not {}; put it in quotes",
+                                    shorten(item.key), describe(item))}};
+    target[item.key] = item.text;
+  }
+  return {};
+}
+
+/// The errors of each item, at its own position.
+Errors check_items(const Field& field, const Value& value, const JobConfig& job) {
+  Errors errors;
+  JobConfig scratch;
+  for (const Value& item : value.items) {
+    Slot slot = field.slot(scratch);
+    if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot)) **list = {item.text};
+    if (auto* const* table = std::get_if<std::map<std::string, std::string>*>(&slot))
+      **table = {{item.key, item.text}};
+    if (std::string error = check_value(field, scratch); !error.empty())
+      errors.push_back({value.type == Type::table ? item.key_at : item.at, std::move(error)});
+  }
+  if (value.items.empty() || errors.empty())
+    if (std::string error = check_value(field, job); !error.empty())
+      errors.push_back({value.at, std::move(error)});
+  return errors;
+}
+
+}  // namespace
+
+std::vector<AssignError> assign(const Field& field, const Value& value, JobConfig& job) {
+  JobConfig candidate;
+  Errors errors = std::visit([&](auto* target) { return assign_to(field, value, *target); },
+                             field.slot(candidate));
+  if (errors.empty()) errors = check_items(field, value, candidate);
+  if (!errors.empty()) return errors;
+  // Both slots hold the same alternative: they come from the same field.
+  std::visit([&]<class T>(T* target) { *target = std::move(*std::get<T*>(field.slot(candidate))); },
+             field.slot(job));
+  return {};
+}
+
+Value override_value(Kind kind, std::string_view text) {
+  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  Value value;
+  const bool wants_text = kind == Kind::text;
+  if ((!wants_text || quoted) && parse_value(text, value)) return value;
+  value = {};
+  value.type = Value::Type::text;
+  value.text = text;
+  return value;
+}
+
+}  // namespace sortie::config

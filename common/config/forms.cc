@@ -1,0 +1,91 @@
+#include "common/config/forms.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "common/config/hostlist.h"
+#include "common/config/text.h"
+
+namespace sortie::config {
+namespace {
+
+constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+constexpr std::string_view kDigits = "0123456789";
+
+bool only(std::string_view text, std::string_view more) {
+  return std::ranges::all_of(text, [&](char c) {
+    return kLetters.contains(c) || kDigits.contains(c) || more.contains(c);
+  });
+}
+
+std::string no_control(std::string_view text) {
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      return fmt::format("{} has a control character; remove it", quote(shorten(text)));
+  return {};
+}
+
+}  // namespace
+
+std::string check_host_item(std::string_view text) {
+  const auto hosts = parse_host_line(text, 1);
+  return hosts ? std::string() : hosts.error().message;
+}
+
+std::string check_user(std::string_view text) {
+  if (text.empty() || (only(text, "._-@\\+$") && text.front() != '-' && text.size() <= 256))
+    return {};
+  return fmt::format("{} is no user name; write the login name alone", quote(shorten(text)));
+}
+
+std::string check_address(std::string_view text) {
+  if (text.empty() || (only(text, "._:%-") && text.front() != '-' && text.size() <= 253)) return {};
+  return fmt::format("{} is no host name or address; write one name or IP address alone",
+                     quote(shorten(text)));
+}
+
+std::string check_path(std::string_view text) {
+  if (text.starts_with('~') && text != "~" && !text.starts_with("~/"))
+    return fmt::format("{} names another user's home folder; only ~/ is expanded, write the path",
+                       quote(shorten(text)));
+  return no_control(text);
+}
+
+std::string check_data_prefix(std::string_view text) {
+  if (text.empty()) return "an empty prefix names no file; write the path without .bin or .idx";
+  if (text.ends_with(".bin") || text.ends_with(".idx"))
+    return fmt::format("{} is one of the two files of a prefix; write {}", quote(shorten(text)),
+                       quote(text.substr(0, text.size() - 4)));
+  return check_path(text);
+}
+
+std::string check_tokenizer(std::string_view text) {
+  constexpr std::string_view kFile = "sentencepiece:";
+  if (text == "byte") return {};
+  if (!text.starts_with(kFile) || text.size() == kFile.size())
+    return fmt::format("{} is no tokenizer; write \"byte\" or \"sentencepiece:FILE\"",
+                       quote(shorten(text)));
+  return check_path(text.substr(kFile.size()));
+}
+
+std::string check_env_name(std::string_view text) {
+  if (!text.empty() && only(text, "_") && !kDigits.contains(text.front())) return {};
+  return fmt::format(
+      "{} is no name of an environment variable; use letters, digits and _, no digit first",
+      quote(shorten(text)));
+}
+
+std::string check_env_pattern(std::string_view text) {
+  if (!text.empty() && only(text, "_*") && !kDigits.contains(text.front())) return {};
+  return fmt::format(
+      "{} is no name pattern; use letters, digits, _ and * (any characters), like \"NCCL_*\"",
+      quote(shorten(text)));
+}
+
+std::string check_any(std::string_view text) {
+  if (!text.contains('\0')) return {};
+  return fmt::format("{} has a NUL character; remove it", quote(shorten(text)));
+}
+
+}  // namespace sortie::config

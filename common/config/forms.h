@@ -1,0 +1,20 @@
+// Checks of text that has a form of its own. Each gives "why; what to do", and nothing for good
+// text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace sortie::config {
+
+std::string check_host_item(std::string_view text);
+std::string check_user(std::string_view text);
+std::string check_address(std::string_view text);
+std::string check_path(std::string_view text);
+std::string check_data_prefix(std::string_view text);
+std::string check_tokenizer(std::string_view text);
+std::string check_env_name(std::string_view text);
+std::string check_env_pattern(std::string_view text);
+std::string check_any(std::string_view text);
+
+}  // namespace sortie::config

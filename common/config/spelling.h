@@ -1,0 +1,19 @@
+// What to say about a key or section that does not exist: the nearest one, or where the spelling of
+// another suite lives here.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace sortie::config {
+
+/// True for "runner" and "runner.ssh".
+bool is_section(std::string_view name);
+
+/// "unknown key topology.mico_batch_size; did you mean topology.micro_batch_size?"
+std::string unknown_key(std::string_view key);
+
+/// "unknown section [runer]; did you mean [runner]?"
+std::string unknown_section(std::string_view name);
+
+}  // namespace sortie::config
