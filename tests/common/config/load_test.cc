@@ -182,7 +182,7 @@ TEST_CASE("each syntax error has its place, and lines without errors are still r
        "job.toml:2:17: syntax: more than 8 lists or tables inside each other; flatten them"},
       {"[model]\nhidden_size = = 1\nnum_layers = \"x\nvocab_sise = 3\n",
        "job.toml:2:15: syntax: this is no TOML value; put strings in quotes\n"
-       "job.toml:3:17: syntax: unescaped control characters other than TAB (U+0009) are explicitly "
+       "job.toml:3:16: syntax: unescaped control characters other than TAB (U+0009) are explicitly "
        "prohibited (in string)\n"
        "job.toml:4:1: unknown key model.vocab_sise; did you mean model.vocab_size?"},
       {"[runner]\nhosts = [\"a\"\nmpi = \"on\"\ngrace = 3\n",

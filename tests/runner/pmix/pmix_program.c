@@ -29,7 +29,11 @@ static void get_number(unsigned rank, unsigned expected) {
 static void fence_even(int times) {
   pmix_proc_t* even = calloc(size, sizeof *even);
   size_t count = 0;
-  for (unsigned rank = 0; rank < size; rank += 2) PMIX_PROC_LOAD(&even[count++], me.nspace, rank);
+  for (unsigned rank = 0; rank < size; rank += 2) {
+    PMIX_PROC_LOAD(&even[count], me.nspace,
+                   rank); /* a macro: it names its argument more than once */
+    ++count;
+  }
   for (int i = 0; i < times; ++i) {
     const int status = PMIx_Fence(even, count, NULL, 0);
     check(status == PMIX_SUCCESS, 22, "fence of the even ranks failed", status);
