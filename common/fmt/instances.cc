@@ -1,0 +1,20 @@
+// The compiled half of libfmt, once for the whole project. Debian ships it only as a shared library,
+// which the fully static runner can not use, and the header-only mode costs every file of ours
+// seconds to compile. What is instantiated here is what libfmt's headers declare as external.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
+template auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template auto decimal_point_impl(locale_ref) -> char;
+template locale_ref::locale_ref(const std::locale& locale);
+template auto locale_ref::get<std::locale>() const -> std::locale;
+template void buffer<char>::append(const char*, const char*);
+template void vformat_to(buffer<char>&, string_view, basic_format_args<buffer_context<char>>,
+                         locale_ref);
+
+}  // namespace detail
+FMT_END_NAMESPACE
