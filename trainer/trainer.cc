@@ -262,6 +262,11 @@ void Trainer::report_step(const StepReport& report, double seconds) {
        {"consumed_tokens", progress_.consumed_samples * job_.model.sequence_length}});
 }
 
+void Trainer::report_evaluation(double loss) {
+  if (rank_.rank == 0)
+    events_.send({{"type", "eval"}, {"step", progress_.step}, {"loss", loss}});
+}
+
 Result<> Trainer::run() {
   SORTIE_TRY(start());
   report_start();
@@ -269,6 +274,10 @@ Result<> Trainer::run() {
   bool stop = false;
   double validation_loss = std::nan("");
   std::int64_t evaluated_step = -1;
+  if (validation_ && config.eval_interval > 0 && progress_.step == 0) {
+    SORTIE_ASSIGN_OR_RETURN(validation_loss, evaluate());  // what training starts from
+    report_evaluation(validation_loss);
+  }
   while (!last_step() && !stop) {
     const auto begin = Clock::now();
     SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
@@ -290,8 +299,7 @@ Result<> Trainer::run() {
         (end || report.step % config.eval_interval == 0)) {
       SORTIE_ASSIGN_OR_RETURN(validation_loss, evaluate());
       evaluated_step = report.step;
-      if (rank_.rank == 0)
-        events_.send({{"type", "eval"}, {"step", report.step}, {"loss", validation_loss}});
+      report_evaluation(validation_loss);
     }
     if (end || (config.save_interval > 0 && report.step % config.save_interval == 0))
       SORTIE_TRY(save(end));

@@ -61,6 +61,7 @@ class Trainer {
   Result<> save(bool last);
   void report_start();
   void report_step(const StepReport& report, double seconds);
+  void report_evaluation(double loss);
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
   const config::JobConfig& job_;

@@ -1,0 +1,120 @@
+// bench_gpt124m_step [THREADS] [bf16|f32] [STEPS]: one training step of a 124M GPT (12 layers, 768,
+// 12 heads, vocabulary 50304, B4 T256) beside the time that its own matrix products take by
+// themselves, measured in the same run, before and after the steps.
+#include <fmt/core.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "common/base/check.h"
+#include "tests/bench/step_floor_cpu.h"
+#include "trainer/metrics/memory.h"
+#include "trainer/nn/random.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/trainer.h"
+
+namespace {
+
+using namespace sortie;
+using namespace sortie::trainer;
+
+/// Uniformly random tokens: the time of a step does not depend on what they are.
+class RandomSource final : public SampleSource {
+ public:
+  explicit RandomSource(std::int64_t vocab) : vocab_(static_cast<std::uint64_t>(vocab)) {}
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::uint64_t at = static_cast<std::uint64_t>(index) * tokens.size() + i;
+      tokens[i] = static_cast<std::int32_t>(random_bits(1, at) % vocab_);
+      targets[i] = static_cast<std::int32_t>(random_bits(1, at + 1) % vocab_);
+    }
+    return {};
+  }
+  std::string fingerprint() const override { return "random"; }
+  std::int64_t samples_per_epoch() const override { return 1 << 20; }
+
+ private:
+  std::uint64_t vocab_;
+};
+
+config::JobConfig gpt(const bench::GptShape& shape) {
+  config::JobConfig job;
+  job.model.architecture = "gpt-neo-x";
+  job.model.vocab_size = shape.vocab;
+  job.model.hidden_size = shape.hidden;
+  job.model.num_layers = shape.layers;
+  job.model.num_attention_heads = shape.heads;
+  job.model.ffn_hidden_size = shape.ffn;
+  job.model.sequence_length = shape.tokens;
+  job.model.weight_tying = true;
+  job.topology.micro_batch_size = shape.batch;
+  job.learning_rate_scheduler.learning_rate = 1e-4;
+  return job;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+Result<> run(int threads, DType dtype, int steps) {
+  const bench::GptShape shape;
+  const config::JobConfig job = gpt(shape);
+  const CpuFacts cpu = cpu_facts();
+  omp_set_num_threads(threads);
+  const auto before = bench::measure_step_floor(shape, dtype, threads);
+
+  RankContext rank;
+  rank.threads = threads;
+  const config::BatchPlan batch{1, shape.batch, 1, shape.batch};
+  RandomSource source(shape.vocab);
+  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(""));
+  const auto communicator = make_single_communicator();
+  Trainer trainer(job, batch, rank, *communicator, events, source, nullptr, cpu, dtype, "bench");
+  SORTIE_TRY(trainer.start());
+  std::vector<double> seconds;
+  for (int i = 0; i < steps + 2; ++i) {  // the first two make plans and fill the arena
+    const auto begin = std::chrono::steady_clock::now();
+    SORTIE_TRY(trainer.step());
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  seconds.erase(seconds.begin(), seconds.begin() + 2);
+  const std::size_t peak = peak_memory_bytes();
+  const auto after = bench::measure_step_floor(shape, dtype, threads);
+
+  bench::print_floor(after);
+  const double floor = std::min(bench::floor_seconds(before), bench::floor_seconds(after));
+  const double best = *std::ranges::min_element(seconds);
+  const double tokens = static_cast<double>(shape.batch * shape.tokens);
+  fmt::print("\n{}, {}, {} thread{}, {}\n", cpu.model, cpu.isa, threads, threads == 1 ? "" : "s",
+             dtype_name(dtype));
+  fmt::print("products alone  {:8.1f} ms ({:.1f} before the steps, {:.1f} after them)\n",
+             floor * 1e3, bench::floor_seconds(before) * 1e3, bench::floor_seconds(after) * 1e3);
+  fmt::print("step, best      {:8.1f} ms   {:6.0f} tokens/s\n", best * 1e3, tokens / best);
+  fmt::print("step, median    {:8.1f} ms   {:6.0f} tokens/s\n", median(seconds) * 1e3,
+             tokens / median(seconds));
+  fmt::print("products / step {:8.1f} %\n", 100.0 * floor / best);
+  fmt::print("peak memory     {:8.0f} MB\n", static_cast<double>(peak) / 1e6);
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const bool f32 = argc > 2 && std::string_view(argv[2]) == "f32";
+  const int steps = argc > 3 ? std::atoi(argv[3]) : 8;
+  if (threads < 1 || steps < 1) {
+    fmt::print(stderr, "usage: bench_gpt124m_step [THREADS] [bf16|f32] [STEPS]\n");
+    return 2;
+  }
+  const Result<> done = run(threads, f32 ? DType::f32 : DType::bf16, steps);
+  if (!done) fmt::print(stderr, "bench_gpt124m_step: {}\n", done.error().message);
+  return done ? 0 : 1;
+}
