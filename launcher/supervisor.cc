@@ -262,7 +262,7 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (const auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
     forward(relay_.on_modex_request(host.index, *request));
   } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
-    forward(relay_.on_modex_reply(std::move(*reply)));
+    forward(relay_.on_modex_reply(host.index, std::move(*reply)));
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (abort->rank >= ranks_.size()) return;
     const int code = abort->status & 0xff;
