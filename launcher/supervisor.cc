@@ -305,13 +305,13 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
 }
 
 void Supervisor::on_event(const wire::RankEvent& event) {
-  const auto json = nlohmann::json::parse(event.json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("type") || !json["type"].is_string()) {
+  const auto json = parse_event(event.json);
+  if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
     return;
   }
-  parts_.folder.metric(json);
-  parts_.console.event(json);
+  parts_.folder.metric(*json);
+  parts_.console.event(*json);
 }
 
 std::string Supervisor::rank_report(std::uint32_t rank_number, const std::string& what) const {
