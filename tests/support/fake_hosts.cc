@@ -158,7 +158,8 @@ asio::awaitable<void> FakeRunner::sleep(milliseconds time) {
 }
 
 asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
-  if (!co_await until<wire::JobSpec>()) co_return false;
+  const bool asked = co_await until<wire::JobSpec>();
+  if (!asked) co_return false;
   job = std::get<wire::JobSpec>(received.back().second);
   rank_ended_.assign(job.ranks.size(), false);
   answer_hello();
@@ -173,8 +174,10 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
 }
 
 asio::awaitable<bool> FakeRunner::start() {
-  if (!co_await prepare()) co_return false;
-  if (!co_await until<wire::Start>()) co_return false;
+  const bool prepared = co_await prepare();
+  if (!prepared) co_return false;
+  const bool go = co_await until<wire::Start>();
+  if (!go) co_return false;
   for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }

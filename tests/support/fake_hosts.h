@@ -1,5 +1,7 @@
 // Hosts in memory for the launcher's tests: a Transport whose channels speak the real frames with a
 // scripted runner, a coroutine on the same I/O thread. No process, no socket, no fixed waits.
+// (In scripts, co_await stands in no `if` condition: g++ 12 lays such a coroutine's frame out
+// wrong.)
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
