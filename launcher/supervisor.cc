@@ -270,8 +270,8 @@ void Supervisor::interrupt(int signal_number) {
   const int exit_code = 128 + signal_number;
   if (interrupts_ == 1 && !verdict_) {
     parts_.console.message(fmt::format(
-        "{}: stopping all ranks (TERM, then KILL after {} s); once more kills them at once",
-        signal_name(signal_number), job_.runner.grace.count() / 1000));
+        "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
+        signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
     decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
            {{"signal", signal_number}});
     return;

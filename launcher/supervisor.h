@@ -86,7 +86,7 @@ class Supervisor {
 
   void on_message(Host& host, wire::Message message);
   void on_output(Host& host, const wire::Output& output);
-  void on_event(const wire::RankEvent& event);
+  void on_event(const Host& host, const wire::RankEvent& event);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);

@@ -20,7 +20,7 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   if (const auto* output = std::get_if<wire::Output>(&message)) {
     on_output(host, *output);
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
-    on_event(*event);
+    on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
     if (!owns(host, started->rank)) return;
     ranks_[started->rank].pid = started->pid;
@@ -102,7 +102,8 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
   }
 }
 
-void Supervisor::on_event(const wire::RankEvent& event) {
+void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
+  if (!owns(host, event.rank)) return;
   const auto json = parse_event(event.json);
   if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);

@@ -8,6 +8,7 @@
 
 #include "common/base/exit_code.h"
 #include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
 
 namespace sortie::launcher {
 namespace {
@@ -15,52 +16,14 @@ namespace {
 namespace asio = boost::asio;
 using asio::awaitable;
 using std::chrono::milliseconds;
-using test::FakeHost;
+using test::after_start;
 using test::FakeRunner;
 using test::Launch;
+using test::run_until_stopped;
+using test::say;
+using test::succeed;
 
 // ---- what hosts do ------------------------------------------------------------------------------
-
-/// Ranks that run until they are told to stop, and then die of the signal.
-awaitable<void> run_until_stopped(FakeRunner& runner) {
-  const bool started = co_await runner.start();
-  if (!started) co_return;
-  const bool told = co_await runner.until<wire::Stop>();
-  if (!told) co_return;
-  co_await runner.finish(true, SIGTERM);
-}
-
-awaitable<void> succeed(FakeRunner& runner) {
-  const bool started = co_await runner.start();
-  if (!started) co_return;
-  co_await runner.finish(false);
-}
-
-/// The ranks of this host end as `act` says, once all of them have started.
-FakeHost::Script after_start(std::function<void(FakeRunner&)> act, bool finish = true) {
-  struct Script {
-    std::function<void(FakeRunner&)> act;
-    bool finish;
-    static awaitable<void> run(FakeRunner& runner, std::shared_ptr<Script> self) {
-      const bool started = co_await runner.start();
-      if (!started) co_return;
-      co_await runner.sleep(milliseconds(20));  // the other hosts run too
-      self->act(runner);
-      if (!self->finish) {
-        co_await runner.until<wire::Goodbye>();
-        co_return;
-      }
-      const bool told = co_await runner.until<wire::Stop>();
-      if (told) co_await runner.finish(true, SIGTERM);
-    }
-  };
-  const auto script = std::make_shared<Script>(Script{std::move(act), finish});
-  return [script](FakeRunner& runner) { return Script::run(runner, script); };
-}
-
-void say(FakeRunner& runner, std::uint32_t rank, std::string text) {
-  runner.send(wire::Output{rank, wire::Stream::err, std::move(text)});
-}
 
 void fails_with_3(FakeRunner& runner) {
   say(runner, 1, "starting\nTraceback:\n\x1b[31mno memory\n");
