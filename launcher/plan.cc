@@ -242,6 +242,11 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   return out;
 }
 
+std::string plan_json_text(const LaunchPlan& plan) {
+  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
 std::string plan_hash(const LaunchPlan& plan) {
   // Length-prefixed, so that no two plans share a text.
   std::string text;

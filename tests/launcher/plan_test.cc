@@ -210,7 +210,11 @@ TEST_CASE("the plan as JSON") {
   CHECK(json["hosts"][1]["ranks"][2]["rank"] == 4);
   CHECK(json["hosts"][1]["ranks"][2]["slot"] == 5);
   CHECK(json["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
-  CHECK(nlohmann::json::parse(json.dump(2)) == nlohmann::json(json));
+  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(json));
+  config::JobConfig job = program_job();
+  job.runner.program = {"./ring", "\xff"};  // any bytes may be an argument
+  CHECK(nlohmann::json::parse(plan_json_text(*make_plan(job, kTwoHosts, facts())))["argv"][1] ==
+        "\xef\xbf\xbd");
 }
 
 TEST_CASE("a host's slice of the plan") {
