@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -28,6 +29,14 @@ int print_error(const Error& error) {
   return exit_code_for(error.code);
 }
 
+/// All of it or an error: a full disk must not leave half a config behind an exit code of 0.
+int print(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (written) return kExitOk;
+  return print_error(os_error(errno, "sortie: write to stdout"));
+}
+
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("config", options.config, "Config file (TOML)");
   app.add_option("--set", options.overrides, "Override a key: --set section.key=value (repeatable)")
@@ -35,7 +44,7 @@ void add_job_options(CLI::App& app, JobOptions& options) {
       ->allow_extra_args(false);
   app.add_option("--hosts", options.hosts, "Hosts: 'gpu[01-04],h7'; overrides runner.hosts");
   app.add_option("--slots", options.slots, "Slots of every host that names none")
-      ->check(CLI::Range(1, 65535));
+      ->check(CLI::Range(1, config::kMaxSlots));
   app.add_option("--ssh-config", options.ssh_config,
                  "OpenSSH client config; overrides runner.ssh.config_file");
 }
@@ -130,25 +139,16 @@ int run_cli(int argc, char** argv) {
     return kExitUsage;
   }
 
-  if (*schema)
-    return std::fputs(config::json_schema().c_str(), stdout) >= 0 ? kExitOk : kExitFailed;
-  if (*init) return std::fputs(config::init_text().c_str(), stdout) >= 0 ? kExitOk : kExitFailed;
-  if (*reference)
-    return std::fputs(config::reference_markdown().c_str(), stdout) >= 0 ? kExitOk : kExitFailed;
+  if (*schema) return print(config::json_schema());
+  if (*init) return print(config::init_text());
+  if (*reference) return print(config::reference_markdown());
   if (*show) {
-    auto loaded = options.config.empty()
-                      ? config::load_job_text("", "command line", options.overrides)
-                      : config::load_job(options.config, options.overrides);
-    if (!loaded) return print_error(loaded.error());
-    fmt::print("{}", config::show(*loaded, origin));
-    return kExitOk;
+    const auto loaded = load_options(options);
+    return loaded ? print(config::show(*loaded, origin)) : print_error(loaded.error());
   }
   const auto job = planned(options);
   if (!job) return print_error(job.error());
-  if (*plan) {
-    fmt::print("{}", json ? plan_json(job->plan).dump(2) + "\n" : plan_text(job->plan));
-    return kExitOk;
-  }
+  if (*plan) return print(json ? plan_json_text(job->plan) : plan_text(job->plan));
   return run_job(*job);
 }
 

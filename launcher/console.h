@@ -1,24 +1,32 @@
-// Console: everything a person sees. Ranks' lines with a prefix, the step display, messages. Writes
-// happen on a thread of its own through a bounded queue: a slow terminal delays nothing.
+// Console: everything a person sees. Ranks' lines with a prefix, the step display, messages. What
+// is shown goes through a ConsoleWriter: a slow terminal delays nothing.
 #pragma once
 
-#include <condition_variable>
-#include <cstdio>
-#include <deque>
 #include <map>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "common/wire/message.h"
+#include "launcher/console_writer.h"
 
 namespace sortie::launcher {
 
 /// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
 /// bytes become U+FFFD. Tabs stay.
 std::string printable(std::string_view bytes);
+/// The same of several lines, which stay lines.
+std::string printable_lines(std::string_view text);
+
+/// A member of a rank's event; NaN, false or "" when it is missing or of another type. Text is
+/// printable.
+double json_number(const nlohmann::json& event, const char* key);
+bool json_flag(const nlohmann::json& event, const char* key);
+std::string json_text(const nlohmann::json& event, const char* key);
+
+/// A rank's event: a JSON object with a type, whose nesting is as flat as events are; else nothing.
+std::optional<nlohmann::json> parse_event(std::string_view line);
 
 /// "1.23M", "45.6k", "512".
 std::string short_number(double value);
@@ -30,15 +38,15 @@ std::string step_line(const nlohmann::json& event);
 class Console {
  public:
   struct Style {
-    bool terminal = false;  // rewrite the status line in place
-    bool color = false;
-    bool quiet = false;  // no step display, no notes
+    bool terminal = false;  // err is one: rewrite the status line in place
+    bool color_out = false, color_err = false;
+    int out = 1, err = 2;
   };
   /// From the process: isatty, NO_COLOR, TERM.
   static Style detect();
 
+  /// Its end flushes, bounded by two seconds.
   explicit Console(Style style);
-  ~Console();  // flushes, bounded by two seconds
 
   /// Bytes of a rank: whole lines are shown as "[rank host] line"; a partial line waits for its
   /// rest (up to 64 KiB). '\r' progress lines: the last state is shown.
@@ -51,32 +59,19 @@ class Console {
   /// A line of Sortie's own, to stderr.
   void message(std::string_view text);
   void error(std::string_view text);
-  /// To stdout, as it is.
-  void result(std::string_view text);
 
-  std::size_t dropped_lines() const;
+  /// Lines that were not shown, because the terminal was too slow.
+  std::size_t dropped_lines() const { return dropped_; }
 
  private:
-  struct Partial {
-    std::string text;
-  };
   void line(std::uint32_t rank, std::string_view host, wire::Stream stream, std::string_view text);
-  void enqueue(std::FILE* to, std::string text, bool must_show);
-  void show_status(std::string line);
-  void run();
+  void step(const nlohmann::json& event);
 
   const Style style_;
-  std::map<std::pair<std::uint32_t, wire::Stream>, Partial> partials_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, std::string> partials_;
   double last_step_shown_ = 0;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::pair<std::FILE*, std::string>> queue_;
-  std::size_t queued_bytes_ = 0, dropped_ = 0;
-  std::string status_;  // the line kept at the bottom of a terminal
-  bool status_changed_ = false;
-  bool stop_ = false, idle_ = true;
-  std::jthread writer_;
+  std::size_t dropped_ = 0;
+  ConsoleWriter writer_;
 };
 
 }  // namespace sortie::launcher

@@ -30,11 +30,6 @@ std::size_t utf8_length(std::string_view s) {
   return 0;
 }
 
-double number(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");
-}
-
 }  // namespace
 
 std::string printable(std::string_view bytes) {
@@ -61,6 +56,47 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (;;) {
+    const auto end = text.find('\n');
+    out += printable(text.substr(0, end));
+    if (end == text.npos) return out;
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
+double json_number(const nlohmann::json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");
+}
+
+bool json_flag(const nlohmann::json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_boolean() && it->get<bool>();
+}
+
+std::string json_text(const nlohmann::json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_string() ? printable(it->get<std::string>()) : std::string();
+}
+
+std::optional<nlohmann::json> parse_event(std::string_view line) {
+  // Writing JSON is recursive: 64 KiB of brackets would need megabytes of stack.
+  constexpr int kMaxDepth = 16;
+  bool too_deep = false;
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  auto event = nlohmann::json::parse(line, watch, /*allow_exceptions=*/false);
+  if (too_deep || !event.is_object()) return std::nullopt;
+  const auto type = event.find("type");
+  if (type == event.end() || !type->is_string()) return std::nullopt;
+  return event;
+}
+
 std::string short_number(double value) {
   if (!std::isfinite(value)) return "-";
   constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
@@ -77,7 +113,7 @@ std::string short_number(double value) {
 }
 
 std::string short_time(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  if (!(seconds >= 0 && seconds < 1e12)) return "-";
   const auto whole = static_cast<long long>(seconds + 0.5);
   if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
   if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
@@ -85,14 +121,15 @@ std::string short_time(double seconds) {
 }
 
 std::string step_line(const nlohmann::json& event) {
-  const double step = number(event, "step"), steps = number(event, "steps");
+  const double step = json_number(event, "step"), steps = json_number(event, "steps");
   return fmt::format(
       "step {:>6.0f}/{:.0f}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  "
       "{:5.0f} ms  ETA {}{}",
-      step, steps, number(event, "loss"), number(event, "lr"), number(event, "grad_norm"),
-      short_number(number(event, "tokens_per_s")), short_number(number(event, "flops")),
-      number(event, "step_ms"), short_time(number(event, "eta_s")),
-      event.value("skipped", false) ? "  SKIPPED (gradients not finite)" : "");
+      step, steps, json_number(event, "loss"), json_number(event, "lr"),
+      json_number(event, "grad_norm"), short_number(json_number(event, "tokens_per_s")),
+      short_number(json_number(event, "flops")), json_number(event, "step_ms"),
+      short_time(json_number(event, "eta_s")),
+      json_flag(event, "skipped") ? "  SKIPPED (gradients not finite)" : "");
 }
 
 }  // namespace sortie::launcher

@@ -6,7 +6,9 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <utility>
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -18,6 +20,12 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
 }  // namespace
+
+ErrorCode runner_error_code(const wire::RunnerError& error) {
+  for (const ErrorCode code : {ErrorCode::unsupported, ErrorCode::spawn, ErrorCode::protocol})
+    if (error.code == error_code_name(code)) return code;
+  return ErrorCode::runner;
+}
 
 HostSession::HostSession(asio::any_io_executor executor, std::string host,
                          const config::RunnerConfig& runner)
@@ -72,15 +80,17 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
 asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
                                                              std::string expected_build) {
   const auto self = shared_from_this();
-  bool late = false;
+  // Shared with the timer: it may have fired when this frame is gone. Done: it does nothing more.
+  enum class Wait { on, late, done };
+  const auto wait = std::make_shared<Wait>(Wait::on);
   asio::steady_timer deadline(executor_, runner_.startup_timeout);
-  deadline.async_wait([this, self, &late](boost::system::error_code error) {
-    if (error) return;
-    late = true;
+  deadline.async_wait([this, self, wait](boost::system::error_code error) {
+    if (error || *wait == Wait::done) return;
+    *wait = Wait::late;
     if (channel_) channel_->close();
   });
   const auto outcome = [&](Error error) -> Result<wire::JobReady> {
-    if (late)
+    if (std::exchange(*wait, Wait::done) == Wait::late)
       return fail(ErrorCode::timeout,
                   fmt::format("runner: not ready within {} s (runner.startup_timeout)",
                               runner_.startup_timeout.count() / 1000));
@@ -96,35 +106,42 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
     if (!message) co_return outcome(std::move(message).error());
     if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
       if (hello->protocol_version != wire::kProtocolVersion)
-        co_return fail(ErrorCode::protocol,
-                       fmt::format("runner speaks protocol {}, this sortie {}",
-                                   hello->protocol_version, wire::kProtocolVersion));
+        co_return outcome(
+            {ErrorCode::protocol, fmt::format("runner speaks protocol {}, this sortie {}",
+                                              hello->protocol_version, wire::kProtocolVersion)});
     } else if (auto* ready = std::get_if<wire::JobReady>(&*message)) {
-      deadline.cancel();
+      *wait = Wait::done;
+      keep_alive();
       co_return std::move(*ready);
     } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
-      co_return fail(error->code == error_code_name(ErrorCode::unsupported) ? ErrorCode::unsupported
-                     : error->code == error_code_name(ErrorCode::spawn)     ? ErrorCode::spawn
-                                                                            : ErrorCode::runner,
-                     error->message);
+      co_return outcome({runner_error_code(*error), error->message});
     } else if (!std::holds_alternative<wire::Heartbeat>(*message)) {
-      co_return fail(ErrorCode::protocol,
-                     fmt::format("runner sent {} before JobReady", wire::message_name(*message)));
+      co_return outcome({ErrorCode::protocol, fmt::format("runner sent {} before JobReady",
+                                                          wire::message_name(*message))});
     }
   }
+}
+
+// Each loop holds the session; close() ends them.
+void HostSession::keep_alive() {
+  const auto self = shared_from_this();
+  asio::co_spawn(
+      executor_, [self] { return self->write_loop(); }, asio::detached);
+  asio::co_spawn(
+      executor_, [self] { return self->watch_loop(); }, asio::detached);
 }
 
 void HostSession::start(Listener listener) {
   listener_ = std::move(listener);
   last_heard_ = Clock::now();
   const auto self = shared_from_this();
-  // Each loop holds the session; close() ends all three.
+  if (closed_) {
+    if (lost_early_)
+      asio::post(executor_, [self] { self->listener_->on_lost(*self->lost_early_); });
+    return;
+  }
   asio::co_spawn(
       executor_, [self] { return self->read_loop(); }, asio::detached);
-  asio::co_spawn(
-      executor_, [self] { return self->write_loop(); }, asio::detached);
-  asio::co_spawn(
-      executor_, [self] { return self->watch_loop(); }, asio::detached);
 }
 
 asio::awaitable<void> HostSession::read_loop() {
@@ -168,7 +185,7 @@ asio::awaitable<void> HostSession::watch_loop() {
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
     send(wire::Heartbeat{sequence});
-    if (Clock::now() - last_heard_ <= runner_.heartbeat_timeout) continue;
+    if (!listener_ || Clock::now() - last_heard_ <= runner_.heartbeat_timeout) continue;
     // Perhaps it was this process that slept: what has arrived meanwhile is read first.
     const auto before = last_heard_;
     watch_timer_.expires_after(std::chrono::milliseconds(500));
@@ -198,7 +215,10 @@ void HostSession::send(const wire::Message& message) {
 void HostSession::lost(Error error) {
   if (closed_) return;
   close();
-  if (listener_ && listener_->on_lost) listener_->on_lost(std::move(error));
+  if (listener_)
+    listener_->on_lost(std::move(error));
+  else
+    lost_early_ = std::move(error);
 }
 
 void HostSession::close() {

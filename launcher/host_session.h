@@ -19,6 +19,9 @@
 
 namespace sortie::launcher {
 
+/// The class of what a runner reports; `runner` when it is none that concerns the launcher.
+ErrorCode runner_error_code(const wire::RunnerError& error);
+
 class HostSession : public std::enable_shared_from_this<HostSession> {
  public:
   /// Called on the I/O thread after start(); never after close() returned.
@@ -41,11 +44,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<>> connect(Transport& transport, const RunnerBinary& binary);
 
   /// Hands the job over and waits until the host is ready to start its ranks
-  /// (runner.startup_timeout).
+  /// (runner.startup_timeout). From then on heartbeats flow: other hosts may take their time.
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
-  /// From now on messages go to `listener`, heartbeats flow and silence is noticed.
+  /// From now on messages go to `listener` and silence is noticed.
   void start(Listener listener);
 
   /// Queues a message. Nothing happens when the session is closed.
@@ -60,6 +63,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
   boost::asio::awaitable<void> watch_loop();
+  void keep_alive();
   void lost(Error error);
 
   boost::asio::any_io_executor executor_;
@@ -74,6 +78,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::steady_timer outgoing_ready_, watch_timer_;
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
+  std::optional<Error> lost_early_;  // before there was a listener
   bool closed_ = false;
 };
 

@@ -14,11 +14,41 @@
 namespace sortie::launcher {
 namespace {
 
-/// "0-3" or "0,2,5".
+/// "0,2,5".
 std::string join_ranks(const HostPlan& host) {
   std::vector<std::uint32_t> ranks;
   for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
   return fmt::format("{}", fmt::join(ranks, ","));
+}
+
+/// As a shell would read it back.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!argument.empty() && argument.find_first_not_of(kPlain) == argument.npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string quoted(const std::vector<std::string>& argv) {
+  std::string out;
+  for (const std::string& argument : argv) out += (out.empty() ? "" : " ") + quoted(argument);
+  return out;
+}
+
+/// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
+Result<> check_exec_size(const LaunchPlan& plan) {
+  constexpr std::size_t kMaxExecBytes = 2u << 20;
+  std::size_t arguments = 0, variables = 0;
+  for (const std::string& argument : plan.argv) arguments += argument.size() + 1;
+  for (const auto& [name, value] : plan.env) variables += name.size() + value.size() + 2;
+  if (arguments + variables <= kMaxExecBytes) return {};
+  return fail(ErrorCode::config,
+              fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
+                          "than the {} that a program can be started with; put them into a file",
+                          arguments > variables ? "runner.program" : "runner.env", arguments,
+                          variables, kMaxExecBytes));
 }
 
 std::string shown(const std::string& name, const std::string& value) {
@@ -28,13 +58,24 @@ std::string shown(const std::string& name, const std::string& value) {
 }  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
-  const auto star = pattern.find('*');
-  if (star == pattern.npos) return pattern == text;
-  if (!text.starts_with(pattern.substr(0, star))) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (std::size_t skip = star; skip <= text.size(); ++skip)
-    if (matches_pattern(rest, text.substr(skip))) return true;
-  return false;
+  // The last star seen takes one byte more whenever what follows it does not fit: no other way to
+  // split the text can succeed where this one fails.
+  std::size_t p = 0, t = 0, star = pattern.npos, taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
 bool looks_secret(std::string_view variable) {
@@ -64,6 +105,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       if (matches_pattern(pattern, name)) env[name] = value;
   for (const auto& [name, value] : job.runner.env) env[name] = value;
   plan.env.assign(env.begin(), env.end());
+  SORTIE_TRY(check_exec_size(plan));
 
   for (const config::HostSlots& entry : hosts) {
     HostPlan host;
@@ -148,7 +190,7 @@ std::string plan_text(const LaunchPlan& plan) {
     for (const RankPlan& rank : host.ranks)
       out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "",
                          width, rank.rank, rank.local_rank, rank.slot);
-  out += fmt::format("\n  program   {}\n", fmt::join(plan.argv, " "));
+  out += fmt::format("\n  program   {}\n", quoted(plan.argv));
   out += fmt::format("  folder    {}\n", plan.work_dir);
   out += fmt::format(
       "  master    {}:{}\n",
@@ -200,12 +242,18 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   return out;
 }
 
+std::string plan_json_text(const LaunchPlan& plan) {
+  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
 std::string plan_hash(const LaunchPlan& plan) {
   // Length-prefixed, so that no two plans share a text.
   std::string text;
   const auto put = [&text](std::string_view item) {
     text += fmt::format("{}:{}", item.size(), item);
   };
+  put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
   for (const auto& [name, value] : plan.env) (put(name), put(value));
   put(plan.work_dir);

@@ -65,6 +65,8 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
 /// look like secrets (*_TOKEN, *_KEY, *_SECRET, *PASSWORD*) are shown as ***.
 std::string plan_text(const LaunchPlan& plan);
 nlohmann::ordered_json plan_json(const LaunchPlan& plan);
+/// Bytes that are no UTF-8, which a program's arguments may hold, become U+FFFD.
+std::string plan_json_text(const LaunchPlan& plan);
 /// SHA-256 of everything that decides what is started (secrets included, by their hash).
 std::string plan_hash(const LaunchPlan& plan);
 

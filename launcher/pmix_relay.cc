@@ -2,36 +2,62 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "common/wire/frame.h"
+
 namespace sortie::launcher {
+
+namespace {
+// pmix_common.h; only sortie-pmix may include it.
+constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46;
+// Of a frame, with room for the other fields of PmixFenceDone.
+constexpr std::size_t kFrameRoom = 64;
+}  // namespace
+
+PmixRelay::PmixRelay(std::vector<std::size_t> rank_host) : rank_host_(std::move(rank_host)) {
+  for (const std::size_t host : rank_host_) num_hosts_ = std::max(num_hosts_, host + 1);
+}
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::PmixFence fence) {
   Fence& open = fences_[fence.key];
+  const bool agreed = open.data.empty() || open.node_count == fence.node_count;
   open.node_count = fence.node_count;
   open.data[host] = std::move(fence.data);
+  if (!agreed || open.node_count == 0 || open.node_count > num_hosts_)
+    return end_fence(fence.key, kPmixErrBadParam);
+  std::size_t bytes = fence.key.size() + kFrameRoom;
+  for (const auto& [from, data] : open.data) bytes += data.size();
+  if (bytes > wire::kMaxPayloadBytes) return end_fence(fence.key, kPmixErrOutOfResource);
   if (open.data.size() < open.node_count) return {};
-  wire::PmixFenceDone done;
-  done.key = fence.key;
-  for (const auto& [from, data] : open.data) done.data += data;
+  return end_fence(fence.key, 0);
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::end_fence(const std::string& key, std::int32_t status) {
+  const Fence& fence = fences_[key];
+  wire::PmixFenceDone done{key, status, {}};
+  if (status == 0)
+    for (const auto& [from, data] : fence.data) done.data += data;
   std::vector<Outgoing> out;
-  for (const auto& [to, data] : open.data) out.push_back({to, done});
-  fences_.erase(fence.key);
+  for (const auto& [to, data] : fence.data) out.push_back({to, done});
+  fences_.erase(key);
   return out;
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
                                                              wire::PmixModexRequest request) {
-  if (request.rank >= rank_host_.size()) {
-    constexpr std::int32_t kPmixErrNotFound = -46;
+  if (request.rank >= rank_host_.size())
     return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
-  }
   const std::uint64_t id = next_request_++;
-  requests_[id] = {host, request.id};
+  requests_[id] = {host, rank_host_[request.rank], request.id};
   return {{rank_host_[request.rank], wire::PmixModexRequest{id, request.rank}}};
 }
 
-std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(wire::PmixModexReply reply) {
+std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
+                                                           wire::PmixModexReply reply) {
   const auto it = requests_.find(reply.id);
-  if (it == requests_.end()) return {};  // answered before, or never asked
+  // Answered before, never asked, or not asked of this host.
+  if (it == requests_.end() || it->second.asked != host) return {};
   const Request request = it->second;
   requests_.erase(it);
   reply.id = request.id;

@@ -19,13 +19,14 @@ class PmixRelay {
   };
 
   /// rank_host[r] = index of the host that holds rank r.
-  explicit PmixRelay(std::vector<std::size_t> rank_host) : rank_host_(std::move(rank_host)) {}
+  explicit PmixRelay(std::vector<std::size_t> rank_host);
 
-  /// The answers to all participants once the last one is in; before that nothing.
+  /// The answers to all participants once the last one is in; before that nothing. A fence that can
+  /// not come true (hosts disagree on it, data too large for a frame) is answered with an error.
   std::vector<Outgoing> on_fence(std::size_t host, wire::PmixFence fence);
   /// Ids are per host; on the way they get one of ours.
   std::vector<Outgoing> on_modex_request(std::size_t host, wire::PmixModexRequest request);
-  std::vector<Outgoing> on_modex_reply(wire::PmixModexReply reply);
+  std::vector<Outgoing> on_modex_reply(std::size_t host, wire::PmixModexReply reply);
 
   /// "fence 12: 3 of 4 hosts" for every fence that waits; for messages about stuck starts.
   std::vector<std::string> waiting() const;
@@ -36,10 +37,13 @@ class PmixRelay {
     std::uint32_t node_count = 0;
   };
   struct Request {
-    std::size_t host = 0;
+    std::size_t host = 0, asked = 0;
     std::uint64_t id = 0;
   };
+  std::vector<Outgoing> end_fence(const std::string& key, std::int32_t status);
+
   std::vector<std::size_t> rank_host_;
+  std::size_t num_hosts_ = 0;
   std::map<std::string, Fence> fences_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -42,6 +43,13 @@ LauncherFacts launcher_facts() {
   return facts;
 }
 
+log::Level log_level(const std::string& name) {
+  return name == "debug"     ? log::Level::debug
+         : name == "info"    ? log::Level::info
+         : name == "warning" ? log::Level::warning
+                             : log::Level::error;
+}
+
 asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
   for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
 }
@@ -62,22 +70,39 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
 
 }  // namespace
 
-Result<PlannedJob> plan_job(const JobOptions& options) {
-  PlannedJob job;
-  if (options.config.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(job.loaded,
-                            config::load_job_text("", "command line", options.overrides));
-  } else {
-    SORTIE_ASSIGN_OR_RETURN(job.loaded, config::load_job(options.config, options.overrides));
-  }
-  config::RunnerConfig& runner = job.loaded.job.runner;
+Result<config::LoadedJob> load_options(const JobOptions& options) {
+  auto loaded = options.config.empty()
+                    ? config::load_job_text("", "command line", options.overrides)
+                    : config::load_job(options.config, options.overrides);
+  if (!loaded) return loaded;
+  config::RunnerConfig& runner = loaded->job.runner;
+  config::Origins& origins = loaded->origins;
   if (!options.hosts.empty()) {
     SORTIE_ASSIGN_OR_RETURN(runner.hosts, config::expand_host_expression(options.hosts));
     runner.hosts_file.clear();
+    origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
   }
-  if (options.slots > 0) runner.default_slots = options.slots;
-  if (!options.ssh_config.empty()) runner.ssh.config_file = options.ssh_config;
-  if (!options.program.empty()) runner.program = options.program;
+  if (options.slots > 0) {
+    runner.default_slots = options.slots;
+    origins["runner.default_slots"] = "--slots";
+  }
+  if (!options.ssh_config.empty()) {
+    runner.ssh.config_file = options.ssh_config;
+    origins["runner.ssh.config_file"] = "--ssh-config";
+  }
+  if (!options.program.empty()) {
+    if (options.program.front().empty())
+      return fail(ErrorCode::usage, "sortie: the program after -- has an empty name");
+    runner.program = options.program;
+    origins["runner.program"] = "command line";
+  }
+  return loaded;
+}
+
+Result<PlannedJob> plan_job(const JobOptions& options) {
+  PlannedJob job;
+  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options));
+  config::RunnerConfig& runner = job.loaded.job.runner;
   std::error_code error;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
@@ -88,6 +113,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
+  log::init("sortie", log_level(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
@@ -104,7 +130,7 @@ int run_job(const PlannedJob& planned) {
   if (!folder) return give_up(folder.error());
   for (const auto& [name, content] :
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
-        {"plan.json", plan_json(planned.plan).dump(2) + "\n"}})
+        {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
 
   std::signal(SIGPIPE, SIG_IGN);
@@ -113,7 +139,12 @@ int run_job(const PlannedJob& planned) {
   const auto local = make_local_transport(io.get_executor());
   Supervisor supervisor({io.get_executor(), *ssh, *local, *binary, console, *folder}, job,
                         planned.plan);
-  asio::signal_set signals(io, SIGINT, SIGTERM, SIGHUP);
+  asio::signal_set signals(io);
+  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (struct sigaction was{};
+        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
+      signals.add(number);
   asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
   Verdict verdict;
   std::exception_ptr failure;

@@ -21,7 +21,10 @@ struct JobOptions {
   std::vector<std::string> program;    // after --
 };
 
-/// A job from options, checked, with absolute paths, and its plan.
+/// The job that the options describe, checked; what an option sets has it as its origin.
+Result<config::LoadedJob> load_options(const JobOptions& options);
+
+/// The same with absolute paths, and its plan.
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;

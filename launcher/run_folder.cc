@@ -35,7 +35,8 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   fs::create_directories(runs, error);
   if (error)
     return fail(ErrorCode::io,
-                fmt::format("{}: {}; set logger.log_dir", runs.string(), error.message()));
+                fmt::format("{}: {}; set logger.log_dir to a folder that is writable",
+                            runs.string(), error.message()));
   RunFolder folder;
   folder.tensorboard_enabled_ = tensorboard;
   std::random_device random;
@@ -46,17 +47,21 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
     folder.id_ = fmt::format("{:%Y%m%d-%H%M%S}-{}", fmt::gmtime(std::time(nullptr)), suffix);
     folder.path_ = runs / folder.id_;
     if (::mkdir(folder.path_.c_str(), 0700) == 0) break;
-    if (errno != EEXIST) return std::unexpected(os_error(errno, folder.path_.string()));
+    if (errno != EEXIST)
+      return fail(ErrorCode::io, fmt::format("{}; set logger.log_dir to a folder that is writable",
+                                             os_error(errno, folder.path_.string()).message));
     folder.path_.clear();
   }
   if (folder.path_.empty())
     return fail(ErrorCode::io, fmt::format("{}: no free run id", runs.string()));
-  fs::create_directory(folder.path_ / "logs", error);
+  if (::mkdir((folder.path_ / "logs").c_str(), 0700) != 0)
+    return std::unexpected(os_error(errno, (folder.path_ / "logs").string()));
 
   // A link that can not be made (a file system without links) takes nothing from the run.
   const fs::path fresh = runs / (".latest-" + folder.id_);
   fs::create_directory_symlink(folder.id_, fresh, error);
   if (!error) fs::rename(fresh, runs / "latest", error);
+  if (error) fs::remove(fresh, error);
   return folder;
 }
 
@@ -71,6 +76,10 @@ Result<> RunFolder::write(const std::string& name, const std::string& content) {
 
 void RunFolder::append(Fd& file, const fs::path& path, std::string_view bytes) {
   if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!file) {
+    if (!trouble_) trouble_ = os_error(errno, path.string());
+    return;
+  }
   while (!bytes.empty()) {
     const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
@@ -121,6 +130,9 @@ void RunFolder::metric(const nlohmann::json& event) {
 }
 
 void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
+  // Two files per rank would soon be more than a process may have open; those in use come back.
+  constexpr std::size_t kMaxOpenLogs = 256;
+  if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
   append(logs_[{rank, stream}], log_path(rank, stream), bytes);
 }
 

@@ -7,12 +7,13 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
+#include "launcher/master_address.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -22,10 +23,6 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
-constexpr std::size_t kKeptLines = 20;
-constexpr std::size_t kKeptLineBytes = 500;
-// What a runner may need beyond the grace: killing, reaping, delivering the last output.
-constexpr std::chrono::seconds kStopSlack{10};
 
 std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
   std::vector<std::size_t> out(plan.world_size);
@@ -158,6 +155,7 @@ asio::awaitable<Verdict> Supervisor::run() {
       }
     }
   }
+  ended_ = true;
   // 4. The runners clean up and end; what does not answer is left to its own lease.
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
@@ -171,9 +169,10 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (Host& host : hosts_) host.session->close();
 
   Verdict verdict = verdict_.value_or(Verdict{});
-  for (const Rank& rank : ranks_)
-    if (verdict_ && rank.status && !rank.status->success()) ++verdict.ended_after;
-  if (verdict.ended_after > 0 && verdict.exit_code != kExitInterrupted) --verdict.ended_after;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto& status = ranks_[rank].status;
+    if (verdict_ && rank != cause_ && status && !status->success()) ++verdict.ended_after;
+  }
   note_end(verdict);
   co_return verdict;
 }
@@ -181,12 +180,20 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
-/// The first host's address as it was reached; a job on this machine alone stays on the loopback.
+/// The first host's address as the others reach it; a job on this machine alone stays on the
+/// loopback.
 std::string Supervisor::choose_master_addr() const {
   const Host& first = hosts_.front();
-  if (first.plan->local()) return "127.0.0.1";
   const std::string& address = first.session->address();
-  return address.empty() ? first.plan->name : address;
+  if (!first.plan->local()) return address.empty() ? first.plan->name : address;
+  bool alone = true;
+  for (const Host& host : hosts_) {
+    if (host.plan->local()) continue;
+    alone = false;
+    if (const std::string mine = address_towards(host.session->address()); !mine.empty())
+      return mine;
+  }
+  return alone ? "127.0.0.1" : boost::asio::ip::host_name();
 }
 
 void Supervisor::note_connected(const Host& host) {
@@ -217,8 +224,8 @@ void Supervisor::start_all() {
 
 void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
-      "{}: ranks did not end within {} s of being told to; a process there may be stuck",
-      host.plan->name, grace_ms_ / 1000 + kStopSlack.count()));
+      "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
+      host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
   host.state = HostState::lost;
   host.session->close();
@@ -231,141 +238,6 @@ void Supervisor::note_end(const Verdict& verdict) {
 bool Supervisor::all_ended() const {
   return std::ranges::none_of(hosts_,
                               [](const Host& host) { return host.state == HostState::running; });
-}
-
-void Supervisor::on_message(Host& host, wire::Message message) {
-  if (const auto* output = std::get_if<wire::Output>(&message)) {
-    on_output(host, *output);
-  } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
-    on_event(*event);
-  } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
-    if (started->rank >= ranks_.size()) return;
-    ranks_[started->rank].pid = started->pid;
-    parts_.folder.event(
-        "rank_started",
-        {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
-  } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
-    if (exited->rank < ranks_.size()) on_rank_exited(host, *exited);
-  } else if (std::holds_alternative<wire::Finished>(message)) {
-    host.state = HostState::finished;
-    wake();
-  } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
-    const std::string where = error->rank >= 0
-                                  ? fmt::format("{}: rank {}", host.plan->name, error->rank)
-                                  : host.plan->name;
-    const bool spawn = error->code == error_code_name(ErrorCode::spawn);
-    decide(spawn ? kExitPreflight : exit_code_for(ErrorCode::runner),
-           fmt::format("{}: {}", where, error->message),
-           {{"host", host.plan->name}, {"code", error->code}});
-  } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
-    forward(relay_.on_fence(host.index, std::move(*fence)));
-  } else if (const auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
-    forward(relay_.on_modex_request(host.index, *request));
-  } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
-    forward(relay_.on_modex_reply(std::move(*reply)));
-  } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
-    if (abort->rank >= ranks_.size()) return;
-    const int code = abort->status & 0xff;
-    decide(code == 0 ? kExitFailed : code,
-           rank_report(abort->rank, fmt::format("called MPI_Abort({})", abort->status)),
-           {{"host", host.plan->name},
-            {"rank", abort->rank},
-            {"what", "mpi_abort"},
-            {"status", abort->status}});
-  } else {
-    on_lost(host, {ErrorCode::protocol,
-                   fmt::format("runner sent {} out of turn", wire::message_name(message))});
-    host.session->close();
-  }
-}
-
-void Supervisor::on_output(Host& host, const wire::Output& output) {
-  if (output.rank >= ranks_.size() || ranks_[output.rank].host != host.index) return;
-  parts_.folder.log(output.rank, output.stream, output.bytes);
-  parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
-  if (output.stream == wire::Stream::err) {
-    Rank& rank = ranks_[output.rank];
-    for (const char c : output.bytes) {
-      if (c != '\n') {
-        if (rank.partial.size() < kKeptLineBytes) rank.partial += c;
-        continue;
-      }
-      rank.last_lines.push_back(std::move(rank.partial));
-      rank.partial.clear();
-      if (rank.last_lines.size() > kKeptLines) rank.last_lines.pop_front();
-    }
-  }
-  // Credits in pieces: one small frame per 64 KiB instead of one per line.
-  constexpr std::uint64_t kCreditPiece = 64u << 10;
-  host.unacknowledged += output.bytes.size();
-  if (host.unacknowledged >= kCreditPiece) {
-    host.session->send(wire::OutputCredit{host.unacknowledged});
-    host.unacknowledged = 0;
-  }
-}
-
-void Supervisor::on_event(const wire::RankEvent& event) {
-  const auto json = nlohmann::json::parse(event.json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("type") || !json["type"].is_string()) {
-    log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
-    return;
-  }
-  parts_.folder.metric(json);
-  parts_.console.event(json);
-}
-
-std::string Supervisor::rank_report(std::uint32_t rank_number, const std::string& what) const {
-  const Rank& rank = ranks_[rank_number];
-  std::string text = fmt::format("rank {} on {} (pid {}) {}", rank_number,
-                                 hosts_[rank.host].plan->name, rank.pid, what);
-  std::vector<std::string> lines(rank.last_lines.begin(), rank.last_lines.end());
-  if (!rank.partial.empty()) lines.push_back(rank.partial);
-  if (lines.empty()) return text;
-  text += "\n  its last lines on stderr:";
-  for (const std::string& line : lines) text += "\n    " + printable(line);
-  return text;
-}
-
-void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
-  using Kind = ProcessStatus::Kind;
-  ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
-                       static_cast<int>(exited.code), exited.core_dumped != 0};
-  ranks_[exited.rank].status = status;
-  parts_.console.end_of_rank(exited.rank, host.plan->name);
-  const Json details = {{"rank", exited.rank},
-                        {"host", host.plan->name},
-                        {"pid", ranks_[exited.rank].pid},
-                        {"status", status.to_string()},
-                        {"stopped", exited.stopped != 0},
-                        {"oom_killed", exited.oom_killed != 0},
-                        {"leftovers_killed", exited.leftovers_killed},
-                        {"host_time_unix_ms", exited.time_unix_ms}};
-  parts_.folder.event("rank_exited", details);
-  if (status.success() || exited.stopped || verdict_) return;
-  std::string what = "ended by " + status.to_string();
-  if (status.kind == Kind::exited) what = fmt::format("failed with {}", status.to_string());
-  if (exited.oom_killed) what += ", killed for lack of memory";
-  decide(status.shell_code(), rank_report(exited.rank, what), details);
-}
-
-void Supervisor::on_lost(Host& host, Error error) {
-  if (host.state == HostState::finished) {  // the runner ended after Goodbye
-    wake();
-    return;
-  }
-  if (host.state != HostState::running) return;
-  host.state = HostState::lost;
-  parts_.folder.event("host_lost", {{"host", host.plan->name}, {"message", error.message}});
-  decide(
-      kExitLost,
-      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message),
-      {{"host", host.plan->name}, {"what", "lost"}});
-  wake();
-}
-
-void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {
-  for (PmixRelay::Outgoing& outgoing : messages)
-    hosts_[outgoing.host].session->send(outgoing.message);
 }
 
 void Supervisor::decide(int exit_code, std::string text, const Json& details) {
@@ -381,7 +253,7 @@ void Supervisor::decide(int exit_code, std::string text, const Json& details) {
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   stopping_ = true;
   grace_ms_ = grace_ms;
-  stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + kStopSlack;
+  stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
   parts_.folder.event("stop", {{"grace_ms", grace_ms}, {"reason", reason}});
   for (Host& host : hosts_) {
     if (host.state == HostState::running)
@@ -393,12 +265,13 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
 }
 
 void Supervisor::interrupt(int signal_number) {
+  if (ended_) return;  // nothing runs any more, and the end is a matter of moments
   ++interrupts_;
   const int exit_code = 128 + signal_number;
   if (interrupts_ == 1 && !verdict_) {
     parts_.console.message(fmt::format(
-        "{}: stopping all ranks (TERM, then KILL after {} s); once more kills them at once",
-        signal_name(signal_number), job_.runner.grace.count() / 1000));
+        "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
+        signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
     decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
            {{"signal", signal_number}});
     return;

@@ -36,6 +36,8 @@ class Supervisor {
     const RunnerBinary& binary;
     Console& console;
     RunFolder& folder;
+    // What a runner may need beyond the grace: killing, reaping, delivering the last output.
+    std::chrono::milliseconds stop_slack{10000};
   };
 
   /// All references must outlive the supervisor.
@@ -84,9 +86,12 @@ class Supervisor {
 
   void on_message(Host& host, wire::Message message);
   void on_output(Host& host, const wire::Output& output);
-  void on_event(const wire::RankEvent& event);
+  void on_event(const Host& host, const wire::RankEvent& event);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
+  void on_finished(Host& host);
   void on_lost(Host& host, Error error);
+  void give_up(Host& host, std::string why);
+  bool owns(const Host& host, std::uint32_t rank) const;
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
   /// Records the first cause; later ones are consequences. Then stops everything.
@@ -104,9 +109,10 @@ class Supervisor {
   PmixRelay relay_;
   std::string master_addr_;
   std::optional<Verdict> verdict_;
+  std::optional<std::size_t> cause_;  // the rank that decided, if one did
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
-  bool stopping_ = false;
+  bool stopping_ = false, ended_ = false;
   boost::asio::steady_timer
       changed_;  // cancelled whenever a waiting condition may have become true
   std::chrono::steady_clock::time_point stop_deadline_{};

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <boost/crc.hpp>
 #include <cerrno>
@@ -77,10 +78,15 @@ Result<> TensorBoardWriter::add_scalar(double wall_time, std::int64_t step, std:
 }
 
 Result<> TensorBoardWriter::write(const std::string& bytes) {
-  // One write per record: a reader never sees half of one for longer than a moment.
-  if (::write(file_.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+  // One write per record: a reader never sees half of one for longer than a moment. Half a record
+  // would hide all that follow it, so one that does not fit is taken back.
+  const off_t before = ::lseek(file_.get(), 0, SEEK_END);
+  const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+  if (count == static_cast<ssize_t>(bytes.size())) return {};
+  const int error = count < 0 ? errno : ENOSPC;
+  if (count > 0 && ::ftruncate(file_.get(), before) != 0)
     return std::unexpected(os_error(errno, path_.string()));
-  return {};
+  return std::unexpected(os_error(error, path_.string()));
 }
 
 }  // namespace sortie::launcher

@@ -5,10 +5,12 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import time
 
-from harness import HOSTS, ROOT, TRAINER, Failure, Run, check, equal
+from harness import BUILD, HOSTS, ROOT, TRAINER, Failure, Run, check, equal
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 
@@ -125,6 +127,44 @@ def scenario_interrupted_then_resumed(bed):
     check(1 < min(again) <= max(seen) + 1, f"went on at step {min(again)} after step {max(seen)}")
     for step in set(seen) & set(again):
         equal(again[step], seen[step], f"loss of step {step}")
+
+
+def tensorboard_python():
+    """Python of a virtual environment with the TensorBoard package, made once per build folder."""
+    folder = BUILD / "tensorboard-venv"
+    python = folder / "bin/python"
+    if subprocess.run([python, "-c", "import tensorboard"], capture_output=True).returncode if python.exists() else 1:
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=60)
+        done = subprocess.run([python, "-m", "pip", "install", "--quiet", "tensorboard"], text=True,
+                              capture_output=True, timeout=300)
+        check(done.returncode == 0, f"pip install tensorboard, which this scenario needs: {done.stderr[-1000:]}")
+    return python
+
+
+def scenario_tensorboard_reads_the_events(bed):
+    options = settings(bed, trainer__eval_interval=10, trainer__eval_iterations=2,
+                       data__validation_data_prefixes=f'["{build_tokens(bed)}"]')
+    with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=options) as run:
+        equal(run.wait(60), 0, "exit code")
+        metrics = run.metrics()
+        read = subprocess.run([tensorboard_python(), ROOT / "tests/e2e/tensorboard_scalars.py",
+                               run.folder_of_run() / "tensorboard"], text=True, capture_output=True, timeout=120)
+    equal(read.returncode, 0, f"tensorboard_scalars.py ({read.stderr[-2000:]})")
+    scalars = json.loads(read.stdout)
+    for kind, prefix in (("step", "train"), ("eval", "validation")):
+        events = [event for event in metrics if event["type"] == kind]
+        check(events, f"no {kind} event in metrics.jsonl")
+        for key, value in events[0].items():
+            if key in ("step", "steps", "time") or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            expected = [[event["step"], as_f32(event[key])] for event in events]
+            equal(scalars.get(f"{prefix}/{key}"), expected, f"{prefix}/{key}")
+    equal([step for step, _ in scalars["train/loss"]], list(range(1, 21)), "steps of train/loss")
+
+
+def as_f32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 def scenario_other_data_on_one_host(bed):

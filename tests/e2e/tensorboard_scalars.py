@@ -1,0 +1,13 @@
+"""tensorboard_scalars.py FOLDER: every scalar in it, as the TensorBoard package reads it: {"tag": [[step, value], ...]}.
+
+Runs in a virtual environment that has the package (training.tensorboard_reads_the_events makes it)."""
+
+import json
+import sys
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+events.Reload()
+print(json.dumps({tag: [[event.step, event.value] for event in events.Scalars(tag)]
+                  for tag in events.Tags()["scalars"]}))

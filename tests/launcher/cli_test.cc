@@ -1,0 +1,145 @@
+// The command line of the built `sortie`, as a user meets it.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/config/describe.h"
+#include "common/config/fields.h"
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie::launcher {
+namespace {
+
+using nlohmann::json;
+using testing::Finished;
+
+Finished sortie(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SORTIE_BINARY);
+  return testing::run(arguments);
+}
+
+/// The same through a shell, for redirections.
+Finished shell(const std::string& command) {
+  return testing::run({"/bin/sh", "-c", command});
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
+  struct Row {
+    std::vector<std::string> arguments;
+    std::string near;
+  };
+  for (const Row& row :
+       {Row{{"rnu"}, "did you mean `run`?"}, Row{{"pan", "x.toml"}, "did you mean `plan`?"},
+        Row{{"config", "shwo"}, "did you mean `show`?"},
+        Row{{"run", "--hots", "a"}, "did you mean `--hosts`?"},
+        Row{{"plan", "--jsno"}, "did you mean `--json`?"},
+        Row{{"config", "show", "--orgin"}, "did you mean `--origin`?"},
+        Row{{"plan", "--sett=a.b=1"}, "did you mean `--set`?"}, Row{{"xyzzy"}, "try --help"},
+        Row{{}, "try --help"}, Row{{"config"}, "try --help"},
+        Row{{"run", "--slots", "0", "--", "true"}, "--slots"},
+        Row{{"run", "--slots", "4097", "--", "true"}, "--slots"},
+        Row{{"run", "--"}, "nothing follows --"},
+        Row{{"run", "--", ""}, "the program after -- has an empty name"},
+        Row{{"run"}, "neither a config file nor a program"},
+        Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"}}) {
+    CAPTURE(row.near);
+    const Finished result = sortie(row.arguments);
+    CHECK_MESSAGE(has(result.output, row.near), result.output);
+    CHECK(result.code == 2);
+    CHECK(std::ranges::count(result.output, '\n') == 1);  // one error is one line
+  }
+}
+
+TEST_CASE("flags after -- are the program's") {
+  const Finished result = sortie({"plan", "--json", "--", "prog", "--hots", "--", "-x", "a b"});
+  REQUIRE(result.code == 0);
+  CHECK(json::parse(result.output)["argv"] == json{"prog", "--hots", "--", "-x", "a b"});
+}
+
+TEST_CASE("help and version are no errors") {
+  CHECK(sortie({"--help"}).code == 0);
+  CHECK(has(sortie({"run", "--help"}).output, "--ssh-config"));
+  CHECK(sortie({"--version"}).output.starts_with("sortie "));
+}
+
+TEST_CASE("plan shows the job of a config, with the command line over it") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml",
+                   "[runner]\nhosts = [\"a slots=2\", \"b\"]\nprogram = [\"./x\"]\n");
+  const Finished text = sortie({"plan", dir.str("job.toml")});
+  CHECK(text.code == 0);
+  CHECK(text.output.starts_with("3 ranks on 2 hosts\n"));
+  const Finished as_json = sortie({"plan", dir.str("job.toml"), "--hosts", "n[1-3]", "--slots", "2",
+                                   "--set", "runner.master_port=1234", "--json", "--", "other"});
+  REQUIRE(as_json.code == 0);
+  const json plan = json::parse(as_json.output);
+  CHECK(plan["world_size"] == 6);
+  CHECK(plan["master_port"] == 1234);
+  CHECK(plan["argv"] == json{"other"});
+  CHECK(plan["hosts"][2]["name"] == "n3");
+}
+
+TEST_CASE("a config's problems come all at once, with their places") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml", "[runner]\nhots = [\"a\"]\n[model]\nhidden_size = \"x\"\n");
+  const Finished result = sortie({"plan", dir.str("job.toml")});
+  CHECK(result.code == 2);
+  CHECK(has(result.output, "job.toml:2:1: "));
+  CHECK(has(result.output, "hosts"));
+  CHECK(has(result.output, "job.toml:4:15: "));
+  CHECK(sortie({"plan", dir.str("none.toml")}).code == 9);
+}
+
+TEST_CASE("config show --origin tells where each value comes from, options included") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml", "[trainer]\nseed = 7\n[runner]\nprogram = [\"x\"]\n");
+  const std::string file = dir.str("job.toml");
+  const Finished result =
+      sortie({"config", "show", file, "--origin", "--set", "trainer.threads=3", "--hosts", "a,b",
+              "--slots", "2", "--ssh-config", "/c", "--", "p", "q"});
+  REQUIRE(result.code == 0);
+  const auto line = [&](std::string_view key) -> std::string {
+    std::istringstream lines(result.output);
+    for (std::string text; std::getline(lines, text);)
+      if (text.starts_with(std::string(key) + " = ")) return text;
+    return "";
+  };
+  CHECK(has(line("seed"), "= 7 "));
+  CHECK(line("seed").ends_with("# " + file + ":2:8"));
+  CHECK(line("threads").ends_with("# --set"));
+  CHECK(line("keep_last").ends_with("# default"));
+  CHECK(has(line("hosts"), "[\"a\", \"b\"]"));
+  CHECK(line("hosts").ends_with("# --hosts"));
+  CHECK(line("default_slots").ends_with("# --slots"));
+  CHECK(line("config_file").ends_with("# --ssh-config"));
+  CHECK(line("program").ends_with("# command line"));
+  // Without origins it is a config again.
+  test::write_text(dir / "again.toml", sortie({"config", "show", file}).output);
+  CHECK(sortie({"config", "show", dir.str("again.toml")}).output ==
+        sortie({"config", "show", file}).output);
+}
+
+TEST_CASE("schema, init and reference are what the field table gives") {
+  CHECK(sortie({"config", "schema"}).output == config::json_schema());
+  CHECK(sortie({"config", "init"}).output == config::init_text());
+  CHECK(sortie({"config", "reference"}).output == config::reference_markdown());
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml", sortie({"config", "init"}).output);
+  CHECK(sortie({"config", "show", dir.str("job.toml")}).code == 0);
+}
+
+TEST_CASE("output that can not be written is an error") {
+  for (const char* what : {"config schema", "config show", "plan -- true", "plan --json -- true"}) {
+    const Finished result = shell(std::string(SORTIE_BINARY) + " " + what + " > /dev/full");
+    CHECK(result.code == 9);
+    CHECK(result.output == "sortie: write to stdout: No space left on device\n");
+  }
+}
+
+}  // namespace
+}  // namespace sortie::launcher

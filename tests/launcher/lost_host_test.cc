@@ -1,0 +1,336 @@
+// Hosts that can not be reached, go away, or talk nonsense: the stage is named, the other hosts are
+// told, and nothing waits for ever.
+#include <doctest/doctest.h>
+
+#include <boost/asio/ip/host_name.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/master_address.h"
+#include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using std::chrono::milliseconds;
+using test::after_start;
+using test::FakeRunner;
+using test::Launch;
+using test::run_until_stopped;
+using test::succeed;
+
+// ---- before a rank has started ------------------------------------------------------------------
+
+TEST_CASE("hosts that can not be reached are grouped by stage and message; no rank starts") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}, {"h4", {0}}, {"h5", {0}}});
+  const Error refused{ErrorCode::connect, "10.0.0.2 port 22: Connection refused"};
+  launch.host("h2").connect_error = launch.host("h3").connect_error = refused;
+  launch.host("h4").connect_error = Error{ErrorCode::host_key, "the key is not known"};
+  launch.host("h1").script = launch.host("h5").script = run_until_stopped;
+  launch.host("h5").connect_delay = milliseconds(100);  // later than all errors: it is heard out
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitUnreachable);
+  CHECK(verdict.text ==
+        "h[2-3]: connect: 10.0.0.2 port 22: Connection refused\n"
+        "h4: host_key: the key is not known\n"
+        "no rank was started: 2 of 5 hosts were ready");
+  CHECK(launch.events_named("connected").size() == 2);
+  const auto failed = launch.events_named("host_failed");
+  REQUIRE(failed.size() == 3);
+  CHECK(failed[2]["host"] == "h4");
+  CHECK(failed[2]["stage"] == "host_key");
+  for (const char* name : {"h1", "h5"}) {
+    CHECK(launch.runner(name).all<wire::JobSpec>().empty());
+    CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner ends
+  }
+  CHECK(launch.took < milliseconds(1500));
+}
+
+TEST_CASE("exit codes of the stages") {
+  for (const auto& [stage, code] : {std::pair{ErrorCode::resolve, 4},
+                                    {ErrorCode::connect, 4},
+                                    {ErrorCode::handshake, 4},
+                                    {ErrorCode::host_key, 4},
+                                    {ErrorCode::auth, 4},
+                                    {ErrorCode::channel, 4}}) {
+    Launch launch({{"h", {0}}});
+    launch.host("h").connect_error = Error{stage, "why"};
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == code);
+    CHECK(verdict.text == std::string("h: ") + std::string(error_code_name(stage)) + ": why");
+  }
+}
+
+TEST_CASE("at most runner.ssh.fanout hosts are being connected at the same time") {
+  Launch launch(
+      {{"a", {0}}, {"b", {0}}, {"c", {0}}, {"d", {0}}, {"e", {0}}, {"f", {0}}, {"g", {0}}});
+  launch.job.runner.ssh.fanout = 3;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) {
+    launch.host(name).connect_delay = milliseconds(20);
+    launch.host(name).script = succeed;
+  }
+  CHECK(launch.run().exit_code == 0);
+  CHECK(launch.transport.most_connecting == 3);
+}
+
+awaitable<void> garbage_first(FakeRunner& runner) {
+  co_await runner.until<wire::JobSpec>();
+  runner.send_bytes(std::string(64, '\xff'));
+}
+
+awaitable<void> old_version(FakeRunner& runner) {
+  runner.protocol_version = 99;
+  co_await runner.prepare();
+}
+
+awaitable<void> refuse_job(FakeRunner& runner) {
+  co_await runner.until<wire::JobSpec>();
+  runner.send(wire::RunnerError{"unsupported", "libpmix is not there; install libpmix2", -1});
+  runner.end();
+}
+
+awaitable<void> say_nothing(FakeRunner& runner) {
+  co_await runner.until<wire::Goodbye>();
+}
+
+awaitable<void> out_of_turn(FakeRunner& runner) {
+  co_await runner.until<wire::JobSpec>();
+  runner.send(wire::Finished{});
+}
+
+TEST_CASE("a runner that is not ready is the host's error, and no rank starts anywhere") {
+  struct Row {
+    test::FakeHost::Script script;
+    int exit_code;
+    std::string text;
+  };
+  for (const Row& row :
+       {Row{garbage_first, kExitFailed, "bad: protocol: runner: "},
+        Row{old_version, kExitFailed, "bad: protocol: runner speaks protocol 99, this sortie 1"},
+        Row{refuse_job, kExitPreflight, "bad: unsupported: libpmix is not there; install libpmix2"},
+        Row{say_nothing, kExitFailed,
+            "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)"},
+        Row{out_of_turn, kExitFailed, "bad: protocol: runner sent Finished before JobReady"}}) {
+    CAPTURE(row.text);
+    Launch launch({{"good", {0}}, {"bad", {0}}});
+    launch.host("good").script = run_until_stopped;
+    launch.host("bad").script = row.script;
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == row.exit_code);
+    CHECK_MESSAGE(verdict.text.starts_with(row.text), verdict.text);
+    CHECK(verdict.text.ends_with("\nno rank was started: 1 of 2 hosts was ready"));
+    CHECK(launch.runner("good").all<wire::Start>().empty());
+    CHECK(launch.runner("good").closed_by_launcher);
+    CHECK(launch.took < milliseconds(2500));
+  }
+}
+
+TEST_CASE("a host that goes while others get ready is found when the ranks are to start") {
+  struct Goes {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.prepare();
+      runner.cut("Connection reset by peer");
+    }
+  };
+  struct Slow {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.prepare(milliseconds(200));
+      const bool told = co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    }
+  };
+  Launch launch({{"goes", {0}}, {"slow", {0}}});
+  launch.host("goes").script = Goes::run;
+  launch.host("slow").script = Slow::run;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitLost);
+  CHECK(verdict.text == "goes: lost: Connection reset by peer");
+}
+
+// ---- while ranks run ----------------------------------------------------------------------------
+
+void break_off(FakeRunner& runner) {
+  test::say(runner, 0, "half a line");
+  runner.cut("Connection reset by peer");
+}
+
+TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are told") {
+  struct Row {
+    std::function<void(FakeRunner&)> act;
+    std::string text;
+  };
+  const Row rows[] = {
+      {break_off, "bad: lost: Connection reset by peer"},
+      {[](FakeRunner& runner) { runner.end(); }, "bad: lost: the runner ended unexpectedly"},
+      {[](FakeRunner& runner) { runner.freeze(); }, "bad: lost: no sign of life for "},
+      {[](FakeRunner& runner) { runner.send_bytes(std::string(16, '\xff')); },
+       "bad: lost: runner: "},
+      {[](FakeRunner& runner) { runner.send_bytes(wire::encode_frame(200, "?")); },
+       "bad: lost: runner: "},
+      {[](FakeRunner& runner) { runner.send(wire::JobReady{}); },
+       "bad: lost: runner sent JobReady out of turn"},
+      {[](FakeRunner& runner) { runner.send(wire::Finished{}); },
+       "bad: lost: runner finished without the end of rank 0"},
+      {[](FakeRunner& runner) { runner.exit_rank(0, SIGTERM, true, true); },
+       "bad: lost: the runner stopped its ranks by itself"},
+      {[](FakeRunner& runner) { runner.exit_rank(0, 0, false, true); },  // it took the TERM well
+       "bad: lost: the runner stopped its ranks by itself"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    Launch launch({{"bad", {0}}, {"good", {0}}});
+    launch.host("bad").script = after_start(row.act);
+    launch.host("good").script = run_until_stopped;
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == kExitLost);
+    CHECK_MESSAGE(verdict.text.starts_with(row.text), verdict.text);
+    CHECK(launch.runner("good").all<wire::Stop>().size() == 1);
+    CHECK(launch.runner("good").all<wire::Goodbye>().size() == 1);
+    CHECK(launch.runner("bad").closed_by_launcher);
+    CHECK(launch.took < milliseconds(3500));
+  }
+}
+
+TEST_CASE("what a lost host's ranks had begun to say is shown") {
+  Launch launch({{"bad", {0}}});
+  launch.host("bad").script = after_start(break_off);
+  CHECK(launch.run().exit_code == kExitLost);
+  CHECK(launch.shown.find("[0 bad] half a line\n") != std::string::npos);
+}
+
+TEST_CASE("a host that is lost after the first cause is named, and changes nothing") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 3); });
+  struct GoesWhenTold {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Stop>();
+      runner.cut("Broken pipe");
+    }
+  };
+  launch.host("h2").script = GoesWhenTold::run;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 3);
+  CHECK(launch.shown.find("h2: lost: Broken pipe\n") != std::string::npos);
+}
+
+TEST_CASE("a host whose ranks do not end is given up after grace and slack, by name") {
+  Launch launch({{"h1", {0}}, {"stuck", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 3); });
+  struct Stuck {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Goodbye>();  // alive, and deaf to Stop
+    }
+  };
+  launch.host("stuck").script = Stuck::run;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 3);
+  CHECK(launch.shown.find("stuck: ranks did not end within 0.6 s of being told to") !=
+        std::string::npos);
+  CHECK(launch.events_named("unconfirmed").size() == 1);
+  CHECK(launch.took >= milliseconds(600));
+  CHECK(launch.took < milliseconds(2500));
+}
+
+TEST_CASE("a host can not speak for the ranks of another") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) {
+    wire::RankExited exited;
+    exited.rank = 1;
+    exited.code = 9;
+    runner.send(exited);
+    exited.rank = 77;
+    runner.send(exited);
+    runner.send(wire::PmixAbort{1, 5, ""});
+    runner.send(wire::Output{1, wire::Stream::out, "not mine\n"});
+    runner.send(wire::RankStarted{1, 1});
+    runner.exit_rank(0, 4);
+  });
+  launch.host("h2").script = run_until_stopped;
+  CHECK(launch.run().exit_code == 4);
+  CHECK(launch.shown.find("not mine") == std::string::npos);
+}
+
+TEST_CASE("events of any shape harm nobody") {
+  Launch launch({{"h", {0}}});
+  struct Odd {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      for (const char* text :
+           {"", "{", "[]", "{}", R"({"type":3})", R"({"type":"step","skipped":1})",
+            R"({"type":"step","step":1e300,"eta_s":1e300})", "\xff\xfe"})
+        runner.send(wire::RankEvent{0, text});
+      runner.send(wire::RankEvent{0, R"({"type":"x","a":)" + std::string(60000, '[')});
+      runner.send(wire::RankEvent{
+          0, R"({"type":"x","a":)" + std::string(30000, '[') + std::string(30000, ']') + "}"});
+      runner.send(wire::RankEvent{99, R"({"type":"note","text":"from nowhere"})"});
+      co_await runner.finish(false);
+    }
+  };
+  launch.host("h").script = Odd::run;
+  CHECK(launch.run().exit_code == 0);
+  std::istringstream lines(test::read_text(launch.run_folder / "metrics.jsonl"));
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) CHECK(nlohmann::json::accept(line));
+  CHECK(count == 2);
+  CHECK(launch.shown.find("from nowhere") == std::string::npos);
+}
+
+// ---- MASTER_ADDR --------------------------------------------------------------------------------
+
+std::string master_addr(Launch& launch, const std::string& host) {
+  for (const auto& [name, value] : launch.runner(host).job.ranks.at(0).env)
+    if (name == "MASTER_ADDR") return value;
+  return "";
+}
+
+TEST_CASE("where ranks find rank 0") {
+  SUBCASE("on the first host, as it was reached") {
+    Launch launch({{"h1", {0}}, {"h2", {0}}});
+    launch.host("h1").script = launch.host("h2").script = succeed;
+    launch.host("h1").address = "10.1.2.3";
+    CHECK(launch.run().exit_code == 0);
+    CHECK(master_addr(launch, "h2") == "10.1.2.3");
+  }
+  SUBCASE("behind a jump host, by the host's name") {
+    Launch launch({{"h1", {0}}});
+    launch.host("h1").script = succeed;
+    launch.host("h1").address = "";
+    CHECK(launch.run().exit_code == 0);
+    CHECK(master_addr(launch, "h1") == "h1");
+  }
+  SUBCASE("a job on this machine alone: the loopback") {
+    Launch launch({{"localhost", {0}}});
+    launch.host("localhost").script = succeed;
+    CHECK(launch.run().exit_code == 0);
+    CHECK(master_addr(launch, "localhost") == "127.0.0.1");
+  }
+  SUBCASE("on this machine, for others too: the address that they see") {
+    Launch launch({{"localhost", {0}}, {"h2", {0}}});
+    launch.host("localhost").script = launch.host("h2").script = succeed;
+    launch.host("h2").address = "127.0.0.77";  // anything that a machine has a route to
+    CHECK(launch.run().exit_code == 0);
+    CHECK(master_addr(launch, "h2") == address_towards("127.0.0.77"));
+    CHECK_FALSE(master_addr(launch, "h2").empty());
+  }
+  SUBCASE("on this machine, and the others' addresses are not known: its name") {
+    Launch launch({{"localhost", {0}}, {"h2", {0}}});
+    launch.host("localhost").script = launch.host("h2").script = succeed;
+    launch.host("h2").address = "";
+    CHECK(launch.run().exit_code == 0);
+    CHECK(master_addr(launch, "h2") == asio::ip::host_name());
+  }
+}
+
+TEST_CASE("the address towards a peer follows the routing table") {
+  CHECK(address_towards("127.0.0.1") == "127.0.0.1");
+  CHECK(address_towards("127.0.0.9") == "127.0.0.1");
+  CHECK(address_towards("") == "");
+  CHECK(address_towards("not.an.address") == "");
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,255 @@
+// The plan as a table: who runs where, with what environment, and how it is shown.
+#include "launcher/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace sortie::launcher {
+namespace {
+
+config::JobConfig program_job() {
+  config::JobConfig job;
+  job.runner.program = {"./ring", "--size", "8"};
+  return job;
+}
+
+config::JobConfig trainer_job() {
+  config::JobConfig job;
+  job.data.data_prefixes = {"/data/text"};
+  return job;
+}
+
+LauncherFacts facts() {
+  return {"/opt/sortie/bin/sortie-train", "/work", {}};
+}
+
+std::string value_of(const Environment& env, std::string_view name) {
+  const auto found = std::ranges::find(env, name, &Environment::value_type::first);
+  return found == env.end() ? "(unset)" : found->second;
+}
+
+const std::vector<config::HostSlots> kTwoHosts = {{"h1", {0, 1}}, {"h2", {0, 2, 5}}};
+
+TEST_CASE("ranks count over hosts and their slots, in order") {
+  const LaunchPlan plan = *make_plan(program_job(), kTwoHosts, facts());
+  CHECK(plan.world_size == 5);
+  REQUIRE(plan.hosts.size() == 2);
+  struct Row {
+    std::size_t host, index;
+    std::string rank, local, node, local_world, device;
+  };
+  for (const Row& row : {Row{0, 0, "0", "0", "0", "2", "0"}, Row{0, 1, "1", "1", "0", "2", "1"},
+                         Row{1, 0, "2", "0", "1", "3", "0"}, Row{1, 1, "3", "1", "1", "3", "2"},
+                         Row{1, 2, "4", "2", "1", "3", "5"}}) {
+    CAPTURE(row.rank);
+    const RankPlan& rank = plan.hosts[row.host].ranks[row.index];
+    CHECK(std::to_string(rank.rank) == row.rank);
+    CHECK(value_of(rank.env, "RANK") == row.rank);
+    CHECK(value_of(rank.env, "WORLD_SIZE") == "5");
+    CHECK(value_of(rank.env, "LOCAL_RANK") == row.local);
+    CHECK(value_of(rank.env, "LOCAL_WORLD_SIZE") == row.local_world);
+    CHECK(value_of(rank.env, "NODE_RANK") == row.node);
+    CHECK(value_of(rank.env, "GROUP_RANK") == row.node);
+    CHECK(value_of(rank.env, "CUDA_VISIBLE_DEVICES") == row.device);
+    CHECK(value_of(rank.env, "ROCR_VISIBLE_DEVICES") == row.device);
+  }
+}
+
+TEST_CASE("variables of the config win over those passed through") {
+  config::JobConfig job = program_job();
+  job.runner.env = {{"NCCL_DEBUG", "INFO"}, {"MODE", "x"}};
+  LauncherFacts here = facts();
+  here.environment = {
+      {"NCCL_DEBUG", "WARN"}, {"NCCL_IB_HCA", "mlx5"}, {"HOME", "/root"}, {"UCX_TLS", "tcp"}};
+  const LaunchPlan plan = *make_plan(job, kTwoHosts, here);
+  CHECK(plan.env ==
+        Environment{
+            {"MODE", "x"}, {"NCCL_DEBUG", "INFO"}, {"NCCL_IB_HCA", "mlx5"}, {"UCX_TLS", "tcp"}});
+}
+
+TEST_CASE("a star in a name pattern stands for any text") {
+  for (const auto& [pattern, text, matches] : {std::tuple{"NCCL_*", "NCCL_DEBUG", true},
+                                               {"NCCL_*", "NCCL_", true},
+                                               {"NCCL_*", "NCCL", false},
+                                               {"*", "", true},
+                                               {"*_DIR", "A_DIR_B_DIR", true},
+                                               {"A*B*C", "AxBByC", true},
+                                               {"A*B*C", "AxC", false},
+                                               {"EXACT", "EXACT", true},
+                                               {"EXACT", "EXACTLY", false},
+                                               {"", "", true},
+                                               {"", "x", false},
+                                               {"a**b", "ab", true}}) {
+    CAPTURE(pattern);
+    CAPTURE(text);
+    CHECK(matches_pattern(pattern, text) == matches);
+  }
+  // Linear in what a pattern can ask for: no search tree of all ways to split the text.
+  std::string pattern;
+  for (int i = 0; i < 30; ++i) pattern += "a*";
+  CHECK_FALSE(matches_pattern(pattern + "b", std::string(2000, 'a')));
+}
+
+TEST_CASE("secrets are shown as ***, everywhere, and still decide the hash") {
+  for (const char* name : {"HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "API_KEY", "A_SECRET",
+                           "DB_PASSWORD", "PASSWORD_FILE"})
+    CHECK_MESSAGE(looks_secret(name), name);
+  for (const char* name : {"TOKENIZER", "KEYBOARD", "SECRETARY", "NCCL_DEBUG"})
+    CHECK_MESSAGE(!looks_secret(name), name);
+  config::JobConfig job = program_job();
+  job.runner.env = {{"HF_TOKEN", "hunter2"}, {"PLAIN", "visible"}};
+  const LaunchPlan plan = *make_plan(job, kTwoHosts, facts());
+  for (const std::string& text : {plan_text(plan), plan_json(plan).dump()}) {
+    CHECK(text.find("hunter2") == text.npos);
+    CHECK(text.find("***") != text.npos);
+    CHECK(text.find("visible") != text.npos);
+  }
+  job.runner.env["HF_TOKEN"] = "hunter3";
+  CHECK(plan_hash(*make_plan(job, kTwoHosts, facts())) != plan_hash(plan));
+}
+
+TEST_CASE("the hash tells plans apart that differ in one thing") {
+  const auto hash = [](auto change) {
+    config::JobConfig job = program_job();
+    std::vector<config::HostSlots> hosts = kTwoHosts;
+    change(job, hosts);
+    return plan_hash(*make_plan(job, hosts, facts()));
+  };
+  using Job = config::JobConfig&;
+  using Hosts = std::vector<config::HostSlots>&;
+  std::vector<std::string> seen = {hash([](Job, Hosts) {})};
+  CHECK(seen[0].size() == 64);
+  CHECK(hash([](Job, Hosts) {}) == seen[0]);
+  seen.push_back(hash([](Job job, Hosts) { job.runner.program = {"./ring", "--size 8"}; }));
+  // What is an argument in one is a variable in the other.
+  seen.push_back(hash([](Job job, Hosts) { job.runner.program = {"p", "A", "b"}; }));
+  seen.push_back(hash([](Job job, Hosts) {
+    job.runner.program = {"p"};
+    job.runner.env = {{"A", "b"}};
+  }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.work_dir = "/elsewhere"; }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.master_port = 1; }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.mpi = "off"; }));
+  seen.push_back(hash([](Job, Hosts hosts) { hosts[1].slots = {0, 2, 4}; }));
+  seen.push_back(hash([](Job, Hosts hosts) { hosts[1].name = "h3"; }));
+  std::ranges::sort(seen);
+  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+}
+
+TEST_CASE("a trainer's batch has to fit the ranks, and all problems come at once") {
+  config::JobConfig job = trainer_job();
+  job.topology.micro_batch_size = 2;
+  job.topology.global_batch_size = 24;
+  SUBCASE("fits") {
+    const LaunchPlan plan = *make_plan(job, {{"h", {0, 1, 2}}}, facts());
+    REQUIRE(plan.batch);
+    CHECK(*plan.batch == config::BatchPlan{3, 2, 4, 24});
+    CHECK(plan.argv == std::vector<std::string>{"/opt/sortie/bin/sortie-train", "train"});
+    CHECK(plan_text(plan).find("24 = micro 2 x accumulation 4 x data parallel 3") !=
+          std::string::npos);
+    CHECK(plan_json(plan)["batch"]["gradient_accumulation_steps"] == 4);
+  }
+  SUBCASE("does not fit, and there is nothing to train on") {
+    job.data.data_prefixes.clear();
+    const auto plan = make_plan(job, kTwoHosts, facts());
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().code == ErrorCode::config);
+    CHECK(plan.error().message.starts_with("data.data_prefixes: no token files to train on"));
+    CHECK(plan.error().message.find("\ntopology.global_batch_size: 24 is no multiple of 10") !=
+          std::string::npos);
+  }
+  SUBCASE("another program has no batch") {
+    job.runner.program = {"true"};
+    CHECK_FALSE(make_plan(job, kTwoHosts, facts())->batch);
+  }
+}
+
+TEST_CASE("a program that no exec can take is refused before a host is touched") {
+  config::JobConfig job = program_job();
+  job.runner.program.push_back(std::string(3u << 20, 'x'));
+  const auto plan = make_plan(job, kTwoHosts, facts());
+  REQUIRE_FALSE(plan);
+  CHECK(plan.error().code == ErrorCode::config);
+  CHECK(plan.error().message.find("runner.program") != std::string::npos);
+}
+
+TEST_CASE("the plan for people") {
+  config::JobConfig job = program_job();
+  job.runner.program = {"./ring", "two words", "it's", "", "tab\there"};
+  const LaunchPlan plan = *make_plan(job, kTwoHosts, facts());
+  const std::string text = plan_text(plan);
+  CHECK(
+      text.starts_with("5 ranks on 2 hosts\n\n"
+                       "  host  rank  local  device\n"
+                       "  h1       0      0       0\n"
+                       "           1      1       1\n"
+                       "  h2       2      0       0\n"
+                       "           3      1       2\n"
+                       "           4      2       5\n\n"));
+  // A line that a shell would read back as the same arguments.
+  CHECK(text.find("  program   ./ring 'two words' 'it'\\''s' '' 'tab\there'\n") != text.npos);
+  CHECK(text.find("  folder    /work\n") != text.npos);
+  CHECK(text.find("  master    <address of h1>:29500\n") != text.npos);
+  CHECK(text.find("  hash      " + plan_hash(plan).substr(0, 16)) != text.npos);
+  CHECK(
+      plan_text(*make_plan(job, {{"localhost", {0}}}, facts())).starts_with("1 rank on 1 host\n"));
+}
+
+TEST_CASE("the plan as JSON") {
+  const LaunchPlan plan = *make_plan(program_job(), kTwoHosts, facts());
+  const auto json = plan_json(plan);
+  CHECK(json["schema"] == "sortie/plan/1");
+  CHECK(json["world_size"] == 5);
+  CHECK(json["argv"] == plan.argv);
+  CHECK(json["env"].is_object());
+  CHECK_FALSE(json.contains("batch"));
+  REQUIRE(json["hosts"].size() == 2);
+  CHECK(json["hosts"][1]["name"] == "h2");
+  CHECK(json["hosts"][1]["ranks"][2]["rank"] == 4);
+  CHECK(json["hosts"][1]["ranks"][2]["slot"] == 5);
+  CHECK(json["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
+  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(json));
+  config::JobConfig job = program_job();
+  job.runner.program = {"./ring", "\xff"};  // any bytes may be an argument
+  CHECK(nlohmann::json::parse(plan_json_text(*make_plan(job, kTwoHosts, facts())))["argv"][1] ==
+        "\xef\xbf\xbd");
+}
+
+TEST_CASE("a host's slice of the plan") {
+  config::JobConfig job = trainer_job();
+  job.runner.grace = std::chrono::seconds(3);
+  job.runner.mpi = "on";
+  const LaunchPlan plan = *make_plan(job, kTwoHosts, facts());
+  const wire::JobSpec spec = make_job_spec(plan, plan.hosts[1], job, "id-1", "10.0.0.7");
+  CHECK(spec.run_id == "id-1");
+  CHECK(spec.host == "h2");
+  CHECK(spec.node_rank == 1);
+  CHECK(spec.world_size == 5);
+  CHECK(spec.grace_ms == 3000);
+  CHECK(spec.heartbeat_interval_ms == 2000);
+  CHECK(spec.heartbeat_timeout_ms == 10000);
+  CHECK(spec.mpi == 2);
+  CHECK(spec.node_hosts == std::vector<std::string>{"h1", "h2"});
+  CHECK(spec.node_ranks == std::vector<std::string>{"0,1", "2,3,4"});
+  REQUIRE(spec.ranks.size() == 3);
+  CHECK(spec.ranks[2].rank == 4);
+  CHECK(spec.ranks[2].local_rank == 2);
+  CHECK(spec.ranks[2].slot == 5);
+  CHECK(value_of(spec.ranks[2].env, "MASTER_ADDR") == "10.0.0.7");
+  CHECK(value_of(spec.ranks[2].env, "MASTER_PORT") == "29500");
+  CHECK(spec.config_toml.find("data_prefixes = [\"/data/text\"]") != std::string::npos);
+
+  job.runner.master_addr = "head";
+  job.runner.mpi = "off";
+  job.runner.program = {"true"};
+  const LaunchPlan other = *make_plan(job, kTwoHosts, facts());
+  const wire::JobSpec slice = make_job_spec(other, other.hosts[0], job, "id-1", "10.0.0.7");
+  CHECK(value_of(slice.ranks[0].env, "MASTER_ADDR") == "head");
+  CHECK(slice.mpi == 0);
+  CHECK(slice.config_toml.empty());  // only the trainer reads one
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,98 @@
+// `sortie run` on this machine: real processes, no sshd.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using testing::Finished;
+
+struct State {
+  test::ScopedTempDir dir;
+  std::vector<std::string> command(std::vector<std::string> program, int slots = 1) const {
+    std::vector<std::string> argv = {SORTIE_BINARY, "run",
+                                     "--slots",     std::to_string(slots),
+                                     "--set",       "logger.log_dir=" + dir.path().string(),
+                                     "--set",       "runner.mpi=off"};
+    argv.push_back("--");
+    argv.insert(argv.end(), program.begin(), program.end());
+    return argv;
+  }
+  fs::path run() const { return dir.path() / "runs" / "latest"; }
+};
+
+bool wait_for(const auto& condition, milliseconds limit = milliseconds(10000)) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return true;
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+TEST_CASE("a run leaves everything behind in its folder") {
+  const State state;
+  const Finished result =
+      testing::run(state.command({"/bin/sh", "-c", "echo hello $RANK; echo oops >&2"}, 2));
+  CHECK(result.code == 0);
+  CHECK(has(result.output, "[0 localhost] hello 0\n"));
+  CHECK(has(result.output, "[1 localhost] hello 1\n"));
+  CHECK(has(result.output, "[1 localhost] oops\n"));
+  for (const char* name :
+       {"config.toml", "plan.json", "events.jsonl", "logs/rank-0.out", "logs/rank-1.err"})
+    CHECK_MESSAGE(fs::exists(state.run() / name), name);
+  CHECK(test::read_text(state.run() / "logs/rank-1.out") == "hello 1\n");
+  CHECK(nlohmann::json::parse(test::read_text(state.run() / "plan.json"))["world_size"] == 2);
+}
+
+TEST_CASE("the exit code is that of the rank, the report has its last words") {
+  const State state;
+  const Finished three = testing::run(state.command({"/bin/sh", "-c", "echo too bad >&2; exit 3"}));
+  CHECK(three.code == 3);
+  CHECK(has(three.output, "failed with exit code 3\n  its last lines on stderr:\n    too bad\n"));
+  const Finished killed = testing::run(state.command({"/bin/sh", "-c", "kill -9 $$"}));
+  CHECK(killed.code == 137);
+  CHECK(testing::run(state.command({"/nonexistent/program"})).code == 3);  // spawn: preflight
+}
+
+/// Runs a program that says "ready", signals sortie then and gives its exit code.
+int signal_a_run(const State& state, const std::string& env_option, int number) {
+  const std::string marker = state.dir.str("ready");
+  std::vector<std::string> argv = {"/usr/bin/env", env_option};
+  for (const std::string& word :
+       state.command({"/bin/sh", "-c", ": > \"$0\"; sleep 1; exit 0", marker}))
+    argv.push_back(word);
+  testing::Child child(argv, state.dir.str("log"));
+  REQUIRE(wait_for([&] { return fs::exists(marker); }));
+  ::kill(child.pid(), number);
+  siginfo_t info{};
+  REQUIRE(wait_for([&] {
+    return ::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOHANG | WNOWAIT) ==
+               0 &&
+           info.si_pid != 0;
+  }));
+  return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+}
+
+TEST_CASE("signals end a run, but not those that the parent has had ignored") {
+  CHECK(signal_a_run(State(), "--default-signal=INT", SIGINT) == 130);
+  CHECK(signal_a_run(State(), "--default-signal=HUP", SIGHUP) == 129);
+  CHECK(signal_a_run(State(), "--ignore-signal=HUP", SIGHUP) == 0);  // as nohup does
+}
+
+}  // namespace
+}  // namespace sortie::launcher

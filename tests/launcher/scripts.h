@@ -1,0 +1,47 @@
+// What the runners of FakeHosts do in the supervisor's tests.
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "tests/support/fake_hosts.h"
+
+namespace sortie::test {
+
+/// Ranks that run until they are told to stop, and then die of the signal.
+inline boost::asio::awaitable<void> run_until_stopped(FakeRunner& runner) {
+  const bool started = co_await runner.start();
+  if (!started) co_return;
+  const bool told = co_await runner.until<wire::Stop>();
+  if (told) co_await runner.finish(true, SIGTERM);
+}
+
+inline boost::asio::awaitable<void> succeed(FakeRunner& runner) {
+  const bool started = co_await runner.start();
+  if (started) co_await runner.finish(false);
+}
+
+/// Once all ranks of the host have started: `act`, then as run_until_stopped.
+inline FakeHost::Script after_start(std::function<void(FakeRunner&)> act) {
+  using Act = std::function<void(FakeRunner&)>;
+  struct Script {
+    static boost::asio::awaitable<void> run(FakeRunner& runner, std::shared_ptr<Act> act) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      co_await runner.sleep(std::chrono::milliseconds(20));  // the other hosts run too
+      (*act)(runner);
+      const bool told = co_await runner.until<wire::Stop>();
+      if (told) co_await runner.finish(true, SIGTERM);
+    }
+  };
+  const auto shared = std::make_shared<Act>(std::move(act));
+  return [shared](FakeRunner& runner) { return Script::run(runner, shared); };
+}
+
+inline void say(FakeRunner& runner, std::uint32_t rank, std::string text) {
+  runner.send(wire::Output{rank, wire::Stream::err, std::move(text)});
+}
+
+}  // namespace sortie::test
