@@ -24,4 +24,8 @@ endif()
 
 # fmt stays header-only: the runner is linked fully statically and Debian ships no libfmt.a.
 add_library(sortie_fmt INTERFACE)
-target_link_libraries(sortie_fmt INTERFACE fmt::fmt-header-only)
+if(SORTIE_FUZZ)  # no runner there, and instrumenting fmt in every file would be most of the build
+  target_link_libraries(sortie_fmt INTERFACE fmt::fmt)
+else()
+  target_link_libraries(sortie_fmt INTERFACE fmt::fmt-header-only)
+endif()

@@ -182,13 +182,24 @@ TEST_CASE("each syntax error has its place, and lines without errors are still r
        "job.toml:2:17: syntax: more than 8 lists or tables inside each other; flatten them"},
       {"[model]\nhidden_size = = 1\nnum_layers = \"x\nvocab_sise = 3\n",
        "job.toml:2:15: syntax: this is no TOML value; put strings in quotes\n"
-       "job.toml:3:17: syntax: unescaped control characters other than TAB (U+0009) are explicitly "
+       "job.toml:3:16: syntax: unescaped control characters other than TAB (U+0009) are explicitly "
        "prohibited (in string)\n"
        "job.toml:4:1: unknown key model.vocab_sise; did you mean model.vocab_size?"},
       {"[runner]\nhosts = [\"a\"\nmpi = \"on\"\ngrace = 3\n",
        "job.toml:3:1: syntax: expected comma or closing ']', saw 'm' (in array)"},
   };
   for (const Row& row : rows) CHECK(errors_of(row.text) == row.error);
+}
+
+TEST_CASE("input that trips over the TOML library itself is an error like any other") {
+  // An assertion of its own, in builds that have assertions.
+  CHECK(errors_of("[\n[").starts_with("job.toml:1:2: syntax: "));
+  // A letter beyond ASCII where it looks for a blank: undefined behaviour of the library.
+  for (const std::string_view letter : {"\u00ec", "\u00df", "\u03c9", "\u2603"}) {
+    CHECK(errors_of(fmt::format("{}\n", letter)).starts_with("job.toml:1:1: syntax: "));
+    CHECK(errors_of(fmt::format("[model]\nnum_layers {}= 2\n", letter))
+              .starts_with("job.toml:2:12: syntax: "));
+  }
 }
 
 TEST_CASE("unknown names get the nearest one, also of another section or another suite") {
