@@ -30,6 +30,7 @@ void check_name(const std::string& name) {
 }
 
 void check_fold(const std::vector<std::string>& names) {
+  if (names.size() > 4096) return;  // says nothing new, and takes the time of many other inputs
   const std::string folded = fold_host_names(names);
   const auto expanded = expand_host_expression(folded);
   SORTIE_CHECK(expanded.has_value(), "{}: {}", folded, expanded ? "" : expanded.error().message);
