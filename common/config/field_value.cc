@@ -16,6 +16,8 @@ template <class... F>
 struct Overload : F... {
   using F::operator()...;
 };
+template <class... F>
+Overload(F...) -> Overload<F...>;  // clang 16 does not deduce it for an aggregate
 
 /// A slot only hands out pointers, so reading a const job through one is fine.
 Slot slot_of(const Field& field, const JobConfig& job) {

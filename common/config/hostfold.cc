@@ -59,7 +59,8 @@ std::string range_text(const std::set<std::string, ByValue>& numbers) {
       high = *it;
     }
     text += text.empty() ? "[" : ",";
-    text += low == high ? low : low + "-" + high;
+    text += low;
+    if (low != high) text.append("-").append(high);
   }
   return text + "]";
 }

@@ -197,16 +197,20 @@ class HostCollector {
       if (!is_new)
         return bad(fmt::format("host {} is already in {}; remove one of the two", host.name,
                                entry->second));
+      num_ranks_ += host.slots.size();
       all_.push_back(std::move(host));
     }
     if (all_.size() > kMaxHosts)
       return bad(fmt::format("more than {} hosts; split the job", kMaxHosts));
+    if (num_ranks_ > kMaxRanks)
+      return bad(fmt::format("more than {} ranks; split the job", kMaxRanks));
     return {};
   }
   std::vector<HostSlots> take() { return std::move(all_); }
 
  private:
   std::vector<HostSlots> all_;
+  std::size_t num_ranks_ = 0;
   std::unordered_map<std::string, std::string> places_;
 };
 
@@ -252,6 +256,9 @@ Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int defaul
                     "or NAME slots=A,B,...",
                     quote(shorten(option))));
   }
+  if (names.size() * slots.size() > kMaxRanks)
+    return bad(fmt::format("{} hosts with {} slots are more than {} ranks; split the job",
+                           names.size(), slots.size(), kMaxRanks));
   std::vector<HostSlots> hosts;
   hosts.reserve(names.size());
   for (const std::string& name : names) hosts.push_back({name, slots});

@@ -17,8 +17,9 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-inline constexpr std::size_t kMaxHosts = 65536;  // an expansion beyond this is an error
-inline constexpr int kMaxSlots = 4096;           // per host; device ids are below it
+inline constexpr std::size_t kMaxHosts = 65536;    // an expansion beyond this is an error
+inline constexpr int kMaxSlots = 4096;             // per host; device ids are below it
+inline constexpr std::size_t kMaxRanks = 1 << 20;  // slots of all hosts together
 
 /// Parses one line, "EXPRESSION [slots=N | slots=A,B,...]". `default_slots` is used when the line
 /// has no "slots=".

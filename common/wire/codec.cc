@@ -102,6 +102,14 @@ struct out_of_range_error : protozero::exception {
   const char* what() const noexcept override { return "value out of range"; }
 };
 
+struct wire_type_error : protozero::exception {
+  const char* what() const noexcept override { return "field has the wrong wire type"; }
+};
+/// A field of another wire type than `put` gives it is an error, not an assertion of the reader.
+void expect(const Reader& r, protozero::pbf_wire_type type) {
+  if (r.wire_type() != type) throw wire_type_error{};
+}
+
 void get(Reader& r, std::uint8_t& v) {
   const std::uint32_t wide = r.get_uint32();
   if (wide > 255) throw out_of_range_error{};
@@ -134,12 +142,13 @@ void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
   Reader pair = r.get_message();
   auto& entry = v.emplace_back();
   while (pair.next()) {
-    if (pair.tag() == 1)
-      entry.first = pair.get_bytes();
-    else if (pair.tag() == 2)
-      entry.second = pair.get_bytes();
-    else
+    if (pair.tag() != 1 && pair.tag() != 2) {
       pair.skip();
+      continue;
+    }
+    std::string& half = pair.tag() == 1 ? entry.first : entry.second;
+    expect(pair, protozero::pbf_wire_type::length_delimited);
+    half = pair.get_bytes();
   }
 }
 template <class M>
@@ -149,8 +158,7 @@ void get(Reader& r, std::vector<RankSpec>& v) {
   get_members(nested, v.emplace_back());
 }
 
-/// The wire type that `put` uses for a member; another one is an error, not an assertion of the
-/// reader.
+/// The wire type that `put` uses for a member.
 template <class T>
 constexpr protozero::pbf_wire_type wire_type_of() {
   if constexpr (std::is_integral_v<T> || std::is_enum_v<T> ||
@@ -159,10 +167,6 @@ constexpr protozero::pbf_wire_type wire_type_of() {
   else
     return protozero::pbf_wire_type::length_delimited;
 }
-struct wire_type_error : protozero::exception {
-  const char* what() const noexcept override { return "field has the wrong wire type"; }
-};
-
 template <class M>
 void get_members(Reader& r, M& message) {
   auto all = members(message);
@@ -173,8 +177,7 @@ void get_members(Reader& r, M& message) {
         [&](auto&... member) {
           [[maybe_unused]] auto read = [&](auto& target) {
             if (r.tag() != ++tag) return;
-            if (r.wire_type() != wire_type_of<std::remove_reference_t<decltype(target)>>())
-              throw wire_type_error{};
+            expect(r, wire_type_of<std::remove_reference_t<decltype(target)>>());
             get(r, target);
             known = true;
           };

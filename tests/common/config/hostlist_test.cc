@@ -95,6 +95,14 @@ TEST_CASE("bad host lines say what to write") {
   CHECK(line_error("a[0-65535]") == "no error");
 }
 
+TEST_CASE("more ranks than any job has are refused before they take memory") {
+  CHECK(line_error("h[1-65536] slots=4096") ==
+        "65536 hosts with 4096 slots are more than 1048576 ranks; split the job");
+  CHECK(parse_host_line("h[1-256] slots=4096", 1).value().size() == 256);
+  CHECK(parse_host_file("a[1-200] slots=4096\nb[1-200] slots=4096\n", "hosts", 1).error().message ==
+        "hosts:2: more than 1048576 ranks; split the job");
+}
+
 TEST_CASE("host files have comments, blank lines, and an error that names both lines") {
   CHECK(parse_host_file("# all\n\na slots=2 # first\r\nb\n  c,d slots=1,", "h", 3).value() ==
         Hosts{{"a", {0, 1}}, {"b", {0, 1, 2}}, {"c", {1}}, {"d", {1}}});

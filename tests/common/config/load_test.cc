@@ -191,6 +191,17 @@ TEST_CASE("each syntax error has its place, and lines without errors are still r
   for (const Row& row : rows) CHECK(errors_of(row.text) == row.error);
 }
 
+TEST_CASE("input that trips over the TOML library itself is an error like any other") {
+  // An assertion of its own, in builds that have assertions.
+  CHECK(errors_of("[\n[").starts_with("job.toml:1:2: syntax: "));
+  // A letter beyond ASCII where it looks for a blank: undefined behaviour of the library.
+  for (const std::string_view letter : {"\u00ec", "\u00df", "\u03c9", "\u2603"}) {
+    CHECK(errors_of(fmt::format("{}\n", letter)).starts_with("job.toml:1:1: syntax: "));
+    CHECK(errors_of(fmt::format("[model]\nnum_layers {}= 2\n", letter))
+              .starts_with("job.toml:2:12: syntax: "));
+  }
+}
+
 TEST_CASE("unknown names get the nearest one, also of another section or another suite") {
   struct Row {
     const char* text;

@@ -86,6 +86,11 @@ TEST_CASE("payloads outside the grammar are error values") {
         ErrorCode::protocol);  // no such stream
   CHECK(decode({1, "\x12\x7fxx"}).error().code ==
         ErrorCode::protocol);  // string longer than the payload
+  // A number where the name or the value of a variable belongs (JobSpec::env).
+  CHECK(decode({2, std::string("\x42\x02\x08\x01", 4)}).error().message ==
+        "malformed JobSpec: field has the wrong wire type");
+  CHECK(decode({2, std::string("\x42\x02\x10\x01", 4)}).error().message ==
+        "malformed JobSpec: field has the wrong wire type");
 }
 
 TEST_CASE("fields of a newer peer are skipped") {

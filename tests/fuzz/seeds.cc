@@ -1,0 +1,214 @@
+// fuzz-seeds DIR: writes the inputs that fuzzing starts from to DIR/<harness>/, and the words of a
+// config to DIR/config.dict. Written by the same code that Sortie writes with, so they stay valid.
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/atomic_file.h"
+#include "common/base/check.h"
+#include "common/config/describe.h"
+#include "common/config/fields.h"
+#include "common/config/load.h"
+#include "common/config/text.h"
+#include "common/wire/codec.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/data/token_index.h"
+
+namespace {
+
+using namespace sortie;
+
+/// Writes seeds and remembers whether all went well.
+class Writer {
+ public:
+  explicit Writer(std::filesystem::path dir) : dir_(std::move(dir)) {}
+
+  void seed(const std::string& harness, const std::string& name, const std::string& bytes) {
+    file(std::filesystem::path(harness) / name, bytes);
+  }
+  void file(const std::filesystem::path& name, const std::string& bytes) {
+    std::error_code ignored;  // a folder that is missing shows when the file is written
+    std::filesystem::create_directories((dir_ / name).parent_path(), ignored);
+    if (auto written = write_file_atomic(dir_ / name, bytes, 0644); !written) {
+      fmt::print(stderr, "fuzz-seeds: {}\n", written.error().message);
+      ok_ = false;
+    }
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  std::filesystem::path dir_;
+  bool ok_ = true;
+};
+
+template <class T>
+std::string little_endian(T value) {
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    bytes += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i));
+  return bytes;
+}
+
+// ---- frame: one message of every type, alone and all in one stream -----------------------------
+
+std::vector<wire::Message> messages() {
+  using namespace wire;
+  JobSpec job;
+  job.run_id = "r1";
+  job.host = "h1";
+  job.world_size = 2;
+  job.argv = {"/bin/true", ""};
+  job.env = {{"A", "1"}, {"B", ""}};
+  job.ranks = {{0, 0, 3, {{"RANK", "0"}}}, {1, 1, 4, {}}};
+  job.config_toml = "[model]\n";
+  job.node_hosts = {"h1"};
+  job.node_ranks = {"0,1"};
+  return {Hello{1, "0123abcd"},
+          job,
+          Start{},
+          Stop{10000, "rank 3 failed"},
+          Heartbeat{7},
+          OutputCredit{65536},
+          Goodbye{},
+          JobReady{"h1", 2, 1u << 30, "6.1", "v2 /x", "libpmix 4.2.2"},
+          RankStarted{1, 4242},
+          Output{1, Stream::err, "text\n"},
+          RankEvent{1, R"({"step": 1})"},
+          RankExited{1, 1, 9, 0, 1, 0, 1700000000000, 2},
+          Finished{},
+          RunnerError{"spawn", "no such file", -1},
+          PmixSetup{"r1", "h1", {"h1"}, {"0,1"}, 2, {0, 1}, "/tmp/x"},
+          PmixReady{"4.2.2", {"A=1", "#rank 1", "B=2"}},
+          PmixFence{"key", 2, "data"},
+          PmixFenceDone{"key", -1, "data"},
+          PmixModexRequest{1, 2},
+          PmixModexReply{1, 2, -46, "data"},
+          PmixAbort{1, -7, "bye"}};
+}
+
+void write_frames(Writer& out) {
+  std::string stream;
+  for (const wire::Message& message : messages()) {
+    const std::string bytes = wire::encode(message);
+    const auto decoded =
+        wire::decode({static_cast<std::uint8_t>(bytes[4]), bytes.substr(wire::kFrameHeaderBytes)});
+    SORTIE_CHECK(decoded.has_value() && wire::encode(*decoded) == bytes);
+    stream += bytes;
+    const std::string name(wire::message_name(message));
+    out.seed("frame", name, std::string(1, '\0') + bytes);
+    out.seed("frame", name + "-payload",
+             std::string(1, '\0') + bytes.substr(wire::kFrameHeaderBytes));
+  }
+  out.seed("frame", "stream", std::string("\x03\x00\x06\x10", 4) + stream);
+}
+
+// ---- config: the defaults, every key alone from the file and from --set ------------------------
+
+void write_configs(Writer& out) {
+  const config::JobConfig job;
+  SORTIE_CHECK(config::load_job_text(config::init_text(), "seed").has_value());
+  out.seed("config", "default", config::to_toml(job));
+  out.seed("config", "init", config::init_text());
+  std::string words;
+  for (const config::Section& section : config::sections())
+    words += fmt::format("\"[{}]\"\n", section.name);
+  for (const config::Field& field : config::fields()) {
+    const std::string value = config::value_text(field, job);
+    out.seed("config", fmt::format("file.{}", field.key),
+             fmt::format("[{}]\n{} = {}\n", section_of(field), name_of(field), value));
+    out.seed("config", fmt::format("set.{}", field.key),
+             fmt::format("#--set {}={}\n", field.key, value));
+    words += fmt::format("\"{}\"\n\"{} = \"\n", field.key, name_of(field));
+  }
+  for (const std::string_view word : {"true", "\\\"\\\"\\\"", "'''", "1e9", "0x1f", "inf", "nan",
+                                      "\\\"30s\\\"", "\\\\u00e9", "#--set ", "[[", "]]", " = { "})
+    words += fmt::format("\"{}\"\n", word);
+  out.file("config.dict", words);
+}
+
+// ---- token_index: what the harness reads is u64 size of the .bin, then the .idx ----------------
+
+void write_indexes(Writer& out) {
+  using namespace trainer;
+  for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32, TokenType::i64}) {
+    const std::vector<std::int32_t> lengths = {3, 0, 5};
+    const std::vector<std::uint64_t> bounds = {0, 1, 3};
+    std::string bytes(kIndexMagic);
+    bytes += little_endian(kIndexVersion) + little_endian(static_cast<std::uint8_t>(type)) +
+             little_endian<std::uint64_t>(lengths.size()) +
+             little_endian<std::uint64_t>(bounds.size());
+    std::uint64_t at = 0;
+    std::string pointers;
+    for (const std::int32_t length : lengths) {
+      bytes += little_endian(length);
+      pointers += little_endian(at);
+      at += static_cast<std::uint64_t>(length) * token_bytes(type);
+    }
+    bytes += pointers;
+    for (const std::uint64_t bound : bounds) bytes += little_endian(bound);
+    SORTIE_CHECK(TokenIndex::parse(std::as_bytes(std::span(bytes)), at, "seed").has_value());
+    out.seed("token_index", std::string(token_type_name(type)), little_endian(at) + bytes);
+  }
+}
+
+// ---- manifest, safetensors ---------------------------------------------------------------------
+
+void write_checkpoints(Writer& out) {
+  using namespace trainer;
+  std::vector<TensorEntry> entries;
+  entries.push_back({"a.weight", StorageType::f32, {2, 3}});
+  entries.push_back({"b", StorageType::bf16, {4}});
+  entries.push_back({"scalar", StorageType::i64, {}});
+  const std::string header = make_safetensors_header(entries, {{"format", "pt"}});
+  const std::string file = header + std::string(entries.back().end, 'x');
+  const auto bytes = std::as_bytes(std::span(file));
+  SORTIE_CHECK(parse_safetensors_header(bytes, bytes.size(), "seed").has_value());
+  out.seed("safetensors", "three", file);
+  std::vector<TensorEntry> none;
+  out.seed("safetensors", "empty", make_safetensors_header(none, {}));
+
+  ShardInfo shard;
+  shard.file = "shard-00000.safetensors";
+  shard.bytes = 123;
+  shard.sha256 = std::string(64, 'a');
+  StoredPiece whole;
+  whole.key = whole.name = "a.weight";
+  whole.shape = {2, 3};
+  whole.piece = Piece::whole(whole.shape);
+  shard.pieces = {whole};
+  out.seed("manifest", "shard", serialize(shard));
+  Manifest manifest;
+  manifest.run_id = "r1";
+  manifest.step = 20;
+  manifest.config_digest = std::string(64, 'b');
+  manifest.config = "[model]\n";
+  manifest.scalars = {{"lr", 3e-4}};
+  manifest.counters = {{"skips", 1}};
+  manifest.depends_on = {{"isa", "avx2"}};
+  SORTIE_CHECK(add_shards(manifest, {shard}).has_value());
+  SORTIE_CHECK(parse_shard_info(serialize(shard)).has_value());
+  SORTIE_CHECK(parse_manifest(to_json(manifest), "seed").has_value());
+  out.seed("manifest", "one-tensor", to_json(manifest));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: fuzz-seeds DIR\n");
+    return 2;
+  }
+  Writer out(argv[1]);
+  write_frames(out);
+  write_configs(out);
+  write_indexes(out);
+  write_checkpoints(out);
+  return out.ok() ? 0 : 1;
+}
