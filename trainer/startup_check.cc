@@ -39,8 +39,8 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
     if (hosts_by_value.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& [value, hosts] : hosts_by_value)
-      parts.push_back(
-          fmt::format("{} on {}", value.substr(0, 12), config::fold_host_names({hosts.begin(), hosts.end()})));
+      parts.push_back(fmt::format("{} on {}", value.substr(0, 12),
+                                  config::fold_host_names({hosts.begin(), hosts.end()})));
     differences.push_back(fmt::format("start-up check: {} differs: {}; {}", agreements[item].what,
                                       fmt::join(parts, ", "), agreements[item].advice));
   }

@@ -263,8 +263,7 @@ void Trainer::report_step(const StepReport& report, double seconds) {
 }
 
 void Trainer::report_evaluation(double loss) {
-  if (rank_.rank == 0)
-    events_.send({{"type", "eval"}, {"step", progress_.step}, {"loss", loss}});
+  if (rank_.rank == 0) events_.send({{"type", "eval"}, {"step", progress_.step}, {"loss", loss}});
 }
 
 Result<> Trainer::run() {

@@ -13,12 +13,16 @@ namespace sortie::trainer::test {
 class ProgressionSource final : public SampleSource {
  public:
   explicit ProgressionSource(std::int64_t vocab) : vocab_(vocab) {}
-  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
-    const auto start = static_cast<std::int64_t>(random_bits(1, static_cast<std::uint64_t>(index)) % 1000);
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) override {
+    const auto start =
+        static_cast<std::int64_t>(random_bits(1, static_cast<std::uint64_t>(index)) % 1000);
     const std::int64_t stride = 1 + index % 3;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<std::int32_t>((start + static_cast<std::int64_t>(i) * stride) % vocab_);
-      targets[i] = static_cast<std::int32_t>((start + static_cast<std::int64_t>(i + 1) * stride) % vocab_);
+      tokens[i] =
+          static_cast<std::int32_t>((start + static_cast<std::int64_t>(i) * stride) % vocab_);
+      targets[i] =
+          static_cast<std::int32_t>((start + static_cast<std::int64_t>(i + 1) * stride) % vocab_);
     }
     return {};
   }
@@ -57,18 +61,22 @@ struct TinyTraining {
   ProgressionSource training, validation;
   std::unique_ptr<Trainer> trainer;
 
-  TinyTraining(config::JobConfig job_config, Communicator& communicator, DType precision = DType::f32, int threads = 1)
-      : job(std::move(job_config)), training(job.model.vocab_size), validation(job.model.vocab_size) {
+  TinyTraining(config::JobConfig job_config, Communicator& communicator,
+               DType precision = DType::f32, int threads = 1)
+      : job(std::move(job_config)),
+        training(job.model.vocab_size),
+        validation(job.model.vocab_size) {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
     const auto batch = config::resolve_batch(job.topology, communicator.size());
-    SORTIE_CHECK(batch.violations.empty(), "{}", batch.violations.empty() ? "" : batch.violations[0].message);
+    SORTIE_CHECK(batch.violations.empty(), "{}",
+                 batch.violations.empty() ? "" : batch.violations[0].message);
     auto sink = EventSink::open("");
     SORTIE_CHECK(sink.has_value());
     events = std::move(*sink);
-    trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, training, &validation, cpu,
-                                        precision, "test-build");
+    trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, training,
+                                        &validation, cpu, precision, "test-build");
     const auto started = trainer->start();
     SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);
   }

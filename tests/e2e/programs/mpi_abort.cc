@@ -1,4 +1,5 @@
-// The rank named on the command line calls MPI_Abort with its own number while the others wait in a barrier.
+// The rank named on the command line calls MPI_Abort with its own number while the others wait in a
+// barrier.
 #include <mpi.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A token once around all ranks, then all-reduces of growing size; every value is checked on every rank.
-// Ends with "ring ok sum=<sum of ranks>" on rank 0; exits 1 where a value is wrong.
+// A token once around all ranks, then all-reduces of growing size; every value is checked on every
+// rank. Ends with "ring ok sum=<sum of ranks>" on rank 0; exits 1 where a value is wrong.
 #include <mpi.h>
 
 #include <cstdio>

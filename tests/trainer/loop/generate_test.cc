@@ -34,7 +34,8 @@ TEST_CASE("sampling depends on seed and position only, and top-k 1 is greedy") {
   options.temperature = 1;
   options.top_k = 0;
   std::vector<int> counts(4);
-  for (std::uint64_t i = 0; i < 1000; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, options, i))];
+  for (std::uint64_t i = 0; i < 1000; ++i)
+    ++counts[static_cast<std::size_t>(sample_token(logits, options, i))];
   CHECK(sample_token(logits, options, 17) == sample_token(logits, options, 17));
   CHECK(counts[1] > 350);
   CHECK(counts[2] > 350);

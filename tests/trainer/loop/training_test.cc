@@ -11,8 +11,8 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-std::vector<double> losses_of(const config::JobConfig& job, int steps, int ranks = 1, DType precision = DType::f32,
-                              int threads = 1) {
+std::vector<double> losses_of(const config::JobConfig& job, int steps, int ranks = 1,
+                              DType precision = DType::f32, int threads = 1) {
   std::mutex mutex;
   std::vector<double> out;
   run_thread_ranks(ranks, [&](Communicator& communicator) {
@@ -95,7 +95,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         TinyTraining training(job, *communicator);
         ParameterStore& store = training.trainer->store();
         ExecutionContext& context = training.trainer->context();
-        Tensor tokens = context.empty(DType::i32, {2, 19}), targets = context.empty(DType::i32, {2, 19});
+        Tensor tokens = context.empty(DType::i32, {2, 19}),
+               targets = context.empty(DType::i32, {2, 19});
         for (std::int64_t row = 0; row < 2; ++row)
           REQUIRE(training.training.sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
                                            {targets.data<std::int32_t>() + row * 19, 19}));
@@ -107,7 +108,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
           return sum;
         };
         loss(true);
-        // Along a random direction, in f32: central difference against the inner product, per parameter.
+        // Along a random direction, in f32: central difference against the inner product, per
+        // parameter.
         for (const auto& parameter : store.parameters()) {
           CAPTURE(parameter->name());
           float* weights = store.master().data() + parameter->offset();
@@ -117,7 +119,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
           double slope = 0, scale = 0;
           const float epsilon = 1e-2f;
           std::vector<float> direction(count);
-          for (std::size_t i = 0; i < count; ++i) scale += static_cast<double>(gradient[i]) * gradient[i];
+          for (std::size_t i = 0; i < count; ++i)
+            scale += static_cast<double>(gradient[i]) * gradient[i];
           scale = std::sqrt(scale);
           REQUIRE(scale > 0);
           // Mostly along the gradient, so that the slope stands out of f32 rounding.

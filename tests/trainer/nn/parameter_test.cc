@@ -7,7 +7,8 @@
 
 using namespace sortie::trainer;
 
-TEST_CASE("the flat layout is the reverse of the declaration, on cache lines, padded to the alignment") {
+TEST_CASE(
+    "the flat layout is the reverse of the declaration, on cache lines, padded to the alignment") {
   ExecutionContext context(1);
   ParameterStore store;
   Parameter& first = store.add({"first", {3, 5}, Init::normal(0.02), Use::matrix, true, {}});
