@@ -45,7 +45,7 @@ TEST_CASE("hosts that can not be reached are grouped by stage and message; no ra
     CHECK(launch.runner(name).all<wire::JobSpec>().empty());
     CHECK(launch.runner(name).closed_by_launcher);  // EOF: the runner ends
   }
-  CHECK(launch.took < milliseconds(1500));
+  CHECK(launch.took < milliseconds(4000));
 }
 
 TEST_CASE("exit codes of the stages") {
@@ -123,7 +123,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     CHECK(verdict.text.ends_with("\nno rank was started: 1 of 2 hosts was ready"));
     CHECK(launch.runner("good").all<wire::Start>().empty());
     CHECK(launch.runner("good").closed_by_launcher);
-    CHECK(launch.took < milliseconds(2500));
+    CHECK(launch.took < milliseconds(5000));
   }
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
     CHECK(launch.runner("good").all<wire::Stop>().size() == 1);
     CHECK(launch.runner("good").all<wire::Goodbye>().size() == 1);
     CHECK(launch.runner("bad").closed_by_launcher);
-    CHECK(launch.took < milliseconds(3500));
+    CHECK(launch.took < milliseconds(5000));
   }
 }
 
@@ -232,7 +232,7 @@ TEST_CASE("a host whose ranks do not end is given up after grace and slack, by n
         std::string::npos);
   CHECK(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.took >= milliseconds(600));
-  CHECK(launch.took < milliseconds(2500));
+  CHECK(launch.took < milliseconds(5000));
 }
 
 TEST_CASE("a host can not speak for the ranks of another") {
