@@ -114,7 +114,7 @@ std::string short_number(double value) {
 
 std::string short_time(double seconds) {
   if (!(seconds >= 0 && seconds < 1e12)) return "-";
-  const auto whole = static_cast<long long>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
   if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
   return fmt::format("{}s", whole);

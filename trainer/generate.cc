@@ -30,8 +30,10 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
     total += weights[i];
   }
   double left = random_uniform(random_key(options.seed, "generate"), position) * total;
-  for (std::size_t i = 0; i < kept; ++i)
-    if ((left -= weights[i]) < 0) return order[i];
+  for (std::size_t i = 0; i < kept; ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
   return order[kept - 1];
 }
 

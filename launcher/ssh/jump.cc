@@ -22,8 +22,8 @@ constexpr std::size_t kPumpBuffer = 32 * 1024;
 
 // Both directions hold it; the first to end closes it and with that ends the other.
 struct Pump {
-  Pump(asio::any_io_executor executor, Fd fd, std::shared_ptr<ChannelState> c)
-      : local(std::move(executor), fd.release()), channel(std::move(c)) {}
+  Pump(const asio::any_io_executor& executor, Fd fd, std::shared_ptr<ChannelState> c)
+      : local(executor, fd.release()), channel(std::move(c)) {}
   asio::posix::stream_descriptor local;
   std::shared_ptr<ChannelState> channel;
 

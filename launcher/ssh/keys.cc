@@ -24,7 +24,7 @@ int refuse_passphrase(const char*, char*, size_t, int, int, void* asked) {
 std::string blob_of(ssh_key key) {
   char* text = nullptr;
   if (ssh_pki_export_pubkey_base64(key, &text) != SSH_OK) return "";
-  const std::string blob = base64_decode(text);
+  std::string blob = base64_decode(text);
   ssh_string_free_char(text);
   return blob;
 }

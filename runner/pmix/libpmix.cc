@@ -60,7 +60,7 @@ Result<Libpmix> Libpmix::load() {
 }
 
 std::string Libpmix::version() const {
-  const std::string text = get_version();
+  std::string text = get_version();
   const std::size_t begin = text.find_first_of("0123456789");
   if (begin == std::string::npos) return text;
   const std::size_t end = text.find_first_not_of("0123456789.", begin);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "trainer/nn/random.h"
 #include "trainer/ops/elementwise.h"
@@ -33,9 +34,9 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
                               bool with_optimizer) {
   compute_ = compute;
   std::int64_t offset = 0;
-  for (auto it = parameters_.rbegin(); it != parameters_.rend(); ++it) {
-    (*it)->offset_ = offset;
-    offset += round_up((*it)->elements(), kCacheLine);
+  for (const auto& parameter : std::views::reverse(parameters_)) {
+    parameter->offset_ = offset;
+    offset += round_up(parameter->elements(), kCacheLine);
   }
   flat_elements_ = round_up(offset, std::max(alignment, kCacheLine));
   master_ = context.zeros(DType::f32, {flat_elements_});

@@ -27,7 +27,7 @@ Views make_views(ExecutionContext& context, DType dtype, const HeadShape& s, con
   views.buffer = make_tensor(context, dtype, {s.batch, s.tokens, width}, {});
   std::int64_t begin = 0;
   const auto part = [&](std::int64_t heads, const Values& values) {
-    const Tensor view =
+    Tensor view =
         views.buffer.slice(2, begin, heads * s.dims).view({s.batch, s.tokens, heads, s.dims});
     begin += heads * s.dims;
     if (!values.empty())

@@ -79,7 +79,7 @@ inline Tensor make_tensor(ExecutionContext& context, DType dtype, const Shape& s
   const std::int64_t rows = shape.elements() / shape[-1];
   const Tensor wide = context.empty(dtype, {rows, shape[-1] + 2 * gap});
   for (std::int64_t i = 0; i < wide.elements(); ++i) set_element(wide.raw(), dtype, i, kNaN);
-  const Tensor tensor = wide.slice(1, gap, shape[-1]).view(shape);
+  Tensor tensor = wide.slice(1, gap, shape[-1]).view(shape);
   if (!values.empty())
     for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
       set_element(tensor.raw(), dtype, offset, values[i]);

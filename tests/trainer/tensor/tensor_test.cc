@@ -10,7 +10,7 @@ namespace sortie::trainer {
 namespace {
 
 Tensor counting(Allocator& allocator, Shape shape) {
-  const Tensor tensor = Tensor::empty(allocator, DType::i32, shape);
+  Tensor tensor = Tensor::empty(allocator, DType::i32, shape);
   for (std::int64_t i = 0; i < shape.elements(); ++i)
     tensor.data<std::int32_t>()[i] = static_cast<std::int32_t>(i);
   return tensor;
