@@ -192,9 +192,11 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
                     what, timeout.count()));
   };
 
+  const std::string install_line = fmt::format("{}\n", kInstallScript);
   auto sent = co_await exchange->channel->write(fmt::format("{}\n{} {} {}\n", kBootstrapScript,
                                                             binary.sha256(), binary.bytes().size(),
                                                             binary.machine()));
+  bool asked = false;
   bool pushed = false;
   while (sent) {
     const auto answer = co_await exchange->next_answer();
@@ -205,7 +207,12 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
           std::move(exchange->channel), std::move(exchange->unread));
       co_return started;
     }
-    if (*answer == "NEED" && !pushed) {
+    if (*answer == "NEED" && !asked) {
+      asked = true;
+      sent = co_await exchange->channel->write(install_line);
+      continue;
+    }
+    if (*answer == "SEND" && asked && !pushed) {
       pushed = true;
       sent = co_await exchange->channel->write(binary.bytes());
       continue;

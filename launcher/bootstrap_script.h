@@ -1,12 +1,15 @@
-// The host's side of start_runner(): two constants, nothing is ever put into them.
+// The host's side of start_runner(): three constants, nothing is ever put into them.
 //
 // The remote command is as short as can be, because the user's login shell (sh, bash, zsh, csh,
 // fish) reads it: it lets /bin/sh take the script from stdin's first line. The second line is "HASH
 // SIZE MACHINE"; then the host answers, on a line of its own,
 //   SORTIE HAVE   the runner is there and is exec'ed: the rest of the stream is its own
-//   SORTIE NEED   send SIZE bytes; HAVE or FAIL follows
+//   SORTIE NEED   send the line of kInstallScript; SEND or FAIL follows
+//   SORTIE SEND   send SIZE bytes; HAVE or FAIL follows
 //   SORTIE FAIL why
-// POSIX sh with local tools only: dash, bash, busybox.
+// POSIX sh with local tools only: dash, bash, busybox. A shell reads its script byte by byte, and
+// each program that it starts costs more than all of that: on a host that has the runner the first
+// script is all that is read, and it starts none.
 #pragma once
 
 namespace sortie::launcher {
@@ -19,13 +22,17 @@ inline constexpr const char* kBootstrapScript =
     "fail() { echo; echo \"SORTIE FAIL $1\"; exit 1; }; "
     "read -r hash size machine || exit 1; "
     "case $hash$size in *[!0-9a-f]*|'') fail 'the request is garbled';; esac; "
-    // A file of ours, whole as far as its size tells: the hash was checked when it was installed,
-    // and only its owner can have changed it since.
-    "good() { [ -f \"$f\" ] && [ ! -L \"$f\" ] && [ -O \"$f\" ] && [ -x \"$f\" ] && "
-    "[ \"$(wc -c < \"$f\")\" -eq \"$size\" ]; }; "
+    // A file of ours: the hash was checked before it got this name, and only its owner can have
+    // changed it since.
+    "good() { [ -f \"$f\" ] && [ ! -L \"$f\" ] && [ -O \"$f\" ] && [ -x \"$f\" ] && [ -s \"$f\" ]; "
+    "}; "
     "start() { echo; echo 'SORTIE HAVE'; exec \"$f\" --stdio; }; "
     "own=${XDG_CACHE_HOME:-$HOME/.cache}/sortie; "
     "f=$own/runner-$hash; if good; then start; fi; "
+    "echo; echo 'SORTIE NEED'; IFS= read -r s && eval \"$s\"";
+
+// The second line for hosts without it; goes on with the variables and functions of the first.
+inline constexpr const char* kInstallScript =
     // Where the home folder can not be used, private folders in public places: ours, and no links.
     "user=$(id -u); "
     "for d in /tmp /var/tmp /dev/shm; do d=$d/sortie-$user; f=$d/runner-$hash; "
@@ -44,12 +51,14 @@ inline constexpr const char* kBootstrapScript =
     "[ -n \"$t\" ] || fail \"no folder to keep the runner in:$why\"; "
     // PIPE too: when the launcher has gone, saying so must not end the script before it cleans up.
     "trap 'rm -f \"$t\"' 0; trap 'exit 1' 1 2 13 15; "
-    "echo; echo 'SORTIE NEED'; "
+    "echo 'SORTIE SEND'; "
     "head -c \"$size\" > \"$t\"; got=$(wc -c < \"$t\"); "
     "[ \"$got\" -eq \"$size\" ] || fail \"$got of $size bytes of the runner arrived in $d; is it "
     "full?\"; "
     "if command -v sha256sum > /dev/null 2>&1; then sum=$(sha256sum < \"$t\"); "
     "[ \"${sum%% *}\" = \"$hash\" ] || fail \"the runner arrived damaged in $d\"; fi; "
+    // On disk before it has its name: after a power cut there is the whole file or none.
+    "sync \"$t\" 2>/dev/null || sync; "
     // rename: jobs that install at the same time each see a whole file.
     "f=$d/runner-$hash; mv -f \"$t\" \"$f\" || fail \"can not rename in $d\"; "
     "trap - 0 1 2 13 15; "

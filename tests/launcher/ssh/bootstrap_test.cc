@@ -241,8 +241,8 @@ TEST_SUITE("launcher") {
       const auto channel =
           world.start(*connection, fmt::format("export HOME={}; unset XDG_CACHE_HOME; {}",
                                                home.string(), kBootstrapCommand));
-      CHECK(finish(world.io,
-                   channel->write(fmt::format("{}\n{}\n{}", kBootstrapScript, request, bytes))));
+      CHECK(finish(world.io, channel->write(fmt::format("{}\n{}\n{}\n{}", kBootstrapScript, request,
+                                                        kInstallScript, bytes))));
       const auto ran = finish(world.io, World::read_all(*channel));
       return ran ? ran->output : ran.error().message;
     };
@@ -264,8 +264,9 @@ TEST_SUITE("launcher") {
       const auto channel =
           world.start(*connection, fmt::format("export HOME={}; unset XDG_CACHE_HOME; {}",
                                                home.string(), kBootstrapCommand));
-      CHECK(finish(world.io, channel->write(fmt::format("{}\n{} 1000 any\nonly this",
-                                                        kBootstrapScript, std::string(64, 'a')))));
+      CHECK(finish(world.io,
+                   channel->write(fmt::format("{}\n{} 1000 any\n{}\nonly this", kBootstrapScript,
+                                              std::string(64, 'a'), kInstallScript))));
       world.io.restart();
       world.io.run_for(300ms);
     }
