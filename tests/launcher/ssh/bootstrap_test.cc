@@ -119,17 +119,20 @@ TEST_SUITE("launcher") {
     CHECK(world.first_line(**second) == "ping\n");
   }
 
-  TEST_CASE("a file of the wrong size under the right name is replaced") {
+  TEST_CASE("an empty file or a file that is not executable under the right name is replaced") {
     Bootstrapped world;
     const auto runner = world.binary();
     REQUIRE(world.start(runner));
     const auto installed = world.cache() / ("runner-" + runner.sha256());
-    std::filesystem::remove(installed);
-    write_text(installed, "#!/bin/sh\necho stale\n", 0700);
-    auto channel = world.start(runner);
-    REQUIRE(channel);
-    CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
-    CHECK(read_text(installed) == fake_runner());
+    for (const auto& [text, mode] :
+         {std::pair{"", 0700}, std::pair{"#!/bin/sh\necho stale\n", 0600}}) {
+      std::filesystem::remove(installed);
+      write_text(installed, text, static_cast<mode_t>(mode));
+      auto channel = world.start(runner);
+      REQUIRE(channel);
+      CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
+      CHECK((read_text(installed) == fake_runner()));
+    }
   }
 
   TEST_CASE("old builds go, the newest three stay") {
