@@ -11,6 +11,7 @@
 #include <array>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -112,6 +113,14 @@ struct Exchange {
     co_return std::nullopt;
   }
 
+  // Ends the channel and forgets what came over it.
+  void restart() {
+    channel->close();
+    channel.reset();
+    unread.clear();
+    noise.clear();
+  }
+
   // What the host said, for messages: short, on one line.
   std::string said() const {
     std::string text;
@@ -126,6 +135,23 @@ struct Exchange {
     return text;
   }
 };
+
+// Every login shell (sh, bash, zsh, csh, fish) reads this alike; the hash is hexadecimal.
+std::string direct_command(const RunnerBinary& binary) {
+  return fmt::format("exec $HOME/.cache/sortie/runner-{} --stdio --announce", binary.sha256());
+}
+
+// sshd forgets a session a moment after it has said so, and may allow only one (MaxSessions).
+asio::awaitable<Result<std::unique_ptr<Channel>>> exec_when_free(Connection& connection) {
+  constexpr int kTries = 20;
+  asio::steady_timer timer(co_await asio::this_coro::executor);
+  for (int i = 1;; ++i) {
+    auto channel = co_await connection.exec(kBootstrapCommand);
+    if (channel || channel.error().code != ErrorCode::channel || i == kTries) co_return channel;
+    timer.expires_after(std::chrono::milliseconds(50));
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
 
 }  // namespace
 
@@ -170,17 +196,14 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
                                                                const RunnerBinary& binary,
                                                                std::chrono::milliseconds timeout) {
   const auto executor = co_await asio::this_coro::executor;
-  auto channel = co_await connection.exec(kBootstrapCommand);
-  if (!channel) co_return std::unexpected(std::move(channel).error());
   // Shared with the timer, which may fire when this frame is gone.
   const auto exchange = std::make_shared<Exchange>();
-  exchange->channel = std::move(*channel);
   const auto late = std::make_shared<bool>(false);
   asio::steady_timer timer(executor, timeout);
   timer.async_wait([exchange, late](const boost::system::error_code& cancelled) {
-    if (cancelled || !exchange->channel) return;
+    if (cancelled) return;
     *late = true;
-    exchange->channel->close();
+    if (exchange->channel) exchange->channel->close();
   });
   const auto failed = [&](std::string_view what) {
     return fail(ErrorCode::runner, fmt::format("{}{}", what, exchange->said()));
@@ -192,19 +215,42 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
                     what, timeout.count()));
   };
 
+  const auto running = [&] {
+    timer.cancel();
+    return std::make_unique<RestFirstChannel>(std::move(exchange->channel),
+                                              std::move(exchange->unread));
+  };
+
+  // Most hosts have it: then the login shell is the only one that is started.
+  auto channel = co_await connection.exec(direct_command(binary));
+  if (!channel) co_return std::unexpected(std::move(channel).error());
+  exchange->channel = std::move(*channel);
+  const auto direct = co_await exchange->next_answer();
+  if (direct && *direct == "HAVE") {
+    std::unique_ptr<Channel> started = running();
+    co_return started;
+  }
+  if (*late) co_return timed_out("no answer");
+  // An sshd may allow one session at a time: the next one is asked for when this one is over.
+  if (exchange->noise.size() <= kMaxNoise) co_await exchange->channel->wait();
+  if (*late) co_return timed_out("no answer");
+  exchange->restart();
+
+  channel = co_await exec_when_free(connection);
+  if (!channel) co_return std::unexpected(std::move(channel).error());
+  exchange->channel = std::move(*channel);
+  if (*late) co_return timed_out("no answer");
   const std::string install_line = fmt::format("{}\n", kInstallScript);
-  auto sent = co_await exchange->channel->write(fmt::format("{}\n{} {} {}\n", kBootstrapScript,
-                                                            binary.sha256(), binary.bytes().size(),
-                                                            binary.machine()));
+  const std::string request = fmt::format("{}\n{} {} {}\n", kBootstrapScript, binary.sha256(),
+                                          binary.bytes().size(), binary.machine());
+  auto sent = co_await exchange->channel->write(request);
   bool asked = false;
   bool pushed = false;
   while (sent) {
     const auto answer = co_await exchange->next_answer();
     if (!answer) break;
     if (*answer == "HAVE") {
-      timer.cancel();
-      std::unique_ptr<Channel> started = std::make_unique<RestFirstChannel>(
-          std::move(exchange->channel), std::move(exchange->unread));
+      std::unique_ptr<Channel> started = running();
       co_return started;
     }
     if (*answer == "NEED" && !asked) {

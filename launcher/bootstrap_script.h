@@ -1,4 +1,5 @@
-// The host's side of start_runner(): three constants, nothing is ever put into them.
+// The host's side of start_runner() where the runner is not at its usual place: three constants,
+// nothing is ever put into them.
 //
 // The remote command is as short as can be, because the user's login shell (sh, bash, zsh, csh,
 // fish) reads it: it lets /bin/sh take the script from stdin's first line. The second line is "HASH

@@ -1,5 +1,7 @@
 // sortie-runner: Sortie's process on a host. Started by the launcher, over SSH or locally, as
-// `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr.
+// `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr. With --announce a
+// line of its own says that the frames begin, after whatever the shell's start-up files have
+// printed.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -38,10 +40,15 @@ Fd take_over(int standard) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 || std::string_view(argv[1]) != "--stdio") {
-    std::fputs("usage: sortie-runner --stdio (started by the launcher, not by hand)\n", stderr);
+  const bool announce = argc == 3 && std::string_view(argv[2]) == "--announce";
+  if (argc != (announce ? 3 : 2) || std::string_view(argv[1]) != "--stdio") {
+    std::fputs("usage: sortie-runner --stdio [--announce] (started by the launcher, not by hand)\n",
+               stderr);
     return kExitUsage;
   }
+  constexpr std::string_view kAnnouncement = "\nSORTIE HAVE\n";
+  if (announce && ::write(1, kAnnouncement.data(), kAnnouncement.size()) < 0)
+    return kExitFailed;  // nobody listens
   runner::ProcessDefaults defaults = runner::become_runner();
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);

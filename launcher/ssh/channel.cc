@@ -105,6 +105,7 @@ asio::awaitable<Result<>> ChannelState::open_exec(std::string command, Clock::ti
       co_await core_->drive([channel] { return ssh_channel_open_session(channel); }, deadline);
   if (!opened || *opened != SSH_OK)
     co_return std::unexpected(open_error("open a channel", opened, ErrorCode::channel, deadline));
+  opened_ = true;
   const char* text = command.c_str();
   const auto started = co_await core_->drive(
       [channel, text] { return ssh_channel_request_exec(channel, text); }, deadline);
@@ -126,6 +127,7 @@ asio::awaitable<Result<>> ChannelState::open_forward(std::string host, int port,
   if (!opened || *opened != SSH_OK)
     co_return std::unexpected(
         open_error("connect from the jump host", opened, ErrorCode::connect, deadline));
+  opened_ = true;
   co_return Result<>{};
 }
 
@@ -190,7 +192,9 @@ void ChannelState::close() {
   if (closed_) return;
   closed_ = true;
   if (core_->closed()) return;
-  ssh_channel_close(channel_);
+  // For a channel that was refused libssh would send its EOF to channel 0, and sshd answers that by
+  // ending the whole connection.
+  if (opened_) ssh_channel_close(channel_);
   core_->flush();
   core_->notify();
 }

@@ -49,6 +49,7 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh keeps a pointer to it
   std::optional<ProcessStatus> ended_;
   std::string stderr_tail_;
+  bool opened_ = false;  // until then there is nothing at the server to close
   bool remote_closed_ = false;
   bool closed_ = false;
 };

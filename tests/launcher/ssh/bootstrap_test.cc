@@ -27,8 +27,10 @@ bool contains(const std::string& text, const std::string& part) {
 
 // A runner that tells how it was started and then echoes; big enough to need several windows.
 std::string fake_runner(int version = 1) {
-  return fmt::format("#!/bin/sh\n# {} {}\necho \"runner {} $*\"; exec cat\n", version,
-                     std::string(3 << 20, '#'), version);
+  return fmt::format(
+      "#!/bin/sh\n# {} {}\n[ -z \"$2\" ] || printf '\\nSORTIE HAVE\\n'\n"
+      "echo \"runner {} $1\"; exec cat\n",
+      version, std::string(3 << 20, '#'), version);
 }
 
 struct Bootstrapped : World {
@@ -77,8 +79,8 @@ class ShellConnection : public Connection {
   }
   asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) override {
     const std::string sh = "exec /bin/sh -c ";
-    REQUIRE(command.starts_with(sh));
-    return inner_->exec(prefix_ + " -c " + command.substr(sh.size()));
+    if (command.starts_with(sh)) return inner_->exec(prefix_ + " -c " + command.substr(sh.size()));
+    return inner_->exec(fmt::format("{} -c '{}'", prefix_, command));
   }
   std::string peer_address() const override { return ""; }
   void close() override { inner_->close(); }
@@ -163,6 +165,25 @@ TEST_SUITE("launcher") {
     world.io.run_for(60s);
     CHECK(started == 8);
     CHECK(world.files_in_cache() == 1);
+  }
+
+  TEST_CASE("an sshd that allows one session at a time") {
+    SshdOptions options;
+    options.config = {"MaxSessions 1"};
+    Bootstrapped world(options);
+    const auto runner = world.binary();
+    for (int i = 0; i < 3; ++i) {  // pushed, then started directly
+      auto channel = world.start(runner);
+      REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
+      CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
+      // A second one is refused, and that ends neither the connection nor the first.
+      const auto second = finish(world.io, world.connection->exec("true"));
+      REQUIRE(!second);
+      CHECK(second.error().code == ErrorCode::channel);
+      CHECK(finish(world.io, (*channel)->write("still here\n")));
+      CHECK(world.first_line(**channel) == "still here\n");
+      world.connection = world.connect_to(world.server);
+    }
   }
 
   TEST_CASE("what the host's shell prints before the answer is passed over") {
