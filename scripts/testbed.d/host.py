@@ -100,6 +100,7 @@ def prepare_mounts(bed, number, uid, gid):
     own = bed.host_dir(number)
     bind(own / "home", HOME)
     bind(bed.dir / "hosts.txt", "/etc/hosts")
+    bind(bed.dir / "resolv.conf", "/etc/resolv.conf")
     # What must stay visible is held by file descriptors while the private tmpfs are put over it.
     kept = [(path, os.open(path, os.O_PATH)) for path in (PROJECT, bed.shared)]
     own_descriptor = os.open(own, os.O_PATH)

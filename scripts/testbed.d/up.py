@@ -102,6 +102,8 @@ def write_files(bed, numbers, subnet, uid, gid):
     (bed.dir / "bed.json").write_text(json.dumps({"count": len(hosts), "subnet": subnet}) + "\n")
     (bed.dir / "hosts.txt").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(
         f"{address} {name}\n" for name, address in hosts.values()))
+    # Nobody listens there, so a name that hosts.txt lacks fails at once, and not after some seconds of DNS.
+    (bed.dir / "resolv.conf").write_text("nameserver 127.0.0.1\n")
     make_key(bed.identity, f"{USER} of bed {bed.id}").wait()
     public = bed.identity.with_suffix(".pub").read_text()
     makers = []

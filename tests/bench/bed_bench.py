@@ -35,6 +35,14 @@ class BedOf:
         subprocess.run([TESTBED, "down"], env=self.environment, check=True)
 
 
+def with_names(environment, argv):
+    """The command with the bed's names in its /etc/hosts, as a cluster's bastion has them, and no name server: mpirun
+    asks for every host's name, and waits for seconds where nobody answers."""
+    folder = Path(environment["SORTIE_TESTBED_SSH_CONFIG"]).parent
+    mounts = f"mount --bind {folder}/hosts.txt /etc/hosts && mount --bind {folder}/resolv.conf /etc/resolv.conf"
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *argv]
+
+
 def timed(argv, environment, expect=None, timeout=120):
     """(wall seconds, CPU seconds of the client and all its children). Every run must do its work."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
