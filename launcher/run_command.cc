@@ -43,13 +43,6 @@ LauncherFacts launcher_facts() {
   return facts;
 }
 
-log::Level log_level(const std::string& name) {
-  return name == "debug"     ? log::Level::debug
-         : name == "info"    ? log::Level::info
-         : name == "warning" ? log::Level::warning
-                             : log::Level::error;
-}
-
 asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
   for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
 }
@@ -113,7 +106,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log_level(job.logger.log_level));
+  log::init("sortie", log::level_named(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {

@@ -190,8 +190,7 @@ std::string Supervisor::choose_master_addr() const {
   for (const Host& host : hosts_) {
     if (host.plan->local()) continue;
     alone = false;
-    if (const std::string mine = address_towards(host.session->address()); !mine.empty())
-      return mine;
+    if (std::string mine = address_towards(host.session->address()); !mine.empty()) return mine;
   }
   return alone ? "127.0.0.1" : boost::asio::ip::host_name();
 }

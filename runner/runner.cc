@@ -98,8 +98,10 @@ boost::asio::awaitable<void> Runner::shut_down() {
       pause.expires_after(milliseconds(10));
       co_await pause.async_wait(kAsTuple);
     }
-    if (job_->started() && !co_await job_->wait_finished(deadline - Clock::now()))
-      exit_code_ = kExitFailed;
+    if (job_->started()) {
+      const bool finished = co_await job_->wait_finished(deadline - Clock::now());
+      if (!finished) exit_code_ = kExitFailed;
+    }
     co_await job_->clean_up();
   }
   co_await link_.flush(kFlushTimeout);

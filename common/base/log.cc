@@ -28,6 +28,12 @@ spdlog::logger& logger() {
 
 }  // namespace
 
+Level level_named(std::string_view name) {
+  if (name == "debug") return Level::debug;
+  if (name == "info") return Level::info;
+  return name == "warning" ? Level::warning : Level::error;
+}
+
 void init(std::string_view program, Level level) {
   logger().set_pattern(fmt::format("{}: %l: %v", program));
   logger().set_level(to_spdlog(level));

@@ -11,7 +11,11 @@ namespace sortie::log {
 
 enum class Level { debug, info, warning, error };
 
-/// Call once at start; `program` prefixes every line. Not thread-safe against concurrent writes.
+/// "debug", "info", "warning" or "error", the words of logger.log_level.
+Level level_named(std::string_view name);
+
+/// Call at start, and again when the config has the level; `program` prefixes every line. Not
+/// thread-safe against concurrent writes.
 void init(std::string_view program, Level level);
 bool enabled(Level level);
 void write(Level level, std::string_view text);

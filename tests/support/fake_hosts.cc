@@ -65,14 +65,8 @@ class FakeConnection : public Connection {
   std::string host_, address_;
 };
 
-/// The shell of the host: a line of script, a line of request, and the runner is there.
+/// The shell of the host, which has something to say before it starts the runner that is there.
 asio::awaitable<void> serve(std::shared_ptr<FakeRunner> runner, FakeHost::Script script) {
-  char c = 0;
-  for (int lines = 0; lines < 2;) {
-    const auto count = co_await runner->to_runner.read(std::span(&c, 1));
-    if (!count || *count == 0) co_return;
-    if (c == '\n') ++lines;
-  }
   runner->send_bytes("Welcome to the machine\nSORTIE HAVE\n");
   if (script) co_await script(*runner);
 }

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "trainer/dataset_source.h"
@@ -42,6 +43,7 @@ Result<> train(const std::string& config_path) {
                 "neither --config nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
   config::JobConfig& job = loaded.job;
+  log::init("sortie-train", log::level_named(job.logger.log_level));
   std::error_code ignored;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
