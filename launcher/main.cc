@@ -2,7 +2,7 @@
 #include <exception>
 
 #include "common/base/exit_code.h"
-#include "launcher/cli.h"
+#include "launcher/cli/cli.h"
 
 int main(int argc, char** argv) {
   try {

@@ -1,0 +1,61 @@
+// `sortie run` and `sortie plan`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kRunFooter = R"(Examples:
+  sortie run configs/quickstart.toml                      train on this machine
+  sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
+  sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+
+Everything after -- is the program and its arguments, passed on byte for byte.
+)";
+
+constexpr const char* kPlanFooter = R"(Examples:
+  sortie plan job.toml                                    what would run where
+  sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
+  sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
+)";
+
+/// A job needs a config or a program.
+Result<PlannedJob> planned(JobOptions& options, const Program& program) {
+  options.program = program;
+  if (options.config.empty() && options.program.empty())
+    return fail(ErrorCode::usage,
+                "sortie: neither a config file nor a program was given; try `sortie run --help`");
+  return plan_job(options);
+}
+
+}  // namespace
+
+void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
+  const auto options = std::make_shared<JobOptions>();
+  CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
+  run->footer(kRunFooter);
+  add_job_options(*run, *options);
+  verbs.push_back({run,
+                   [options, &program] {
+                     const auto job = planned(*options, program);
+                     return job ? run_job(*job) : print_error(job.error());
+                   },
+                   true});
+
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* plan = root.add_subcommand("plan", "Show what would be started where; touches no host");
+  plan->footer(kPlanFooter);
+  add_job_options(*plan, *options);
+  plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
+  verbs.push_back({plan,
+                   [options, json, &program] {
+                     const auto job = planned(*options, program);
+                     if (!job) return print_error(job.error());
+                     return print_text(*json ? plan_json_text(job->plan) : plan_text(job->plan));
+                   },
+                   true});
+}
+
+}  // namespace sortie::launcher
