@@ -11,7 +11,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 enum class Stream : std::uint8_t { out = 1, err = 2 };
 
