@@ -32,20 +32,15 @@ Console::Console(Style style) : style_(style), writer_(style.out, style.err, sty
 
 void Console::line(std::uint32_t rank, std::string_view host, wire::Stream stream,
                    std::string_view text) {
-  // What follows the last '\r' is what a terminal would show of a progress line.
-  while (!text.empty() && text.back() == '\r') text.remove_suffix(1);
-  if (const auto last = text.rfind('\r'); last != text.npos) text.remove_prefix(last + 1);
   const bool out = stream == wire::Stream::out;
-  const std::string prefix = (out ? style_.color_out : style_.color_err)
-                                 ? fmt::format("\x1b[2m[{} {}]\x1b[0m ", rank, host)
-                                 : fmt::format("[{} {}] ", rank, host);
   if (!writer_.write(out ? ConsoleWriter::To::out : ConsoleWriter::To::err,
-                     prefix + printable(text) + "\n", false))
+                     rank_line(rank, host, text, out ? style_.color_out : style_.color_err), false))
     ++dropped_;
 }
 
 void Console::output(std::uint32_t rank, std::string_view host, wire::Stream stream,
                      std::string_view bytes) {
+  if (!style_.ranks) return;
   std::string& partial = partials_[{rank, stream}];
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');

@@ -35,11 +35,16 @@ std::string short_time(double seconds);
 /// One aligned line for a {"type":"step"} event.
 std::string step_line(const nlohmann::json& event);
 
+/// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
+/// shows of a progress line.
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color);
+
 class Console {
  public:
   struct Style {
     bool terminal = false;  // err is one: rewrite the status line in place
     bool color_out = false, color_err = false;
+    bool ranks = true;  // show what ranks write
     int out = 1, err = 2;
   };
   /// From the process: isatty, NO_COLOR, TERM.

@@ -67,6 +67,14 @@ std::string printable_lines(std::string_view text) {
   }
 }
 
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text,
+                      bool color) {
+  while (!text.empty() && text.back() == '\r') text.remove_suffix(1);
+  if (const auto last = text.rfind('\r'); last != text.npos) text.remove_prefix(last + 1);
+  return fmt::format(fmt::runtime(color ? "\x1b[2m[{} {}]\x1b[0m {}\n" : "[{} {}] {}\n"), rank,
+                     host, printable(text));
+}
+
 double json_number(const nlohmann::json& event, const char* key) {
   const auto it = event.find(key);
   return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");

@@ -31,7 +31,10 @@ struct PlannedJob {
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
 
-/// Runs it and returns the exit code.
-int run_job(const PlannedJob& job);
+class StartNotice;
+
+/// Runs it and returns the exit code. With `detached` (control/detach.h) it lets go of the
+/// terminal, and says there how the start went.
+int run_job(const PlannedJob& job, StartNotice* detached = nullptr);
 
 }  // namespace sortie::launcher

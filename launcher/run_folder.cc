@@ -132,8 +132,18 @@ void RunFolder::metric(const nlohmann::json& event) {
 void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
   // Two files per rank would soon be more than a process may have open; those in use come back.
   constexpr std::size_t kMaxOpenLogs = 256;
+  constexpr std::int64_t kMarkEveryMs = 1000;
   if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
+  Progress& progress = progress_[{rank, stream}];
+  const auto now = static_cast<std::int64_t>(unix_time() * 1000);
+  if (now - progress.marked_ms >= kMarkEveryMs || now < progress.marked_ms) {
+    progress.marked_ms = now;
+    append(times_, path_ / "logs/times",
+           fmt::format("{} {} {} {}\n", now, rank, stream == wire::Stream::out ? "out" : "err",
+                       progress.bytes));
+  }
   append(logs_[{rank, stream}], log_path(rank, stream), bytes);
+  progress.bytes += bytes.size();
 }
 
 }  // namespace sortie::launcher

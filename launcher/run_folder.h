@@ -1,6 +1,6 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
-//   tensorboard/
+//   logs/times  tensorboard/  result.json  supervisor-N  control-N.sock  (the last: control/)
 #pragma once
 
 #include <filesystem>
@@ -30,7 +30,8 @@ class RunFolder {
   void event(const std::string& name, const nlohmann::ordered_json& fields);
   /// A trainer's event: metrics.jsonl and, for numbers, TensorBoard.
   void metric(const nlohmann::json& event);
-  /// Appends bytes of a rank to its log.
+  /// Appends bytes of a rank to its log. Once a second and log, logs/times gets a line "MS RANK
+  /// STREAM OFFSET": what follows in that log from there on came at that time or later.
   void log(std::uint32_t rank, wire::Stream stream, std::string_view bytes);
 
   /// The first write that failed (a full disk, say); the run goes on without that file.
@@ -42,8 +43,13 @@ class RunFolder {
   std::string id_;
   std::filesystem::path path_;
   bool tensorboard_enabled_ = false;
-  Fd events_, metrics_;
+  struct Progress {
+    std::uint64_t bytes = 0;     // in the file
+    std::int64_t marked_ms = 0;  // of the last line in logs/times
+  };
+  Fd events_, metrics_, times_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Fd> logs_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, Progress> progress_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<Error> trouble_;
 };

@@ -9,6 +9,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -211,6 +212,7 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
 }
 
 void Supervisor::start_all() {
+  starting_ = false;
   for (Host& host : hosts_) {
     host.state = HostState::running;
     host.session->start(
@@ -219,6 +221,10 @@ void Supervisor::start_all() {
     host.session->send(wire::Start{});
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+}
+
+void Supervisor::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
 void Supervisor::give_up_on(Host& host) {
@@ -280,6 +286,21 @@ void Supervisor::interrupt(int signal_number) {
     decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
            {{"signal", signal_number}});
   stop_all(0, "interrupted again");
+}
+
+void Supervisor::stop(bool now) {
+  if (ended_) return;
+  ++interrupts_;
+  if (!verdict_) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    decide(128 + SIGTERM, "stopped by `sortie stop`", {{"signal", SIGTERM}});
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Supervisor::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
 }
 
 }  // namespace sortie::launcher

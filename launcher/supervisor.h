@@ -6,6 +6,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ class Supervisor {
     RunFolder& folder;
     // What a runner may need beyond the grace: killing, reaping, delivering the last output.
     std::chrono::milliseconds stop_slack{10000};
+    // Called once, when every rank has been started.
+    std::function<void()> on_started = {};
   };
 
   /// All references must outlive the supervisor.
@@ -48,6 +51,10 @@ class Supervisor {
 
   /// Ctrl-C, TERM or HUP: the first call stops with the grace, the next one at once.
   void interrupt(int signal_number);
+  /// `sortie stop`: stops with the grace, or at once; the run then ends as after TERM.
+  void stop(bool now);
+  /// "starting", "running" or "stopping".
+  const char* state() const;
 
  private:
   enum class HostState { connecting, connected, ready, running, finished, lost };
@@ -81,6 +88,7 @@ class Supervisor {
   void note_connected(const Host& host);
   void note_ready(const Host& host, const wire::JobReady& ready);
   void start_all();
+  void note_started();
   void give_up_on(Host& host);
   void note_end(const Verdict& verdict);
 
@@ -112,7 +120,8 @@ class Supervisor {
   std::optional<std::size_t> cause_;  // the rank that decided, if one did
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
-  bool stopping_ = false, ended_ = false;
+  std::uint32_t ranks_started_ = 0;
+  bool starting_ = true, stopping_ = false, ended_ = false;
   boost::asio::steady_timer
       changed_;  // cancelled whenever a waiting condition may have become true
   std::chrono::steady_clock::time_point stop_deadline_{};

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
@@ -23,7 +24,7 @@ void Supervisor::on_message(Host& host, wire::Message message) {
     on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
     if (!owns(host, started->rank)) return;
-    ranks_[started->rank].pid = started->pid;
+    if (std::exchange(ranks_[started->rank].pid, started->pid) == 0) note_started();
     parts_.folder.event(
         "rank_started",
         {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});

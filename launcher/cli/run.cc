@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "launcher/cli/verb.h"
+#include "launcher/control/detach.h"
 
 namespace sortie::launcher {
 namespace {
@@ -11,6 +12,7 @@ constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
   sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+  sortie run --detach job.toml                            start it, print its id, and return
 
 Everything after -- is the program and its arguments, passed on byte for byte.
 )";
@@ -37,10 +39,16 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  const auto detach = std::make_shared<bool>(false);
+  run->add_flag("--detach", *detach,
+                "Return once all ranks run; the run goes on without this terminal and login");
   verbs.push_back({run,
-                   [options, &program] {
+                   [options, detach, &program] {
                      const auto job = planned(*options, program);
-                     return job ? run_job(*job) : print_error(job.error());
+                     if (!job) return print_error(job.error());
+                     if (!*detach) return run_job(*job);
+                     return run_detached(
+                         [&job](StartNotice& notice) { return run_job(*job, &notice); });
                    },
                    true});
 
