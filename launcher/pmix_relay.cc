@@ -15,7 +15,8 @@ constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmi
 constexpr std::size_t kFrameRoom = 64;
 }  // namespace
 
-PmixRelay::PmixRelay(std::vector<std::size_t> rank_host) : rank_host_(std::move(rank_host)) {
+PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
+    : rank_host_(std::move(rank_host)), next_request_(first_id + 1) {
   for (const std::size_t host : rank_host_) num_hosts_ = std::max(num_hosts_, host + 1);
 }
 

@@ -18,8 +18,9 @@ class PmixRelay {
     wire::Message message;
   };
 
-  /// rank_host[r] = index of the host that holds rank r.
-  explicit PmixRelay(std::vector<std::size_t> rank_host);
+  /// rank_host[r] = index of the host that holds rank r. Ids of requests begin above `first_id`:
+  /// one launcher's must not be another's.
+  explicit PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id = 0);
 
   /// The answers to all participants once the last one is in; before that nothing. A fence that can
   /// not come true (hosts disagree on it, data too large for a frame) is answered with an error.

@@ -107,6 +107,11 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   return job;
 }
 
+Result<RunnerBinary> open_runner_binary() {
+  const char* runner_override = std::getenv("SORTIE_RUNNER");
+  return RunnerBinary::open(runner_override ? fs::path(runner_override) : sibling("sortie-runner"));
+}
+
 int run_job(const PlannedJob& planned, StartNotice* detached) {
   const config::JobConfig& job = planned.loaded.job;
   log::init("sortie", log::level_named(job.logger.log_level));
@@ -118,9 +123,7 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
       Console(Console::detect()).error(error.message);
     return code;
   };
-  const char* runner_override = std::getenv("SORTIE_RUNNER");
-  auto binary =
-      RunnerBinary::open(runner_override ? fs::path(runner_override) : sibling("sortie-runner"));
+  auto binary = open_runner_binary();
   if (!binary) return give_up(binary.error());
   auto state = state_folder(job.logger.log_dir);
   if (!state) return give_up(state.error());
@@ -140,15 +143,23 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
     style.ranks = false;  // their logs have it
   }
   Console console(style);
+  return supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
+}
 
+int supervise(const SuperviseParts& with) {
+  const auto& [job, plan, binary, folder, lock, console, detached] = with;
+  if (job.runner.on_launcher_loss != "kill")
+    folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
   const auto local = make_local_transport(io.get_executor());
-  Supervisor::Parts parts{io.get_executor(), *ssh, *local, *binary, console, *folder};
-  if (detached) parts.on_started = [&] { detached->started(folder->id()); };
-  Supervisor supervisor(parts, job, planned.plan);
-  RunControl control(supervisor, console, *folder, *lock, io.get_executor());
+  Supervisor::Parts parts{io.get_executor(), *ssh, *local, binary, console, folder};
+  if (StartNotice* notice = detached)
+    parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
+  parts.epoch = lock.epoch();
+  Supervisor supervisor(parts, job, plan);
+  RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);
   // What the parent has had ignored stays so: nohup, or a shell's job in the background.
   for (const int number : {SIGINT, SIGTERM, SIGHUP})
@@ -167,7 +178,7 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   if (failure) std::rethrow_exception(failure);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
-  print_verdict(console, verdict, *folder);
+  print_verdict(console, verdict, folder);
   return verdict.exit_code;
 }
 

@@ -21,6 +21,13 @@ class RunFolder {
   /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
+  /// The folder of a run that goes on under another supervisor.
+  static RunFolder open(const std::filesystem::path& path, bool tensorboard);
+
+  /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
+  void obey(std::filesystem::path newer) { newer_ = std::move(newer); }
+  bool superseded() const;
+
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
@@ -41,7 +48,8 @@ class RunFolder {
   void append(Fd& file, const std::filesystem::path& path, std::string_view bytes);
 
   std::string id_;
-  std::filesystem::path path_;
+  std::filesystem::path path_, newer_;
+  mutable bool superseded_ = false;
   bool tensorboard_enabled_ = false;
   struct Progress {
     std::uint64_t bytes = 0;     // in the file

@@ -38,13 +38,13 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     : parts_(parts),
       job_(job),
       plan_(plan),
-      relay_(hosts_of_ranks(plan)),
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
       changed_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
     hosts_.push_back({hosts_.size(), &host,
                       std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0});
+                      HostState::connecting, std::nullopt, 0, 0});
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -137,23 +137,24 @@ asio::awaitable<Verdict> Supervisor::run() {
   // 1. Every host: connect, authenticate, start the runner.
   co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
                          &Supervisor::connect_host);
-  if (!report_host_errors() && !verdict_) {
+  if (parts_.epoch > 1) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(hosts_.size(), &Supervisor::adopt_host);
+    if (!verdict_) start_adopted();
+  } else if (!report_host_errors() && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
     co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
-    report_host_errors();
-  }
-  if (!verdict_) {
     // 3. Start everything at once, then watch.
-    start_all();
-    while (!all_ended()) {
-      changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
-      co_await changed_.async_wait(kToken);
-      if (!stopping_ || Clock::now() < stop_deadline_) continue;
-      for (Host& host : hosts_) {
-        if (host.state != HostState::running) continue;
-        give_up_on(host);
-      }
+    if (!report_host_errors() && !verdict_) start_all();
+  }
+  while (!all_ended()) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
     }
   }
   ended_ = true;
@@ -211,13 +212,17 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
                                 {"pmix", ready.pmix}});
 }
 
+void Supervisor::watch(Host& host) {
+  host.state = HostState::running;
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); }});
+}
+
 void Supervisor::start_all() {
   starting_ = false;
   for (Host& host : hosts_) {
-    host.state = HostState::running;
-    host.session->start(
-        {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-         [this, &host](Error error) { on_lost(host, std::move(error)); }});
+    watch(host);
     host.session->send(wire::Start{});
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
@@ -246,7 +251,7 @@ bool Supervisor::all_ended() const {
 }
 
 void Supervisor::decide(int exit_code, std::string text, const Json& details) {
-  if (verdict_) return;
+  if (verdict_ || superseded()) return;
   verdict_ = Verdict{exit_code, std::move(text), 0};
   Json event = {{"exit_code", exit_code}, {"text", verdict_->text}};
   event["details"] = details;
@@ -256,6 +261,7 @@ void Supervisor::decide(int exit_code, std::string text, const Json& details) {
 }
 
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
   stopping_ = true;
   grace_ms_ = grace_ms;
   stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;

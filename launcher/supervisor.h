@@ -41,6 +41,8 @@ class Supervisor {
     std::chrono::milliseconds stop_slack{10000};
     // Called once, when every rank has been started.
     std::function<void()> on_started = {};
+    // Above 1: takes over what a lost supervisor of this run has left, instead of starting it.
+    std::uint32_t epoch = 1;
   };
 
   /// All references must outlive the supervisor.
@@ -65,6 +67,7 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    unsigned unacknowledged_pieces = 0;
   };
   struct Rank {
     std::size_t host = 0;
@@ -82,6 +85,12 @@ class Supervisor {
   boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
+  boost::asio::awaitable<void> adopt_host(std::size_t index);
+  wire::Adopt adopt_order(const HostPlan& host) const;
+  void watch(Host& host);
+  void start_adopted();
+  /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
+  bool superseded();
   std::string choose_master_addr() const;
   bool report_host_errors();
 

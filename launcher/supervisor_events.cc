@@ -79,7 +79,7 @@ void Supervisor::on_finished(Host& host) {
 }
 
 void Supervisor::on_output(Host& host, const wire::Output& output) {
-  if (!owns(host, output.rank)) return;
+  if (!owns(host, output.rank) || superseded()) return;
   parts_.folder.log(output.rank, output.stream, output.bytes);
   parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
   if (output.stream == wire::Stream::err) {
@@ -96,10 +96,12 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
   }
   // Credits in pieces: one small frame per 64 KiB instead of one per line.
   constexpr std::uint64_t kCreditPiece = 64u << 10;
+  constexpr unsigned kCreditPieces = 256;  // a runner that holds output keeps few pieces
   host.unacknowledged += output.bytes.size();
-  if (host.unacknowledged >= kCreditPiece) {
+  if (host.unacknowledged >= kCreditPiece || ++host.unacknowledged_pieces >= kCreditPieces) {
     host.session->send(wire::OutputCredit{host.unacknowledged});
     host.unacknowledged = 0;
+    host.unacknowledged_pieces = 0;
   }
 }
 
@@ -161,7 +163,7 @@ void Supervisor::on_lost(Host& host, Error error) {
     wake();
     return;
   }
-  if (host.state != HostState::running) return;
+  if (host.state != HostState::running || superseded()) return;
   host.state = HostState::lost;
   for (const RankPlan& rank : host.plan->ranks)
     parts_.console.end_of_rank(rank.rank, host.plan->name);

@@ -80,6 +80,16 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
   return folder;
 }
 
+Result<std::string> find_run_folder(const std::string& name) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* place : {runtime ? runtime : "", "/tmp"}) {
+    const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
+    const std::string folder = base + '/' + name;
+    if (*place != 0 && is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+  }
+  return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+}
+
 Result<> RunFolder::write(const std::string& name, std::string_view content) const {
   const std::string path = path_ + '/' + name;
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

@@ -30,6 +30,9 @@ class RunFolder {
   Fd lock_;
 };
 
+/// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none.
+Result<std::string> find_run_folder(const std::string& name);
+
 /// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
 /// short.
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,

@@ -11,8 +11,10 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "runner/adoption.h"
 #include "runner/job.h"
 #include "runner/link.h"
+#include "runner/wakeup.h"
 
 namespace sortie::runner {
 
@@ -27,6 +29,11 @@ class Runner {
  private:
   boost::asio::awaitable<void> converse();
   boost::asio::awaitable<void> shut_down();
+  bool may_hold() const;
+  boost::asio::awaitable<bool> hold();
+  boost::asio::awaitable<void> hand_over(wire::Adopt adopt);
+  void listen_for_adoption();
+  Result<> adopt(const wire::Adopt& adopt, Fd in, Fd out);
   boost::asio::awaitable<void> prepare();
   boost::asio::awaitable<void> serve_signals();
   boost::asio::awaitable<void> beat();
@@ -49,6 +56,11 @@ class Runner {
   std::unique_ptr<Job> job_;
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
+  std::unique_ptr<AdoptionListener> adoptions_;
+  Wakeup held_;
+  std::uint32_t epoch_ = 1;  // of the launcher that is obeyed
+  bool ending_ = false;
+  bool handed_over_ = false;
   bool greeted_ = false;
   bool preparing_ = false;
   bool leaving_ = false;  // a signal or a job that can not be run: ends by itself

@@ -12,7 +12,8 @@ inline constexpr int kExitPreflight =
     3;  // a host lacks something that the job needs (spawn, unsupported)
 inline constexpr int kExitUnreachable =
     4;                               // resolve, connect, handshake, host key, auth, channel, runner
-inline constexpr int kExitLost = 5;  // a host or its runner went away mid-run
+inline constexpr int kExitLost = 5;  // a host, its runner or the supervisor went away mid-run
+inline constexpr int kExitAdopted = 7;        // another supervisor has taken the run over
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C

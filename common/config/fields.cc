@@ -110,6 +110,8 @@ const Field kFields[] = {
      "Time between signs of life of launcher and runners"},
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
+    {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
+     "What a host does when its launcher is gone: kill its ranks, or hold them so long for `sortie attach --adopt`"},
 
     {"runner.ssh.user", ssh<&Ssh::user>, Form{"a login name", check_user}, "", "Login name on the hosts"},
     {"runner.ssh.port", ssh<&Ssh::port>, IntegerRange{0, 65535}, "", "Port of sshd; 0 = as ~/.ssh/config says, else 22"},

@@ -20,7 +20,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
+                    m.hold_ms);
   if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
                 std::is_same_v<T, Finished>)
     return std::tuple<>();
@@ -45,6 +46,10 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
+  if constexpr (std::is_same_v<T, Adopt>)
+    return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes);
+  if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch);
 }
 
 using Writer = protozero::pbf_writer;
@@ -86,6 +91,12 @@ template <class M>
 void put_members(Writer& w, const M& message);
 void put(Writer& w, Tag tag, const std::vector<RankSpec>& v) {
   for (const RankSpec& item : v) {
+    Writer nested(w, tag);
+    put_members(nested, item);
+  }
+}
+void put(Writer& w, Tag tag, const std::vector<LogSize>& v) {
+  for (const LogSize& item : v) {
     Writer nested(w, tag);
     put_members(nested, item);
   }
@@ -157,6 +168,10 @@ void get(Reader& r, std::vector<RankSpec>& v) {
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
 }
+void get(Reader& r, std::vector<LogSize>& v) {
+  Reader nested = r.get_message();
+  get_members(nested, v.emplace_back());
+}
 
 /// The wire type that `put` uses for a member.
 template <class T>
@@ -219,7 +234,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixFenceDone",
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
-                                                                               "PmixAbort"};
+                                                                               "PmixAbort",
+                                                                               "Adopt",
+                                                                               "Adopted"};
 
 }  // namespace
 

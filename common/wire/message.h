@@ -52,6 +52,8 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
+  /// How long ranks are held after the launcher is gone, for another one to adopt them; 0: not.
+  std::uint32_t hold_ms = 0;
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -180,9 +182,35 @@ struct PmixAbort {
   std::string message;
 };
 
-using Message =
-    std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
-                 RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort>;
+// ---- adoption: a new launcher takes over what a lost one has left -------------------------------
+
+/// How much of a rank's stream the launcher's files hold.
+struct LogSize {
+  std::uint32_t rank = 0;
+  Stream stream = Stream::out;
+  std::uint64_t bytes = 0;
+};
+
+/// launcher -> a fresh runner, instead of JobSpec: find the runner that holds this job and hand the
+/// connection over to it. Answered by Adopted, from that runner, or RunnerError.
+struct Adopt {
+  std::uint32_t protocol_version = kProtocolVersion;
+  std::string run_id;
+  std::uint32_t attempt = 1;
+  std::uint32_t node_rank = 0;
+  std::uint32_t epoch = 0;  // higher than that of any launcher before
+  std::vector<LogSize> log_sizes;
+};
+
+/// The holding runner obeys this launcher from now on. RankStarted of all ranks, output that the
+/// files do not have, RankExited of those that have ended, and open PMIx requests follow.
+struct Adopted {
+  std::uint32_t epoch = 0;
+};
+
+using Message = std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye,
+                             JobReady, RankStarted, Output, RankEvent, RankExited, Finished,
+                             RunnerError, PmixSetup, PmixReady, PmixFence, PmixFenceDone,
+                             PmixModexRequest, PmixModexReply, PmixAbort, Adopt, Adopted>;
 
 }  // namespace sortie::wire

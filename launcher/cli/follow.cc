@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "launcher/cli/verb.h"
+#include "launcher/control/adopt.h"
 #include "launcher/control/attach.h"
 #include "launcher/control/show_logs.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr const char* kAttachFooter = R"(Examples:
   sortie attach last                 live output of the latest run, from now on
   sortie attach --from-start k3f9    everything it has written, then live
+  sortie attach --adopt k3f9         its supervisor was killed, and runner.on_launcher_loss is "hold 120s"
 
 Its exit code is the run's. Ctrl-C leaves the run going (exit code 130). Several may be attached.
 )";
@@ -30,7 +32,12 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) 
   attach_verb->footer(kAttachFooter);
   add_run_name(*attach_verb, request->run, request->log_dir);
   attach_verb->add_flag("--from-start", request->from_start, "First all that was written before");
-  verbs.push_back({attach_verb, [request] { return attach(*request); }});
+  const auto take_over = std::make_shared<bool>(false);
+  attach_verb->add_flag("--adopt", *take_over,
+                        "Its supervisor is gone: start another one for the ranks that hosts hold");
+  verbs.push_back({attach_verb, [request, take_over] {
+                     return *take_over ? adopt(*request) : attach(*request);
+                   }});
 
   const auto logs = std::make_shared<LogsRequest>();
   CLI::App* logs_verb = root.add_subcommand("logs", "Show what the ranks of a run have written");

@@ -58,7 +58,7 @@ class LineTail {
 
 class Attachment {
  public:
-  Attachment(const RunRecord& record, bool from_start, Fd signals)
+  Attachment(const RunRecord& record, const AttachRequest& request, Fd signals)
       : record_(record),
         signals_(std::move(signals)),
         console_(Console::detect()),
@@ -66,8 +66,11 @@ class Attachment {
               [this](const LogFeed::Chunk& chunk) {
                 console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
               }),
-        metrics_(record.path / "metrics.jsonl", from_start) {
-    from_start ? feed_.replay(std::nullopt) : feed_.skip_to_end();
+        metrics_(record.path / "metrics.jsonl", request.from_start) {
+    if (request.from_start || request.since_ms)
+      feed_.replay(request.from_start ? std::nullopt : request.since_ms);
+    else
+      feed_.skip_to_end();
     epoch_ = record.supervisor.epoch;
   }
 
@@ -140,8 +143,9 @@ class Attachment {
     for_each_rank_end();
     console_.error(
         fmt::format("{}: lost: its supervisor (pid {} on {}) is gone without a result; its hosts "
-                    "end their ranks by themselves; see {}",
-                    record_.id, facts.pid, facts.machine, record_.path.string()));
+                    "end their ranks by themselves, unless runner.on_launcher_loss holds them for "
+                    "`sortie attach --adopt {}`",
+                    record_.id, facts.pid, facts.machine, record_.id));
     return kExitLost;
   }
 
@@ -189,7 +193,7 @@ Result<int> attach_to(const AttachRequest& request) {
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   Fd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return std::unexpected(os_error(errno, "signalfd"));
-  Attachment attachment(record, request.from_start, std::move(signals));
+  Attachment attachment(record, request, std::move(signals));
   return attachment.run();
 }
 

@@ -109,7 +109,7 @@ void StartNotice::say(const std::string& line) {
   pipe_.reset();
 }
 
-int run_detached(const std::function<int(StartNotice&)>& supervise) {
+int run_detached(const std::function<int(StartNotice&)>& supervise, bool announce) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     fmt::print(stderr, "sortie: {}\n", os_error(errno, "pipe").message);
@@ -128,6 +128,7 @@ int run_detached(const std::function<int(StartNotice&)>& supervise) {
   out.reset();
   const Json said = Json::parse(listen(in.get(), child), nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
+    if (!announce) return kExitOk;
     const std::string id = said.value("run", "");
     fmt::print("{}\n", id);
     std::fflush(stdout);

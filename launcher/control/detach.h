@@ -28,6 +28,7 @@ class StartNotice {
 /// Forks; the child runs `supervise`, its exit code being the run's. Returns in the parent, once
 /// all ranks run (prints the id and what to do next, 0) or the start has failed (its error, its
 /// code).
-int run_detached(const std::function<int(StartNotice&)>& supervise);
+/// Without `announce` nothing is printed when it has started.
+int run_detached(const std::function<int(StartNotice&)>& supervise, bool announce = true);
 
 }  // namespace sortie::launcher

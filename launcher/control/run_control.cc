@@ -31,7 +31,7 @@ RunControl::RunControl(Supervisor& supervisor, Console& console, RunFolder& fold
                        const SupervisorLock& lock, boost::asio::any_io_executor executor)
     : console_(console),
       folder_(folder),
-      started_(unix_time()),
+      started_(supervisor_of(folder.path(), 1).started),
       server_(executor, orders_for(supervisor, folder, lock.epoch())) {
   if (auto opened = server_.open(folder.path(), lock.epoch()); !opened)
     console.error(fmt::format("{}: `sortie attach` and `sortie stop` can not reach this run",
@@ -39,6 +39,7 @@ RunControl::RunControl(Supervisor& supervisor, Console& console, RunFolder& fold
 }
 
 void RunControl::end(const Verdict& verdict) {
+  if (folder_.superseded()) return server_.finish({{"event", "adopted"}});
   const RunResult result{verdict.exit_code, verdict.text, verdict.ended_after, started_,
                          unix_time()};
   if (auto written = write_result(folder_.path(), result); !written)

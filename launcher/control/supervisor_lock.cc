@@ -71,11 +71,14 @@ Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch)
 }
 
 SupervisorFacts latest_supervisor(const fs::path& run) {
-  SupervisorFacts facts;
   std::error_code ignored;
   unsigned epoch = 0;
   while (epoch < kMaxEpoch && fs::exists(supervisor_file(run, epoch + 1), ignored)) ++epoch;
-  if (epoch == 0) return facts;
+  return epoch == 0 ? SupervisorFacts() : supervisor_of(run, epoch);
+}
+
+SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
+  SupervisorFacts facts;
   facts.epoch = epoch;
   const fs::path file = supervisor_file(run, epoch);
   if (const auto text = read_file(file, kMaxFileBytes)) {

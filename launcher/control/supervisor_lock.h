@@ -33,6 +33,7 @@ struct SupervisorFacts {
   double started = 0;   // seconds since 1970
   bool alive = false;
 };
+SupervisorFacts supervisor_of(const std::filesystem::path& run, unsigned epoch);
 SupervisorFacts latest_supervisor(const std::filesystem::path& run);
 
 /// The file of an epoch; that it exists means that the epoch has begun.

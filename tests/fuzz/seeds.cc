@@ -90,7 +90,9 @@ std::vector<wire::Message> messages() {
           PmixFenceDone{"key", -1, "data"},
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
-          PmixAbort{1, -7, "bye"}};
+          PmixAbort{1, -7, "bye"},
+          Adopt{2, "r1", 1, 0, 2, {{0, Stream::out, 7}, {1, Stream::err, 1u << 20}}},
+          Adopted{2}};
 }
 
 void write_frames(Writer& out) {

@@ -43,6 +43,18 @@ TEST_CASE("a job keeps every byte of argv and env") {
   CHECK(got.node_hosts == job.node_hosts);
 }
 
+TEST_CASE("an adoption keeps its log sizes") {
+  const Adopt adopt =
+      round_trip(Adopt{2, "r1", 1, 3, 7, {{0, Stream::out, 5}, {1, Stream::err, 6}}});
+  CHECK(adopt.run_id == "r1");
+  CHECK(adopt.epoch == 7);
+  REQUIRE(adopt.log_sizes.size() == 2);
+  CHECK(adopt.log_sizes[1].rank == 1);
+  CHECK(adopt.log_sizes[1].stream == Stream::err);
+  CHECK(adopt.log_sizes[1].bytes == 6);
+  CHECK(round_trip(Adopted{7}).epoch == 7);
+}
+
 TEST_CASE("negative numbers survive") {
   CHECK(round_trip(PmixAbort{3, -7, "bye"}).status == -7);
   CHECK(round_trip(RunnerError{"spawn", "x", -1}).rank == -1);
