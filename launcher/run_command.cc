@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
 
@@ -100,7 +101,9 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const char* home = std::getenv("HOME");
   config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
   return job;
 }
 
