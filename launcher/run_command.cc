@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
 #include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
@@ -109,7 +110,8 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log::level_named(job.logger.log_level));
+  log::init("sortie",
+            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
@@ -152,6 +154,9 @@ int run_job(const PlannedJob& planned) {
   io.run();
   if (failure) std::rethrow_exception(failure);
   print_verdict(console, verdict, *folder);
+  if (planned.next_steps)
+    if (const std::string next = planned.next_steps(verdict.exit_code, folder->id()); !next.empty())
+      console.message(next);
   return verdict.exit_code;
 }
 
