@@ -57,6 +57,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
+  /// The runner's binary is on its way to the host.
+  bool pushing() const { return pushing_ && !closed_; }
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
@@ -79,7 +81,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
-  bool closed_ = false;
+  bool closed_ = false, pushing_ = false;
 };
 
 }  // namespace sortie::launcher

@@ -15,6 +15,8 @@
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
+#include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
 
@@ -100,13 +102,16 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const char* home = std::getenv("HOME");
   config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
   return job;
 }
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log::level_named(job.logger.log_level));
+  log::init("sortie",
+            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
@@ -149,6 +154,9 @@ int run_job(const PlannedJob& planned) {
   io.run();
   if (failure) std::rethrow_exception(failure);
   print_verdict(console, verdict, *folder);
+  if (planned.next_steps)
+    if (const std::string next = planned.next_steps(verdict.exit_code, folder->id()); !next.empty())
+      console.message(next);
   return verdict.exit_code;
 }
 

@@ -77,6 +77,8 @@ class Supervisor {
   boost::asio::awaitable<void> prepare_host(std::size_t index);
   std::string choose_master_addr() const;
   bool report_host_errors();
+  boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
+  std::string progress_text() const;
 
   void note_connected(const Host& host);
   void note_ready(const Host& host, const wire::JobReady& ready);
@@ -113,6 +115,7 @@ class Supervisor {
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   bool stopping_ = false, ended_ = false;
+  boost::asio::steady_timer progress_timer_;
   boost::asio::steady_timer
       changed_;  // cancelled whenever a waiting condition may have become true
   std::chrono::steady_clock::time_point stop_deadline_{};

@@ -37,7 +37,9 @@ struct RunnerConfig {
   std::string work_dir;     // empty = the launcher's; where a host lacks that: the home folder
   std::string master_addr;  // empty = first host's address as the other hosts reach it
   std::int64_t master_port = 29500;
-  std::map<std::string, std::string> env;  // set for every rank
+  std::map<std::string, std::string> env;         // set for every rank
+  std::map<std::string, std::string> secret_env;  // the same; shown and written nowhere (secret.h)
+  std::string secrets_file;  // more of those, "NAME=value" lines; readable by its owner alone
   std::vector<std::string> env_passthrough = {"NCCL_*", "UCX_*", "OMPI_MCA_*"};  // name patterns
   std::string mpi = "auto";             // auto | on | off: serve PMIx to the ranks
   Milliseconds grace{10000};            // between TERM and KILL
