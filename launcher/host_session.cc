@@ -47,6 +47,7 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   connection_ = std::move(*connection);
   address_ = connection_->peer_address();
   auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);
