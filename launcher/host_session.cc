@@ -48,6 +48,7 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   address_ = connection_->peer_address();
   std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
   auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
+  connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);

@@ -53,23 +53,18 @@ void Supervisor::wake() {
   changed_.cancel();
 }
 
-struct Supervisor::Fanout {
-  HostWork work;
-  std::size_t next = 0, running = 0;
-};
-
-asio::awaitable<void> Supervisor::fanout_worker(std::shared_ptr<Fanout> fanout) {
-  while (fanout->next < hosts_.size() && !verdict_) co_await (this->*fanout->work)(fanout->next++);
-  --fanout->running;
-  wake();
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
+                                           std::shared_ptr<std::size_t> working) {
+  if (!verdict_) co_await (this->*work)(index);
+  if (--*working == 0) wake();
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work) {
-  const auto fanout = std::make_shared<Fanout>(Fanout{work, 0, std::min(width, hosts_.size())});
-  for (std::size_t i = fanout->running; i > 0; --i)
-    asio::co_spawn(parts_.executor, fanout_worker(fanout), asio::detached);
+asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+  const auto working = std::make_shared<std::size_t>(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i)
+    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
   // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (fanout->running > 0 && interrupts_ == 0) {
+  while (*working > 0 && interrupts_ == 0) {
     changed_.expires_at(Clock::time_point::max());
     co_await changed_.async_wait(kToken);
   }
@@ -162,12 +157,11 @@ asio::awaitable<Verdict> Supervisor::run() {
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                         &Supervisor::connect_host);
+  co_await for_all_hosts(&Supervisor::connect_host);
   if (!report_host_errors() && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
-    co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
+    co_await for_all_hosts(&Supervisor::prepare_host);
     report_host_errors();
   }
   *prepared = true;

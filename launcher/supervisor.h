@@ -67,12 +67,12 @@ class Supervisor {
     std::string partial;
   };
 
-  /// Runs `work(i)` for all hosts with at most `width` at the same time; returns when all are done,
-  /// or at once after an interrupt.
-  struct Fanout;
-  boost::asio::awaitable<void> fanout_worker(std::shared_ptr<Fanout> fanout);
+  /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
+  /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
+                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
   std::string choose_master_addr() const;

@@ -126,7 +126,10 @@ const Field kFields[] = {
     {"runner.ssh.connect_timeout", ssh<&Ssh::connect_timeout>, kConnectStage, "", "Deadline for the TCP connection to a host"},
     {"runner.ssh.handshake_timeout", ssh<&Ssh::handshake_timeout>, kConnectStage, "", "Deadline for the SSH handshake and the host key check"},
     {"runner.ssh.auth_timeout", ssh<&Ssh::auth_timeout>, kConnectStage, "", "Deadline for authentication"},
-    {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts", "Hosts that are being connected at the same time"},
+    {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts",
+     "Hosts that are being signed in to at the same time; one that does not answer counts no more after a second"},
+    {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
+     "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 
     {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",

@@ -25,7 +25,8 @@ struct SshConfig {
   Milliseconds connect_timeout{10000};
   Milliseconds handshake_timeout{10000};
   Milliseconds auth_timeout{10000};
-  std::int64_t fanout = 64;  // hosts being connected at the same time
+  std::int64_t fanout = 64;          // hosts being signed in to at the same time
+  std::vector<std::string> command;  // argv of an ssh program to use instead of libssh
 };
 
 /// [runner]: where and how ranks start.

@@ -59,6 +59,8 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
       rules.broken("R1", {"runner.hosts"}, hosts.error().message);
   if (!runner.program.empty() && runner.program.front().empty())
     rules.broken("R2", {"runner.program"}, "the program's name is empty; write it first");
+  if (!runner.ssh.command.empty() && runner.ssh.command.front().empty())
+    rules.broken("R2", {"runner.ssh.command"}, "the program's name is empty; write it first");
   if (runner.heartbeat_timeout <= 2 * runner.heartbeat_interval)
     rules.broken(
         "R4", {"runner.heartbeat_timeout", "runner.heartbeat_interval"},
