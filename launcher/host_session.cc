@@ -19,6 +19,14 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+
+/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+std::uint64_t time_in(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
+  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  return 0;
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -63,6 +71,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
     auto count = co_await channel_->read_some(buffer);

@@ -15,6 +15,7 @@
 #include "common/config/schema.h"
 #include "common/wire/codec.h"
 #include "launcher/bootstrap.h"
+#include "launcher/cause.h"
 #include "launcher/transport.h"
 
 namespace sortie::launcher {
@@ -36,6 +37,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string& host() const { return host_; }
   /// Address at which the host was reached; empty when unknown.
   const std::string& address() const { return address_; }
+  /// The host's clock against ours, from what it has said so far.
+  const HostClock& clock() const { return clock_; }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
@@ -72,6 +75,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string host_;
   const config::RunnerConfig& runner_;
   std::string address_;
+  HostClock clock_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;

@@ -52,9 +52,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& super
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
-    if (verdict.ended_after > 0)
-      console.message(fmt::format("{} rank{} ended after that", verdict.ended_after,
-                                  verdict.ended_after == 1 ? "" : "s"));
+    if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",

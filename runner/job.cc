@@ -15,6 +15,7 @@
 #include "runner/environment.h"
 #include "runner/process_tree.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -28,11 +29,6 @@ constexpr std::uint32_t kExitNotRunnable = 126;
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
-
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
 
 wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
   return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};

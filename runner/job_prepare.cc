@@ -12,6 +12,7 @@
 #include "runner/job.h"
 #include "runner/spawn.h"
 #include "runner/stale.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -38,7 +39,7 @@ boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
     co_return std::unexpected(std::move(made).error());
   prepared_ = true;
   co_return wire::JobReady{facts_.hostname, facts_.cpus,  facts_.memory_bytes,
-                           facts_.kernel,   cgroup_note_, pmix_note_};
+                           facts_.kernel,   cgroup_note_, pmix_note_, unix_ms()};
 }
 
 /// Only a restart can meet an earlier attempt, and only then /proc is searched.

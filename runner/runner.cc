@@ -13,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -205,7 +206,7 @@ boost::asio::awaitable<void> Runner::beat() {
     const Clock::time_point now = Clock::now();
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      link_.send(wire::Heartbeat{++sequence});
+      link_.send(wire::Heartbeat{++sequence, unix_ms()});
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;

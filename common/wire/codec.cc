@@ -25,10 +25,11 @@ auto members(M& m) {
                 std::is_same_v<T, Finished>)
     return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
-  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence);
+  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence, m.time_unix_ms);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
-    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix);
+    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix,
+                    m.time_unix_ms);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
@@ -45,6 +46,13 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms);
+  if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
+  if constexpr (std::is_same_v<T, PmixNames>)
+    return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNamesDone>)
+    return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
 }
 
 using Writer = protozero::pbf_writer;
@@ -64,6 +72,9 @@ void put(Writer& w, Tag tag, std::int32_t v) {
   w.add_sint32(tag, v);
 }
 void put(Writer& w, Tag tag, Stream v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, PmixNames::Action v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
 void put(Writer& w, Tag tag, const std::string& v) {
@@ -128,6 +139,11 @@ void get(Reader& r, Stream& v) {
   const std::uint32_t wide = r.get_uint32();
   if (wide != 1 && wide != 2) throw out_of_range_error{};
   v = static_cast<Stream>(wide);
+}
+void get(Reader& r, PmixNames::Action& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide < 1 || wide > 3) throw out_of_range_error{};
+  v = static_cast<PmixNames::Action>(wide);
 }
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
@@ -219,7 +235,12 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixFenceDone",
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
-                                                                               "PmixAbort"};
+                                                                               "PmixAbort",
+                                                                               "Sweep",
+                                                                               "Swept",
+                                                                               "PmixNames",
+                                                                               "PmixNamesDone",
+                                                                               "PmixNotice"};
 
 }  // namespace
 

@@ -66,6 +66,7 @@ struct Stop {
 /// Both ways, every heartbeat_interval_ms. Any message counts as a sign of life.
 struct Heartbeat {
   std::uint64_t sequence = 0;
+  std::uint64_t time_unix_ms = 0;  // sender's clock; 0 = not told
 };
 
 /// The launcher has written `bytes` more of the output it was sent.
@@ -86,6 +87,7 @@ struct JobReady {
   std::string kernel;
   std::string cgroup;  // "v2 <path>" or "none: <why>"
   std::string pmix;    // "libpmix 4.2.2" or "none: <why>"
+  std::uint64_t time_unix_ms = 0;  // runner's clock; 0 = not told
 };
 
 struct RankStarted {
@@ -112,7 +114,9 @@ struct RankExited {
   std::uint8_t signaled = 0;  // 1: `code` is a signal number
   std::uint32_t code = 0;
   std::uint8_t core_dumped = 0;
-  std::uint8_t oom_killed = 0;         // by the counters of the cgroup
+  /// 1: by the counter of the rank's own cgroup; 2: it died of a SIGKILL that was not ours while the
+  /// counter of a group above it, or of the whole host, rose.
+  std::uint8_t oom_killed = 0;
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
@@ -180,9 +184,50 @@ struct PmixAbort {
   std::string message;
 };
 
+// ---- a host that was lost while ranks ran, reached once more ------------------------------------
+
+/// launcher -> a fresh runner, after Hello and instead of JobSpec: end everything of this run here.
+/// A runner of it that still works has `patience_ms` to do so itself.
+struct Sweep {
+  std::string run_id;
+  std::uint32_t patience_ms = 0;
+};
+/// The answer, and the last message. Nothing is left but what `left` names.
+struct Swept {
+  std::uint32_t killed = 0;       // processes that had to be
+  std::vector<std::string> left;  // "1234 python3 (state D)", at most 32
+};
+
+// ---- PMIx publish, lookup, unpublish: sortie-pmix <-> runner <-> launcher, which keeps the names -
+
+/// Names are the job's. `id` is the asker's own; the answer carries it.
+struct PmixNames {
+  enum class Action : std::uint8_t { publish = 1, lookup = 2, unpublish = 3 };
+  std::uint64_t id = 0;
+  std::uint32_t rank = 0;  // who asks
+  Action action = Action::lookup;
+  std::uint8_t wait = 0;  // lookup: answer when all are there
+  std::vector<std::string> keys;
+  std::vector<std::string> values;  // publish: one per key
+};
+struct PmixNamesDone {
+  std::uint64_t id = 0;
+  std::int32_t status = 0;  // 0 or a PMIx error
+  std::vector<std::uint32_t> ranks;  // lookup: who published, per key
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+};
+
+/// Something that a person should read once: a rank asked PMIx for what Sortie does not do.
+struct PmixNotice {
+  std::uint32_t rank = 0;
+  std::string text;
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort>;
+                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice>;
 
 }  // namespace sortie::wire
