@@ -1,6 +1,8 @@
 // Rejects a JobSpec that can not be run, before anything of it touches this host. Pure.
 #pragma once
 
+#include <string_view>
+
 #include "common/base/result.h"
 #include "common/wire/message.h"
 
@@ -13,5 +15,7 @@ inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
 
 /// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);
+/// Of Start's variables.
+Result<> check_environment(const wire::Environment& env, std::string_view where);
 
 }  // namespace sortie::runner

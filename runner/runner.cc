@@ -119,7 +119,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
     return fail(ErrorCode::protocol, "Goodbye while ranks run");
   }
   if (!job_) return fail(ErrorCode::protocol, "an order for a job before JobSpec");
-  if (std::holds_alternative<wire::Start>(message)) return handle_start();
+  if (std::holds_alternative<wire::Start>(message))
+    return handle_start(std::get<wire::Start>(message));
   if (const auto* stop = std::get_if<wire::Stop>(&message)) {
     log::info("stop: {}", stop->reason);
     job_->stop(milliseconds(stop->grace_ms));
@@ -165,11 +166,12 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   return true;
 }
 
-Result<bool> Runner::handle_start() {
+Result<bool> Runner::handle_start(const wire::Start& start) {
   if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
   if (job_->stopped()) return true;  // it crossed a Stop
   if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
-  spawn(io_, job_->start());
+  SORTIE_TRY(check_environment(start.env, "Start: env"));
+  spawn(io_, job_->start(start.env));
   return true;
 }
 

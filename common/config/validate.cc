@@ -44,10 +44,12 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
 }
 
 bool is_set_by_sortie(std::string_view name) {
-  constexpr std::string_view kNames[] = {"RANK",        "WORLD_SIZE", "LOCAL_RANK",
-                                         "NODE_RANK",   "GROUP_RANK", "LOCAL_WORLD_SIZE",
-                                         "MASTER_ADDR", "MASTER_PORT"};
-  return name.starts_with("SORTIE_") || std::ranges::find(kNames, name) != std::end(kNames);
+  constexpr std::string_view kNames[] = {
+      "RANK",       "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+      "ROLE_RANK",  "ROLE_NAME",        "ROLE_WORLD_SIZE", "NODE_RANK",
+      "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",     "MASTER_PORT"};
+  return name.starts_with("SORTIE_") || name.starts_with("TORCHELASTIC_") ||
+         std::ranges::find(kNames, name) != std::end(kNames);
 }
 
 void check_runner(const RunnerConfig& runner, Rules& rules) {

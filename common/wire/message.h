@@ -13,7 +13,13 @@ namespace sortie::wire {
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
 inline constexpr std::uint32_t kProtocolVersion = 2;
 
+/// Names and values of variables.
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
 enum class Stream : std::uint8_t { out = 1, err = 2 };
+
+/// How the ranks of a host share its cores: see common/cpu/binding.h.
+enum class CpuBinding : std::uint8_t { none = 0, automatic = 1, core = 2, numa = 3 };
 
 // ---- launcher -> runner -------------------------------------------------------------------------
 
@@ -27,8 +33,8 @@ struct Hello {
 struct RankSpec {
   std::uint32_t rank = 0;  // global
   std::uint32_t local_rank = 0;
-  std::uint32_t slot = 0;                                // device id
-  std::vector<std::pair<std::string, std::string>> env;  // on top of JobSpec::env
+  std::uint32_t slot = 0;  // device id
+  Environment env;         // on top of JobSpec::env
 };
 
 /// The runner's slice of the plan. Answered by JobReady or RunnerError.
@@ -40,7 +46,7 @@ struct JobSpec {
   std::uint32_t world_size = 0;
   std::vector<std::string> argv;
   std::string work_dir;  // used where it exists, else the home folder
-  std::vector<std::pair<std::string, std::string>> env;
+  Environment env;
   std::vector<RankSpec> ranks;
   std::string config_toml;  // resolved config, for the trainer: a 0600 file named by SORTIE_CONFIG;
                             // may be empty
@@ -52,10 +58,20 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
+  /// To the host of rank 0 alone (node_rank 0): the numeric addresses at which the other hosts were
+  /// reached, and the port for MASTER_PORT (0 = lease one that is free). Both come back in
+  /// JobReady.
+  std::vector<std::string> peers;
+  std::uint32_t master_port = 0;
+  CpuBinding cpu_binding = CpuBinding::none;
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
-struct Start {};
+struct Start {
+  /// What was known only then (MASTER_ADDR, MASTER_PORT ...): on top of JobSpec::env, for all
+  /// ranks.
+  Environment env;
+};
 
 /// TERM now, KILL after grace_ms (0 = at once). Sent again with 0 to cut the grace short.
 struct Stop {
@@ -87,6 +103,13 @@ struct JobReady {
   std::string kernel;
   std::string cgroup;  // "v2 <path>" or "none: <why>"
   std::string pmix;    // "libpmix 4.2.2" or "none: <why>"
+  /// Of all interfaces that are up, in the kernel's order: "eth0 10.1.0.2/24", "eth0 fd00::2/64".
+  std::vector<std::string> addresses;
+  /// {peer of JobSpec::peers, the address here from which it is reached}, where there is a route.
+  std::vector<std::pair<std::string, std::string>> routes;
+  std::uint32_t master_port = 0;      // held for this run until its end; 0 = not asked for
+  std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
+  std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
   std::uint64_t time_unix_ms = 0;  // runner's clock; 0 = not told
 };
 
