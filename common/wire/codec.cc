@@ -20,7 +20,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
+                    m.autostart, m.input_window);
   if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
                 std::is_same_v<T, Finished>)
     return std::tuple<>();
@@ -45,6 +46,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
+  if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
 }
 
 using Writer = protozero::pbf_writer;
@@ -219,7 +222,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixFenceDone",
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
-                                                                               "PmixAbort"};
+                                                                               "PmixAbort",
+                                                                               "Input",
+                                                                               "InputCredit"};
 
 }  // namespace
 

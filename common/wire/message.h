@@ -52,6 +52,9 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
+  std::uint8_t autostart = 0;      // 1: the ranks start as soon as JobReady is sent; no Start comes
+  std::uint32_t input_window = 0;  // bytes of Input that may be unacknowledged; 0: no stdin.
+                                   // Only for a job of one rank on this host
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -180,9 +183,23 @@ struct PmixAbort {
   std::string message;
 };
 
-using Message =
-    std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
-                 RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort>;
+// ---- stdin of a job of one rank -----------------------------------------------------------------
+
+/// launcher -> runner: the next bytes of the rank's stdin, at most 64 KiB, within
+/// JobSpec::input_window.
+struct Input {
+  std::string bytes;
+  std::uint8_t eof = 0;  // 1: nothing follows
+};
+/// runner -> launcher: `bytes` more have been written to the rank or dropped.
+struct InputCredit {
+  std::uint64_t bytes = 0;
+  std::uint8_t closed = 0;  // 1: the rank reads no more; what still comes is dropped
+};
+
+using Message = std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye,
+                             JobReady, RankStarted, Output, RankEvent, RankExited, Finished,
+                             RunnerError, PmixSetup, PmixReady, PmixFence, PmixFenceDone,
+                             PmixModexRequest, PmixModexReply, PmixAbort, Input, InputCredit>;
 
 }  // namespace sortie::wire
