@@ -15,6 +15,7 @@ inline constexpr int kExitUnreachable =
 inline constexpr int kExitLost = 5;  // a host or its runner went away mid-run
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
+inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout, as timeout(1) has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 
 /// Exit code for an error. A failed rank is not here: the run exits with the rank's own code
