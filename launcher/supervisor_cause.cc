@@ -46,8 +46,8 @@ void Supervisor::blame(Cause failure) {
                     });
   if (told) return;
   const bool first = failures_.empty();
-  const bool final = failure.what == Cause::What::interrupted ||
-                     failure.what == Cause::What::unreachable;
+  const bool final =
+      failure.what == Cause::What::interrupted || failure.what == Cause::What::unreachable;
   failures_.push_back(std::move(failure));
   if (!first) return;
   const std::string reason = cause_text(failures_.front());
@@ -125,8 +125,8 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.patience = std::min(milliseconds(job_.runner.grace), kMostPatience) + milliseconds(1000);
   order.reach = parts_.sweep_reach;
   Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
-  auto outcome = co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner,
-                                     std::move(order));
+  auto outcome =
+      co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));
   note_swept(host, outcome);
   --sweeps_;
   wake();

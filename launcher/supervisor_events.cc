@@ -10,7 +10,6 @@
 namespace sortie::launcher {
 namespace {
 
-
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 
@@ -112,8 +111,8 @@ void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& erro
   cause.what = cause_of_error(runner_error_code(error));
   if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
   cause.host = host.plan->name;
-  cause.exit_code = cause.what == Cause::What::runner ? kExitLost
-                                                      : exit_code_for(runner_error_code(error));
+  cause.exit_code =
+      cause.what == Cause::What::runner ? kExitLost : exit_code_for(runner_error_code(error));
   if (error.rank >= 0) cause.rank = static_cast<std::uint32_t>(error.rank);
   cause.message = error.rank >= 0
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
@@ -185,9 +184,9 @@ void Supervisor::on_lost(Host& host, Error error) {
       fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
   cause.exit_code = kExitLost;
   cause.time_unix_ms = unix_time_ms();
-  parts_.folder.event("host_lost", {{"host", host.plan->name},
-                                    {"message", error.message},
-                                    {"consequence", failing()}});
+  parts_.folder.event(
+      "host_lost",
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
   if (failing()) parts_.console.error(cause.message);
   blame(std::move(cause));
   start_sweep(host);

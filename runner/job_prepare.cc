@@ -148,6 +148,11 @@ Result<> Job::prepare_rank(Rank& rank) {
   Fd err_read(err[0]);
   rank.err.reset(err[1]);
   pump_.add(number, std::move(out_read), std::move(err_read));
+  if (spec_.input_window > 0) {
+    rank.input = std::make_unique<InputFeed>(
+        io_, spec_.input_window, [this](const wire::InputCredit& credit) { link_.send(credit); });
+    SORTIE_ASSIGN_OR_RETURN(rank.in, rank.input->open());
+  }
   if (!cgroup_.empty()) {
     rank.cgroup = fmt::format("{}/rank-{}", cgroup_, number);
     if (auto made = cgroup::make(rank.cgroup); !made) {

@@ -130,6 +130,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
     SORTIE_TRY(job_->acknowledge_output(credit->bytes));
     return true;
   }
+  if (const auto* input = std::get_if<wire::Input>(&message)) {
+    SORTIE_TRY(job_->take_input(*input));
+    return true;
+  }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
       std::holds_alternative<wire::PmixModexRequest>(message) ||
       std::holds_alternative<wire::PmixModexReply>(message)) {
@@ -182,6 +186,7 @@ boost::asio::awaitable<void> Runner::prepare() {
     co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
   } else if (ready) {
     link_.send(*ready);
+    if (job_->spec().autostart) co_await job_->start();
   } else {
     send_error(ready.error());
     exit_code_ = kExitFailed;

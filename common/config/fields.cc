@@ -89,9 +89,11 @@ const Section kSections[] = {
 // clang-format off
 const Field kFields[] = {
     {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...]", check_host_item}, "",
-     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\" or \"gpu[01-08] slots=8\"; with no hosts and no hosts_file the job runs on this machine", kShown},
+     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; with no hosts and no hosts_file the job runs on this machine", kShown},
     {"runner.hosts_file", runner<&Runner::hosts_file>, kPathForm, "",
      "File with one such host line per line and # comments, instead of hosts", kPath},
+    {"runner.groups_file", runner<&Runner::groups_file>, kPathForm, "",
+     "TOML file of groups, gpu = \"gpu[01-08]\", that host lines name as @gpu; empty = $XDG_CONFIG_HOME/sortie/groups.toml, else ~/.config/sortie/groups.toml", kPath},
     {"runner.default_slots", runner<&Runner::default_slots>, IntegerRange{1, 4096}, "",
      "Slots (ranks) of a host whose line names none"},
     {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",

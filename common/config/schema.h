@@ -38,6 +38,7 @@ struct NetworkConfig {
 struct RunnerConfig {
   std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
   std::string hosts_file;            // one such line each, '#' comments; excludes hosts
+  std::string groups_file;           // what "@NAME" in host lines means; empty = the user's
   std::int64_t default_slots = 1;    // slots of a host line that names none
   std::vector<std::string> program;  // argv of a rank; empty = the sortie-train beside sortie
   std::string work_dir;          // empty = the launcher's; where a host lacks that: the home folder

@@ -57,7 +57,7 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
     rules.broken("R1", {"runner.hosts_file", "runner.hosts"},
                  "runner.hosts is set too; remove one of the two");
   else if (!runner.hosts.empty())
-    if (const auto hosts = job_hosts(runner); !hosts)
+    if (const auto hosts = check_host_lines(runner); !hosts)
       rules.broken("R1", {"runner.hosts"}, hosts.error().message);
   if (!runner.program.empty() && runner.program.front().empty())
     rules.broken("R2", {"runner.program"}, "the program's name is empty; write it first");

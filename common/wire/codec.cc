@@ -21,7 +21,7 @@ auto members(M& m) {
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
-                    m.peers, m.master_port, m.cpu_binding);
+                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window);
   if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
   if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
@@ -53,6 +53,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixNamesDone>)
     return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
   if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
+  if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
+  if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
 }
 
 using Writer = protozero::pbf_writer;
@@ -248,7 +250,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Swept",
                                                                                "PmixNames",
                                                                                "PmixNamesDone",
-                                                                               "PmixNotice"};
+                                                                               "PmixNotice",
+                                                                               "Input",
+                                                                               "InputCredit"};
 
 }  // namespace
 

@@ -64,6 +64,9 @@ struct JobSpec {
   std::vector<std::string> peers;
   std::uint32_t master_port = 0;
   CpuBinding cpu_binding = CpuBinding::none;
+  std::uint8_t autostart = 0;      // 1: the ranks start as soon as JobReady is sent; no Start comes
+  std::uint32_t input_window = 0;  // bytes of Input that may be unacknowledged; 0: no stdin.
+                                   // Only for a job of one rank on this host
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -110,7 +113,7 @@ struct JobReady {
   std::uint32_t master_port = 0;      // held for this run until its end; 0 = not asked for
   std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
   std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
-  std::uint64_t time_unix_ms = 0;  // runner's clock; 0 = not told
+  std::uint64_t time_unix_ms = 0;     // runner's clock; 0 = not told
 };
 
 struct RankStarted {
@@ -137,8 +140,8 @@ struct RankExited {
   std::uint8_t signaled = 0;  // 1: `code` is a signal number
   std::uint32_t code = 0;
   std::uint8_t core_dumped = 0;
-  /// 1: by the counter of the rank's own cgroup; 2: it died of a SIGKILL that was not ours while the
-  /// counter of a group above it, or of the whole host, rose.
+  /// 1: by the counter of the rank's own cgroup; 2: it died of a SIGKILL that was not ours while
+  /// the counter of a group above it, or of the whole host, rose.
   std::uint8_t oom_killed = 0;
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
@@ -221,7 +224,8 @@ struct Swept {
   std::vector<std::string> left;  // "1234 python3 (state D)", at most 32
 };
 
-// ---- PMIx publish, lookup, unpublish: sortie-pmix <-> runner <-> launcher, which keeps the names -
+// ---- PMIx publish, lookup, unpublish: sortie-pmix <-> runner <-> launcher, which keeps the names
+// -
 
 /// Names are the job's. `id` is the asker's own; the answer carries it.
 struct PmixNames {
@@ -235,7 +239,7 @@ struct PmixNames {
 };
 struct PmixNamesDone {
   std::uint64_t id = 0;
-  std::int32_t status = 0;  // 0 or a PMIx error
+  std::int32_t status = 0;           // 0 or a PMIx error
   std::vector<std::uint32_t> ranks;  // lookup: who published, per key
   std::vector<std::string> keys;
   std::vector<std::string> values;
@@ -247,10 +251,24 @@ struct PmixNotice {
   std::string text;
 };
 
+// ---- stdin of a job of one rank -----------------------------------------------------------------
+
+/// launcher -> runner: the next bytes of the rank's stdin, at most 64 KiB, within
+/// JobSpec::input_window.
+struct Input {
+  std::string bytes;
+  std::uint8_t eof = 0;  // 1: nothing follows
+};
+/// runner -> launcher: `bytes` more have been written to the rank or dropped.
+struct InputCredit {
+  std::uint64_t bytes = 0;
+  std::uint8_t closed = 0;  // 1: the rank reads no more; what still comes is dropped
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
-                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice>;
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit>;
 
 }  // namespace sortie::wire

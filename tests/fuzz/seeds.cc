@@ -108,7 +108,9 @@ std::vector<wire::Message> messages() {
           Swept{3, {"1234 python3 (state D)"}},
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
-          PmixNotice{1, "MPI_Comm_spawn"}};
+          PmixNotice{1, "MPI_Comm_spawn"},
+          Input{"text\n", 1},
+          InputCredit{65536, 1}};
 }
 
 void write_frames(Writer& out) {
