@@ -61,22 +61,28 @@ void Supervisor::start_adopted() {
   }
   parts_.folder.event("adopted", {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
   parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
-  if (lost.empty() && parts_.on_started) parts_.on_started();
-  if (lost.empty()) return;
-  std::string text = first_error;
+  if (lost.empty()) {
+    if (parts_.on_started) parts_.on_started();
+    return;
+  }
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = lost.front();
+  cause.exit_code = kExitLost;
+  cause.message = first_error;
   if (lost.size() > 1)
-    text +=
+    cause.message +=
         fmt::format("\n{} hosts were lost in all: {}", lost.size(), config::fold_host_names(lost));
-  decide(kExitLost, text, {{"what", "lost"}, {"hosts", lost}});
+  blame(std::move(cause));
+  // What they still have is ended, or named; another adopter's ranks are left alone.
+  for (Host& host : hosts_)
+    if (host.state == HostState::lost && !superseded()) start_sweep(host);
 }
 
 bool Supervisor::superseded() {
-  if (!parts_.folder.superseded()) return false;
-  if (ended_ || (verdict_ && verdict_->exit_code == kExitAdopted)) return true;
-  verdict_ = Verdict{kExitAdopted,
-                     "this run was adopted by another supervisor (`sortie attach --adopt`); this "
-                     "one leaves it alone",
-                     0};
+  if (superseded_) return true;
+  if (ended_ || !parts_.folder.superseded()) return false;
+  superseded_ = true;
   for (Host& host : hosts_) {
     host.state = HostState::lost;
     host.session->close();

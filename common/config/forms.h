@@ -11,6 +11,7 @@ std::string check_host_item(std::string_view text);
 std::string check_user(std::string_view text);
 std::string check_address(std::string_view text);
 std::string check_launcher_loss(std::string_view text);
+std::string check_interface(std::string_view text);
 std::string check_path(std::string_view text);
 std::string check_data_prefix(std::string_view text);
 std::string check_tokenizer(std::string_view text);

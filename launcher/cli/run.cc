@@ -1,8 +1,11 @@
 // `sortie run` and `sortie plan`.
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "launcher/cli/verb.h"
+#include "common/base/exit_code.h"
+#include "launcher/cli/tree.h"
 #include "launcher/control/detach.h"
 
 namespace sortie::launcher {
@@ -22,6 +25,17 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
+
+/// Signals that a person sends need no explanation.
+std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
+  std::vector<std::string> lines;
+  const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
+  if (failed) lines.push_back(fmt::format("report {}", id));
+  lines.push_back(fmt::format("logs {}", id));
+  if (failed) lines.push_back(fmt::format("explain {}", exit_code));
+  if (!failed) lines.push_back(fmt::format("report {}", id));
+  return next_steps(root, lines);
+}
 
 /// A job needs a config or a program.
 Result<PlannedJob> planned(JobOptions& options, const Program& program) {
@@ -43,9 +57,12 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   run->add_flag("--detach", *detach,
                 "Return once all ranks run; the run goes on without this terminal and login");
   verbs.push_back({run,
-                   [options, detach, &program] {
-                     const auto job = planned(*options, program);
+                   [options, detach, &program, &root] {
+                     auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
+                     job->next_steps = [&root](int exit_code, const std::string& id) {
+                       return after_run(root, exit_code, id);
+                     };
                      if (!*detach) return run_job(*job);
                      return run_detached(
                          [&job](StartNotice& notice) { return run_job(*job, &notice); });

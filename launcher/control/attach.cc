@@ -88,9 +88,9 @@ class Attachment {
       const bool over = result || !client_;
       more = show(over);
       if (more) continue;
-      if (result) return ended(result->exit_code, result->text, result->ended_after);
+      if (result) return ended(result->exit_code, result->text, result->aftermath);
       if (client_) continue;
-      if (said_code_) return ended(*said_code_, "", 0);  // its disk is full, say
+      if (said_code_) return ended(*said_code_, "", "");  // its disk is full, say
       if (const auto code = find_supervisor()) return *code;
     }
   }
@@ -154,12 +154,13 @@ class Attachment {
       for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank, host.name);
   }
 
-  int ended(int code, const std::string& text, std::uint32_t ended_after) {
+  int ended(int code, const std::string& text, const std::string& aftermath) {
     for_each_rank_end();
     if (!text.empty()) console_.error(text);
-    if (ended_after > 0)
-      console_.message(
-          fmt::format("{} rank{} ended after that", ended_after, ended_after == 1 ? "" : "s"));
+    if (!aftermath.empty()) console_.message(aftermath);
+    if (console_.dropped_lines() > 0)
+      console_.message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
+                                   console_.dropped_lines(), record_.id));
     console_.message(fmt::format("run {} ended with exit code {}", record_.id, code));
     return code;
   }

@@ -40,8 +40,8 @@ RunControl::RunControl(Supervisor& supervisor, Console& console, RunFolder& fold
 
 void RunControl::end(const Verdict& verdict) {
   if (folder_.superseded()) return server_.finish({{"event", "adopted"}});
-  const RunResult result{verdict.exit_code, verdict.text, verdict.ended_after, started_,
-                         unix_time()};
+  const RunResult result{verdict.exit_code, verdict.text, verdict.ended_after,
+                         verdict.aftermath, started_,     unix_time()};
   if (auto written = write_result(folder_.path(), result); !written)
     console_.error(written.error().message);
   const Json line = {{"event", "end"}, {"exit_code", verdict.exit_code}, {"text", verdict.text}};

@@ -38,7 +38,7 @@ void take_event(RunStory& story, const Json& event) {
     story.hosts[host] = name;
   } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
     story.hosts[host] = name == "host_failed" ? "failed" : "lost";
-    story.trouble[host] = text(event, "message");
+    story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");
   } else if (name == "started") {
     story.started = true;
   } else if (name == "rank_started") {
@@ -57,13 +57,11 @@ void take_event(RunStory& story, const Json& event) {
 }  // namespace
 
 Result<> write_result(const fs::path& run, const RunResult& result) {
-  const nlohmann::ordered_json json = {{"schema", "sortie/result/1"},
-                                       {"run", run.filename().string()},
-                                       {"exit_code", result.exit_code},
-                                       {"text", result.text},
-                                       {"ended_after", result.ended_after},
-                                       {"started", result.started},
-                                       {"ended", result.ended}};
+  const nlohmann::ordered_json json = {
+      {"schema", "sortie/result/1"},       {"run", run.filename().string()},
+      {"exit_code", result.exit_code},     {"text", result.text},
+      {"ended_after", result.ended_after}, {"aftermath", result.aftermath},
+      {"started", result.started},         {"ended", result.ended}};
   return write_file_atomic(
       run / "result.json",
       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);

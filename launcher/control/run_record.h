@@ -20,6 +20,7 @@ struct RunResult {
   int exit_code = 0;
   std::string text;  // the first cause; empty when every rank exited 0
   std::uint32_t ended_after = 0;
+  std::string aftermath;          // how the ranks ended that ended after it
   double started = 0, ended = 0;  // seconds since 1970
 };
 Result<> write_result(const std::filesystem::path& run, const RunResult& result);

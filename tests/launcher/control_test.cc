@@ -178,7 +178,7 @@ TEST_CASE(
 TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones stay") {
   test::ScopedTempDir dir;
   const auto ended = [](double hours_ago) {
-    return RunResult{0, "", 0, 0, unix_time() - hours_ago * 3600};
+    return RunResult{0, "", 0, "", 0, unix_time() - hours_ago * 3600};
   };
   const auto old_run = make_run(dir.path(), "20260101-000000-aaaa", ended(50));
   const auto middle = make_run(dir.path(), "20260102-000000-bbbb", ended(30));
