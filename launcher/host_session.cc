@@ -19,6 +19,23 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+
+/// Words of a host go into messages and files of ours: no host says more than a person would read.
+void limit_texts(wire::Message& message) {
+  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096;
+  const auto limit = [](std::string& text, std::size_t bytes) {
+    if (text.size() > bytes) text = text.substr(0, bytes) + "...";
+  };
+  if (auto* ready = std::get_if<wire::JobReady>(&message)) {
+    for (std::string* text : {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix})
+      limit(*text, kMaxWordBytes);
+  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
+    limit(error->code, kMaxWordBytes);
+    limit(error->message, kMaxMessageBytes);
+  } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    limit(abort->message, kMaxMessageBytes);
+  }
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -62,6 +79,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      limit_texts(*message);
       co_return std::move(*message);
     }
     auto count = co_await channel_->read_some(buffer);

@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
+#include "launcher/console.h"
 
 namespace sortie::launcher {
 namespace {
@@ -203,7 +204,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  return out;
+  return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {

@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
 
@@ -22,13 +23,15 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
     on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
-    if (!owns(host, started->rank)) return;
+    if (!owns(host, started->rank) || ranks_[started->rank].pid == started->pid) return;
+    if (ranks_[started->rank].pid != 0)
+      return give_up(host, fmt::format("runner started rank {} twice", started->rank));
     ranks_[started->rank].pid = started->pid;
     parts_.folder.event(
         "rank_started",
         {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
-    if (owns(host, exited->rank)) on_rank_exited(host, *exited);
+    if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {
     on_finished(host);
   } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
@@ -104,7 +107,7 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = parse_event(event.json);
+  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
   if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
     return;
