@@ -38,19 +38,22 @@ Console::Style Console::detect() {
   return style;
 }
 
-Console::Console(Style style) : style_(style), writer_(style.out, style.err, style.terminal) {}
+Console::Console(Style style)
+    : style_(style), writer_(style.out, style.err, style.terminal, style.queue_bytes) {}
 
 void Console::line(std::uint32_t rank, std::string_view host, wire::Stream stream,
                    std::string_view text) {
-  // What follows the last '\r' is what a terminal would show of a progress line.
-  while (!text.empty() && text.back() == '\r') text.remove_suffix(1);
-  if (const auto last = text.rfind('\r'); last != text.npos) text.remove_prefix(last + 1);
   const bool out = stream == wire::Stream::out;
-  const std::string prefix = (out ? style_.color_out : style_.color_err)
-                                 ? fmt::format("\x1b[2m[{} {}]\x1b[0m ", rank, host)
-                                 : fmt::format("[{} {}] ", rank, host);
+  std::string prefix;
+  if (style_.prefix == Prefix::rank_and_host)
+    prefix = fmt::format("[{} {}]", rank, host);
+  else if (style_.prefix == Prefix::host)
+    prefix = fmt::format("[{}]", host);
+  if (!prefix.empty() && (out ? style_.color_out : style_.color_err))
+    prefix = fmt::format("\x1b[2m{}\x1b[0m", prefix);
+  if (!prefix.empty()) prefix += ' ';
   if (!writer_.write(out ? ConsoleWriter::To::out : ConsoleWriter::To::err,
-                     prefix + printable(text) + "\n", false))
+                     prefix + shown_line(text) + "\n", false))
     ++dropped_;
 }
 
@@ -137,6 +140,10 @@ void Console::progress(std::string text) {
 void Console::message(std::string_view text) {
   if (style_.quiet) return;
   if (!writer_.write(ConsoleWriter::To::err, printable_lines(text) + "\n", true)) ++dropped_;
+}
+
+void Console::plain(std::string_view text) {
+  if (!writer_.write(ConsoleWriter::To::out, text, false)) ++dropped_;
 }
 
 void Console::error(std::string_view text) {

@@ -11,10 +11,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/schema.h"
 #include "common/wire/codec.h"
 #include "launcher/bootstrap.h"
+#include "launcher/cause.h"
 #include "launcher/transport.h"
 
 namespace sortie::launcher {
@@ -36,6 +38,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string& host() const { return host_; }
   /// Address at which the host was reached; empty when unknown.
   const std::string& address() const { return address_; }
+  /// The host's clock against ours, from what it has said so far.
+  const HostClock& clock() const { return clock_; }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
@@ -72,9 +76,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string host_;
   const config::RunnerConfig& runner_;
   std::string address_;
+  HostClock clock_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
+  std::vector<char> buffer_;  // grows with what a host has to say: most say little
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_;

@@ -18,6 +18,7 @@ inline constexpr int kExitUnreachable = 4;    // a host could not be reached
 inline constexpr int kExitLost = 5;           // a host or its runner went away mid-run
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
+inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout, as timeout(1) has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 
 /// One exit code. Codes not in the table are a program's own; see explain_exit_code.
