@@ -22,13 +22,21 @@ constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
 
 /// Words of a host go into messages and files of ours: no host says more than a person would read.
 void limit_texts(wire::Message& message) {
-  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096;
+  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096, kMaxAddresses = 1024;
   const auto limit = [](std::string& text, std::size_t bytes) {
     if (text.size() > bytes) text = text.substr(0, bytes) + "...";
   };
   if (auto* ready = std::get_if<wire::JobReady>(&message)) {
-    for (std::string* text : {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix})
+    for (std::string* text :
+         {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix, &ready->binding})
       limit(*text, kMaxWordBytes);
+    if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);
+    for (std::string& text : ready->addresses) limit(text, kMaxWordBytes);
+    for (auto& [peer, address] : ready->routes) {
+      limit(peer, kMaxWordBytes);
+      limit(address, kMaxWordBytes);
+    }
+    for (std::string& text : ready->cpu_sets) limit(text, kMaxMessageBytes);
   } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
     limit(error->code, kMaxWordBytes);
     limit(error->message, kMaxMessageBytes);

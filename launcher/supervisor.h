@@ -63,6 +63,7 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    int errors = 0;                    // RunnerErrors that it sent
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -132,9 +133,9 @@ class Supervisor {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::string master_addr_;
-  std::vector<Cause> failures_;      // within the settle time
-  std::vector<HeldEvent> held_;      // ends of ranks, until it is known which was the cause
-  std::optional<Cause> cause_;       // settled
+  std::vector<Cause> failures_;  // within the settle time
+  std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
+  std::optional<Cause> cause_;   // settled
   std::size_t sweeps_ = 0;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
+constexpr int kMaxHostErrors = 256;
 constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
@@ -34,6 +35,7 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (std::holds_alternative<wire::Finished>(message)) {
     on_finished(host);
   } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
+    if (++host.errors > kMaxHostErrors) return give_up(host, "runner sent too many errors");
     on_runner_error(host, *error);
   } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
     forward(relay_.on_fence(host.index, std::move(*fence)));
@@ -110,14 +112,15 @@ void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
 /// An unkillable process is named whatever else there is; all else only counts while it may be the
 /// cause.
 void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
   cause.what = cause_of_error(runner_error_code(error));
   if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
   cause.host = host.plan->name;
   cause.exit_code =
       cause.what == Cause::What::runner ? kExitLost : exit_code_for(runner_error_code(error));
-  if (error.rank >= 0) cause.rank = static_cast<std::uint32_t>(error.rank);
-  cause.message = error.rank >= 0
+  if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
+  cause.message = of_rank
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
                       : fmt::format("{}: {}", host.plan->name, error.message);
   cause.time_unix_ms = unix_time_ms();

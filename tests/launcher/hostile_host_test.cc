@@ -86,6 +86,19 @@ TEST_CASE("what happens once is noted once, however often a host says it") {
   CHECK(launch.events_named("rank_exited").size() == 2);
 }
 
+TEST_CASE("errors without end are a broken protocol, and none is about another host's rank") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) {
+    for (int i = 0; i < 5000; ++i) runner.send(wire::RunnerError{"timeout", "stuck", 1});
+  });
+  launch.host("h2").script = test::run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code != 0);
+  CHECK(verdict.text.find("rank 1") == std::string::npos);
+  CHECK(launch.events_named("unconfirmed").size() <= 256);
+  CHECK(launch.shown.size() < 100000);
+}
+
 TEST_CASE("a rank that starts twice with two pids is a broken protocol") {
   Launch launch({{"h", {0}}});
   launch.host("h").script = after_start([](FakeRunner& runner) {
