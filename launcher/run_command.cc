@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "launcher/local/local_transport.h"
@@ -138,8 +137,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie",
-            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
+  init_log(job.logger.log_level);
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
