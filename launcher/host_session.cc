@@ -20,6 +20,31 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
 constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
 
+/// Words of a host go into messages and files of ours: no host says more than a person would read.
+void limit_texts(wire::Message& message) {
+  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096, kMaxAddresses = 1024;
+  const auto limit = [](std::string& text, std::size_t bytes) {
+    if (text.size() > bytes) text = text.substr(0, bytes) + "...";
+  };
+  if (auto* ready = std::get_if<wire::JobReady>(&message)) {
+    for (std::string* text :
+         {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix, &ready->binding})
+      limit(*text, kMaxWordBytes);
+    if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);
+    for (std::string& text : ready->addresses) limit(text, kMaxWordBytes);
+    for (auto& [peer, address] : ready->routes) {
+      limit(peer, kMaxWordBytes);
+      limit(address, kMaxWordBytes);
+    }
+    for (std::string& text : ready->cpu_sets) limit(text, kMaxMessageBytes);
+  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
+    limit(error->code, kMaxWordBytes);
+    limit(error->message, kMaxMessageBytes);
+  } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    limit(abort->message, kMaxMessageBytes);
+  }
+}
+
 /// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
 std::uint64_t time_in(const wire::Message& message) {
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
@@ -71,6 +96,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      limit_texts(*message);
       clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }

@@ -12,6 +12,7 @@
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/text.h"
+#include "launcher/console.h"
 
 namespace sortie::launcher {
 namespace {
@@ -207,7 +208,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  return out;
+  return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {

@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "launcher/control/detach.h"
@@ -141,8 +140,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
 
 int run_job(const PlannedJob& planned, StartNotice* detached) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie",
-            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
+  init_log(job.logger.log_level);
   const auto give_up = [&](const Error& error) {
     const int code = exit_code_for(error.code);
     if (detached)

@@ -134,31 +134,6 @@ bool Supervisor::report_host_errors() {
   return true;
 }
 
-/// For a person who waits: the first second says nothing.
-asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
-  auto pause = std::chrono::milliseconds(1000);
-  while (!*done) {
-    progress_timer_.expires_after(pause);
-    co_await progress_timer_.async_wait(kToken);
-    if (*done) co_return;
-    parts_.console.progress(progress_text());
-    pause = std::chrono::milliseconds(200);
-  }
-}
-
-std::string Supervisor::progress_text() const {
-  std::size_t connected = 0, ready = 0, pushing = 0;
-  for (const Host& host : hosts_) {
-    connected += host.state != HostState::connecting;
-    ready += host.state == HostState::ready;
-    pushing += host.state == HostState::connecting && host.session->pushing();
-  }
-  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
-  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
-  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
-  return text;
-}
-
 asio::awaitable<Verdict> Supervisor::run() {
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);

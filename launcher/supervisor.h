@@ -73,6 +73,7 @@ class Supervisor {
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     unsigned unacknowledged_pieces = 0;
+    int errors = 0;                    // RunnerErrors that it sent
   };
   struct HeldEvent {
     std::uint32_t rank = 0;

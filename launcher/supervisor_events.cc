@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
+constexpr int kMaxHostErrors = 256;
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
 
@@ -22,16 +24,20 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
     on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
-    if (!owns(host, started->rank)) return;
-    if (std::exchange(ranks_[started->rank].pid, started->pid) == 0) note_started();
+    if (!owns(host, started->rank) || ranks_[started->rank].pid == started->pid) return;
+    if (ranks_[started->rank].pid != 0)
+      return give_up(host, fmt::format("runner started rank {} twice", started->rank));
+    ranks_[started->rank].pid = started->pid;
+    note_started();
     parts_.folder.event(
         "rank_started",
         {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
-    if (owns(host, exited->rank)) on_rank_exited(host, *exited);
+    if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {
     on_finished(host);
   } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
+    if (++host.errors > kMaxHostErrors) return give_up(host, "runner sent too many errors");
     on_runner_error(host, *error);
   } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
     forward(relay_.on_fence(host.index, std::move(*fence)));
@@ -98,7 +104,7 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = parse_event(event.json);
+  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
   if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
     return;
@@ -110,14 +116,15 @@ void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
 /// An unkillable process is named whatever else there is; all else only counts while it may be the
 /// cause.
 void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
   cause.what = cause_of_error(runner_error_code(error));
   if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
   cause.host = host.plan->name;
   cause.exit_code =
       cause.what == Cause::What::runner ? kExitLost : exit_code_for(runner_error_code(error));
-  if (error.rank >= 0) cause.rank = static_cast<std::uint32_t>(error.rank);
-  cause.message = error.rank >= 0
+  if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
+  cause.message = of_rank
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
                       : fmt::format("{}: {}", host.plan->name, error.message);
   cause.time_unix_ms = unix_time_ms();

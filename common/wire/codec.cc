@@ -168,13 +168,27 @@ void get(Reader& r, CpuBinding& v) {
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
 }
+/// Items of lists that the message may still hold: an empty one is two bytes in a frame and fifty
+/// in memory, so that a frame within its limit could otherwise fill a machine.
+thread_local std::size_t items_left = 0;
+struct too_many_items_error : protozero::exception {
+  const char* what() const noexcept override { return "too many items in its lists"; }
+};
+void take_item() {
+  if (items_left == 0) throw too_many_items_error{};
+  --items_left;
+}
+
 void get(Reader& r, std::vector<std::string>& v) {
+  take_item();
   v.push_back(r.get_bytes());
 }
 void get(Reader& r, std::vector<std::uint32_t>& v) {
+  take_item();
   v.push_back(r.get_uint32());
 }
 void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
+  take_item();
   Reader pair = r.get_message();
   auto& entry = v.emplace_back();
   while (pair.next()) {
@@ -190,6 +204,7 @@ void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
 template <class M>
 void get_members(Reader& r, M& message);
 void get(Reader& r, std::vector<RankSpec>& v) {
+  take_item();
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
 }
@@ -282,6 +297,7 @@ std::string encode(const Message& message) {
 Result<Message> decode(const Frame& frame) {
   if (frame.type == 0 || frame.type > std::variant_size_v<Message>)
     return fail(ErrorCode::protocol, fmt::format("unknown message type {}", frame.type));
+  items_left = kMaxItems;
   try {
     return decode_by_type(frame, std::make_index_sequence<std::variant_size_v<Message>>{});
   } catch (const protozero::exception& error) {

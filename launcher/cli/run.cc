@@ -37,6 +37,15 @@ std::string after_run(const CLI::App& root, int exit_code, const std::string& id
   return next_steps(root, lines);
 }
 
+/// Only where the command is short: what a person typed stands above it.
+std::vector<std::string> after_plan(const JobOptions& options) {
+  if (options.config.empty() || !options.program.empty() || !options.overrides.empty()) return {};
+  const std::string hosts =
+      options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
+  return {fmt::format("check {}{}", options.config, hosts),
+          fmt::format("run {}{}", options.config, hosts)};
+}
+
 /// A job needs a config or a program.
 Result<PlannedJob> planned(JobOptions& options, const Program& program) {
   options.program = program;
@@ -75,10 +84,13 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_job_options(*plan, *options);
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   verbs.push_back({plan,
-                   [options, json, &program] {
+                   [options, json, &program, &root] {
                      const auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
-                     return print_text(*json ? plan_json_text(job->plan) : plan_text(job->plan));
+                     if (*json) return print_text(plan_json_text(job->plan));
+                     const int code = print_text(plan_text(job->plan));
+                     if (code == kExitOk) print_next_steps(root, after_plan(*options));
+                     return code;
                    },
                    true});
 }

@@ -150,6 +150,22 @@ TEST_CASE("payloads outside the grammar are error values") {
         "malformed JobSpec: field has the wrong wire type");
 }
 
+TEST_CASE("a frame of empty items does not fill the memory") {
+  std::string argv, ranks, names;
+  for (std::size_t i = 0; i < kMaxItems; ++i) {
+    argv += std::string("\x32\0", 2);   // JobSpec::argv
+    ranks += std::string("\x4a\0", 2);  // JobSpec::ranks
+    names += std::string("\x42\0", 2);  // JobSpec::env
+  }
+  CHECK(decode({2, argv}).has_value());
+  CHECK(decode({2, ranks}).has_value());
+  for (const std::string& payload :
+       {argv + ranks, argv + std::string("\x32\0", 2), ranks + std::string("\x42\0", 2),
+        names + std::string("\x42\0", 2), ranks + std::string("\x4a\x02\x22\0", 4)})
+    CHECK(decode({2, payload}).error().message == "malformed JobSpec: too many items in its lists");
+  CHECK(decode({2, argv}).has_value());  // each message for itself
+}
+
 TEST_CASE("fields of a newer peer are skipped") {
   std::string payload("\x08\x2a\xf8\x01\x05", 5);  // sequence = 42, field 31 = 5
   auto message = decode({5, payload});
