@@ -51,6 +51,63 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
+struct BindingPolicy {
+  std::string_view name;  // of runner.cpu_binding
+  wire::CpuBinding wire;
+  cpu::Policy policy;
+};
+constexpr BindingPolicy kPolicies[] = {
+    {"none", wire::CpuBinding::none, cpu::Policy::none},
+    {"auto", wire::CpuBinding::automatic, cpu::Policy::automatic},
+    {"core", wire::CpuBinding::core, cpu::Policy::core},
+    {"numa", wire::CpuBinding::numa, cpu::Policy::numa},
+};
+const BindingPolicy& policy_named(std::string_view name) {
+  const auto* found = std::ranges::find(kPolicies, name, &BindingPolicy::name);
+  return found == std::end(kPolicies) ? kPolicies[0] : *found;
+}
+
+/// As the runner will do it: the same functions, the same machine, the same affinity mask.
+void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topology) {
+  std::vector<std::uint32_t> slots;
+  for (const RankPlan& rank : host.ranks) slots.push_back(static_cast<std::uint32_t>(rank.slot));
+  const cpu::Binding binding =
+      cpu::bind_ranks(topology, policy_named(plan.cpu_binding).policy, slots);
+  plan.binding_here = binding.note;
+  for (std::size_t i = 0; i < binding.ranks.size(); ++i)
+    host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
+}
+
+/// The devices of a rank, by runner.devices; what the user sets stays.
+void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
+                 RankPlan& rank) {
+  if (devices == "all") return;
+  std::vector<int> slots = {rank.slot};
+  if (devices == "host") {
+    slots.clear();
+    for (const RankPlan& other : host.ranks) slots.push_back(other.slot);
+  }
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+    if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
+      rank.env.emplace_back(name, fmt::format("{}", fmt::join(slots, ",")));
+}
+
+/// "<what>: chosen at start, ..." for what only the hosts can say.
+std::string master_text(const LaunchPlan& plan) {
+  const std::string& first = plan.hosts[0].name;
+  std::string address = plan.master_addr;
+  if (address.empty() && !plan.interface.empty())
+    address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
+  else if (address.empty() && plan.hosts.size() == 1)
+    address = "127.0.0.1";
+  else if (address.empty())
+    address = fmt::format("<chosen at start: address of {} towards the other hosts>", first);
+  const std::string port = plan.master_port != 0
+                               ? fmt::format("{}", plan.master_port)
+                               : fmt::format("<chosen at start: free on {}>", first);
+  return fmt::format("{}:{}", address, port);
+}
+
 std::string shown(const std::string& name, const std::string& value) {
   return looks_secret(name) ? "***" : value;
 }
@@ -96,6 +153,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
   plan.master_addr = job.runner.master_addr;
   plan.master_port = job.runner.master_port;
+  plan.interface = job.runner.network.interface;
+  plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
 
   // The config's own variables come after those passed through, and win.
@@ -128,9 +187,13 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                   {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
                   {"NODE_RANK", fmt::format("{}", host.node_rank)},
                   {"GROUP_RANK", fmt::format("{}", host.node_rank)},
-                  {"CUDA_VISIBLE_DEVICES", fmt::format("{}", rank.slot)},
-                  {"ROCR_VISIBLE_DEVICES", fmt::format("{}", rank.slot)}};
+                  {"GROUP_WORLD_SIZE", fmt::format("{}", plan.hosts.size())},
+                  {"ROLE_NAME", "default"},
+                  {"ROLE_RANK", fmt::format("{}", rank.rank)},
+                  {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
+      put_devices(job.runner.devices, host, plan.env, rank);
     }
+    if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
   }
   if (trainer) {
     config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
@@ -150,7 +213,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            const std::string& master_addr) {
+                            std::vector<std::string> peers) {
   wire::JobSpec spec;
   spec.run_id = run_id;
   spec.host = host.name;
@@ -159,14 +222,19 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.argv = plan.argv;
   spec.work_dir = plan.work_dir;
   spec.env = plan.env;
-  for (const RankPlan& rank : host.ranks) {
-    wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot),
-                         rank.env};
-    entry.env.emplace_back("MASTER_ADDR",
-                           plan.master_addr.empty() ? master_addr : plan.master_addr);
-    entry.env.emplace_back("MASTER_PORT", fmt::format("{}", plan.master_port));
-    spec.ranks.push_back(std::move(entry));
+  // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
+  spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
+  spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
+  spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", "0");
+  spec.env.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "False");
+  for (const RankPlan& rank : host.ranks)
+    spec.ranks.push_back(
+        {rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env});
+  if (host.node_rank == 0) {
+    spec.peers = std::move(peers);
+    spec.master_port = static_cast<std::uint32_t>(plan.master_port);
   }
+  spec.cpu_binding = policy_named(plan.cpu_binding).wire;
   if (plan.batch) spec.config_toml = config::to_toml(job);
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
@@ -185,17 +253,22 @@ std::string plan_text(const LaunchPlan& plan) {
                   plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
   std::size_t width = 4;
   for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
-  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", "host", width, "rank", "local", "device");
+  const bool with_cpus = std::ranges::any_of(plan.hosts, [](const HostPlan& host) {
+    return std::ranges::any_of(host.ranks, [](const RankPlan& rank) { return !rank.cpus.empty(); });
+  });
+  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}\n", "host", width, "rank", "local", "device",
+                     with_cpus ? "  cpus" : "");
   for (const HostPlan& host : plan.hosts)
     for (const RankPlan& rank : host.ranks)
-      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "",
-                         width, rank.rank, rank.local_rank, rank.slot);
+      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}{}\n",
+                         rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
+                         rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
   out += fmt::format("\n  program   {}\n", quoted(plan.argv));
   out += fmt::format("  folder    {}\n", plan.work_dir);
-  out += fmt::format(
-      "  master    {}:{}\n",
-      plan.master_addr.empty() ? "<address of " + plan.hosts[0].name + ">" : plan.master_addr,
-      plan.master_port);
+  out += fmt::format("  master    {}\n", master_text(plan));
+  if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
+  out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,
+                     plan.binding_here.empty() ? "" : ", here: " + plan.binding_here);
   out += fmt::format("  mpi       {}\n", plan.mpi);
   if (plan.batch)
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
@@ -219,6 +292,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
                        {"local_rank", rank.local_rank},
                        {"slot", rank.slot},
                        {"env", env}});
+      if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
     }
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
   }
@@ -231,6 +305,9 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
               {"work_dir", plan.work_dir},
               {"master_addr", plan.master_addr},
               {"master_port", plan.master_port},
+              {"master", master_text(plan)},
+              {"network_interface", plan.interface},
+              {"cpu_binding", plan.cpu_binding},
               {"mpi", plan.mpi},
               {"env", env},
               {"hosts", hosts}};
@@ -258,10 +335,14 @@ std::string plan_hash(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env) (put(name), put(value));
   put(plan.work_dir);
   put(plan.master_addr);
-  put(fmt::format("{} {} {}", plan.master_port, plan.world_size, plan.mpi));
+  put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
+  put(plan.interface);
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
-    for (const RankPlan& rank : host.ranks) put(fmt::format("{} {}", rank.rank, rank.slot));
+    for (const RankPlan& rank : host.ranks) {
+      put(fmt::format("{} {}", rank.rank, rank.slot));
+      for (const auto& [name, value] : rank.env) (put(name), put(value));
+    }
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;

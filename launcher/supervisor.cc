@@ -7,13 +7,11 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/master_address.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -41,9 +39,10 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       changed_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
-    hosts_.push_back({hosts_.size(), &host,
-                      std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0});
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -91,14 +90,19 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
 asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_);
+  wire::JobSpec spec = job_spec_of(host);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
+  Result<> good;
+  if (!ready)
+    good = std::unexpected(std::move(ready).error());
+  else
+    good = take_ready(host, *ready);
+  if (good) {
     host.state = HostState::ready;
     note_ready(host, *ready);
   } else {
     host.state = HostState::lost;
-    host.error = std::move(ready).error();
+    host.error = std::move(good).error();
   }
 }
 
@@ -138,9 +142,8 @@ asio::awaitable<Verdict> Supervisor::run() {
                          &Supervisor::connect_host);
   if (!report_host_errors() && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    master_addr_ = choose_master_addr();
     co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
-    report_host_errors();
+    if (!report_host_errors() && !verdict_) agree_on_meeting();
   }
   if (!verdict_) {
     // 3. Start everything at once, then watch.
@@ -180,19 +183,57 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
-/// The first host's address as the others reach it; a job on this machine alone stays on the
-/// loopback.
-std::string Supervisor::choose_master_addr() const {
-  const Host& first = hosts_.front();
-  const std::string& address = first.session->address();
-  if (!first.plan->local()) return address.empty() ? first.plan->name : address;
-  bool alone = true;
-  for (const Host& host : hosts_) {
-    if (host.plan->local()) continue;
-    alone = false;
-    if (std::string mine = address_towards(host.session->address()); !mine.empty()) return mine;
+/// What a host says is checked before anything is made of it.
+Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
+  const auto outside = [](const char* what) {
+    return fail(ErrorCode::protocol, fmt::format("runner sent {} outside the grammar", what));
+  };
+  SORTIE_ASSIGN_OR_RETURN(host.network.addresses, parse_addresses(ready.addresses));
+  host.network.name = host.plan->name;
+  host.network.hostname = ready.hostname;
+  host.network.reached_at = host.session->address();
+  host.network.routes = ready.routes;
+  host.master_port = ready.master_port;
+  if (ready.master_port > 65535) return outside("a port");
+  const std::vector<RankPlan>& ranks = host.plan->ranks;
+  if (!ready.cpu_sets.empty() && ready.cpu_sets.size() != ranks.size()) return outside("CPU sets");
+  for (std::size_t i = 0; i < ready.cpu_sets.size(); ++i) {
+    if (!cpu::parse_cpu_list(ready.cpu_sets[i])) return outside("CPU sets");
+    ranks_[ranks[i].rank].cpus = ready.cpu_sets[i];
   }
-  return alone ? "127.0.0.1" : boost::asio::ip::host_name();
+  return {};
+}
+
+/// Where the ranks meet, now that all hosts have said what they have. False: there is no such
+/// place.
+bool Supervisor::agree_on_meeting() {
+  std::vector<HostNetwork> networks;
+  for (const Host& host : hosts_) networks.push_back(host.network);
+  auto meeting = choose_meeting(networks, plan_.interface);
+  if (!meeting) {
+    decide(exit_code_for(meeting.error().code), meeting.error().message, Json::object());
+    return false;
+  }
+  meeting_ = std::move(*meeting);
+  if (!plan_.master_addr.empty()) meeting_ = {plan_.master_addr, "runner.master_addr", false};
+  master_port_ = hosts_.front().master_port;
+  if (meeting_.doubtful)
+    parts_.console.message(
+        fmt::format("MASTER_ADDR is {} ({}); where ranks can not connect to it, set "
+                    "runner.network.interface",
+                    meeting_.address, meeting_.how));
+  parts_.folder.event("master", {{"host", hosts_.front().plan->name},
+                                 {"address", meeting_.address},
+                                 {"port", master_port_},
+                                 {"how", meeting_.how}});
+  return true;
+}
+
+wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
+  std::vector<std::string> reached_at;
+  if (host.index == 0)
+    for (const Host& other : hosts_) reached_at.push_back(other.session->address());
+  return make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), peers_of_first(reached_at));
 }
 
 void Supervisor::note_connected(const Host& host) {
@@ -207,16 +248,23 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
                                 {"memory_bytes", ready.memory_bytes},
                                 {"kernel", ready.kernel},
                                 {"cgroup", ready.cgroup},
-                                {"pmix", ready.pmix}});
+                                {"pmix", ready.pmix},
+                                {"addresses", ready.addresses},
+                                {"cpu_binding", ready.binding},
+                                {"cpu_sets", ready.cpu_sets}});
 }
 
 void Supervisor::start_all() {
+  const Environment common = {{"MASTER_ADDR", meeting_.address},
+                              {"MASTER_PORT", fmt::format("{}", master_port_)}};
   for (Host& host : hosts_) {
+    wire::Start start{interface_environment(host.network, plan_.interface, plan_.env)};
+    start.env.insert(start.env.end(), common.begin(), common.end());
     host.state = HostState::running;
     host.session->start(
         {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
          [this, &host](Error error) { on_lost(host, std::move(error)); }});
-    host.session->send(wire::Start{});
+    host.session->send(start);
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
 }

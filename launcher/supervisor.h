@@ -14,6 +14,7 @@
 #include "common/base/process_status.h"
 #include "launcher/console.h"
 #include "launcher/host_session.h"
+#include "launcher/meeting.h"
 #include "launcher/plan.h"
 #include "launcher/pmix_relay.h"
 #include "launcher/run_folder.h"
@@ -57,11 +58,14 @@ class Supervisor {
     std::shared_ptr<HostSession> session;
     HostState state = HostState::connecting;
     std::optional<Error> error;
+    HostNetwork network;
+    std::uint32_t master_port = 0;     // that it holds
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
   };
   struct Rank {
     std::size_t host = 0;
     std::uint32_t pid = 0;
+    std::string cpus;  // that it is bound to, "0-3"
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
@@ -75,7 +79,9 @@ class Supervisor {
   boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
-  std::string choose_master_addr() const;
+  wire::JobSpec job_spec_of(const Host& host) const;
+  Result<> take_ready(Host& host, const wire::JobReady& ready);
+  bool agree_on_meeting();
   bool report_host_errors();
 
   void note_connected(const Host& host);
@@ -107,7 +113,8 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
-  std::string master_addr_;
+  Meeting meeting_;
+  std::uint32_t master_port_ = 0;
   std::optional<Verdict> verdict_;
   std::optional<std::size_t> cause_;  // the rank that decided, if one did
   int interrupts_ = 0;

@@ -24,9 +24,9 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
     if (!owns(host, started->rank)) return;
     ranks_[started->rank].pid = started->pid;
-    parts_.folder.event(
-        "rank_started",
-        {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
+    Json details = {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
+    if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
+    parts_.folder.event("rank_started", details);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
     if (owns(host, exited->rank)) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {

@@ -160,10 +160,12 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   beating_ = true;
   asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
   if (delay.count() > 0) co_await sleep(delay);
-  wire::JobReady ready;
-  ready.hostname = host_;
-  ready.cpus = 2;
-  send(ready);
+  wire::JobReady answer = ready;
+  if (answer.hostname.empty()) answer.hostname = host_;
+  answer.cpus = 2;
+  if (job.node_rank == 0 && answer.master_port == 0)
+    answer.master_port = job.master_port != 0 ? job.master_port : kLeasedPort;
+  send(answer);
   co_return true;
 }
 
@@ -172,6 +174,7 @@ asio::awaitable<bool> FakeRunner::start() {
   if (!prepared) co_return false;
   const bool go = co_await until<wire::Start>();
   if (!go) co_return false;
+  start_env = std::get<wire::Start>(received.back().second).env;
   for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }
@@ -217,6 +220,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
 std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   auto runner = std::make_shared<FakeRunner>(executor_, name);
   runner->self_ = runner;
+  runner->ready = hosts_[name].ready;
   runners_[name] = runner;
   asio::co_spawn(executor_, serve(runner, hosts_[name].script), asio::detached);
   return std::make_unique<FakeChannel>(runner);
