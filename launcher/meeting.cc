@@ -62,12 +62,16 @@ const InterfaceAddress& preferred(const std::vector<InterfaceAddress>& addresses
   return v4 == addresses.end() ? addresses.front() : *v4;
 }
 
-/// An address of the first host that can be the one to meet at: not the loopback, and not one that
-/// another host has too (the bridge of a container engine is 172.17.0.1 everywhere).
-bool is_its_own(const std::vector<HostNetwork>& hosts, const InterfaceAddress& address) {
-  if (is_loopback(address)) return false;
-  return std::none_of(hosts.begin() + 1, hosts.end(),
-                      [&](const HostNetwork& host) { return has_address(host, address); });
+/// The addresses of the first host that can be the one to meet at: not the loopback, and not one
+/// that another host has too (the bridge of a container engine is 172.17.0.1 everywhere).
+std::vector<InterfaceAddress> own_addresses(const std::vector<HostNetwork>& hosts) {
+  std::vector<InterfaceAddress> own;
+  for (const InterfaceAddress& address : hosts[0].addresses)
+    if (!is_loopback(address) &&
+        std::none_of(hosts.begin() + 1, hosts.end(),
+                     [&](const HostNetwork& host) { return has_address(host, address); }))
+      own.push_back(address);
+  return own;
 }
 
 /// Several names of one machine.
@@ -82,31 +86,28 @@ bool one_machine(const std::vector<HostNetwork>& hosts) {
 }
 
 /// The address that the first host says most of its routes to the others start from.
-std::optional<Meeting> by_routes(const std::vector<HostNetwork>& hosts) {
-  std::vector<std::pair<const InterfaceAddress*, std::size_t>> counts;
+std::optional<Meeting> by_routes(const std::vector<HostNetwork>& hosts,
+                                 const std::vector<InterfaceAddress>& own) {
+  std::vector<std::size_t> counts(own.size());
   std::size_t routes = 0;
-  for (const auto& [peer, own] : hosts[0].routes) {
-    const auto found = std::ranges::find(hosts[0].addresses, own, &InterfaceAddress::address);
-    if (found == hosts[0].addresses.end() || !is_its_own(hosts, *found)) continue;
+  for (const auto& [peer, from] : hosts[0].routes) {
+    const auto found = std::ranges::find(own, from, &InterfaceAddress::address);
+    if (found == own.end()) continue;
     ++routes;
-    const auto seen = std::ranges::find(counts, &*found, &decltype(counts)::value_type::first);
-    if (seen == counts.end())
-      counts.emplace_back(&*found, 1);
-    else
-      ++seen->second;
+    ++counts[static_cast<std::size_t>(found - own.begin())];
   }
-  if (counts.empty()) return std::nullopt;
-  const auto best = std::ranges::max_element(counts, {}, &decltype(counts)::value_type::second);
-  Meeting meeting{best->first->address,
-                  fmt::format("{} of {}: the route to {} of {} hosts", best->first->interface,
-                              hosts[0].name, best->second, hosts.size() - 1)};
-  meeting.doubtful = best->second < routes;
-  return meeting;
+  if (routes == 0) return std::nullopt;
+  const auto best = std::ranges::max_element(counts);
+  const InterfaceAddress& address = own[static_cast<std::size_t>(best - counts.begin())];
+  return Meeting{address.address,
+                 fmt::format("{} of {}: the route to {} of {} hosts", address.interface,
+                             hosts[0].name, *best, hosts.size() - 1),
+                 *best < routes};
 }
 
-std::optional<Meeting> by_common_network(const std::vector<HostNetwork>& hosts) {
-  for (const InterfaceAddress& address : hosts[0].addresses) {
-    if (!is_its_own(hosts, address)) continue;
+std::optional<Meeting> by_common_network(const std::vector<HostNetwork>& hosts,
+                                         const std::vector<InterfaceAddress>& own) {
+  for (const InterfaceAddress& address : own) {
     const bool everywhere =
         std::all_of(hosts.begin() + 1, hosts.end(), [&](const HostNetwork& host) {
           return std::ranges::any_of(host.addresses, [&](const InterfaceAddress& other) {
@@ -190,11 +191,9 @@ Result<Meeting> choose_meeting(const std::vector<HostNetwork>& hosts,
                             chosen.interface, first.name));
   }
   if (hosts.size() == 1 || one_machine(hosts)) return Meeting{"127.0.0.1", "one host"};
-  if (auto meeting = by_routes(hosts)) return *meeting;
-  if (auto meeting = by_common_network(hosts)) return *meeting;
-  std::vector<InterfaceAddress> own;
-  for (const InterfaceAddress& address : first.addresses)
-    if (is_its_own(hosts, address)) own.push_back(address);
+  const std::vector<InterfaceAddress> own = own_addresses(hosts);
+  if (auto meeting = by_routes(hosts, own)) return *meeting;
+  if (auto meeting = by_common_network(hosts, own)) return *meeting;
   const auto reached = std::ranges::find(own, first.reached_at, &InterfaceAddress::address);
   if (reached != own.end())
     return Meeting{reached->address, reached->interface + ": as this machine reaches it"};

@@ -6,10 +6,11 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 #include "common/config/load.h"
+#include "common/config/secret.h"
+#include "launcher/placement.h"
 
 namespace sortie::launcher {
 namespace {
@@ -19,22 +20,6 @@ std::string join_ranks(const HostPlan& host) {
   std::vector<std::uint32_t> ranks;
   for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
   return fmt::format("{}", fmt::join(ranks, ","));
-}
-
-/// As a shell would read it back.
-std::string quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == argument.npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-std::string quoted(const std::vector<std::string>& argv) {
-  std::string out;
-  for (const std::string& argument : argv) out += (out.empty() ? "" : " ") + quoted(argument);
-  return out;
 }
 
 /// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
@@ -51,65 +36,8 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
-struct BindingPolicy {
-  std::string_view name;  // of runner.cpu_binding
-  wire::CpuBinding wire;
-  cpu::Policy policy;
-};
-constexpr BindingPolicy kPolicies[] = {
-    {"none", wire::CpuBinding::none, cpu::Policy::none},
-    {"auto", wire::CpuBinding::automatic, cpu::Policy::automatic},
-    {"core", wire::CpuBinding::core, cpu::Policy::core},
-    {"numa", wire::CpuBinding::numa, cpu::Policy::numa},
-};
-const BindingPolicy& policy_named(std::string_view name) {
-  const auto* found = std::ranges::find(kPolicies, name, &BindingPolicy::name);
-  return found == std::end(kPolicies) ? kPolicies[0] : *found;
-}
-
-/// As the runner will do it: the same functions, the same machine, the same affinity mask.
-void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topology) {
-  std::vector<std::uint32_t> slots;
-  for (const RankPlan& rank : host.ranks) slots.push_back(static_cast<std::uint32_t>(rank.slot));
-  const cpu::Binding binding =
-      cpu::bind_ranks(topology, policy_named(plan.cpu_binding).policy, slots);
-  plan.binding_here = binding.note;
-  for (std::size_t i = 0; i < binding.ranks.size(); ++i)
-    host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
-}
-
-/// The devices of a rank, by runner.devices; what the user sets stays.
-void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
-                 RankPlan& rank) {
-  if (devices == "all") return;
-  std::vector<int> slots = {rank.slot};
-  if (devices == "host") {
-    slots.clear();
-    for (const RankPlan& other : host.ranks) slots.push_back(other.slot);
-  }
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
-    if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
-      rank.env.emplace_back(name, fmt::format("{}", fmt::join(slots, ",")));
-}
-
-/// "<what>: chosen at start, ..." for what only the hosts can say.
-std::string master_text(const LaunchPlan& plan) {
-  const std::string& first = plan.hosts[0].name;
-  std::string address = plan.master_addr;
-  if (address.empty() && !plan.interface.empty())
-    address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
-  else if (address.empty() && plan.hosts.size() == 1)
-    address = "127.0.0.1";
-  else if (address.empty())
-    address = fmt::format("<chosen at start: address of {} towards the other hosts>", first);
-  const std::string port = plan.master_port != 0
-                               ? fmt::format("{}", plan.master_port)
-                               : fmt::format("<chosen at start: free on {}>", first);
-  return fmt::format("{}:{}", address, port);
-}
-
-std::string shown(const std::string& name, const std::string& value) {
-  return looks_secret(name) ? "***" : value;
+std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+  return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
 }  // namespace
@@ -135,14 +63,6 @@ bool matches_pattern(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-bool looks_secret(std::string_view variable) {
-  std::string upper(variable);
-  std::ranges::transform(upper, upper.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return upper.ends_with("_TOKEN") || upper.ends_with("_KEY") || upper.ends_with("_SECRET") ||
-         upper.find("PASSWORD") != upper.npos;
-}
-
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts) {
@@ -163,7 +83,13 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     for (const std::string& pattern : job.runner.env_passthrough)
       if (matches_pattern(pattern, name)) env[name] = value;
   for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.secret_env) {
+    env[name] = value;
+    plan.secrets.insert(name);
+  }
   plan.env.assign(env.begin(), env.end());
+  for (const auto& [name, value] : plan.env)
+    if (config::looks_secret(name)) plan.secrets.insert(name);
   SORTIE_TRY(check_exec_size(plan));
 
   for (const config::HostSlots& entry : hosts) {
@@ -232,9 +158,10 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
         {rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env});
   if (host.node_rank == 0) {
     spec.peers = std::move(peers);
-    spec.master_port = static_cast<std::uint32_t>(plan.master_port);
+    spec.master_port =
+        plan.master_port == 0 ? wire::kAnyPort : static_cast<std::uint32_t>(plan.master_port);
   }
-  spec.cpu_binding = policy_named(plan.cpu_binding).wire;
+  spec.cpu_binding = binding_named(plan.cpu_binding);
   if (plan.batch) spec.config_toml = config::to_toml(job);
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
@@ -247,83 +174,6 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   return spec;
 }
 
-std::string plan_text(const LaunchPlan& plan) {
-  std::string out =
-      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
-                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
-  std::size_t width = 4;
-  for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
-  const bool with_cpus = std::ranges::any_of(plan.hosts, [](const HostPlan& host) {
-    return std::ranges::any_of(host.ranks, [](const RankPlan& rank) { return !rank.cpus.empty(); });
-  });
-  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}\n", "host", width, "rank", "local", "device",
-                     with_cpus ? "  cpus" : "");
-  for (const HostPlan& host : plan.hosts)
-    for (const RankPlan& rank : host.ranks)
-      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}{}\n",
-                         rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
-                         rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
-  out += fmt::format("\n  program   {}\n", quoted(plan.argv));
-  out += fmt::format("  folder    {}\n", plan.work_dir);
-  out += fmt::format("  master    {}\n", master_text(plan));
-  if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
-  out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,
-                     plan.binding_here.empty() ? "" : ", here: " + plan.binding_here);
-  out += fmt::format("  mpi       {}\n", plan.mpi);
-  if (plan.batch)
-    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
-                       plan.batch->global_batch_size, plan.batch->micro_batch_size,
-                       plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
-  for (const auto& [name, value] : plan.env)
-    out += fmt::format("  env       {}={}\n", name, shown(name, value));
-  out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  return out;
-}
-
-nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
-  using Json = nlohmann::ordered_json;
-  Json hosts = Json::array();
-  for (const HostPlan& host : plan.hosts) {
-    Json ranks = Json::array();
-    for (const RankPlan& rank : host.ranks) {
-      Json env = Json::object();
-      for (const auto& [name, value] : rank.env) env[name] = value;
-      ranks.push_back({{"rank", rank.rank},
-                       {"local_rank", rank.local_rank},
-                       {"slot", rank.slot},
-                       {"env", env}});
-      if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
-    }
-    hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
-  }
-  Json env = Json::object();
-  for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
-  Json out = {{"schema", "sortie/plan/1"},
-              {"hash", plan_hash(plan)},
-              {"world_size", plan.world_size},
-              {"argv", plan.argv},
-              {"work_dir", plan.work_dir},
-              {"master_addr", plan.master_addr},
-              {"master_port", plan.master_port},
-              {"master", master_text(plan)},
-              {"network_interface", plan.interface},
-              {"cpu_binding", plan.cpu_binding},
-              {"mpi", plan.mpi},
-              {"env", env},
-              {"hosts", hosts}};
-  if (plan.batch)
-    out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
-                    {"micro_batch_size", plan.batch->micro_batch_size},
-                    {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
-                    {"data_parallel_size", plan.batch->data_parallel_size}};
-  return out;
-}
-
-std::string plan_json_text(const LaunchPlan& plan) {
-  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
-}
-
 std::string plan_hash(const LaunchPlan& plan) {
   // Length-prefixed, so that no two plans share a text.
   std::string text;
@@ -332,7 +182,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   };
   put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
-  for (const auto& [name, value] : plan.env) (put(name), put(value));
+  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
   put(plan.work_dir);
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));

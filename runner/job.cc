@@ -15,6 +15,7 @@
 #include "runner/environment.h"
 #include "runner/process_tree.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -28,11 +29,6 @@ constexpr std::uint32_t kExitNotRunnable = 126;
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
-
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
 
 wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
   return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};
@@ -68,12 +64,13 @@ boost::asio::awaitable<void> Job::start(wire::Environment env) {
 
 void Job::start_rank(std::size_t slot) {
   Rank& rank = *ranks_[slot];
-  Fd out = std::move(rank.out), err = std::move(rank.err);
+  Fd in = std::move(rank.in), out = std::move(rank.out), err = std::move(rank.err);
   if (stopped_) {  // Stop overtook the start
     rank.exited.signaled = 1;
     rank.exited.code = SIGTERM;
     rank.exited.stopped = 1;
     rank.exited.time_unix_ms = unix_ms();
+    in.reset();
     out.reset();
     err.reset();
     return rank_gone(slot);
@@ -86,6 +83,7 @@ void Job::start_rank(std::size_t slot) {
   rank.searched_path = env_value(held.env, "PATH");
   held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
   held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
+  if (in) held.stdin_fd = in.get();
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
   held.cgroup = rank.cgroup;
@@ -94,6 +92,7 @@ void Job::start_rank(std::size_t slot) {
   const Result<> started = rank.process.start(
       held, [this, slot](const KeeperReport& report) { on_report(slot, report); });
   if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
+  in.reset();
   out.reset();
   err.reset();
   if (started) return;
@@ -205,6 +204,7 @@ void Job::rank_gone(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   if (rank.gone) return;
   rank.gone = true;
+  if (rank.input) rank.input->close();
   rank.events->finish();
   pump_.finish(slot);
 }
@@ -221,6 +221,12 @@ boost::asio::awaitable<void> Job::finish() {
   }
   if (!std::exchange(finished_, true)) link_.send(wire::Finished{});
   finished_wakeup_.notify();
+}
+
+Result<> Job::take_input(const wire::Input& input) {
+  if (spec_.input_window == 0) return fail(ErrorCode::protocol, "Input for a job without stdin");
+  if (ranks_.empty()) return fail(ErrorCode::protocol, "Input before JobReady");
+  return ranks_.front()->input->take(input);
 }
 
 Result<> Job::to_pmix(const wire::Message& message) {

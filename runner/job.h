@@ -18,6 +18,7 @@
 #include "common/wire/message.h"
 #include "runner/event_socket.h"
 #include "runner/held_process.h"
+#include "runner/input_feed.h"
 #include "runner/link.h"
 #include "runner/node_facts.h"
 #include "runner/output_pump.h"
@@ -46,6 +47,8 @@ class Job {
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
+  /// Error: this job has no stdin, or more came than its window allows.
+  Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
   /// SIGCHLD has come.
@@ -71,7 +74,8 @@ class Job {
     HeldProcess process;
     std::unique_ptr<EventSocket> events;
     std::string socket_path, cgroup;
-    Fd out, err;  // the rank's ends, until its keeper has them
+    std::unique_ptr<InputFeed> input;
+    Fd in, out, err;  // the rank's ends, until its keeper has them
     std::string searched_path;
     pid_t pid = 0;
     wire::RankExited exited;

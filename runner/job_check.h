@@ -12,6 +12,7 @@ inline constexpr std::size_t kMaxRanksPerHost = 4096;
 inline constexpr std::uint32_t kMaxWorldSize = 1u << 20;
 inline constexpr std::uint32_t kMinOutputWindow = 64u << 10;
 inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
+inline constexpr std::uint32_t kMaxInputWindow = 16u << 20;
 
 /// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);

@@ -14,6 +14,7 @@
 #include "runner/network.h"
 #include "runner/spawn.h"
 #include "runner/stale.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -79,6 +80,7 @@ wire::JobReady Job::ready() const {
   ready.binding = binding_.note;
   for (const cpu::Share& share : binding_.ranks)
     ready.cpu_sets.push_back(cpu::cpu_list_text(share.cpus));
+  ready.time_unix_ms = unix_ms();
   return ready;
 }
 
@@ -89,9 +91,8 @@ void Job::prepare_binding() {
   binding_ = cpu::bind_ranks(topology_, policy_of(spec_.cpu_binding), slots);
 }
 
-/// The host of rank 0 has the port that all ranks meet at.
 Result<> Job::prepare_port() {
-  if (spec_.node_rank != 0) return {};
+  if (spec_.master_port == 0) return {};
   SORTIE_ASSIGN_OR_RETURN(port_, lease_master_port(spec_.master_port, spec_.run_id));
   return {};
 }
@@ -146,6 +147,11 @@ Result<> Job::prepare_rank(Rank& rank) {
   Fd err_read(err[0]);
   rank.err.reset(err[1]);
   pump_.add(number, std::move(out_read), std::move(err_read));
+  if (spec_.input_window > 0) {
+    rank.input = std::make_unique<InputFeed>(
+        io_, spec_.input_window, [this](const wire::InputCredit& credit) { link_.send(credit); });
+    SORTIE_ASSIGN_OR_RETURN(rank.in, rank.input->open());
+  }
   if (!cgroup_.empty()) {
     rank.cgroup = fmt::format("{}/rank-{}", cgroup_, number);
     if (auto made = cgroup::make(rank.cgroup); !made) {

@@ -13,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -129,6 +130,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
     SORTIE_TRY(job_->acknowledge_output(credit->bytes));
     return true;
   }
+  if (const auto* input = std::get_if<wire::Input>(&message)) {
+    SORTIE_TRY(job_->take_input(*input));
+    return true;
+  }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
       std::holds_alternative<wire::PmixModexRequest>(message) ||
       std::holds_alternative<wire::PmixModexReply>(message)) {
@@ -181,6 +186,8 @@ boost::asio::awaitable<void> Runner::prepare() {
     co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
   } else if (ready) {
     link_.send(*ready);
+    const wire::Environment nothing_more;
+    if (job_->spec().autostart) co_await job_->start(nothing_more);
   } else {
     send_error(ready.error());
     exit_code_ = kExitFailed;
@@ -207,7 +214,7 @@ boost::asio::awaitable<void> Runner::beat() {
     const Clock::time_point now = Clock::now();
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      link_.send(wire::Heartbeat{++sequence});
+      link_.send(wire::Heartbeat{++sequence, unix_ms()});
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;

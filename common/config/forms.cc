@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 
@@ -31,7 +32,8 @@ std::string no_control(std::string_view text) {
 }  // namespace
 
 std::string check_host_item(std::string_view text) {
-  const auto hosts = parse_host_line(text, 1);
+  const HostGroups any = HostGroups::any();  // their file is read when the job is planned
+  const auto hosts = parse_host_line(text, 1, &any);
   return hosts ? std::string() : hosts.error().message;
 }
 

@@ -19,7 +19,7 @@ def number(host):
 
 @contextlib.contextmanager
 def second_network(bed, hosts=HOSTS):
-    """A second network between `hosts` (a VLAN on their link), and on every host a bridge that is the same everywhere,
+    """A second network between `hosts` (a second address of their link), and on every host a bridge that is the same everywhere,
     as container engines make one. Both come before the network that hosts reach each other by."""
     def ip(host, *argv):
         subprocess.run(["ip", "-n", bed.bed.netns(number(host)), *argv], check=True, capture_output=True, text=True)
@@ -29,7 +29,7 @@ def second_network(bed, hosts=HOSTS):
             ip(host, "addr", "add", "172.17.0.1/16", "dev", "docker0")
             ip(host, "link", "set", "docker0", "up")
         for host in hosts:
-            ip(host, "link", "add", "link", "eth0", "name", "fab0", "type", "vlan", "id", "77")
+            ip(host, "link", "add", "link", "eth0", "name", "fab0", "type", "macvlan", "mode", "bridge")
             ip(host, "addr", "add", f"{FABRIC}.{number(host)}/24", "dev", "fab0")
             ip(host, "link", "set", "fab0", "up")
         yield

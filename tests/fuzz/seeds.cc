@@ -103,7 +103,14 @@ std::vector<wire::Message> messages() {
           PmixFenceDone{"key", -1, "data"},
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
-          PmixAbort{1, -7, "bye"}};
+          PmixAbort{1, -7, "bye"},
+          Sweep{"20261121-120000-abcd", 6000},
+          Swept{3, {"1234 python3 (state D)"}},
+          PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
+          PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
+          PmixNotice{1, "MPI_Comm_spawn"},
+          Input{"text\n", 1},
+          InputCredit{65536, 1}};
 }
 
 void write_frames(Writer& out) {

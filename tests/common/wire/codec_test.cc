@@ -77,6 +77,22 @@ TEST_CASE("negative numbers survive") {
   CHECK(round_trip(RunnerError{"spawn", "x", -1}).rank == -1);
 }
 
+TEST_CASE("names and their answers keep every byte; an action that does not exist is refused") {
+  const PmixNames asked{7,           3, PmixNames::Action::publish, 1, {"a", std::string("b\0", 2)},
+                        {"", "\xff"}};
+  const PmixNames got = round_trip(asked);
+  CHECK(got.action == asked.action);
+  CHECK(got.wait == 1);
+  CHECK(got.keys == asked.keys);
+  CHECK(got.values == asked.values);
+  const PmixNamesDone done = round_trip(PmixNamesDone{7, -46, {0, 5}, {"a", "b"}, {"", "x"}});
+  CHECK(done.status == -46);
+  CHECK(done.ranks == std::vector<std::uint32_t>{0, 5});
+  for (const char action : {'\0', '\x04'})
+    CHECK(decode({24, std::string{'\x18', action}}).error().message ==
+          "malformed PmixNames: value out of range");
+}
+
 TEST_CASE("every prefix of a frame asks for more bytes") {
   const std::string bytes = encode(Output{2, Stream::err, "hello"});
   for (std::size_t length = 0; length < bytes.size(); ++length) {

@@ -33,7 +33,8 @@ def main():
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", PLACE[1]))
         listener.listen(SIZE)
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
     deadline = time.monotonic() + 20
     while True:
         try:
@@ -48,6 +49,8 @@ def main():
     store.sendall(f"{RANK}\n".encode())
     answer = store.makefile().readline().split()
     assert answer == [*map(str, range(SIZE)), ENV["TORCHELASTIC_RUN_ID"]], f"another job's store: {answer}"
+    if RANK == 0:
+        server.join(20)
     print(json.dumps(ENV), flush=True)
 
 
