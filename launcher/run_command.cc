@@ -39,6 +39,7 @@ fs::path sibling(const char* name) {
 LauncherFacts launcher_facts() {
   LauncherFacts facts;
   facts.trainer = sibling("sortie-train").string();
+  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
   std::error_code error;
   facts.work_dir = fs::current_path(error).string();
   for (char** entry = environ; *entry != nullptr; ++entry) {

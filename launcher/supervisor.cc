@@ -7,14 +7,12 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/master_address.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -43,9 +41,10 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       settle_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
-    hosts_.push_back({hosts_.size(), &host,
-                      std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0, 0});
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -88,14 +87,19 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
 asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_);
+  wire::JobSpec spec = job_spec_of(host);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
+  Result<> good;
+  if (!ready)
+    good = std::unexpected(std::move(ready).error());
+  else
+    good = take_ready(host, *ready);
+  if (good) {
     host.state = HostState::ready;
     note_ready(host, *ready);
   } else {
     host.state = HostState::lost;
-    host.error = std::move(ready).error();
+    host.error = std::move(good).error();
   }
 }
 
@@ -145,9 +149,9 @@ asio::awaitable<Verdict> Supervisor::run() {
     co_await for_all_hosts(&Supervisor::adopt_host);
   } else if (!report_host_errors() && !failing()) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    master_addr_ = choose_master_addr();
     co_await for_all_hosts(&Supervisor::prepare_host);
-    may_start = !report_host_errors();
+    may_start = !report_host_errors() && !failing();
+    if (may_start) agree_on_meeting();
   }
   *prepared = true;
   progress_timer_.cancel();
@@ -191,34 +195,9 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
-/// The first host's address as the others reach it; a job on this machine alone stays on the
-/// loopback.
-std::string Supervisor::choose_master_addr() const {
-  const Host& first = hosts_.front();
-  const std::string& address = first.session->address();
-  if (!first.plan->local()) return address.empty() ? first.plan->name : address;
-  bool alone = true;
-  for (const Host& host : hosts_) {
-    if (host.plan->local()) continue;
-    alone = false;
-    if (std::string mine = address_towards(host.session->address()); !mine.empty()) return mine;
-  }
-  return alone ? "127.0.0.1" : boost::asio::ip::host_name();
-}
-
 void Supervisor::note_connected(const Host& host) {
   parts_.folder.event("connected",
                       {{"host", host.plan->name}, {"address", host.session->address()}});
-}
-
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
-  parts_.folder.event("ready", {{"host", host.plan->name},
-                                {"hostname", ready.hostname},
-                                {"cpus", ready.cpus},
-                                {"memory_bytes", ready.memory_bytes},
-                                {"kernel", ready.kernel},
-                                {"cgroup", ready.cgroup},
-                                {"pmix", ready.pmix}});
 }
 
 void Supervisor::watch(Host& host) {
@@ -226,15 +205,6 @@ void Supervisor::watch(Host& host) {
   host.session->start(
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); }});
-}
-
-void Supervisor::start_all() {
-  starting_ = false;
-  for (Host& host : hosts_) {
-    watch(host);
-    host.session->send(wire::Start{});
-  }
-  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
 }
 
 void Supervisor::note_started() {

@@ -17,6 +17,7 @@
 #include "launcher/cause.h"
 #include "launcher/console.h"
 #include "launcher/host_session.h"
+#include "launcher/meeting.h"
 #include "launcher/plan.h"
 #include "launcher/pmix_relay.h"
 #include "launcher/run_folder.h"
@@ -71,9 +72,11 @@ class Supervisor {
     std::shared_ptr<HostSession> session;
     HostState state = HostState::connecting;
     std::optional<Error> error;
+    HostNetwork network;
+    std::uint32_t master_port = 0;     // that it holds
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     unsigned unacknowledged_pieces = 0;
-    int errors = 0;                    // RunnerErrors that it sent
+    int errors = 0;  // RunnerErrors that it sent
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -83,6 +86,7 @@ class Supervisor {
   struct Rank {
     std::size_t host = 0;
     std::uint32_t pid = 0;
+    std::string cpus;  // that it is bound to, "0-3"
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
@@ -102,7 +106,9 @@ class Supervisor {
   void start_adopted();
   /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
   bool superseded();
-  std::string choose_master_addr() const;
+  wire::JobSpec job_spec_of(const Host& host) const;
+  Result<> take_ready(Host& host, const wire::JobReady& ready);
+  void agree_on_meeting();
   bool report_host_errors();
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
   std::string progress_text() const;
@@ -149,7 +155,8 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
-  std::string master_addr_;
+  Meeting meeting_;
+  std::uint32_t master_port_ = 0;
   std::vector<Cause> failures_;  // within the settle time
   std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
   std::optional<Cause> cause_;   // settled

@@ -29,9 +29,10 @@ void Supervisor::on_message(Host& host, wire::Message message) {
       return give_up(host, fmt::format("runner started rank {} twice", started->rank));
     ranks_[started->rank].pid = started->pid;
     note_started();
-    parts_.folder.event(
-        "rank_started",
-        {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
+    nlohmann::ordered_json details = {
+        {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
+    if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
+    parts_.folder.event("rank_started", details);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
     if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {

@@ -91,9 +91,8 @@ void Job::prepare_binding() {
   binding_ = cpu::bind_ranks(topology_, policy_of(spec_.cpu_binding), slots);
 }
 
-/// The host of rank 0 has the port that all ranks meet at.
 Result<> Job::prepare_port() {
-  if (spec_.node_rank != 0) return {};
+  if (spec_.master_port == 0) return {};
   SORTIE_ASSIGN_OR_RETURN(port_, lease_master_port(spec_.master_port, spec_.run_id));
   return {};
 }

@@ -263,7 +263,8 @@ boost::asio::awaitable<void> Runner::prepare() {
   } else if (ready) {
     listen_for_adoption();
     link_.send(*ready);
-    if (job_->spec().autostart) co_await job_->start();
+    const wire::Environment nothing_more;
+    if (job_->spec().autostart) co_await job_->start(nothing_more);
   } else {
     send_error(ready.error());
     exit_code_ = kExitFailed;

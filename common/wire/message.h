@@ -18,6 +18,9 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 enum class Stream : std::uint8_t { out = 1, err = 2 };
 
+/// For JobSpec::master_port: any port that is free.
+inline constexpr std::uint32_t kAnyPort = 1u << 16;
+
 /// How the ranks of a host share its cores: see common/cpu/binding.h.
 enum class CpuBinding : std::uint8_t { none = 0, automatic = 1, core = 2, numa = 3 };
 
@@ -58,9 +61,8 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
-  /// To the host of rank 0 alone (node_rank 0): the numeric addresses at which the other hosts were
-  /// reached, and the port for MASTER_PORT (0 = lease one that is free). Both come back in
-  /// JobReady.
+  /// To the host of rank 0 alone: the numeric addresses at which the other hosts were reached, and
+  /// the port to hold for MASTER_PORT (0 = none). The answers are in JobReady.
   std::vector<std::string> peers;
   std::uint32_t master_port = 0;
   CpuBinding cpu_binding = CpuBinding::none;
