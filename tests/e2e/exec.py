@@ -56,8 +56,8 @@ def lines(text):
 def scenario_outcome_table_with_a_host_down(bed):
     bed.link("h04", "down")
     script = 'echo here; case $SORTIE_HOST in h02) exit 7;; h03) sleep 0.5; kill -9 $$;; esac'
-    with Exec(bed, "sh", "-c", script, options=["--set", "runner.ssh.connect_timeout=1s"]) as run:
-        equal(run.wait(15), 7, "exit code: the first cause's")
+    with Exec(bed, "sh", "-c", script, options=["--set", "runner.ssh.connect_timeout=6s"]) as run:
+        equal(run.wait(20), 7, "exit code: the first cause's")
         equal(lines(run.out()), [f"[{host}] here" for host in HOSTS[:3]], "output")
         table = run.err().splitlines()
         equal(table[0], "3 of 4 hosts failed", "head of the table")
