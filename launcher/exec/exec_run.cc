@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <csignal>
 
 #include "common/base/exit_code.h"
@@ -204,7 +205,10 @@ asio::awaitable<void> ExecRun::tick() {
         acknowledge(*active_[index]);
       }
     }
-    if (parts_.console.out_broken() && !interrupted_) interrupt(SIGPIPE);
+    if (const int error = parts_.console.out_error(); error == EPIPE && !interrupted_)
+      interrupt(SIGPIPE);
+    else if (error != 0 && !stopping_)
+      stop_all();  // nobody will see what the commands say; the command line's code tells why
     if (parts_.console.has_status() && Clock::now() - begun_ > std::chrono::seconds(1) &&
         done_ < outcomes_.size())
       parts_.console.status(fmt::format("{} of {} hosts done, {} running{}", done_,
