@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "launcher/output_options.h"
 #include "launcher/run_folder.h"
 
 namespace sortie::launcher {
@@ -16,15 +17,24 @@ constexpr std::size_t kMaxPartialBytes = 64u << 10;
 constexpr double kPlainStepSeconds = 5.0;  // between step lines where no line can be rewritten
 }  // namespace
 
+bool use_color(bool terminal) {
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? std::string_view(value) : std::string_view();
+  };
+  if (output_options().no_color || !set("NO_COLOR").empty()) return false;
+  const std::string_view force = set("CLICOLOR_FORCE");
+  return terminal || (!force.empty() && force != "0");
+}
+
 Console::Style Console::detect() {
   Style style;
   const char* term = std::getenv("TERM");
   const bool dumb = term == nullptr || std::string_view(term) == "dumb" || *term == '\0';
-  const char* no_color = std::getenv("NO_COLOR");
-  const bool color = !dumb && (no_color == nullptr || *no_color == '\0');
   style.terminal = ::isatty(style.err) == 1 && !dumb;
-  style.color_err = style.terminal && color;
-  style.color_out = ::isatty(style.out) == 1 && color;
+  style.color_err = use_color(style.terminal);
+  style.color_out = use_color(::isatty(style.out) == 1 && !dumb);
+  style.quiet = output_options().quiet;
   return style;
 }
 
@@ -82,7 +92,7 @@ void Console::end_of_rank(std::uint32_t rank, std::string_view host) {
 
 void Console::step(const nlohmann::json& event) {
   const std::string text = step_line(event);
-  if (style_.terminal) writer_.status(text);
+  progress(text);
   const auto number = [&](const char* key) { return json_number(event, key); };
   const double now = unix_time();
   const bool edge =
@@ -123,7 +133,12 @@ void Console::event(const nlohmann::json& event) {
   }
 }
 
+void Console::progress(std::string text) {
+  if (style_.terminal && !style_.quiet) writer_.status(std::move(text));
+}
+
 void Console::message(std::string_view text) {
+  if (style_.quiet) return;
   if (!writer_.write(ConsoleWriter::To::err, printable_lines(text) + "\n", true)) ++dropped_;
 }
 

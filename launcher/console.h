@@ -45,12 +45,13 @@ class Console {
   struct Style {
     bool terminal = false;  // err is one: rewrite the status line in place
     bool color_out = false, color_err = false;
+    bool quiet = false;  // no messages, no status line; errors and ranks' output stay
     int out = 1, err = 2;
     Prefix prefix = Prefix::rank_and_host;
     std::size_t queue_bytes =
         4u << 20;  // output that may wait for the terminal; then it is dropped
   };
-  /// From the process: isatty, NO_COLOR, TERM.
+  /// From the process: isatty, TERM, and output_options.h.
   static Style detect();
 
   /// Its end flushes, bounded by two seconds.
@@ -64,6 +65,8 @@ class Console {
   void end_of_rank(std::uint32_t rank, std::string_view host);
   /// A trainer's event for the display.
   void event(const nlohmann::json& event);
+  /// What is going on, at the bottom of a terminal; "" ends it. Nothing where no terminal is.
+  void progress(std::string text);
   /// A line of Sortie's own, to stderr.
   void message(std::string_view text);
   void error(std::string_view text);

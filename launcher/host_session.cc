@@ -19,6 +19,14 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
 constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
+
+/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+std::uint64_t time_in(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
+  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  return 0;
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -46,7 +54,9 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
   address_ = connection_->peer_address();
-  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
+  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
+  connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);
@@ -61,6 +71,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
     auto count = co_await channel_->read_some(buffer_);

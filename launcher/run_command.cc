@@ -17,6 +17,8 @@
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
+#include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
 
@@ -52,9 +54,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& super
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
-    if (verdict.ended_after > 0)
-      console.message(fmt::format("{} rank{} ended after that", verdict.ended_after,
-                                  verdict.ended_after == 1 ? "" : "s"));
+    if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
@@ -130,13 +130,16 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   // On the hosts there is no groups file: the trainer gets the names.
   if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
     runner.hosts = config::host_lines(hosts);
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
   return job;
 }
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log::level_named(job.logger.log_level));
+  log::init("sortie",
+            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
@@ -177,6 +180,9 @@ int run_job(const PlannedJob& planned) {
   io.run();
   if (failure) std::rethrow_exception(failure);
   print_verdict(console, verdict, *folder);
+  if (planned.next_steps)
+    if (const std::string next = planned.next_steps(verdict.exit_code, folder->id()); !next.empty())
+      console.message(next);
   return verdict.exit_code;
 }
 

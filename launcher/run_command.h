@@ -1,6 +1,7 @@
 // `sortie run`: from a checked job to its end, with everything a person sees.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ Result<config::LoadedJob> load_options(const JobOptions& options);
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
+  /// What to try after it, for a person: from the exit code and the run's id; may be empty.
+  std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
 

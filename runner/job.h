@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/cpu/binding.h"
 #include "common/wire/message.h"
 #include "runner/event_socket.h"
 #include "runner/held_process.h"
@@ -22,6 +23,7 @@
 #include "runner/node_facts.h"
 #include "runner/output_pump.h"
 #include "runner/pmix_helper.h"
+#include "runner/port_lease.h"
 #include "runner/process_defaults.h"
 #include "runner/run_folder.h"
 #include "runner/wakeup.h"
@@ -36,8 +38,8 @@ class Job {
   /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
   boost::asio::awaitable<Result<wire::JobReady>> prepare();
 
-  /// Spawns all ranks. Once, after prepare.
-  boost::asio::awaitable<void> start();
+  /// Spawns all ranks, with `env` on top of the job's own. Once, after prepare.
+  boost::asio::awaitable<void> start(wire::Environment env);
 
   /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
   /// prepared the job is finished at once.
@@ -87,8 +89,14 @@ class Job {
   void prepare_cgroup();
   Result<> prepare_rank(Rank& rank);
   boost::asio::awaitable<Result<>> prepare_pmix();
+  Result<> prepare_port();
+  void prepare_binding();
+  /// Error: the program needs the PMIx that this host does not have.
+  Result<> check_without_pmix(const std::string& why) const;
+  std::vector<std::string> environment_of(const Rank& rank) const;
+  wire::JobReady ready() const;
   void on_pmix_lost(std::string why);
-  void start_rank(std::size_t slot, const std::vector<std::string>& base_env);
+  void start_rank(std::size_t slot);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(Rank& rank, int error);
@@ -106,7 +114,11 @@ class Job {
   const NodeFacts facts_;
   RunFolder folder_;
   std::string config_path_, cgroup_, cgroup_note_, pmix_note_;
-  std::vector<std::string> pmix_env_;
+  std::vector<std::string> pmix_env_, base_env_;
+  wire::Environment start_env_;
+  PortLease port_;
+  cpu::Topology topology_;
+  cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;

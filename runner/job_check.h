@@ -1,6 +1,8 @@
 // Rejects a JobSpec that can not be run, before anything of it touches this host. Pure.
 #pragma once
 
+#include <string_view>
+
 #include "common/base/result.h"
 #include "common/wire/message.h"
 
@@ -14,5 +16,7 @@ inline constexpr std::uint32_t kMaxInputWindow = 16u << 20;
 
 /// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);
+/// Of Start's variables.
+Result<> check_environment(const wire::Environment& env, std::string_view where);
 
 }  // namespace sortie::runner

@@ -47,8 +47,9 @@ bool is_ipv6_literal(std::string_view text) {
   const std::string_view zone = percent == inner.npos ? "x" : inner.substr(percent + 1);
   const std::string address(inner.substr(0, percent));
   in6_addr parsed;
+  // inet_pton stops at a NUL and would overlook what follows it.
   return !zone.empty() && zone.size() <= 16 && std::ranges::all_of(zone, is_name_char) &&
-         inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
+         !address.contains('\0') && inet_pton(AF_INET6, address.c_str(), &parsed) == 1;
 }
 
 Result<> check_name(std::string_view name) {

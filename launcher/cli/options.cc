@@ -8,11 +8,12 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/cli/verb.h"
+#include "launcher/console.h"
 
 namespace sortie::launcher {
 
 int print_error(const Error& error) {
-  fmt::print(stderr, "{}\n", error.message);
+  fmt::print(stderr, "{}\n", printable_lines(error.message));
   return exit_code_for(error.code);
 }
 
