@@ -82,8 +82,8 @@ class Console {
   bool has_status() const { return style_.terminal; }
   /// Bytes that the terminal has not taken yet.
   std::size_t backlog() const { return writer_.backlog(); }
-  /// Nobody reads stdout any more.
-  bool out_broken() const { return writer_.out_broken(); }
+  /// Why stdout takes no more (EPIPE: nobody reads it), 0 while it does.
+  int out_error() const { return writer_.out_error(); }
 
   /// Lines that were not shown, because the terminal was too slow.
   std::size_t dropped_lines() const { return dropped_; }

@@ -11,7 +11,6 @@
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/text.h"
-#include "launcher/console.h"
 #include "launcher/placement.h"
 
 namespace sortie::launcher {

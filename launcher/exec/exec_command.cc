@@ -12,6 +12,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <csignal>
 
 #include "common/base/exit_code.h"
@@ -126,7 +127,7 @@ asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console
     if (!error) *given_up = true;
   });
   bool more = fold != nullptr;
-  while (!*given_up && !console.out_broken() && (more || console.backlog() > 0)) {
+  while (!*given_up && console.out_error() == 0 && (more || console.backlog() > 0)) {
     if (more && console.backlog() < kReportBacklog) {
       const std::optional<std::string> piece = fold->next_piece();
       more = piece.has_value();
@@ -232,6 +233,10 @@ int exec_command(const ExecOptions& options) {
   if (!run.cleaned().empty())
     console.message(fmt::format("processes that the command had left running were ended: {}",
                                 folded_with_count(run.cleaned())));
+  if (const int error = console.out_error(); error != 0 && error != EPIPE) {
+    console.error(os_error(error, "sortie: write to stdout").message);
+    exit_code = kExitData;
+  }
   for (const ExecSink* sink : all_sinks) {
     const Error* trouble = sink->trouble();
     if (trouble == nullptr) continue;
