@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -16,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// Most hosts say little most of the time, and there may be thousands.
+constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
@@ -55,7 +56,6 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::receive() {
-  std::array<char, 64u << 10> buffer;
   for (;;) {
     auto frame = decoder_.next();
     if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
@@ -64,7 +64,8 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
       co_return std::move(*message);
     }
-    auto count = co_await channel_->read_some(buffer);
+    if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
+    auto count = co_await channel_->read_some(read_buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
     if (*count == 0) {
       std::string said = channel_->stderr_tail();
@@ -74,7 +75,13 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
                                           : "the runner ended unexpectedly; it said: " + said);
     }
     last_heard_ = Clock::now();
-    decoder_.feed({buffer.data(), *count});
+    decoder_.feed({read_buffer_.data(), *count});
+    if (*count == read_buffer_.size() && *count < kMostRead) {
+      read_buffer_.resize(4 * *count);
+    } else if (*count < kLeastRead && read_buffer_.size() > kLeastRead) {
+      read_buffer_.resize(kLeastRead);
+      read_buffer_.shrink_to_fit();
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
@@ -139,7 +140,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   if (!verdict_) {
     // 3. Start everything at once, then watch.
     start_all();
-    while (!all_ended()) {
+    while (running_ > 0) {
       changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
       co_await changed_.async_wait(kToken);
       if (!stopping_ || Clock::now() < stop_deadline_) continue;
@@ -154,9 +155,10 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < goodbye && std::ranges::any_of(hosts_, [](const Host& h) {
-           return h.state == HostState::finished && !h.session->closed();
-         })) {
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
@@ -205,6 +207,7 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
 }
 
 void Supervisor::start_all() {
+  running_ = hosts_.size();
   for (Host& host : hosts_) {
     host.state = HostState::running;
     host.session->start(
@@ -213,6 +216,8 @@ void Supervisor::start_all() {
     host.session->send(wire::Start{});
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  ::malloc_trim(0);
 }
 
 void Supervisor::give_up_on(Host& host) {
@@ -220,17 +225,19 @@ void Supervisor::give_up_on(Host& host) {
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
-  host.state = HostState::lost;
+  end_of(host, HostState::lost);
   host.session->close();
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
   parts_.folder.event("end", {{"exit_code", verdict.exit_code}, {"text", verdict.text}});
-}
-
-bool Supervisor::all_ended() const {
-  return std::ranges::none_of(hosts_,
-                              [](const Host& host) { return host.state == HostState::running; });
 }
 
 void Supervisor::decide(int exit_code, std::string text, const Json& details) {

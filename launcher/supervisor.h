@@ -99,7 +99,7 @@ class Supervisor {
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
   std::string rank_report(std::uint32_t rank, const std::string& what) const;
   void wake();
-  bool all_ended() const;
+  void end_of(Host& host, HostState state);
 
   Parts parts_;
   const config::JobConfig& job_;
@@ -113,6 +113,8 @@ class Supervisor {
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   bool stopping_ = false, ended_ = false;
+  std::size_t running_ = 0;  // hosts in that state
+  std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
   boost::asio::steady_timer
       changed_;  // cancelled whenever a waiting condition may have become true
   std::chrono::steady_clock::time_point stop_deadline_{};

@@ -251,7 +251,7 @@ TEST_SUITE("launcher") {
     world.spend(4s);  // idle, and alive: keep-alives are answered
     CHECK(world.run_command(*kept.front(), "echo still"));
     ::kill(sessions.front(), SIGSTOP);
-    world.spend(15s);
+    world.spend(14500ms);
     const auto channel = finish(world.io, kept.front()->exec("true"));
     REQUIRE_FALSE(channel);
     CHECK(channel.error().code == ErrorCode::lost);
