@@ -172,9 +172,12 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
   spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  for (const HostPlan& other : plan.hosts) {
-    spec.node_hosts.push_back(other.name);
-    spec.node_ranks.push_back(join_ranks(other));
+  // For PMIx alone: every host of the job to every host of the job.
+  if (spec.mpi != 0) {
+    for (const HostPlan& other : plan.hosts) {
+      spec.node_hosts.push_back(other.name);
+      spec.node_ranks.push_back(join_ranks(other));
+    }
   }
   return spec;
 }

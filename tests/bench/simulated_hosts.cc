@@ -4,14 +4,16 @@
 // The hosts are one other process that answers on Unix sockets with the runner's real frames, beats
 // every two seconds as runners do, and writes a line per rank. So CPU and memory are the
 // supervisor's own: frames, heartbeats, journal, logs; all but the SSH connection itself.
+#include <fcntl.h>
 #include <fmt/core.h>
-#include <fmt/ranges.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -43,12 +45,18 @@ constexpr milliseconds kBeat{2000};
 
 // ---- the hosts ----------------------------------------------------------------------------------
 
+// What the two processes tell each other besides frames.
+struct Shared {
+  std::atomic<int> started{0};  // ranks
+  std::atomic<bool> end{false};
+};
+
 struct SimulatedHost {
-  SimulatedHost(Unix::socket s, milliseconds h)
-      : socket(std::move(s)), hold(h), beat(socket.get_executor()), end(socket.get_executor()) {}
+  SimulatedHost(Unix::socket s, Shared& h)
+      : socket(std::move(s)), shared(h), beat(socket.get_executor()) {}
   Unix::socket socket;
-  milliseconds hold;
-  asio::steady_timer beat, end;
+  Shared& shared;
+  asio::steady_timer beat;
   wire::FrameDecoder decoder;
   std::uint32_t rank = 0;
   std::uint64_t sequence = 0;
@@ -67,6 +75,12 @@ void beat(const HostPtr& host) {
   host->beat.expires_after(kBeat);
   host->beat.async_wait([host](const boost::system::error_code& error) {
     if (error) return;
+    if (host->shared.end) {
+      wire::RankExited exited;
+      exited.rank = host->rank;
+      host->send(wire::encode(exited) + wire::encode(wire::Finished{}));
+      return;
+    }
     host->send(wire::Heartbeat{++host->sequence});
     beat(host);
   });
@@ -77,13 +91,7 @@ void start_rank(const HostPtr& host) {
   line.rank = host->rank;
   line.bytes = "up\n";
   host->send(wire::encode(wire::RankStarted{host->rank, 4242}) + wire::encode(line));
-  host->end.expires_after(host->hold);
-  host->end.async_wait([host](const boost::system::error_code& error) {
-    if (error) return;
-    wire::RankExited exited;
-    exited.rank = host->rank;
-    host->send(wire::encode(exited) + wire::encode(wire::Finished{}));
-  });
+  ++host->shared.started;
 }
 
 bool answer(const HostPtr& host, const wire::Message& message) {
@@ -118,27 +126,26 @@ asio::awaitable<void> serve(HostPtr host) {
     }
   }
   host->beat.cancel();
-  host->end.cancel();
   boost::system::error_code ignored;
   host->socket.close(ignored);
 }
 
-asio::awaitable<void> accept_all(Unix::acceptor& acceptor, milliseconds hold) {
+asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
   for (;;) {
     auto [error, socket] = co_await acceptor.async_accept(kToken);
     if (error) co_return;
-    const auto host = std::make_shared<SimulatedHost>(std::move(socket), hold);
+    const auto host = std::make_shared<SimulatedHost>(std::move(socket), shared);
     asio::co_spawn(acceptor.get_executor(), serve(host), asio::detached);
   }
 }
 
-[[noreturn]] void be_the_hosts(const std::string& path, milliseconds hold, int ready) {
+[[noreturn]] void be_the_hosts(const std::string& path, Shared& shared, int ready) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   asio::io_context io(1);
   Unix::acceptor acceptor(io, Unix::endpoint(path));
   acceptor.listen(4096);
   (void)!::write(ready, "r", 1);
-  asio::co_spawn(io, accept_all(acceptor, hold), asio::detached);
+  asio::co_spawn(io, accept_all(acceptor, shared), asio::detached);
   io.run();
   ::_exit(0);
 }
@@ -241,16 +248,21 @@ Row measure(int hosts, milliseconds hold) {
   std::signal(SIGPIPE, SIG_IGN);
   const test::ScopedTempDir dir;
   const std::string path = dir.str("hosts");
+  void* page =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) std::abort();
+  auto* shared = new (page) Shared;
   int ready[2];
   if (::pipe(ready) != 0) std::abort();
   const pid_t child = ::fork();
-  if (child == 0) be_the_hosts(path, hold, ready[1]);
+  if (child == 0) be_the_hosts(path, *shared, ready[1]);
   char byte = 0;
   (void)!::read(ready[0], &byte, 1);
 
   test::write_text(dir / "runner", "#!/bin/sh\n");
   config::JobConfig job;
   job.runner.program = {"true"};
+  job.runner.mpi = "off";  // with it every host is told about every other: that is quadratic
   std::vector<config::HostSlots> list;
   for (int i = 0; i < hosts; ++i) list.push_back({fmt::format("node{:05d}", i), {0}});
   const auto binary = launcher::RunnerBinary::open(dir / "runner");
@@ -276,25 +288,20 @@ Row measure(int hosts, milliseconds hold) {
     io.stop();
   });
   // All ranks have said their line: the start is over, and nothing but heartbeats goes on.
-  const auto lines = [&] {
-    std::size_t count = 0;
-    for ([[maybe_unused]] const auto& log :
-         std::filesystem::directory_iterator(folder->path() / "logs"))
-      ++count;
-    return count;
-  };
-  while (!verdict && lines() < static_cast<std::size_t>(hosts)) {
-    io.run_for(milliseconds(100));
+  while (!verdict && shared->started < hosts) {
+    io.run_for(milliseconds(20));
     io.restart();
   }
   row.start_s = std::chrono::duration<double>(Clock::now() - begun).count();
   row.start_cpu = cpu_seconds() - cpu_before;
+  io.run_for(milliseconds(200));
+  io.restart();
   const double cpu_idle = cpu_seconds();
-  const auto idle = std::max(milliseconds(200), hold / 2);
-  io.run_for(idle);
-  row.idle_cpu = (cpu_seconds() - cpu_idle) / std::chrono::duration<double>(idle).count();
+  io.run_for(hold);
+  row.idle_cpu = (cpu_seconds() - cpu_idle) / std::chrono::duration<double>(hold).count();
   row.kib = resident_kib() - memory_before;
   const double cpu_end = cpu_seconds();
+  shared->end = true;
   while (!verdict) {
     io.restart();
     io.run_for(milliseconds(1000));
