@@ -20,6 +20,14 @@ constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+
+/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+std::uint64_t time_in(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
+  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  return 0;
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -47,7 +55,8 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
   address_ = connection_->peer_address();
-  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
+  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
   connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
@@ -62,6 +71,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
     if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
