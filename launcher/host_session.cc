@@ -15,10 +15,11 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// Most hosts say little most of the time, and there may be thousands.
+constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
-constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
 
 /// Words of a host go into messages and files of ours: no host says more than a person would read.
 void limit_texts(wire::Message& message) {
@@ -89,7 +90,6 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::receive() {
-  if (buffer_.empty()) buffer_.resize(kFirstReadBytes);
   for (;;) {
     auto frame = decoder_.next();
     if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
@@ -100,7 +100,8 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
       clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
-    auto count = co_await channel_->read_some(buffer_);
+    if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
+    auto count = co_await channel_->read_some(read_buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
     if (*count == 0) {
       std::string said = channel_->stderr_tail();
@@ -110,8 +111,13 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
                                           : "the runner ended unexpectedly; it said: " + said);
     }
     last_heard_ = Clock::now();
-    decoder_.feed({buffer_.data(), *count});
-    if (*count == buffer_.size() && *count < kMaxReadBytes) buffer_.resize(2 * *count);
+    decoder_.feed({read_buffer_.data(), *count});
+    if (*count == read_buffer_.size() && *count < kMostRead) {
+      read_buffer_.resize(4 * *count);
+    } else if (*count < kLeastRead && read_buffer_.size() > kLeastRead) {
+      read_buffer_.resize(kLeastRead);
+      read_buffer_.shrink_to_fit();
+    }
   }
 }
 

@@ -86,7 +86,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
-  std::vector<char> buffer_;  // grows with what a host has to say: most say little
+  std::string read_buffer_;  // as large as the host has much to say
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_;

@@ -171,9 +171,12 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
     if (const auto time = config::parse_duration(loss.substr(5)))
       spec.hold_ms = static_cast<std::uint32_t>(time->count());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  for (const HostPlan& other : plan.hosts) {
-    spec.node_hosts.push_back(other.name);
-    spec.node_ranks.push_back(join_ranks(other));
+  // For PMIx alone: every host of the job to every host of the job.
+  if (spec.mpi != 0) {
+    for (const HostPlan& other : plan.hosts) {
+      spec.node_hosts.push_back(other.name);
+      spec.node_ranks.push_back(join_ranks(other));
+    }
   }
   return spec;
 }

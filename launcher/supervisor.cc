@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
@@ -159,7 +160,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   if (!failing() && parts_.epoch > 1) start_adopted();
   // 3. Start everything at once, then watch.
   if (!failing() && may_start) start_all();
-  while (!all_ended()) {
+  while (running_ > 0) {
     changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
     co_await changed_.async_wait(kToken);
     if (!stopping_ || Clock::now() < stop_deadline_) continue;
@@ -179,9 +180,10 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < goodbye && std::ranges::any_of(hosts_, [](const Host& h) {
-           return h.state == HostState::finished && !h.session->closed();
-         })) {
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
@@ -202,6 +204,7 @@ void Supervisor::note_connected(const Host& host) {
 
 void Supervisor::watch(Host& host) {
   host.state = HostState::running;
+  ++running_;
   host.session->start(
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); }});
@@ -217,20 +220,22 @@ void Supervisor::give_up_on(Host& host) {
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("unconfirmed",
                       {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
-  host.state = HostState::lost;
+  end_of(host, HostState::lost);
   host.session->close();
   start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
   parts_.folder.event("end", {{"exit_code", verdict.exit_code},
                               {"text", verdict.text},
                               {"ended_after", verdict.ended_after}});
-}
-
-bool Supervisor::all_ended() const {
-  return std::ranges::none_of(hosts_,
-                              [](const Host& host) { return host.state == HostState::running; });
 }
 
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {

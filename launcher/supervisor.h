@@ -147,7 +147,7 @@ class Supervisor {
   boost::asio::awaitable<void> sweep(Host& host);
   void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();
-  bool all_ended() const;
+  void end_of(Host& host, HostState state);
 
   Parts parts_;
   const config::JobConfig& job_;
@@ -165,6 +165,8 @@ class Supervisor {
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
   bool starting_ = true, stopping_ = false, ended_ = false, superseded_ = false;
+  std::size_t running_ = 0;  // hosts in that state
+  std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
   boost::asio::steady_timer progress_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;

@@ -87,6 +87,7 @@ bool Supervisor::superseded() {
     host.state = HostState::lost;
     host.session->close();
   }
+  running_ = 0;
   wake();
   return true;
 }

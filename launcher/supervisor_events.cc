@@ -72,8 +72,7 @@ void Supervisor::on_finished(Host& host) {
   for (const RankPlan& rank : host.plan->ranks)
     if (!ranks_[rank.rank].status)
       return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
-  host.state = HostState::finished;
-  wake();
+  end_of(host, HostState::finished);
 }
 
 void Supervisor::on_output(Host& host, const wire::Output& output) {
@@ -181,11 +180,11 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
 
 void Supervisor::on_lost(Host& host, Error error) {
   if (host.state == HostState::finished) {  // the runner ended after Goodbye
-    wake();
+    if (leaving_ > 0 && --leaving_ == 0) wake();
     return;
   }
   if (host.state != HostState::running || superseded()) return;
-  host.state = HostState::lost;
+  end_of(host, HostState::lost);
   for (const RankPlan& rank : host.plan->ranks)
     parts_.console.end_of_rank(rank.rank, host.plan->name);
   Cause cause;
@@ -201,7 +200,6 @@ void Supervisor::on_lost(Host& host, Error error) {
   if (failing()) parts_.console.error(cause.message);
   blame(std::move(cause));
   start_sweep(host);
-  wake();
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {

@@ -1,6 +1,7 @@
 // The supervisor between "every host is connected" and "every rank is told to start": what each
 // host gets and says, and what all of them agree on.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <nlohmann/json.hpp>
 
@@ -88,6 +89,8 @@ void Supervisor::start_all() {
     host.session->send(start);
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  ::malloc_trim(0);
 }
 
 }  // namespace sortie::launcher
