@@ -43,7 +43,7 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
   for (const HostPlan& host : plan.hosts) {
     hosts_.push_back({hosts_.size(), &host,
                       std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0});
+                      HostState::connecting, std::nullopt, 0, ""});
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -138,6 +138,7 @@ bool Supervisor::report_host_errors() {
 }
 
 asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
   // 1. Every host: connect, authenticate, start the runner.
   co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
                          &Supervisor::connect_host);
@@ -202,12 +203,17 @@ std::string Supervisor::choose_master_addr() const {
   return alone ? "127.0.0.1" : boost::asio::ip::host_name();
 }
 
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
+}
+
 void Supervisor::note_connected(const Host& host) {
   parts_.folder.event("connected",
                       {{"host", host.plan->name}, {"address", host.session->address()}});
 }
 
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
+void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
+  if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
   parts_.folder.event("ready", {{"host", host.plan->name},
                                 {"hostname", ready.hostname},
                                 {"cpus", ready.cpus},
@@ -232,8 +238,7 @@ void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed",
-                      {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
   host.state = HostState::lost;
   host.session->close();
   start_sweep(host);

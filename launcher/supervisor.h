@@ -63,6 +63,7 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    std::string cgroup;                // of the job there, as the runner has it; empty = none
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -88,8 +89,9 @@ class Supervisor {
   std::string choose_master_addr() const;
   bool report_host_errors();
 
+  void note_begin();
   void note_connected(const Host& host);
-  void note_ready(const Host& host, const wire::JobReady& ready);
+  void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
   void give_up_on(Host& host);
   void note_end(const Verdict& verdict);

@@ -107,6 +107,7 @@ void Job::stop(milliseconds grace) {
   }
   for (const auto& rank : ranks_)
     if (!rank->gone) rank->process.stop(grace);
+  wake_keepers();
 }
 
 void Job::on_report(std::size_t slot, const KeeperReport& report) {
@@ -135,7 +136,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       break;
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
-      rank.exited.oom_killed = report.oom_kills > 0 ? 1 : 0;
+      rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
       rank_gone(slot);
       break;
     case KeeperReport::Kind::keeper_lost:
@@ -208,6 +209,10 @@ Result<> Job::to_pmix(const wire::Message& message) {
   if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
   if (pmix_->running()) pmix_->send(message);
   return {};
+}
+
+void Job::wake_keepers() const {
+  for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
 }
 
 void Job::reap() {

@@ -18,12 +18,6 @@ bool has_nul(std::string_view text) {
   return text.find('\0') != std::string_view::npos;
 }
 
-/// The run id becomes part of folder and cgroup names, so its grammar is strict.
-bool is_run_id(std::string_view id) {
-  return !id.empty() && id.size() <= 64 &&
-         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
-}
-
 Result<> check_env(const std::vector<std::pair<std::string, std::string>>& env,
                    std::string_view where) {
   for (const auto& [name, value] : env) {
@@ -76,6 +70,11 @@ Result<> check_limits(const wire::JobSpec& job) {
 }
 
 }  // namespace
+
+bool is_run_id(std::string_view id) {
+  return !id.empty() && id.size() <= 64 &&
+         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
 
 Result<> check_job(const wire::JobSpec& job) {
   if (!is_run_id(job.run_id)) return bad("run_id: not of the form [a-z0-9-]{1,64}");

@@ -28,6 +28,7 @@ class Runner {
   boost::asio::awaitable<void> converse();
   boost::asio::awaitable<void> shut_down();
   boost::asio::awaitable<void> prepare();
+  boost::asio::awaitable<void> sweep(wire::Sweep order);
   boost::asio::awaitable<void> serve_signals();
   boost::asio::awaitable<void> beat();
   boost::asio::awaitable<void> leave_when_finished();
@@ -38,6 +39,7 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_start();
+  Result<bool> handle_sweep(const wire::Sweep& order);
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
@@ -51,6 +53,7 @@ class Runner {
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   bool greeted_ = false;
   bool preparing_ = false;
+  bool sweeping_ = false;
   bool leaving_ = false;  // a signal or a job that can not be run: ends by itself
   int exit_code_ = 0;
 };

@@ -68,6 +68,7 @@ int run_cli(int argc, char** argv) {
   std::vector<Verb> verbs;
   add_run_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
+  add_report_verb(app, verbs);
 
   // The program is cut off first: no flag of its own can be taken for one of ours.
   std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -27,6 +27,8 @@ using Program = std::vector<std::string>;
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 
+void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
+
 /// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
 void add_job_options(CLI::App& app, JobOptions& options);
 

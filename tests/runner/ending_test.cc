@@ -235,6 +235,91 @@ TEST_CASE_TEMPLATE("runner and keeper killed together: at least the rank itself 
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
 }
 
+/// As the launcher does with a host that it has lost and reached again.
+std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cgroup,
+                                 bool unprivileged, std::uint32_t patience_ms = 1000) {
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, unprivileged);
+  client.send(wire::Hello{});
+  client.send(wire::Sweep{job.run_id, patience_ms, cgroup});
+  auto swept = client.expect<wire::Swept>(milliseconds(15000));
+  const auto status = client.wait_exit();
+  CHECK((status && status->success()));
+  return swept;
+}
+
+TEST_CASE_TEMPLATE("swept: what runner and keeper left that were killed together", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "daemons", "3"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  const auto ready = client.prepare(job);
+  REQUIRE(ready);
+  client.send(wire::Start{});
+  const auto deadline = steady_clock::now() + milliseconds(15000);
+  while (client.out.size() < 2 && steady_clock::now() < deadline) client.pump(milliseconds(20));
+  REQUIRE(client.out.size() == 2);
+  std::vector<pid_t> keepers;
+  for (const auto& [rank, pid] : client.pids) keepers.push_back(parent_of(pid));
+  for (const pid_t keeper : keepers) ::kill(keeper, SIGSTOP);
+  client.signal(SIGKILL);
+  for (const pid_t keeper : keepers) ::kill(keeper, SIGKILL);
+  client.pump(milliseconds(200));
+  REQUIRE(processes_with("SORTIE_RUN_ID=" + job.run_id).size() >= 3);
+  const std::string cgroup =
+      ready->cgroup.starts_with("v2 ") ? ready->cgroup.substr(3) : std::string();
+  const auto swept = sweep(job, cgroup, User::kUnprivileged);
+  REQUIRE(swept);
+  CHECK(swept->left.empty());
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks in order", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.signal(SIGSTOP);
+  const auto begin = steady_clock::now();
+  const auto swept = sweep(job, "", User::kUnprivileged, 60000);
+  REQUIRE(swept);
+  CHECK(swept->killed == 1);  // the runner; all else was its keepers' work
+  CHECK(swept->left.empty());
+  CHECK(seconds_since(begin) > 0.9);  // ranks had their second between TERM and KILL
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has the patience", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"}), other = make_job({kHelper, "sleep"});
+  other.run_id = job.run_id + "-1";
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged),
+      other_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  start_and_wait_up(other_client, other);
+  const auto begin = steady_clock::now();
+  const auto swept = sweep(job, "", User::kUnprivileged, 500);
+  REQUIRE(swept);
+  CHECK(seconds_since(begin) > 0.45);
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(::kill(other_client.pids.at(0), 0) == 0);
+  other_client.send(wire::Stop{100, "test"});
+  CHECK(other_client.wait_finished(milliseconds(5000)));
+  say_goodbye(other_client);
+}
+
+TEST_CASE_TEMPLATE("a keeper that somebody froze is woken, so that its rank can be ended", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  ::kill(parent_of(client.pids.at(0)), SIGSTOP);
+  client.send(wire::Stop{100, "test"});
+  CHECK(client.wait_finished(milliseconds(5000)));
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
 TEST_CASE_TEMPLATE(
     "what a lost attempt left is killed when the next one starts, a newer one is not", User,
     AsTestUser, WithoutCgroup) {
