@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "launcher/console.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
+#include "launcher/pmix_names.h"
 #include "launcher/pmix_relay.h"
 #include "launcher/run_folder.h"
 
@@ -104,6 +106,7 @@ class Supervisor {
   void on_lost(Host& host, Error error);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
+  void on_notice(const Host& host, const wire::PmixNotice& notice);
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
   /// A failure: the first one stops everything at once. Which one was the cause is settled a moment
@@ -131,6 +134,8 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
+  PmixNameTable names_;
+  std::set<std::string> notices_;
   std::string master_addr_;
   std::vector<Cause> failures_;      // within the settle time
   std::vector<HeldEvent> held_;      // ends of ranks, until it is known which was the cause

@@ -39,6 +39,10 @@ void Supervisor::on_message(Host& host, wire::Message message) {
     forward(relay_.on_modex_request(host.index, *request));
   } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
     forward(relay_.on_modex_reply(host.index, std::move(*reply)));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    if (owns(host, notice->rank)) on_notice(host, *notice);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;
     const int code = abort->status & 0xff;
@@ -192,6 +196,16 @@ void Supervisor::on_lost(Host& host, Error error) {
   blame(std::move(cause));
   start_sweep(host);
   wake();
+}
+
+/// Each text once: all ranks may say the same.
+void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
+  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
+  const std::string text = notice.text.substr(0, kMostBytes);
+  if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
+  parts_.folder.event("notice",
+                      {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {

@@ -133,7 +133,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
   }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
       std::holds_alternative<wire::PmixModexRequest>(message) ||
-      std::holds_alternative<wire::PmixModexReply>(message)) {
+      std::holds_alternative<wire::PmixModexReply>(message) ||
+      std::holds_alternative<wire::PmixNamesDone>(message)) {
     SORTIE_TRY(job_->to_pmix(message));
     return true;
   }
