@@ -116,8 +116,8 @@ void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& erro
   cause.what = cause_of_error(runner_error_code(error));
   if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
   cause.host = host.plan->name;
-  cause.exit_code = cause.what == Cause::What::runner ? kExitLost
-                                                      : exit_code_for(runner_error_code(error));
+  const ErrorCode code = runner_error_code(error);
+  cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
   if (error.rank >= 0) cause.rank = static_cast<std::uint32_t>(error.rank);
   cause.message = error.rank >= 0
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)

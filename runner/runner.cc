@@ -179,7 +179,8 @@ Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
 }
 
 boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
-  link_.send(co_await sweep_run(io_, std::move(order)));
+  const wire::Swept swept = co_await sweep_run(io_, std::move(order));
+  link_.send(swept);
   leaving_ = true;
   co_await link_.flush(kFlushTimeout);
   link_.close();

@@ -196,7 +196,8 @@ std::string report_text(const Report& report) {
   if (report.consequences > 0) {
     out += fmt::format("; {} ended after the first cause:", report.consequences);
     for (std::size_t i = 0; i < report.aftermath.size(); ++i)
-      out += fmt::format("{} {} by {}", i == 0 ? "" : ",", report.aftermath[i].second,
+      out += fmt::format("{} {} {}{}", i == 0 ? "" : ",", report.aftermath[i].second,
+                         report.aftermath[i].first.starts_with("exit") ? "with " : "by ",
                          printable(report.aftermath[i].first));
   }
   if (report.exited_well > 0 || report.consequences > 0) out += "\n";

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness import Run, check, environment_of, equal, parent_of, wait_until
 
-FAMILY = ("setsid sleep 1000 >/dev/null 2>&1 & (setsid nohup sleep 1000 >/dev/null 2>&1 &) "
-          "(env -i setsid sleep 1000 >/dev/null 2>&1 &) echo up; exec sleep 1000")
+FAMILY = ("setsid sleep 1000 >/dev/null 2>&1 & (setsid nohup sleep 1000 >/dev/null 2>&1 &); "
+          "(env -i setsid sleep 1000 >/dev/null 2>&1 &); echo up; exec sleep 1000")
 PROCESSES_PER_RANK = 4
 TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
           "runner.mpi": "off"}
@@ -104,7 +104,8 @@ def remains(bed, hosts, run_id, families):
 
 def play(bed, row, hosts):
     with Run(bed, "sh", "-c", FAMILY, hosts=",".join(hosts), slots=1, settings=TIMING) as run:
-        wait_until(lambda: run.text().count("] up") == 2, 30, f"{row.name()}: 2 ranks that are up")
+        wait_until(lambda: run.text().count("] up") == 2 or run.process.poll() is not None, 30, "2 ranks that are up")
+        check(run.process.poll() is None, f"{row.name()}: the run ended before its ranks were up")
         run_id = run.id()
         ranks = bed.ranks(run_id)
         equal(len(ranks), 2, f"{row.name()}: ranks")
