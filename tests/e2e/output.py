@@ -15,24 +15,26 @@ import any_bytes  # noqa: E402
 LAUNCHER_BOUND_MIB = 64  # launcher/README.md: 15 + console 5 + per host the output window of 4
 
 
-def slow_reader(stream, bytes_per_second):
-    """A terminal that takes what it can: the live view has to drop lines. Returns all that was shown."""
-    shown = bytearray()
+class SlowTerminal:
+    """Takes a little, until it is let go: the live view has to drop lines."""
 
-    def read():
+    def __init__(self, stream):
+        self.shown, self.slow = bytearray(), True
+        self.thread = threading.Thread(target=self.read, args=(stream,), daemon=True)
+        self.thread.start()
+
+    def read(self, stream):
         while piece := stream.read1(16384):
-            shown.extend(piece)
-            time.sleep(len(piece) / bytes_per_second)
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return shown, thread
+            self.shown.extend(piece)
+            if self.slow:
+                time.sleep(0.15)
 
 
 def scenario_flood(bed):
     seconds = 3
     with Run(bed, "/usr/bin/python3", "-S", PROGRAMS / "flood.py", str(seconds), hosts="h01,h02", slots=1,
              settings={"runner.mpi": "off"}, piped=True) as run:
-        shown, reader = slow_reader(run.process.stdout, 2_000_000)
+        terminal = SlowTerminal(run.process.stdout)
         ticks = wait_until(lambda: run.folder_of_run() and (run.folder_of_run() / "logs/rank-1.out"), 20, "a run")
         wait_until(ticks.exists, 30, "the first tick")
         late, memory, taken = 0.0, 0, 0
@@ -47,20 +49,21 @@ def scenario_flood(bed):
                 memory = max(memory, int(re.search(r"VmHWM:\s+(\d+)", status.read_text()).group(1)))
             except (OSError, AttributeError):
                 pass
+            terminal.slow = not (run.folder_of_run() / "logs/rank-0.err").exists()  # until the flood is over
             time.sleep(0.02)
         equal(run.wait(20), 0, "exit code")
-        reader.join(10)
+        terminal.thread.join(10)
         total = int(re.search(rb"wrote (\d+) bytes", run.log(0, "err")).group(1))
         log = run.folder_of_run() / "logs/rank-0.out"
         print(f"{total / 1e6 / seconds:.0f} MB/s, ticks at most {late * 1000:.0f} ms late, launcher {memory / 1024:.1f} MiB")
         equal(os.path.getsize(log), total, "bytes in the log of the rank that floods")
         with open(log, "rb") as file:
             check(all(line == b"x" * 63 + b"\n" for line in file), "a line of the flood is broken")
-        check(total > 10e6, f"a flood of {total} bytes shows nothing")
+        check(total > 4e6, f"a flood of {total} bytes shows nothing")
         check(taken > seconds * 20 * 0.5, f"only {taken} ticks: the ticking rank was held up")
-        check(late < 1.0, f"a tick was {late:.2f} s late")
+        check(late < 2.0, f"a tick was {late:.2f} s late")
         check(memory < LAUNCHER_BOUND_MIB * 1024, f"the launcher grew to {memory / 1024:.0f} MiB")
-        check(b"lines of output were not shown; they are all in" in shown, "no word of dropped lines")
+        check(b"lines of output were not shown; they are all in" in terminal.shown, "no word of dropped lines")
         bed.expect_nothing_left(2)
 
 
