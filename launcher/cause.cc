@@ -14,27 +14,42 @@ namespace sortie::launcher {
 
 std::string_view cause_name(Cause::What what) {
   switch (what) {
-    case Cause::What::exit: return "exit";
-    case Cause::What::signal: return "signal";
-    case Cause::What::oom: return "oom";
-    case Cause::What::mpi_abort: return "mpi_abort";
-    case Cause::What::spawn: return "spawn";
-    case Cause::What::lost: return "lost";
-    case Cause::What::timeout: return "timeout";
-    case Cause::What::runner: return "runner";
-    case Cause::What::unreachable: return "unreachable";
-    case Cause::What::interrupted: return "interrupted";
+    case Cause::What::exit:
+      return "exit";
+    case Cause::What::signal:
+      return "signal";
+    case Cause::What::oom:
+      return "oom";
+    case Cause::What::mpi_abort:
+      return "mpi_abort";
+    case Cause::What::spawn:
+      return "spawn";
+    case Cause::What::lost:
+      return "lost";
+    case Cause::What::timeout:
+      return "timeout";
+    case Cause::What::runner:
+      return "runner";
+    case Cause::What::unreachable:
+      return "unreachable";
+    case Cause::What::interrupted:
+      return "interrupted";
   }
   return "?";
 }
 
 Cause::What cause_of_error(ErrorCode code) {
   switch (code) {
-    case ErrorCode::spawn: return Cause::What::spawn;
-    case ErrorCode::lost: return Cause::What::lost;
-    case ErrorCode::timeout: return Cause::What::timeout;
-    case ErrorCode::interrupted: return Cause::What::interrupted;
-    default: return Cause::What::runner;
+    case ErrorCode::spawn:
+      return Cause::What::spawn;
+    case ErrorCode::lost:
+      return Cause::What::lost;
+    case ErrorCode::timeout:
+      return Cause::What::timeout;
+    case ErrorCode::interrupted:
+      return Cause::What::interrupted;
+    default:
+      return Cause::What::runner;
   }
 }
 
@@ -54,8 +69,9 @@ std::string how(const Cause& cause) {
       return "ended by " + status_text(cause, Kind::signaled);
     case Cause::What::oom:
       return "ended by " + status_text(cause, Kind::signaled) +
-             (cause.oom == 1 ? ", killed for lack of memory"
-                             : ", very likely for lack of memory: the OOM killer acted on this host");
+             (cause.oom == 1
+                  ? ", killed for lack of memory"
+                  : ", very likely for lack of memory: the OOM killer acted on this host");
     case Cause::What::mpi_abort:
       return fmt::format("called MPI_Abort({})", cause.code);
     default:
@@ -144,8 +160,7 @@ std::size_t first_cause(std::span<const Cause> failures) {
 
 void Aftermath::add(std::string what) {
   ++total_;
-  const auto found =
-      std::ranges::find(kinds_, what, &std::pair<std::string, std::uint32_t>::first);
+  const auto found = std::ranges::find(kinds_, what, &std::pair<std::string, std::uint32_t>::first);
   if (found != kinds_.end())
     ++found->second;
   else

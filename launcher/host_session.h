@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/schema.h"
 #include "common/wire/codec.h"
@@ -60,6 +61,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
+  /// The runner's binary is on its way to the host.
+  bool pushing() const { return pushing_ && !closed_; }
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
@@ -77,13 +80,14 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
+  std::vector<char> buffer_;  // grows with what a host has to say: most say little
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_;
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
-  bool closed_ = false;
+  bool closed_ = false, pushing_ = false;
 };
 
 }  // namespace sortie::launcher

@@ -16,12 +16,12 @@ class PmixNameTable {
  public:
   /// Beyond these a rank gets PMIX_ERR_OUT_OF_RESOURCE.
   static constexpr std::size_t kMaxNames = 65536;
-  static constexpr std::size_t kMaxBytes = 64u << 20;        // of all names and values
-  static constexpr std::size_t kMaxAnswerBytes = 8u << 20;   // of one lookup
-  static constexpr std::size_t kMaxWaiting = 65536;          // lookups that wait for a name
+  static constexpr std::size_t kMaxBytes = 64u << 20;       // of all names and values
+  static constexpr std::size_t kMaxAnswerBytes = 8u << 20;  // of one lookup
+  static constexpr std::size_t kMaxWaiting = 65536;         // lookups that wait for a name
 
-  /// The answers to this question, and to lookups that have waited for what it publishes. `host` has
-  /// been checked to own the rank.
+  /// The answers to this question, and to lookups that have waited for what it publishes. `host`
+  /// has been checked to own the rank.
   std::vector<PmixRelay::Outgoing> on_question(std::size_t host, wire::PmixNames question);
 
  private:

@@ -30,9 +30,10 @@ Result<fs::path> find_run(const fs::path& state, const std::string& name) {
   const fs::path runs = state / "runs";
   const std::vector<std::string> ids = run_ids(runs);
   if (ids.empty())
-    return fail(ErrorCode::not_found, fmt::format("{}: no run is there yet; a config with another "
-                                                  "logger.log_dir has its runs below that (--log-dir)",
-                                                  runs.string()));
+    return fail(ErrorCode::not_found,
+                fmt::format("{}: no run is there yet; a config with another "
+                            "logger.log_dir has its runs below that (--log-dir)",
+                            runs.string()));
   if (name == "last") return runs / ids.back();
   if (std::ranges::binary_search(ids, name)) return runs / name;
   std::vector<std::string> found;
@@ -46,9 +47,10 @@ Result<fs::path> find_run(const fs::path& state, const std::string& name) {
   std::string text;
   for (std::size_t i = 0; i < std::min(found.size(), kNamed); ++i)
     text += (i == 0 ? "" : ", ") + found[i];
-  return fail(ErrorCode::usage,
-              fmt::format("{}: {} runs begin like that: {}{}; more letters make it one",
-                          printable(name), found.size(), text, found.size() > kNamed ? " ..." : ""));
+  return fail(
+      ErrorCode::usage,
+      fmt::format("{}: {} runs begin like that: {}{}; more letters make it one", printable(name),
+                  found.size(), text, found.size() > kNamed ? " ..." : ""));
 }
 
 }  // namespace sortie::launcher

@@ -37,6 +37,7 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan)),
+      progress_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
@@ -52,23 +53,18 @@ void Supervisor::wake() {
   changed_.cancel();
 }
 
-struct Supervisor::Fanout {
-  HostWork work;
-  std::size_t next = 0, running = 0;
-};
-
-asio::awaitable<void> Supervisor::fanout_worker(std::shared_ptr<Fanout> fanout) {
-  while (fanout->next < hosts_.size() && !failing()) co_await (this->*fanout->work)(fanout->next++);
-  --fanout->running;
-  wake();
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
+                                           std::shared_ptr<std::size_t> working) {
+  if (!failing()) co_await (this->*work)(index);
+  if (--*working == 0) wake();
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work) {
-  const auto fanout = std::make_shared<Fanout>(Fanout{work, 0, std::min(width, hosts_.size())});
-  for (std::size_t i = fanout->running; i > 0; --i)
-    asio::co_spawn(parts_.executor, fanout_worker(fanout), asio::detached);
+asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+  const auto working = std::make_shared<std::size_t>(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i)
+    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
   // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (fanout->running > 0 && interrupts_ == 0) {
+  while (*working > 0 && interrupts_ == 0) {
     changed_.expires_at(Clock::time_point::max());
     co_await changed_.async_wait(kToken);
   }
@@ -137,17 +133,46 @@ bool Supervisor::report_host_errors() {
   return true;
 }
 
+/// For a person who waits: the first second says nothing.
+asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
+  auto pause = std::chrono::milliseconds(1000);
+  while (!*done) {
+    progress_timer_.expires_after(pause);
+    co_await progress_timer_.async_wait(kToken);
+    if (*done) co_return;
+    parts_.console.progress(progress_text());
+    pause = std::chrono::milliseconds(200);
+  }
+}
+
+std::string Supervisor::progress_text() const {
+  std::size_t connected = 0, ready = 0, pushing = 0;
+  for (const Host& host : hosts_) {
+    connected += host.state != HostState::connecting;
+    ready += host.state == HostState::ready;
+    pushing += host.state == HostState::connecting && host.session->pushing();
+  }
+  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
+  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
+  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
+  return text;
+}
+
 asio::awaitable<Verdict> Supervisor::run() {
   note_begin();
+  const auto prepared = std::make_shared<bool>(false);
+  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                         &Supervisor::connect_host);
+  co_await for_all_hosts(&Supervisor::connect_host);
   if (!report_host_errors() && !failing()) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
-    co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
+    co_await for_all_hosts(&Supervisor::prepare_host);
     report_host_errors();
   }
+  *prepared = true;
+  progress_timer_.cancel();
+  parts_.console.progress("");
   if (!failing()) {
     // 3. Start everything at once, then watch.
     start_all();

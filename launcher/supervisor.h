@@ -80,16 +80,18 @@ class Supervisor {
     std::string partial;
   };
 
-  /// Runs `work(i)` for all hosts with at most `width` at the same time; returns when all are done,
-  /// or at once after an interrupt.
-  struct Fanout;
-  boost::asio::awaitable<void> fanout_worker(std::shared_ptr<Fanout> fanout);
+  /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
+  /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
+                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
   std::string choose_master_addr() const;
   bool report_host_errors();
+  boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
+  std::string progress_text() const;
 
   void note_begin();
   void note_connected(const Host& host);
@@ -137,13 +139,14 @@ class Supervisor {
   PmixNameTable names_;
   std::set<std::string> notices_;
   std::string master_addr_;
-  std::vector<Cause> failures_;      // within the settle time
-  std::vector<HeldEvent> held_;      // ends of ranks, until it is known which was the cause
-  std::optional<Cause> cause_;       // settled
+  std::vector<Cause> failures_;  // within the settle time
+  std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
+  std::optional<Cause> cause_;   // settled
   std::size_t sweeps_ = 0;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   bool stopping_ = false, ended_ = false;
+  boost::asio::steady_timer progress_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;
   boost::asio::steady_timer settle_timer_;

@@ -45,8 +45,8 @@ void Supervisor::blame(Cause failure) {
                       return known.rank == failure.rank;
                     });
   const bool first = failures_.empty();
-  const bool final = failure.what == Cause::What::interrupted ||
-                     failure.what == Cause::What::unreachable;
+  const bool final =
+      failure.what == Cause::What::interrupted || failure.what == Cause::What::unreachable;
   if (told || (final && !first)) return;
   failures_.push_back(std::move(failure));
   if (!first) return;
@@ -126,8 +126,8 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.reach = parts_.sweep_reach;
   order.cgroup = host.cgroup;
   Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
-  auto outcome = co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner,
-                                     std::move(order));
+  auto outcome =
+      co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));
   note_swept(host, outcome);
   --sweeps_;
   wake();

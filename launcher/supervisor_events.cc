@@ -10,7 +10,6 @@
 namespace sortie::launcher {
 namespace {
 
-
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 
@@ -189,9 +188,9 @@ void Supervisor::on_lost(Host& host, Error error) {
       fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
   cause.exit_code = kExitLost;
   cause.time_unix_ms = unix_time_ms();
-  parts_.folder.event("host_lost", {{"host", host.plan->name},
-                                    {"message", error.message},
-                                    {"consequence", failing()}});
+  parts_.folder.event(
+      "host_lost",
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
   if (failing()) parts_.console.error(cause.message);
   blame(std::move(cause));
   start_sweep(host);
@@ -203,8 +202,7 @@ void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
   constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
   const std::string text = notice.text.substr(0, kMostBytes);
   if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
-  parts_.folder.event("notice",
-                      {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
   parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 

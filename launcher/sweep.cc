@@ -90,8 +90,7 @@ asio::awaitable<bool> attempt(std::shared_ptr<State> state) {
     state->trouble = connection.error().message;
     co_return false;
   }
-  auto channel =
-      co_await start_runner(**connection, state->binary, state->runner.startup_timeout);
+  auto channel = co_await start_runner(**connection, state->binary, state->runner.startup_timeout);
   if (state->given_up) co_return true;
   if (!channel) {
     state->trouble = channel.error().message;
@@ -124,13 +123,13 @@ asio::awaitable<Result<wire::Swept>> sweep_host(asio::any_io_executor executor,
                                                 Transport& transport, const RunnerBinary& binary,
                                                 const config::RunnerConfig& runner,
                                                 SweepOrder order) {
-  const auto state =
-      std::make_shared<State>(executor, transport, binary, runner, std::move(order));
+  const auto state = std::make_shared<State>(executor, transport, binary, runner, std::move(order));
   asio::co_spawn(executor, attempts(state), asio::detached);
   const auto begin = Clock::now();
   while (!state->outcome) {
-    const auto deadline = begin + state->order.reach +
-                          (state->reached ? state->order.patience + kAnswerMargin : milliseconds(0));
+    const auto deadline =
+        begin + state->order.reach +
+        (state->reached ? state->order.patience + kAnswerMargin : milliseconds(0));
     if (Clock::now() >= deadline) break;
     state->changed.expires_at(deadline);
     co_await state->changed.async_wait(kToken);

@@ -43,6 +43,9 @@ class Connection {
   /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump
   /// host).
   virtual std::string peer_address() const = 0;
+  /// What the connection was made for has begun: what the transport had set aside for starting it
+  /// may go to another host. Closing does that too.
+  virtual void settled() {}
   virtual void close() = 0;
 };
 
@@ -51,7 +54,8 @@ class Transport {
   virtual ~Transport() = default;
   /// Resolves, connects, checks the host key and authenticates, each with its own deadline. The
   /// error's code names the stage (resolve, connect, handshake, host_key, auth); its message does
-  /// not repeat the host. Safe to call for many hosts at once: the caller bounds the concurrency.
+  /// not repeat the host. Call it for all hosts at once: the transport bounds what they may cost at
+  /// the same time, and knows which of them merely wait.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) = 0;
 };
 

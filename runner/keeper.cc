@@ -237,7 +237,7 @@ class Keeper {
   /// The runner was killed: the last keeper removes what the runner would have removed. Every
   /// keeper holds a shared lock on the folder, so only the last one gets it exclusively.
   void clean_up_for_runner() {
-    if (!spec_.cgroup.empty()) cgroup::remove(std::filesystem::path(spec_.cgroup).parent_path());
+    if (!spec_.job_cgroup.empty()) cgroup::remove(spec_.job_cgroup);
     if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
     std::error_code ignored;
     std::filesystem::remove_all(spec_.run_folder, ignored);

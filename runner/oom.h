@@ -1,5 +1,5 @@
-// Whether the OOM killer ended a rank: proof by the rank's own cgroup where the memory controller of
-// cgroup v2 was given to us; else evidence, by the counters of what is above it.
+// Whether the OOM killer ended a rank: proof by the rank's own cgroup where the memory controller
+// of cgroup v2 was given to us; else evidence, by the counters of what is above it.
 #pragma once
 
 #include <cstdint>

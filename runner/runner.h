@@ -38,7 +38,7 @@ class Runner {
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
-  Result<bool> handle_start();
+  Result<bool> handle_start(const wire::Start& start);
   Result<bool> handle_sweep(const wire::Sweep& order);
   void on_signal(int number);
   void send_error(const Error& error);

@@ -19,8 +19,8 @@
 #include "runner/keeper.h"
 #include "runner/process_tree.h"
 #include "runner/run_folder.h"
-#include "runner/wakeup.h"
 #include "runner/stale.h"
+#include "runner/wakeup.h"
 
 namespace sortie::runner {
 namespace {
@@ -61,8 +61,7 @@ std::string name_of(const std::string& process) {
 
 class Sweeper {
  public:
-  explicit Sweeper(const wire::Sweep& order)
-      : order_(order), base_(run_folder_base() + '/') {}
+  explicit Sweeper(const wire::Sweep& order) : order_(order), base_(run_folder_base() + '/') {}
 
   Found look() const {
     Found found;
@@ -108,9 +107,8 @@ class Sweeper {
     for (const auto* pids : {&left.runners, &left.keepers, &left.members})
       for (const pid_t pid : *pids)
         if (swept.left.size() < kMaxLeft)
-          swept.left.push_back(fmt::format("{} {} (state {})", pid,
-                                           name_of(fmt::format("/proc/{}", pid)),
-                                           process_state(pid)));
+          swept.left.push_back(fmt::format(
+              "{} {} (state {})", pid, name_of(fmt::format("/proc/{}", pid)), process_state(pid)));
     return swept;
   }
 
@@ -137,8 +135,8 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
   Sweeper sweeper(order);
   const auto begin = Clock::now();
   const auto runner_deadline = begin + milliseconds(order.patience_ms);
-  auto runner_gone = begin;                         // from then on its keepers have their grace
-  auto give_up = begin + std::chrono::hours(1);     // set by the first KILL of what should be gone
+  auto runner_gone = begin;                      // from then on its keepers have their grace
+  auto give_up = begin + std::chrono::hours(1);  // set by the first KILL of what should be gone
   boost::asio::steady_timer pause(io);
   Found found;
   for (;;) {

@@ -20,16 +20,16 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
-  if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
-                std::is_same_v<T, Finished>)
-    return std::tuple<>();
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
+                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window);
+  if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
+  if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
   if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence, m.time_unix_ms);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
-    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix,
-                    m.time_unix_ms);
+    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
+                    m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
@@ -53,6 +53,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixNamesDone>)
     return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
   if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
+  if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
+  if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
 }
 
 using Writer = protozero::pbf_writer;
@@ -75,6 +77,9 @@ void put(Writer& w, Tag tag, Stream v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
 void put(Writer& w, Tag tag, PmixNames::Action v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, CpuBinding v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
 void put(Writer& w, Tag tag, const std::string& v) {
@@ -144,6 +149,11 @@ void get(Reader& r, PmixNames::Action& v) {
   const std::uint32_t wide = r.get_uint32();
   if (wide < 1 || wide > 3) throw out_of_range_error{};
   v = static_cast<PmixNames::Action>(wide);
+}
+void get(Reader& r, CpuBinding& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide > static_cast<std::uint32_t>(CpuBinding::numa)) throw out_of_range_error{};
+  v = static_cast<CpuBinding>(wide);
 }
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
@@ -240,7 +250,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Swept",
                                                                                "PmixNames",
                                                                                "PmixNamesDone",
-                                                                               "PmixNotice"};
+                                                                               "PmixNotice",
+                                                                               "Input",
+                                                                               "InputCredit"};
 
 }  // namespace
 

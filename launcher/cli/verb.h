@@ -25,7 +25,11 @@ using Program = std::vector<std::string>;
 
 // The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
 

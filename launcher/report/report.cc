@@ -62,7 +62,8 @@ class Reader {
     } else if (name == "stop") {
       if (!report_.stop_at) report_.stop_at = at;
       report_.stop_reason = text(event, "reason");
-      report_.stop_grace_ms = static_cast<std::uint32_t>(std::clamp(number(event, "grace_ms"), 0.0, 4e9));
+      report_.stop_grace_ms =
+          static_cast<std::uint32_t>(std::clamp(number(event, "grace_ms"), 0.0, 4e9));
     } else if (name == "rank_exited") {
       exited(event);
     } else if (name == "host_failed") {
@@ -130,8 +131,9 @@ Result<Report> read_report(const fs::path& folder) {
   const fs::path path = folder / "events.jsonl";
   std::ifstream file(path);
   if (!file)
-    return fail(ErrorCode::not_found,
-                fmt::format("{}: cannot be read; was this folder made by `sortie run`?", path.string()));
+    return fail(
+        ErrorCode::not_found,
+        fmt::format("{}: cannot be read; was this folder made by `sortie run`?", path.string()));
   Report report;
   report.id = folder.filename().string();
   report.path = folder.string();
@@ -150,20 +152,34 @@ Result<Report> read_report(const fs::path& folder) {
 
 std::string exit_code_meaning(int exit_code) {
   switch (exit_code) {
-    case 0: return "every rank exited 0";
-    case 1: return "a rank exited 1, or something failed that has no code of its own";
-    case 2: return "command line or config; or a rank's own code";
-    case 3: return "a host lacks what the job needs; or a rank's own code";
-    case 4: return "a host could not be reached; or a rank's own code";
-    case 5: return "a host or its runner went away while ranks ran; or a rank's own code";
-    case 8: return "no usable checkpoint; or a rank's own code";
-    case 9: return "data or files could not be read or written; or a rank's own code";
-    case 129: return "HUP: to Sortie, or it ended a rank";
-    case 130: return "Ctrl-C, or INT ended a rank";
-    case 137: return "a rank was killed (KILL): by somebody, or for lack of memory";
-    case 139: return "a rank crashed (SEGV)";
-    case 143: return "TERM: to Sortie, or it ended a rank";
-    default: break;
+    case 0:
+      return "every rank exited 0";
+    case 1:
+      return "a rank exited 1, or something failed that has no code of its own";
+    case 2:
+      return "command line or config; or a rank's own code";
+    case 3:
+      return "a host lacks what the job needs; or a rank's own code";
+    case 4:
+      return "a host could not be reached; or a rank's own code";
+    case 5:
+      return "a host or its runner went away while ranks ran; or a rank's own code";
+    case 8:
+      return "no usable checkpoint; or a rank's own code";
+    case 9:
+      return "data or files could not be read or written; or a rank's own code";
+    case 129:
+      return "HUP: to Sortie, or it ended a rank";
+    case 130:
+      return "Ctrl-C, or INT ended a rank";
+    case 137:
+      return "a rank was killed (KILL): by somebody, or for lack of memory";
+    case 139:
+      return "a rank crashed (SEGV)";
+    case 143:
+      return "TERM: to Sortie, or it ended a rank";
+    default:
+      break;
   }
   if (exit_code > 128) return fmt::format("signal {} ended a rank", exit_code - 128);
   return "the code of the rank that failed first";
@@ -174,10 +190,11 @@ std::string report_text(const Report& report) {
   if (!report.exit_code)
     out += "no end is recorded: it still runs, or its launcher was killed\n";
   else
-    out += fmt::format("exit code {} ({})\n", *report.exit_code, exit_code_meaning(*report.exit_code));
-  out += fmt::format("  {} ranks on {} hosts{}; {}\n\n", report.ranks, report.hosts,
-                     report.ended ? fmt::format(", {}", short_time(*report.ended)) : "",
-                     report.path);
+    out +=
+        fmt::format("exit code {} ({})\n", *report.exit_code, exit_code_meaning(*report.exit_code));
+  out +=
+      fmt::format("  {} ranks on {} hosts{}; {}\n\n", report.ranks, report.hosts,
+                  report.ended ? fmt::format(", {}", short_time(*report.ended)) : "", report.path);
   out += stage_line("connected", report.connected, report.hosts);
   out += stage_line("ready", report.ready, report.hosts);
   if (report.started) out += fmt::format("  +{:8.3f} s  told to start\n", *report.started);
@@ -216,7 +233,8 @@ nlohmann::ordered_json report_json(const Report& report) {
   using Ordered = nlohmann::ordered_json;
   const auto maybe = [](const auto& value) { return value ? Ordered(*value) : Ordered(nullptr); };
   const auto stage = [](const Stage& s) {
-    return Ordered{{"hosts", s.hosts}, {"first_s", s.first}, {"last_s", s.last}, {"slowest", s.slowest}};
+    return Ordered{
+        {"hosts", s.hosts}, {"first_s", s.first}, {"last_s", s.last}, {"slowest", s.slowest}};
   };
   Ordered aftermath = Ordered::object();
   for (const auto& [how, count] : report.aftermath) aftermath[how] = count;
@@ -236,9 +254,8 @@ nlohmann::ordered_json report_json(const Report& report) {
   json["exit_code"] = maybe(report.exit_code);
   json["exit_code_meaning"] =
       report.exit_code ? Ordered(exit_code_meaning(*report.exit_code)) : Ordered(nullptr);
-  json["cause"] = report.cause_json.empty()
-                      ? Ordered(nullptr)
-                      : Ordered::parse(report.cause_json, nullptr, false);
+  json["cause"] = report.cause_json.empty() ? Ordered(nullptr)
+                                            : Ordered::parse(report.cause_json, nullptr, false);
   json["exited_well"] = report.exited_well;
   json["consequences"] = report.consequences;
   json["aftermath"] = aftermath;

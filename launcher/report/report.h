@@ -26,13 +26,13 @@ struct Report {
   std::size_t hosts = 0, ranks = 0;
   Stage connected, ready;
   std::optional<double> started, all_running, cause_at, stop_at, ended;  // from the start
-  std::string cause;                   // as it was told, with the rank's last lines; empty = none
-  std::string cause_json;              // the event
+  std::string cause;       // as it was told, with the rank's last lines; empty = none
+  std::string cause_json;  // the event
   std::string stop_reason;
   std::uint32_t stop_grace_ms = 0;
   std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
   std::vector<std::pair<std::string, std::size_t>> aftermath;  // how, how many
-  std::vector<std::string> lost;         // "h03: no sign of life ..."
+  std::vector<std::string> lost;                               // "h03: no sign of life ..."
   std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
   std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"
   std::vector<std::string> failed_hosts;

@@ -118,8 +118,8 @@ pmix_status_t on_unpublish(const pmix_proc_t* proc, char** keys, const pmix_info
   server_queue->push(std::move(asked));
   return PMIX_SUCCESS;
 }
-pmix_status_t refuse_spawn(const pmix_proc_t* proc, const pmix_info_t[], std::size_t, const pmix_app_t[],
-                           std::size_t, pmix_spawn_cbfunc_t, void*) {
+pmix_status_t refuse_spawn(const pmix_proc_t* proc, const pmix_info_t[], std::size_t,
+                           const pmix_app_t[], std::size_t, pmix_spawn_cbfunc_t, void*) {
   server_queue->push(SpawnRefused{proc->rank});
   return PMIX_ERR_NOT_SUPPORTED;
 }

@@ -74,9 +74,9 @@ class UpcallQueue {
   Fd event_;
 };
 
-/// The table for PMIx_server_init. Upcalls for other namespaces than `nspace` are refused. Spawn and
-/// connect are refused with PMIX_ERR_NOT_SUPPORTED, so that a rank which calls MPI_Comm_spawn gets
-/// an error and does not hang. Call once; `queue` must live on.
+/// The table for PMIx_server_init. Upcalls for other namespaces than `nspace` are refused. Spawn
+/// and connect are refused with PMIX_ERR_NOT_SUPPORTED, so that a rank which calls MPI_Comm_spawn
+/// gets an error and does not hang. Call once; `queue` must live on.
 pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& nspace);
 
 /// Calls `done` with a copy of `data`, released by libpmix when it has read it.

@@ -26,7 +26,10 @@ TEST_CASE("text of a rank can not take over the terminal") {
            {"\x1bP+q\x1b\\\x1b_x\x0e\x0f\x05", "^[P+q^[\\^[_x^N^O^E"},
            {"\xc2\x85\xc2\x90\xc2\x9d", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
            {"\x9b\x31m", "\xef\xbf\xbd\x31m"},  // the same as one byte
-           {"a\xe2\x80\xae" "b\xe2\x81\xa6" "c\xd8\x9c", "a<U+202E>b<U+2066>c<U+061C>"},
+           {"a\xe2\x80\xae"
+            "b\xe2\x81\xa6"
+            "c\xd8\x9c",
+            "a<U+202E>b<U+2066>c<U+061C>"},
            {"\xe2\x80\xa8\xef\xbb\xbf\xf3\xa0\x81\x81", "<U+2028><U+FEFF><U+E0041>"},
            {"\xc2\xa0\xe2\x80\x8d", "\xc2\xa0\xe2\x80\x8d"},  // joins letters: stays
            {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},

@@ -43,10 +43,9 @@ class Launch {
     std::optional<launcher::Verdict> verdict;
     {
       launcher::Console console(style);
-      launcher::Supervisor supervisor(
-          {io.get_executor(), transport, transport, *binary, console, *folder, milliseconds(500),
-           milliseconds(100)},
-          job, *plan);
+      launcher::Supervisor supervisor({io.get_executor(), transport, transport, *binary, console,
+                                       *folder, milliseconds(500), milliseconds(100)},
+                                      job, *plan);
       supervisor_ = &supervisor;
       const auto begun = std::chrono::steady_clock::now();
       boost::asio::co_spawn(io, supervisor.run(),

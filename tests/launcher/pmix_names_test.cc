@@ -30,7 +30,7 @@ TEST_CASE("a name is found from another host, by whoever asks, until its owner t
   CHECK(ask(1, {9, 5, Action::lookup, 0, {"a", "c"}, {}}).status == -52);
   CHECK(ask(1, {1, 5, Action::publish, 0, {"c", "a"}, {"x", "x"}}).status == -53);
   CHECK(ask(1, {2, 5, Action::publish, 0, {"c", "c"}, {"x", "x"}}).status == -53);
-  CHECK(ask(1, {3, 5, Action::lookup, 0, {"c"}, {}}).status == -46);  // all or nothing
+  CHECK(ask(1, {3, 5, Action::lookup, 0, {"c"}, {}}).status == -46);     // all or nothing
   CHECK(ask(1, {4, 5, Action::unpublish, 0, {"a"}, {}}).status == -46);  // not its own
   CHECK(ask(0, {5, 2, Action::unpublish, 0, {}, {}}).status == 0);
   CHECK(ask(0, {6, 2, Action::lookup, 0, {"a"}, {}}).status == -46);
@@ -54,10 +54,10 @@ TEST_CASE("names have a limit, in number and in bytes; what is given back can be
   const std::string large(1u << 20, 'x');
   std::size_t taken = 0;
   for (int i = 0; i < 100; ++i)
-    taken += only(table.on_question(
-                      0, {1, 0, Action::publish, 0, {"k" + std::to_string(i)}, {large}}),
-                  0)
-                     .status == 0;
+    taken +=
+        only(table.on_question(0, {1, 0, Action::publish, 0, {"k" + std::to_string(i)}, {large}}),
+             0)
+            .status == 0;
   CHECK(taken == 63);
   CHECK(only(table.on_question(0, {1, 0, Action::lookup, 0, std::vector<std::string>(9, "k0"), {}}),
              0)

@@ -68,7 +68,8 @@ TEST_CASE("a journal of any shape: what can be read is told, nothing takes over 
 
 TEST_CASE("a run without an end is told as such") {
   const test::ScopedTempDir dir;
-  test::write_text(dir / "events.jsonl", "{\"event\":\"begin\",\"hosts\":1,\"ranks\":1,\"time\":5}\n");
+  test::write_text(dir / "events.jsonl",
+                   "{\"event\":\"begin\",\"hosts\":1,\"ranks\":1,\"time\":5}\n");
   const auto report = read_report(dir.path());
   REQUIRE(report);
   CHECK(!report->exit_code);
@@ -86,9 +87,10 @@ TEST_CASE("runs are found by id, by the beginning of one, and the last one") {
   CHECK(found("last") == "20261121-090000-cccc");
   CHECK(found("20261120") == "20261120-080000-aaaa");
   CHECK(found("20261121-080000-bbbb") == "20261121-080000-bbbb");
-  CHECK(find_run(state.path(), "20261121").error().message ==
-        "20261121: 2 runs begin like that: 20261121-080000-bbbb, 20261121-090000-cccc; more letters "
-        "make it one");
+  CHECK(
+      find_run(state.path(), "20261121").error().message ==
+      "20261121: 2 runs begin like that: 20261121-080000-bbbb, 20261121-090000-cccc; more letters "
+      "make it one");
   CHECK(find_run(state.path(), "../runs").error().code == ErrorCode::not_found);
   CHECK(find_run(state.path(), "").error().code == ErrorCode::not_found);
 }

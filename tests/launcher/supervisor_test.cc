@@ -122,8 +122,7 @@ TEST_CASE("the first rank to fail decides, and all hosts are told at once") {
   CHECK(causes[0]["rank"] == 1);
   CHECK(causes[0]["host"] == "h2");
   CHECK(causes[0]["pid"] == 1001);
-  CHECK(causes[0]["last_lines"] ==
-        nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
+  CHECK(causes[0]["last_lines"] == nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
   for (const auto& event : launch.events_named("rank_exited"))
     CHECK(event["consequence"] == (event["rank"] != 1));
   CHECK(launch.took < milliseconds(4000));

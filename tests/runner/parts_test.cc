@@ -9,13 +9,12 @@
 #include <fstream>
 
 #include "runner/cgroup.h"
-#include "runner/oom.h"
-#include "runner/run_folder.h"
-#include "runner/sweep.h"
 #include "runner/environment.h"
 #include "runner/event_socket.h"
+#include "runner/oom.h"
 #include "runner/process_tree.h"
 #include "runner/run_folder.h"
+#include "runner/sweep.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

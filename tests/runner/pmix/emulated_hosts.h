@@ -16,9 +16,9 @@
 
 #include "common/base/fd.h"
 #include "common/base/process_status.h"
-#include "launcher/pmix_names.h"
 #include "common/wire/frame.h"
 #include "common/wire/message.h"
+#include "launcher/pmix_names.h"
 
 namespace sortie::test {
 
