@@ -14,7 +14,7 @@
 namespace sortie::launcher {
 
 /// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
-/// bytes become U+FFFD. Tabs stay.
+/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
 std::string printable(std::string_view bytes);
 /// The same of several lines, which stay lines.
 std::string printable_lines(std::string_view text);

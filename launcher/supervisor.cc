@@ -140,6 +140,7 @@ bool Supervisor::report_host_errors() {
 }
 
 asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
@@ -197,6 +198,10 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
+}
+
 void Supervisor::note_connected(const Host& host) {
   parts_.folder.event("connected",
                       {{"host", host.plan->name}, {"address", host.session->address()}});
@@ -218,8 +223,7 @@ void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed",
-                      {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
   end_of(host, HostState::lost);
   host.session->close();
   start_sweep(host);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "launcher/host_session.h"
 #include "launcher/meeting.h"
 #include "launcher/plan.h"
+#include "launcher/pmix_names.h"
 #include "launcher/pmix_relay.h"
 #include "launcher/run_folder.h"
 
@@ -76,7 +78,8 @@ class Supervisor {
     std::uint32_t master_port = 0;     // that it holds
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     unsigned unacknowledged_pieces = 0;
-    int errors = 0;  // RunnerErrors that it sent
+    int errors = 0;      // RunnerErrors that it sent
+    std::string cgroup;  // of the job there, as the runner has it; empty = none
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -113,8 +116,9 @@ class Supervisor {
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
   std::string progress_text() const;
 
+  void note_begin();
   void note_connected(const Host& host);
-  void note_ready(const Host& host, const wire::JobReady& ready);
+  void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
   void note_started();
   void give_up_on(Host& host);
@@ -128,6 +132,7 @@ class Supervisor {
   void on_lost(Host& host, Error error);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
+  void on_notice(const Host& host, const wire::PmixNotice& notice);
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
   /// A failure: the first one stops everything at once. Which one was the cause is settled a moment
@@ -157,6 +162,8 @@ class Supervisor {
   PmixRelay relay_;
   Meeting meeting_;
   std::uint32_t master_port_ = 0;
+  PmixNameTable names_;
+  std::set<std::string> notices_;
   std::vector<Cause> failures_;  // within the settle time
   std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
   std::optional<Cause> cause_;   // settled

@@ -45,10 +45,10 @@ void Supervisor::blame(Cause failure) {
   const bool told = failure.rank && std::ranges::any_of(failures_, [&](const Cause& known) {
                       return known.rank == failure.rank;
                     });
-  if (told) return;
   const bool first = failures_.empty();
   const bool final =
       failure.what == Cause::What::interrupted || failure.what == Cause::What::unreachable;
+  if (told || (final && !first)) return;
   failures_.push_back(std::move(failure));
   if (!first) return;
   const std::string reason = cause_text(failures_.front());
@@ -132,6 +132,7 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.run_id = parts_.folder.id();
   order.patience = std::min(milliseconds(job_.runner.grace), kMostPatience) + milliseconds(1000);
   order.reach = parts_.sweep_reach;
+  order.cgroup = host.cgroup;
   Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
   auto outcome =
       co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));

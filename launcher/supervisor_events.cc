@@ -46,6 +46,10 @@ void Supervisor::on_message(Host& host, wire::Message message) {
     forward(relay_.on_modex_request(host.index, *request));
   } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
     forward(relay_.on_modex_reply(host.index, std::move(*reply)));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    if (owns(host, notice->rank)) on_notice(host, *notice);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;
     const int code = abort->status & 0xff;
@@ -121,8 +125,8 @@ void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& erro
   cause.what = cause_of_error(runner_error_code(error));
   if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
   cause.host = host.plan->name;
-  cause.exit_code =
-      cause.what == Cause::What::runner ? kExitLost : exit_code_for(runner_error_code(error));
+  const ErrorCode code = runner_error_code(error);
+  cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
   if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
   cause.message = of_rank
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
@@ -200,6 +204,15 @@ void Supervisor::on_lost(Host& host, Error error) {
   if (failing()) parts_.console.error(cause.message);
   blame(std::move(cause));
   start_sweep(host);
+}
+
+/// Each text once: all ranks may say the same.
+void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
+  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
+  const std::string text = notice.text.substr(0, kMostBytes);
+  if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
+  parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {

@@ -65,7 +65,8 @@ wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
   return make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), peers_of_first(reached_at));
 }
 
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
+void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
+  if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
   parts_.folder.event("ready", {{"host", host.plan->name},
                                 {"hostname", ready.hostname},
                                 {"cpus", ready.cpus},

@@ -88,6 +88,7 @@ void Job::start_rank(std::size_t slot) {
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
   held.cgroup = rank.cgroup;
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   const Result<> started = rank.process.start(
@@ -126,6 +127,7 @@ void Job::stop(milliseconds grace) {
   }
   for (const auto& rank : ranks_)
     if (!rank->gone) rank->process.stop(grace);
+  wake_keepers();
 }
 
 void Job::on_report(std::size_t slot, const KeeperReport& report) {
@@ -154,7 +156,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       break;
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
-      rank.exited.oom_killed = report.oom_kills > 0 ? 1 : 0;
+      rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
       rank_gone(slot);
       break;
     case KeeperReport::Kind::keeper_lost:
@@ -247,6 +249,10 @@ Result<> Job::to_pmix(const wire::Message& message) {
   if (spec_.hold_ms > 0 && !pmix_memory_.answered(message)) return {};
   if (pmix_->running()) pmix_->send(message);
   return {};
+}
+
+void Job::wake_keepers() const {
+  for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
 }
 
 void Job::reap() {

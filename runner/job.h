@@ -56,6 +56,8 @@ class Job {
   Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
+  /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
+  void wake_keepers() const;
   /// SIGCHLD has come.
   void reap();
 

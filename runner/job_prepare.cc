@@ -181,6 +181,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   HeldSpec held;
   held.env = pmix_environment(base_environment(environ), spec_);
   held.folders = {"/"};
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   pmix_ = std::make_unique<PmixHelper>(io_);

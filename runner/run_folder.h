@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
@@ -37,5 +38,10 @@ Result<std::string> find_run_folder(const std::string& name);
 /// short.
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
                             std::uint32_t node_rank);
+
+/// Where run folders are: "/tmp/sortie-1000".
+std::string run_folder_base();
+/// Whether `name` is that of a folder of this run, of whatever attempt and node.
+bool is_run_folder_name(std::string_view name, const std::string& run_id);
 
 }  // namespace sortie::runner

@@ -13,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
+#include "runner/sweep.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {
@@ -189,6 +190,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (std::holds_alternative<wire::Heartbeat>(message)) return true;
   if (std::holds_alternative<wire::Goodbye>(message)) {
     if (!job_ || !job_->started() || job_->finished()) return false;
@@ -212,7 +214,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
   }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
       std::holds_alternative<wire::PmixModexRequest>(message) ||
-      std::holds_alternative<wire::PmixModexReply>(message)) {
+      std::holds_alternative<wire::PmixModexReply>(message) ||
+      std::holds_alternative<wire::PmixNamesDone>(message)) {
     SORTIE_TRY(job_->to_pmix(message));
     return true;
   }
@@ -236,7 +239,7 @@ Result<bool> Runner::handle_hello(const wire::Hello& hello) {
 }
 
 Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
-  if (job_) return fail(ErrorCode::protocol, "JobSpec twice");
+  if (job_ || sweeping_) return fail(ErrorCode::protocol, "JobSpec twice");
   SORTIE_TRY(check_job(spec));
   handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
@@ -244,6 +247,24 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   spawn(io_, prepare());
   spawn(io_, beat());
   return true;
+}
+
+/// In place of a job: nothing else is taken from then on but the end.
+Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
+  if (job_ || sweeping_) return fail(ErrorCode::protocol, "Sweep where there is a job already");
+  SORTIE_TRY(check_sweep(order));
+  handshake_timer_.cancel();
+  sweeping_ = true;
+  spawn(io_, sweep(order));
+  return true;
+}
+
+boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
+  const wire::Swept swept = co_await sweep_run(io_, std::move(order));
+  link_.send(swept);
+  leaving_ = true;
+  co_await link_.flush(kFlushTimeout);
+  link_.close();
 }
 
 Result<bool> Runner::handle_start(const wire::Start& start) {
@@ -303,6 +324,7 @@ boost::asio::awaitable<void> Runner::beat() {
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
       link_.send(wire::Heartbeat{++sequence, unix_ms()});
+      job_->wake_keepers();
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;
@@ -316,7 +338,7 @@ boost::asio::awaitable<void> Runner::beat() {
 boost::asio::awaitable<void> Runner::limit_handshake() {
   handshake_timer_.expires_after(kHandshakeTimeout);
   const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
-  if (error || job_) co_return;
+  if (error || job_ || sweeping_) co_return;
   log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
   link_.close();
 }

@@ -35,6 +35,7 @@ class Runner {
   void listen_for_adoption();
   Result<> adopt(const wire::Adopt& adopt, Fd in, Fd out);
   boost::asio::awaitable<void> prepare();
+  boost::asio::awaitable<void> sweep(wire::Sweep order);
   boost::asio::awaitable<void> serve_signals();
   boost::asio::awaitable<void> beat();
   boost::asio::awaitable<void> leave_when_finished();
@@ -45,6 +46,7 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_start(const wire::Start& start);
+  Result<bool> handle_sweep(const wire::Sweep& order);
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
@@ -63,6 +65,7 @@ class Runner {
   bool handed_over_ = false;
   bool greeted_ = false;
   bool preparing_ = false;
+  bool sweeping_ = false;
   bool leaving_ = false;  // a signal or a job that can not be run: ends by itself
   int exit_code_ = 0;
 };

@@ -33,6 +33,8 @@ void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 
+void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
+
 /// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
 void add_job_options(CLI::App& app, JobOptions& options);
 

@@ -129,3 +129,22 @@ def scenario_runner_is_pushed_once(bed):
     with Run(bed, "true", hosts="h01") as run:
         equal(run.wait(15), 0, "exit code of the second run")
     equal(bed.run_in("h01", "ls", "-li", ".cache/sortie"), first, "cache after a second run")
+
+
+def scenario_mpi_names_over_hosts(bed):
+    """MPI_Publish_name on one host, MPI_Lookup_name on all."""
+    with Run(bed, BUILD / "bin/pmix_test_mpi", "names", hosts="h[01-02]") as run:
+        equal(run.wait(60), 0, "exit code")
+        equal(sum(run.log(rank) == b"ok\n" for rank in range(4)), 4, "ranks that found the name")
+        bed.expect_nothing_left(3)
+
+
+def scenario_mpi_spawn_is_refused(bed):
+    """An error for the rank that asks, one line for the user, and no hang where the error is fatal."""
+    with Run(bed, BUILD / "bin/pmix_test_mpi", "spawn", hosts="h[01-02]") as run:
+        equal(run.wait(60), 0, "exit code")
+        equal(run.text().count("MPI_Comm_spawn was refused: Sortie starts all ranks itself"), 1, "lines about it")
+    with Run(bed, BUILD / "bin/pmix_test_mpi", "spawn-world", hosts="h[01-02]", settings={"runner.grace": "2s"}) as run:
+        check(run.wait(60) != 0, "a fatal error of MPI ended well")
+        run.expect(r"called MPI_Abort\(")
+        bed.expect_nothing_left(3)
