@@ -194,7 +194,8 @@ RunnerBinary::~RunnerBinary() {
 
 asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& connection,
                                                                const RunnerBinary& binary,
-                                                               std::chrono::milliseconds timeout) {
+                                                               std::chrono::milliseconds timeout,
+                                                               bool* pushed_out) {
   const auto executor = co_await asio::this_coro::executor;
   // Shared with the timer, which may fire when this frame is gone.
   const auto exchange = std::make_shared<Exchange>();
@@ -260,6 +261,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
     }
     if (*answer == "SEND" && asked && !pushed) {
       pushed = true;
+      if (pushed_out) *pushed_out = true;
       sent = co_await exchange->channel->write(binary.bytes());
       continue;
     }

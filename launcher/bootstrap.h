@@ -40,9 +40,10 @@ class RunnerBinary {
 
 /// Runs the host's runner, pushing `binary` first when the host lacks exactly it; the channel then
 /// is the runner's stdio (frames). ErrorCode::runner when it can not be installed or started, with
-/// what the host said. Both references must outlive the call.
+/// what the host said. `pushed` becomes true when the binary was sent. References must outlive the
+/// call.
 boost::asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(
     Connection& connection, const RunnerBinary& binary,
-    std::chrono::milliseconds timeout = std::chrono::seconds(60));
+    std::chrono::milliseconds timeout = std::chrono::seconds(60), bool* pushed = nullptr);
 
 }  // namespace sortie::launcher

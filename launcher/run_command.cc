@@ -104,6 +104,11 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   return job;
 }
 
+fs::path runner_path() {
+  const char* override = std::getenv("SORTIE_RUNNER");
+  return override ? fs::path(override) : sibling("sortie-runner");
+}
+
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
   log::init("sortie", log::level_named(job.logger.log_level));
@@ -113,9 +118,7 @@ int run_job(const PlannedJob& planned) {
     console.error(error.message);
     return exit_code_for(error.code);
   };
-  const char* runner_override = std::getenv("SORTIE_RUNNER");
-  auto binary =
-      RunnerBinary::open(runner_override ? fs::path(runner_override) : sibling("sortie-runner"));
+  auto binary = RunnerBinary::open(runner_path());
   if (!binary) return give_up(binary.error());
   auto state = state_folder(job.logger.log_dir);
   if (!state) return give_up(state.error());

@@ -1,6 +1,7 @@
 // `sortie run`: from a checked job to its end, with everything a person sees.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct PlannedJob {
   LaunchPlan plan;
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
+
+/// The runner that goes to the hosts: beside this program, or what SORTIE_RUNNER names.
+std::filesystem::path runner_path();
 
 /// Runs it and returns the exit code.
 int run_job(const PlannedJob& job);

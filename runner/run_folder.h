@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
@@ -29,6 +30,15 @@ class RunFolder {
   std::string path_;
   Fd lock_;
 };
+
+/// The folder in which run folders are made, "" where it can not be; and what is in it.
+struct RunFolders {
+  std::string base;
+  std::string error;                // why there is no base
+  std::vector<std::string> held;    // names: runs that are alive
+  std::vector<std::string> refuse;  // names: nobody holds them; the next run removes them
+};
+RunFolders look_at_run_folders();
 
 /// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
 /// short.

@@ -112,6 +112,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (const auto* request = std::get_if<wire::CheckRequest>(&message))
+    return handle_check(*request);
   if (std::holds_alternative<wire::Heartbeat>(message)) return true;
   if (std::holds_alternative<wire::Goodbye>(message)) {
     if (!job_ || !job_->started() || job_->finished()) return false;
@@ -154,13 +156,21 @@ Result<bool> Runner::handle_hello(const wire::Hello& hello) {
 }
 
 Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
-  if (job_) return fail(ErrorCode::protocol, "JobSpec twice");
+  if (job_ || check_) return fail(ErrorCode::protocol, "JobSpec twice, or after a check");
   SORTIE_TRY(check_job(spec));
   handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   preparing_ = true;
   spawn(io_, prepare());
   spawn(io_, beat());
+  return true;
+}
+
+/// The handshake timer stays: a check lasts no longer than a handshake may.
+Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
+  if (job_) return fail(ErrorCode::protocol, "CheckRequest after JobSpec");
+  if (!check_) check_ = std::make_shared<check::CheckRole>(io_, link_, defaults_);
+  SORTIE_TRY(check_->take(request.json));
   return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "runner/check/check_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
 
@@ -37,6 +38,7 @@ class Runner {
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
+  Result<bool> handle_check(const wire::CheckRequest& request);
   Result<bool> handle_start();
   void on_signal(int number);
   void send_error(const Error& error);
@@ -47,6 +49,7 @@ class Runner {
   const std::string build_;
   Link link_;
   std::unique_ptr<Job> job_;
+  std::shared_ptr<check::CheckRole> check_;  // instead of a job
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   bool greeted_ = false;

@@ -45,6 +45,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
+    return std::tie(m.json);
 }
 
 using Writer = protozero::pbf_writer;
@@ -219,7 +221,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixFenceDone",
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
-                                                                               "PmixAbort"};
+                                                                               "PmixAbort",
+                                                                               "CheckRequest",
+                                                                               "CheckReport"};
 
 }  // namespace
 

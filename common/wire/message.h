@@ -180,9 +180,23 @@ struct PmixAbort {
   std::string message;
 };
 
+// ---- host checks: the conversation of `sortie check` --------------------------------------------
+
+/// launcher -> runner, after Hello and instead of JobSpec; any number of times, each answered by at
+/// least one CheckReport. runner/check/README.md has the objects.
+struct CheckRequest {
+  std::string json;  // at most 1 MiB
+};
+
+/// runner -> launcher: a part of the answer. Never trusted: sizes and contents are checked.
+struct CheckReport {
+  std::string json;  // at most 256 KiB
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort>;
+                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
+                 CheckRequest, CheckReport>;
 
 }  // namespace sortie::wire

@@ -19,6 +19,7 @@ constexpr const char* kExamples = R"(Examples:
   sortie run configs/quickstart.toml                        train on this machine
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi     start an MPI program on four hosts
   sortie plan job.toml --set topology.micro_batch_size=8    what would run where
+  sortie check job.toml                                     are the hosts fit for it?
   sortie config init > job.toml                             a commented config to start from
 )";
 
@@ -67,6 +68,7 @@ int run_cli(int argc, char** argv) {
   Program program;
   std::vector<Verb> verbs;
   add_run_verbs(app, verbs, program);
+  add_check_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
 
   // The program is cut off first: no flag of its own can be taken for one of ours.

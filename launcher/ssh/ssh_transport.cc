@@ -30,6 +30,16 @@ namespace {
 struct Reached {
   std::shared_ptr<SessionCore> core;
   std::string address;
+  std::vector<StageTime> stages;
+  Clock::time_point stage_begun = Clock::now();
+
+  // The stage that began where the last one ended is over.
+  void passed(ErrorCode stage) {
+    const auto now = Clock::now();
+    stages.push_back({error_code_name(stage),
+                      std::chrono::duration_cast<std::chrono::microseconds>(now - stage_begun)});
+    stage_begun = now;
+  }
 };
 
 // A connection to a jump host, shared by all targets behind it. Lives as long as one of them does.
@@ -100,6 +110,7 @@ asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings setting
     auto endpoints =
         co_await resolver.resolve(settings.host_name, settings.port, ssh.resolve_timeout);
     if (!endpoints) co_return std::unexpected(std::move(endpoints).error());
+    reached.passed(ErrorCode::resolve);
     auto dialled = co_await dial(std::move(*endpoints), ssh.connect_timeout);
     if (!dialled) co_return std::unexpected(std::move(dialled).error());
     socket = std::move(dialled->socket);
@@ -115,6 +126,7 @@ asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings setting
                                              fmt::format("jump host {}", settings.jumps.back())));
     socket = std::move(*dialled);
   }
+  reached.passed(ErrorCode::connect);
   auto core = SessionCore::create(executor, std::move(socket), std::move(carrier));
   if (!core) co_return std::unexpected(std::move(core).error());
   auto shaken = co_await shake_hands(*core, settings, known_hosts, ssh);
@@ -122,11 +134,13 @@ asio::awaitable<Result<Reached>> TransportState::reach_with(HostSettings setting
     (*core)->close();
     co_return std::unexpected(std::move(shaken).error());
   }
+  reached.passed(ErrorCode::handshake);  // with the host key, which is a part of it
   auto signed_in = co_await authenticate(*core, settings, credentials, ssh.auth_timeout);
   if (!signed_in) {
     (*core)->close();
     co_return std::unexpected(std::move(signed_in).error());
   }
+  reached.passed(ErrorCode::auth);
   reached.core = std::move(*core);
   co_return reached;
 }
@@ -182,6 +196,7 @@ class SshConnection : public Connection {
   SshConnection(Reached reached, std::chrono::milliseconds exec_timeout)
       : core_(std::move(reached.core)),
         address_(std::move(reached.address)),
+        stages_(std::move(reached.stages)),
         exec_timeout_(exec_timeout) {}
   ~SshConnection() override { core_->close(); }
 
@@ -189,6 +204,7 @@ class SshConnection : public Connection {
     return exec_on(core_, std::move(command), exec_timeout_);
   }
   std::string peer_address() const override { return address_; }
+  std::vector<StageTime> stages() const override { return stages_; }
   void close() override { core_->close(); }
 
  private:
@@ -207,6 +223,7 @@ class SshConnection : public Connection {
 
   std::shared_ptr<SessionCore> core_;
   std::string address_;
+  std::vector<StageTime> stages_;
   std::chrono::milliseconds exec_timeout_;
 };
 

@@ -90,7 +90,9 @@ std::vector<wire::Message> messages() {
           PmixFenceDone{"key", -1, "data"},
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
-          PmixAbort{1, -7, "bye"}};
+          PmixAbort{1, -7, "bye"},
+          CheckRequest{R"({"kind":"clock"})"},
+          CheckReport{R"({"part":"clock","unix_us":1700000000000000})"}};
 }
 
 void write_frames(Writer& out) {
