@@ -39,8 +39,8 @@ struct Step {
   std::optional<Result<>> result;
 };
 
-asio::awaitable<void> finish(std::shared_ptr<CheckHost> self, std::shared_ptr<Step> step,
-                             asio::awaitable<Result<>> work) {
+asio::awaitable<void> finish([[maybe_unused]] std::shared_ptr<CheckHost> self,
+                             std::shared_ptr<Step> step, asio::awaitable<Result<>> work) {
   Result<> result = co_await std::move(work);
   if (!step->result) step->result = std::move(result);
   step->over.cancel();
@@ -62,7 +62,8 @@ asio::awaitable<void> CheckHost::bounded(Work work, Milliseconds limit) {
   asio::co_spawn(executor_, finish(self, step, std::move(work)), asio::detached);
   if (!step->result) co_await step->over.async_wait(kToken);
   if (!step->result) {
-    std::string what = fmt::format("no answer within {} s", limit.count() / 1000.0);
+    std::string what =
+        fmt::format("no answer within {} s", static_cast<double>(limit.count()) / 1000);
     if (!result.report.at.empty()) what += fmt::format(" (it was at: {})", result.report.at);
     step->result = fail(ErrorCode::timeout, std::move(what));
   }
