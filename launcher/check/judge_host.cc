@@ -15,47 +15,48 @@ constexpr std::uint64_t kMemoryPerSlot = 1u << 30;
 constexpr std::uint64_t kFilesPerRank = 64, kFilesAtLeast = 256;
 constexpr std::uint64_t kMemlockForRdma = std::uint64_t{1} << 30;
 
-std::string fix_for(ErrorCode code, const std::string& host) {
+/// The same words for all hosts, so that they fold.
+const char* fix_for(ErrorCode code) {
   switch (code) {
     case ErrorCode::resolve:
       return "correct the name, or add it to DNS, /etc/hosts or ~/.ssh/config (HostName)";
     case ErrorCode::connect:
-      return fmt::format("see that the host is up and sshd listens: ssh -v {}", host);
+      return "see that the host is up and sshd listens: ssh -v HOST";
     case ErrorCode::handshake:
-      return fmt::format("see what answers on that port: ssh -v {}", host);
+      return "see what answers on that port: ssh -v HOST";
     case ErrorCode::host_key:
-      return fmt::format("sign in once by hand (ssh {}) and compare the key", host);
+      return "sign in once by hand (ssh HOST) and compare the key";
     case ErrorCode::auth:
-      return fmt::format("let the key in: ssh-copy-id {}; see whether `ssh {} true` works", host,
-                         host);
+      return "let the key in (ssh-copy-id HOST), until `ssh HOST true` works without a question";
     case ErrorCode::channel:
       return "see MaxSessions and ForceCommand in the host's sshd_config";
     case ErrorCode::runner:
       return "see that the home folder is writable, has space and is not mounted noexec";
     case ErrorCode::timeout:
-      return fmt::format("look for a dead network file system or driver: ssh {} 'cat /proc/mounts'",
-                         host);
+      return "see that the host is up (ssh HOST true), and look for a dead network file system or "
+             "driver there; or raise --timeout";
     default:
-      return fmt::format("see whether `ssh {} true` works", host);
+      return "see whether `ssh HOST true` works";
   }
 }
 
-std::string stages_text(const HostResult& host) {
+std::string stages_text(const HostResult& host, bool times) {
   std::string text;
   for (const Stage& stage : host.stages)
-    text += fmt::format("{}{} {:.0f} ms", text.empty() ? "" : ", ", stage.name, stage.ms);
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", stage.name,
+                        times ? fmt::format(" {:.0f} ms", stage.ms) : "");
   return text;
 }
 
 }  // namespace
 
 Finding judge_ssh(const HostResult& host) {
-  std::string passed = stages_text(host);
+  std::string passed = stages_text(host, !host.error);
   if (host.error) {
     std::string reason =
         fmt::format("{}: {}", error_code_name(host.error->code), host.error->message);
     if (!passed.empty()) reason += fmt::format(" (passed: {})", passed);
-    return {"ssh", Verdict::fail, std::move(reason), fix_for(host.error->code, host.host)};
+    return {"ssh", Verdict::fail, std::move(reason), fix_for(host.error->code)};
   }
   if (host.pushed) passed += " (the runner was pushed)";
   return {"ssh", Verdict::pass, std::move(passed), ""};
@@ -144,7 +145,9 @@ Finding judge_leftovers(const HostResult& host) {
             fmt::format("{} folder{} and {} cgroup{} of runs that are gone", facts.runs_left,
                         facts.runs_left == 1 ? "" : "s", facts.cgroups_left,
                         facts.cgroups_left == 1 ? "" : "s"),
-            "the next run there removes folders; cgroups: rmdir"};
+            facts.cgroups_left > 0
+                ? fmt::format("rmdir {}/sortie-*/* {}/sortie-* there", facts.cgroup, facts.cgroup)
+                : "nothing: the next run there removes them"};
   return {"leftovers", Verdict::pass,
           facts.runs_alive > 0 ? fmt::format("none; {} run{} alive", facts.runs_alive,
                                              facts.runs_alive == 1 ? " is" : "s are")

@@ -84,9 +84,11 @@ asio::awaitable<void> greet(std::shared_ptr<Attempt> attempt, std::string token,
     error = read_error;
   }
   if (error) attempt->facts.error = attempt->reason(error, limit);
+  attempt->timer.cancel();  // others may take longer
 }
 
 asio::awaitable<void> ping(std::shared_ptr<Attempt> attempt, milliseconds limit) {
+  limit_attempt(attempt, limit);
   char byte = kPing;
   const auto buffer = asio::buffer(&byte, 1);
   std::uint64_t best = UINT64_MAX;
