@@ -68,8 +68,8 @@ Finding judge_clock(const HostResult& host) {
   const double off = std::max(0.0, std::abs(host.clock_offset_ms) - host.clock_error_ms);
   std::string text;
   if (off >= kClockWarnMs)
-    text = fmt::format("{:.1f} s {} of this machine's clock", std::abs(host.clock_offset_ms) / 1000,
-                       host.clock_offset_ms > 0 ? "ahead" : "behind");
+    text = fmt::format("{:.1f} s {} this machine's clock", std::abs(host.clock_offset_ms) / 1000,
+                       host.clock_offset_ms > 0 ? "ahead of" : "behind");
   else
     text = fmt::format("within {:.0f} ms", std::abs(host.clock_offset_ms) + host.clock_error_ms);
   if (off < kClockWarnMs) return {"clock", Verdict::pass, std::move(text), ""};

@@ -58,7 +58,7 @@ TEST_CASE("clocks: what the way there and back can explain is no skew") {
   CHECK(clock(900, 5).verdict == Verdict::pass);
   CHECK(clock(1100, 200).verdict == Verdict::pass);
   CHECK(clock(-1500, 5).verdict == Verdict::warn);
-  CHECK(clock(-1500, 5).reason == "1.5 s behind of this machine's clock");
+  CHECK(clock(-1500, 5).reason == "1.5 s behind this machine's clock");
   CHECK(clock(61000, 5).verdict == Verdict::fail);
 }
 
