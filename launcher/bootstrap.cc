@@ -195,7 +195,7 @@ RunnerBinary::~RunnerBinary() {
 asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& connection,
                                                                const RunnerBinary& binary,
                                                                std::chrono::milliseconds timeout,
-                                                               bool* pushed_out) {
+                                                               std::function<void(bool)> on_push) {
   const auto executor = co_await asio::this_coro::executor;
   // Shared with the timer, which may fire when this frame is gone.
   const auto exchange = std::make_shared<Exchange>();
@@ -249,6 +249,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
   bool pushed = false;
   while (sent) {
     const auto answer = co_await exchange->next_answer();
+    if (pushed && on_push) on_push(false);
     if (!answer) break;
     if (*answer == "HAVE") {
       std::unique_ptr<Channel> started = running();
@@ -261,7 +262,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
     }
     if (*answer == "SEND" && asked && !pushed) {
       pushed = true;
-      if (pushed_out) *pushed_out = true;
+      if (on_push) on_push(true);
       sent = co_await exchange->channel->write(binary.bytes());
       continue;
     }

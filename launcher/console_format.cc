@@ -67,6 +67,12 @@ std::string printable_lines(std::string_view text) {
   }
 }
 
+std::string shown_line(std::string_view line) {
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (const auto last = line.rfind('\r'); last != line.npos) line.remove_prefix(last + 1);
+  return printable(line);
+}
+
 double json_number(const nlohmann::json& event, const char* key) {
   const auto it = event.find(key);
   return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");

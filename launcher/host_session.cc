@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -19,6 +18,15 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
+
+/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+std::uint64_t time_in(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
+  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  return 0;
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -46,7 +54,9 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
   address_ = connection_->peer_address();
-  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
+  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
+  connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);
@@ -54,16 +64,17 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::receive() {
-  std::array<char, 64u << 10> buffer;
+  if (buffer_.empty()) buffer_.resize(kFirstReadBytes);
   for (;;) {
     auto frame = decoder_.next();
     if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
-    auto count = co_await channel_->read_some(buffer);
+    auto count = co_await channel_->read_some(buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
     if (*count == 0) {
       std::string said = channel_->stderr_tail();
@@ -73,7 +84,8 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
                                           : "the runner ended unexpectedly; it said: " + said);
     }
     last_heard_ = Clock::now();
-    decoder_.feed({buffer.data(), *count});
+    decoder_.feed({buffer_.data(), *count});
+    if (*count == buffer_.size() && *count < kMaxReadBytes) buffer_.resize(2 * *count);
   }
 }
 

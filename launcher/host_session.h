@@ -11,10 +11,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/schema.h"
 #include "common/wire/codec.h"
 #include "launcher/bootstrap.h"
+#include "launcher/cause.h"
 #include "launcher/transport.h"
 
 namespace sortie::launcher {
@@ -36,6 +38,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string& host() const { return host_; }
   /// Address at which the host was reached; empty when unknown.
   const std::string& address() const { return address_; }
+  /// The host's clock against ours, from what it has said so far.
+  const HostClock& clock() const { return clock_; }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
@@ -57,6 +61,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
+  /// The runner's binary is on its way to the host.
+  bool pushing() const { return pushing_ && !closed_; }
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
@@ -70,16 +76,18 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string host_;
   const config::RunnerConfig& runner_;
   std::string address_;
+  HostClock clock_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
+  std::vector<char> buffer_;  // grows with what a host has to say: most say little
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_;
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
-  bool closed_ = false;
+  bool closed_ = false, pushing_ = false;
 };
 
 }  // namespace sortie::launcher

@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/config/load.h"
+#include "common/config/secret.h"
 
 namespace sortie::launcher {
 namespace {
@@ -51,8 +52,8 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
-std::string shown(const std::string& name, const std::string& value) {
-  return looks_secret(name) ? "***" : value;
+std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+  return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
 }  // namespace
@@ -78,14 +79,6 @@ bool matches_pattern(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-bool looks_secret(std::string_view variable) {
-  std::string upper(variable);
-  std::ranges::transform(upper, upper.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return upper.ends_with("_TOKEN") || upper.ends_with("_KEY") || upper.ends_with("_SECRET") ||
-         upper.find("PASSWORD") != upper.npos;
-}
-
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts) {
@@ -104,7 +97,13 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     for (const std::string& pattern : job.runner.env_passthrough)
       if (matches_pattern(pattern, name)) env[name] = value;
   for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.secret_env) {
+    env[name] = value;
+    plan.secrets.insert(name);
+  }
   plan.env.assign(env.begin(), env.end());
+  for (const auto& [name, value] : plan.env)
+    if (config::looks_secret(name)) plan.secrets.insert(name);
   SORTIE_TRY(check_exec_size(plan));
 
   for (const config::HostSlots& entry : hosts) {
@@ -202,7 +201,7 @@ std::string plan_text(const LaunchPlan& plan) {
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
   for (const auto& [name, value] : plan.env)
-    out += fmt::format("  env       {}={}\n", name, shown(name, value));
+    out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
   return out;
 }
@@ -223,7 +222,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
   }
   Json env = Json::object();
-  for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
+  for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
   Json out = {{"schema", "sortie/plan/1"},
               {"hash", plan_hash(plan)},
               {"world_size", plan.world_size},
@@ -255,7 +254,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   };
   put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
-  for (const auto& [name, value] : plan.env) (put(name), put(value));
+  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
   put(plan.work_dir);
   put(plan.master_addr);
   put(fmt::format("{} {} {}", plan.master_port, plan.world_size, plan.mpi));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +36,8 @@ struct LaunchPlan {
   std::vector<HostPlan> hosts;
   std::vector<std::string> argv;
   std::string work_dir;
-  Environment env;  // of every rank
+  Environment env;                             // of every rank
+  std::set<std::string, std::less<>> secrets;  // names in env whose values are shown nowhere
   std::uint32_t world_size = 0;
   std::string master_addr;  // empty: the first host's address as it will be reached
   std::int64_t master_port = 0;
@@ -61,16 +63,16 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
                             const std::string& master_addr);
 
-/// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}). Values of variables that
-/// look like secrets (*_TOKEN, *_KEY, *_SECRET, *PASSWORD*) are shown as ***.
+/// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}), with config::kSecretShown
+/// for the values of secrets.
 std::string plan_text(const LaunchPlan& plan);
 nlohmann::ordered_json plan_json(const LaunchPlan& plan);
 /// Bytes that are no UTF-8, which a program's arguments may hold, become U+FFFD.
 std::string plan_json_text(const LaunchPlan& plan);
-/// SHA-256 of everything that decides what is started (secrets included, by their hash).
+/// SHA-256 of everything that decides what is started; of secrets the names alone, since a hash of
+/// a short value gives it away.
 std::string plan_hash(const LaunchPlan& plan);
 
-bool looks_secret(std::string_view variable);
 /// True when `text` matches `pattern`, in which '*' stands for any text.
 bool matches_pattern(std::string_view pattern, std::string_view text);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -14,7 +15,10 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/config/fields.h"
+#include "common/config/hostgroups.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
+#include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
 
@@ -50,9 +54,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& super
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
-    if (verdict.ended_after > 0)
-      console.message(fmt::format("{} rank{} ended after that", verdict.ended_after,
-                                  verdict.ended_after == 1 ? "" : "s"));
+    if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
@@ -63,6 +65,27 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
 
 }  // namespace
 
+Result<RunnerBinary> open_runner_binary() {
+  const char* chosen = std::getenv("SORTIE_RUNNER");
+  return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
+}
+
+Result<std::vector<std::string>> expand_hosts(const std::string& expression,
+                                              const config::RunnerConfig& runner) {
+  config::HostGroups groups;
+  if (config::mentions_group(expression)) {
+    config::JobConfig paths;  // "~" and relative paths, as everywhere
+    paths.runner.groups_file = runner.groups_file;
+    std::error_code error;
+    const char* home = std::getenv("HOME");
+    config::resolve_paths(paths, fs::current_path(error).string(), home ? home : "/");
+    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(paths.runner.groups_file));
+  }
+  auto hosts = config::expand_host_expression(expression, &groups);
+  if (!hosts) return std::unexpected(with_context(std::move(hosts).error(), "hosts"));
+  return hosts;
+}
+
 Result<config::LoadedJob> load_options(const JobOptions& options) {
   auto loaded = options.config.empty()
                     ? config::load_job_text("", "command line", options.overrides)
@@ -70,8 +93,12 @@ Result<config::LoadedJob> load_options(const JobOptions& options) {
   if (!loaded) return loaded;
   config::RunnerConfig& runner = loaded->job.runner;
   config::Origins& origins = loaded->origins;
+  if (!options.groups.empty()) {
+    runner.groups_file = options.groups;
+    origins["runner.groups_file"] = "--groups";
+  }
   if (!options.hosts.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(runner.hosts, config::expand_host_expression(options.hosts));
+    SORTIE_ASSIGN_OR_RETURN(runner.hosts, expand_hosts(options.hosts, runner));
     runner.hosts_file.clear();
     origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
   }
@@ -100,25 +127,26 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const char* home = std::getenv("HOME");
   config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  // On the hosts there is no groups file: the trainer gets the names.
+  if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
+    runner.hosts = config::host_lines(hosts);
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
   return job;
-}
-
-fs::path runner_path() {
-  const char* override = std::getenv("SORTIE_RUNNER");
-  return override ? fs::path(override) : sibling("sortie-runner");
 }
 
 int run_job(const PlannedJob& planned) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log::level_named(job.logger.log_level));
+  log::init("sortie",
+            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
   Console::Style style = Console::detect();
   Console console(style);
   const auto give_up = [&](const Error& error) {
     console.error(error.message);
     return exit_code_for(error.code);
   };
-  auto binary = RunnerBinary::open(runner_path());
+  auto binary = open_runner_binary();
   if (!binary) return give_up(binary.error());
   auto state = state_folder(job.logger.log_dir);
   if (!state) return give_up(state.error());
@@ -152,6 +180,9 @@ int run_job(const PlannedJob& planned) {
   io.run();
   if (failure) std::rethrow_exception(failure);
   print_verdict(console, verdict, *folder);
+  if (planned.next_steps)
+    if (const std::string next = planned.next_steps(verdict.exit_code, folder->id()); !next.empty())
+      console.message(next);
   return verdict.exit_code;
 }
 

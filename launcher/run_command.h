@@ -1,13 +1,14 @@
 // `sortie run`: from a checked job to its end, with everything a person sees.
 #pragma once
 
-#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/result.h"
 #include "common/config/load.h"
+#include "launcher/bootstrap.h"
 #include "launcher/plan.h"
 
 namespace sortie::launcher {
@@ -17,10 +18,15 @@ struct JobOptions {
   std::string config;                  // file
   std::vector<std::string> overrides;  // --set
   std::string hosts;                   // --hosts EXPR
+  std::string groups;                  // --groups FILE
   int slots = 0;                       // --slots
   std::string ssh_config;              // --ssh-config
   std::vector<std::string> program;    // after --
 };
+
+/// The hosts of an expression, with the groups of runner.groups_file.
+Result<std::vector<std::string>> expand_hosts(const std::string& expression,
+                                              const config::RunnerConfig& runner);
 
 /// The job that the options describe, checked; what an option sets has it as its origin.
 Result<config::LoadedJob> load_options(const JobOptions& options);
@@ -29,11 +35,13 @@ Result<config::LoadedJob> load_options(const JobOptions& options);
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
+  /// What to try after it, for a person: from the exit code and the run's id; may be empty.
+  std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
 
-/// The runner that goes to the hosts: beside this program, or what SORTIE_RUNNER names.
-std::filesystem::path runner_path();
+/// The runner that goes to hosts: the one beside this program, or $SORTIE_RUNNER.
+Result<RunnerBinary> open_runner_binary();
 
 /// Runs it and returns the exit code.
 int run_job(const PlannedJob& job);

@@ -15,6 +15,20 @@
 namespace sortie::launcher {
 namespace fs = std::filesystem;
 
+namespace {
+
+/// mkdir -p, with 0700 for what is made, whatever the umask; an errno, 0 when the folder is there.
+int make_private_folders(const fs::path& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return 0;
+  std::error_code ignored;
+  if (errno == EEXIST) return fs::is_directory(path, ignored) ? 0 : ENOTDIR;
+  if (errno != ENOENT || !path.has_relative_path()) return errno;
+  if (const int number = make_private_folders(path.parent_path()); number != 0) return number;
+  return ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+}  // namespace
+
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -32,11 +46,9 @@ Result<fs::path> state_folder(const std::string& log_dir) {
 Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   const fs::path runs = state / "runs";
   std::error_code error;
-  fs::create_directories(runs, error);
-  if (error)
-    return fail(ErrorCode::io,
-                fmt::format("{}: {}; set logger.log_dir to a folder that is writable",
-                            runs.string(), error.message()));
+  if (const int number = make_private_folders(runs); number != 0)
+    return fail(ErrorCode::io, fmt::format("{}; set logger.log_dir to a folder that is writable",
+                                           os_error(number, runs.string()).message));
   RunFolder folder;
   folder.tensorboard_enabled_ = tensorboard;
   std::random_device random;

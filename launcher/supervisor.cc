@@ -18,7 +18,6 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 namespace {
 
@@ -38,7 +37,9 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan)),
-      changed_(parts.executor) {
+      progress_timer_(parts.executor),
+      changed_(parts.executor),
+      settle_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
     hosts_.push_back({hosts_.size(), &host,
@@ -52,23 +53,18 @@ void Supervisor::wake() {
   changed_.cancel();
 }
 
-struct Supervisor::Fanout {
-  HostWork work;
-  std::size_t next = 0, running = 0;
-};
-
-asio::awaitable<void> Supervisor::fanout_worker(std::shared_ptr<Fanout> fanout) {
-  while (fanout->next < hosts_.size() && !verdict_) co_await (this->*fanout->work)(fanout->next++);
-  --fanout->running;
-  wake();
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
+                                           std::shared_ptr<std::size_t> working) {
+  if (!failing()) co_await (this->*work)(index);
+  if (--*working == 0) wake();
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work) {
-  const auto fanout = std::make_shared<Fanout>(Fanout{work, 0, std::min(width, hosts_.size())});
-  for (std::size_t i = fanout->running; i > 0; --i)
-    asio::co_spawn(parts_.executor, fanout_worker(fanout), asio::detached);
+asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+  const auto working = std::make_shared<std::size_t>(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i)
+    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
   // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (fanout->running > 0 && interrupts_ == 0) {
+  while (*working > 0 && interrupts_ == 0) {
     changed_.expires_at(Clock::time_point::max());
     co_await changed_.async_wait(kToken);
   }
@@ -118,7 +114,7 @@ bool Supervisor::report_host_errors() {
                                         {"stage", error_code_name(host.error->code)},
                                         {"message", host.error->message}});
   }
-  if (!first || verdict_) return first != nullptr;
+  if (!first || failing()) return first != nullptr;
   std::string text;
   for (const std::string& line : order)
     text += fmt::format("{}{}: {}", text.empty() ? "" : "\n",
@@ -128,21 +124,55 @@ bool Supervisor::report_host_errors() {
   if (hosts_.size() > failed)
     text += fmt::format("\nno rank was started: {} of {} hosts {} ready", hosts_.size() - failed,
                         hosts_.size(), hosts_.size() - failed == 1 ? "was" : "were");
-  decide(exit_code_for(first->error->code), text, {{"host", first->plan->name}});
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.host = first->plan->name;
+  cause.message = std::move(text);
+  cause.exit_code = exit_code_for(first->error->code);
+  blame(std::move(cause));
   return true;
 }
 
+/// For a person who waits: the first second says nothing.
+asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
+  auto pause = std::chrono::milliseconds(1000);
+  while (!*done) {
+    progress_timer_.expires_after(pause);
+    co_await progress_timer_.async_wait(kToken);
+    if (*done) co_return;
+    parts_.console.progress(progress_text());
+    pause = std::chrono::milliseconds(200);
+  }
+}
+
+std::string Supervisor::progress_text() const {
+  std::size_t connected = 0, ready = 0, pushing = 0;
+  for (const Host& host : hosts_) {
+    connected += host.state != HostState::connecting;
+    ready += host.state == HostState::ready;
+    pushing += host.state == HostState::connecting && host.session->pushing();
+  }
+  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
+  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
+  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
+  return text;
+}
+
 asio::awaitable<Verdict> Supervisor::run() {
+  const auto prepared = std::make_shared<bool>(false);
+  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                         &Supervisor::connect_host);
-  if (!report_host_errors() && !verdict_) {
+  co_await for_all_hosts(&Supervisor::connect_host);
+  if (!report_host_errors() && !failing()) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
-    co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
+    co_await for_all_hosts(&Supervisor::prepare_host);
     report_host_errors();
   }
-  if (!verdict_) {
+  *prepared = true;
+  progress_timer_.cancel();
+  parts_.console.progress("");
+  if (!failing()) {
     // 3. Start everything at once, then watch.
     start_all();
     while (!all_ended()) {
@@ -154,6 +184,12 @@ asio::awaitable<Verdict> Supervisor::run() {
         give_up_on(host);
       }
     }
+  }
+  settle();
+  // Hosts that were lost on the way: what they may have left is ended, or named.
+  while (sweeps_ > 0 && interrupts_ < 2) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
   }
   ended_ = true;
   // 4. The runners clean up and end; what does not answer is left to its own lease.
@@ -168,11 +204,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   }
   for (Host& host : hosts_) host.session->close();
 
-  Verdict verdict = verdict_.value_or(Verdict{});
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto& status = ranks_[rank].status;
-    if (verdict_ && rank != cause_ && status && !status->success()) ++verdict.ended_after;
-  }
+  const Verdict verdict = make_verdict();
   note_end(verdict);
   co_return verdict;
 }
@@ -225,28 +257,22 @@ void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
+  parts_.folder.event("unconfirmed",
+                      {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
   host.state = HostState::lost;
   host.session->close();
+  start_sweep(host);
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
-  parts_.folder.event("end", {{"exit_code", verdict.exit_code}, {"text", verdict.text}});
+  parts_.folder.event("end", {{"exit_code", verdict.exit_code},
+                              {"text", verdict.text},
+                              {"ended_after", verdict.ended_after}});
 }
 
 bool Supervisor::all_ended() const {
   return std::ranges::none_of(hosts_,
                               [](const Host& host) { return host.state == HostState::running; });
-}
-
-void Supervisor::decide(int exit_code, std::string text, const Json& details) {
-  if (verdict_) return;
-  verdict_ = Verdict{exit_code, std::move(text), 0};
-  Json event = {{"exit_code", exit_code}, {"text", verdict_->text}};
-  event["details"] = details;
-  parts_.folder.event("verdict", event);
-  stop_all(static_cast<std::uint32_t>(job_.runner.grace.count()),
-           verdict_->text.substr(0, verdict_->text.find('\n')));
 }
 
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
@@ -266,19 +292,19 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
 void Supervisor::interrupt(int signal_number) {
   if (ended_) return;  // nothing runs any more, and the end is a matter of moments
   ++interrupts_;
-  const int exit_code = 128 + signal_number;
-  if (interrupts_ == 1 && !verdict_) {
+  Cause cause;
+  cause.what = Cause::What::interrupted;
+  cause.code = signal_number;
+  cause.exit_code = 128 + signal_number;
+  cause.message = "interrupted by " + signal_name(signal_number);
+  if (interrupts_ == 1 && !failing()) {
     parts_.console.message(fmt::format(
         "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
         signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
-    decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
-           {{"signal", signal_number}});
-    return;
+    return blame(std::move(cause));
   }
   parts_.console.message("killing all ranks now");
-  if (!verdict_)
-    decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
-           {{"signal", signal_number}});
+  blame(std::move(cause));
   stop_all(0, "interrupted again");
 }
 

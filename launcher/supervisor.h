@@ -7,11 +7,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/process_status.h"
+#include "launcher/cause.h"
 #include "launcher/console.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
@@ -25,6 +27,7 @@ struct Verdict {
   int exit_code = 0;
   std::string text;               // empty when every rank exited 0
   std::uint32_t ended_after = 0;  // ranks that ended as a consequence
+  std::string aftermath;          // how they did, in one line; empty when there are none
 };
 
 class Supervisor {
@@ -38,6 +41,8 @@ class Supervisor {
     RunFolder& folder;
     // What a runner may need beyond the grace: killing, reaping, delivering the last output.
     std::chrono::milliseconds stop_slack{10000};
+    // How long a host that was lost while ranks ran is tried again, to end what it may have left.
+    std::chrono::milliseconds sweep_reach{5000};
   };
 
   /// All references must outlive the supervisor.
@@ -59,6 +64,11 @@ class Supervisor {
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
   };
+  struct HeldEvent {
+    std::uint32_t rank = 0;
+    bool failed = false;
+    nlohmann::ordered_json fields;
+  };
   struct Rank {
     std::size_t host = 0;
     std::uint32_t pid = 0;
@@ -67,16 +77,18 @@ class Supervisor {
     std::string partial;
   };
 
-  /// Runs `work(i)` for all hosts with at most `width` at the same time; returns when all are done,
-  /// or at once after an interrupt.
-  struct Fanout;
-  boost::asio::awaitable<void> fanout_worker(std::shared_ptr<Fanout> fanout);
+  /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
+  /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
+                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
   std::string choose_master_addr() const;
   bool report_host_errors();
+  boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
+  std::string progress_text() const;
 
   void note_connected(const Host& host);
   void note_ready(const Host& host, const wire::JobReady& ready);
@@ -94,10 +106,22 @@ class Supervisor {
   bool owns(const Host& host, std::uint32_t rank) const;
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
-  /// Records the first cause; later ones are consequences. Then stops everything.
-  void decide(int exit_code, std::string text, const nlohmann::ordered_json& details);
+  /// A failure: the first one stops everything at once. Which one was the cause is settled a moment
+  /// later (cause.h); what comes after that is a consequence.
+  void blame(Cause failure);
+  bool failing() const { return !failures_.empty(); }
+  void settle();
+  void await_settlement();
+  void say_what_is_awaited();
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
-  std::string rank_report(std::uint32_t rank, const std::string& what) const;
+  void on_runner_error(const Host& host, const wire::RunnerError& error);
+  void note_exited(HeldEvent event);
+  Cause cause_of_rank(std::uint32_t rank, Cause::What what, int code) const;
+  Verdict make_verdict() const;
+  /// Ends what a lost host may have left.
+  void start_sweep(Host& host);
+  boost::asio::awaitable<void> sweep(Host& host);
+  void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();
   bool all_ended() const;
 
@@ -108,13 +132,17 @@ class Supervisor {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::string master_addr_;
-  std::optional<Verdict> verdict_;
-  std::optional<std::size_t> cause_;  // the rank that decided, if one did
+  std::vector<Cause> failures_;      // within the settle time
+  std::vector<HeldEvent> held_;      // ends of ranks, until it is known which was the cause
+  std::optional<Cause> cause_;       // settled
+  std::size_t sweeps_ = 0;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   bool stopping_ = false, ended_ = false;
-  boost::asio::steady_timer
-      changed_;  // cancelled whenever a waiting condition may have become true
+  boost::asio::steady_timer progress_timer_;
+  // Cancelled whenever a waiting condition may have become true.
+  boost::asio::steady_timer changed_;
+  boost::asio::steady_timer settle_timer_;
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

@@ -15,6 +15,7 @@
 #include "runner/environment.h"
 #include "runner/process_tree.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -29,11 +30,6 @@ constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
 
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
-
 wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
   return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};
 }
@@ -47,6 +43,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       spec_(std::move(spec)),
       defaults_(defaults),
       facts_(read_node_facts()),
+      base_env_(base_environment(environ)),
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
@@ -54,24 +51,26 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
   link_.set_source([this] { return pump_.next(); });
 }
 
-boost::asio::awaitable<void> Job::start() {
+boost::asio::awaitable<void> Job::start(wire::Environment env) {
   started_ = true;
-  const std::vector<std::string> base_env = base_environment(environ);
+  start_env_ = std::move(env);
+  port_.release_port();  // rank 0 will listen there; the lease is kept
   for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
-    start_rank(slot, base_env);
+    start_rank(slot);
     if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
       co_await boost::asio::post(io_, boost::asio::use_awaitable);
   }
 }
 
-void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env) {
+void Job::start_rank(std::size_t slot) {
   Rank& rank = *ranks_[slot];
-  Fd out = std::move(rank.out), err = std::move(rank.err);
+  Fd in = std::move(rank.in), out = std::move(rank.out), err = std::move(rank.err);
   if (stopped_) {  // Stop overtook the start
     rank.exited.signaled = 1;
     rank.exited.code = SIGTERM;
     rank.exited.stopped = 1;
     rank.exited.time_unix_ms = unix_ms();
+    in.reset();
     out.reset();
     err.reset();
     return rank_gone(slot);
@@ -79,12 +78,12 @@ void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env)
   HeldSpec held;
   held.title = fmt::format("sortie-keep-{}", rank.spec->local_rank % 1000);
   held.argv = spec_.argv;
-  held.env = rank_environment(
-      base_env, spec_, *rank.spec,
-      {config_path_, rank.socket_path, facts_.cpus, pmix_lines_for(pmix_env_, rank.spec->rank)});
+  held.env = environment_of(rank);
+  if (!binding_.ranks.empty()) held.cpus = binding_.ranks[slot].cpus;
   rank.searched_path = env_value(held.env, "PATH");
   held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
-  held.folders = {spec_.work_dir, std::string(env_value(base_env, "HOME")), "/"};
+  held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
+  if (in) held.stdin_fd = in.get();
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
   held.cgroup = rank.cgroup;
@@ -93,6 +92,7 @@ void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env)
   const Result<> started = rank.process.start(
       held, [this, slot](const KeeperReport& report) { on_report(slot, report); });
   if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
+  in.reset();
   out.reset();
   err.reset();
   if (started) return;
@@ -100,6 +100,20 @@ void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env)
   rank.exited.code = kExitNotRunnable;
   rank.exited.time_unix_ms = unix_ms();
   rank_gone(slot);
+}
+
+std::vector<std::string> Job::environment_of(const Rank& rank) const {
+  RankContext context;
+  context.config_path = config_path_;
+  context.socket_path = rank.socket_path;
+  context.cpus = facts_.cpus;
+  const std::size_t index = static_cast<std::size_t>(rank.spec - spec_.ranks.data());
+  if (!binding_.ranks.empty()) context.threads = binding_.ranks[index].threads;
+  context.amd_gpus =
+      !topology_.gpus.empty() && topology_.gpus.front().vendor == cpu::Gpu::Vendor::amd;
+  context.pmix_env = pmix_lines_for(pmix_env_, rank.spec->rank);
+  context.start_env = start_env_;
+  return rank_environment(base_env_, spec_, *rank.spec, context);
 }
 
 void Job::stop(milliseconds grace) {
@@ -190,6 +204,7 @@ void Job::rank_gone(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   if (rank.gone) return;
   rank.gone = true;
+  if (rank.input) rank.input->close();
   rank.events->finish();
   pump_.finish(slot);
 }
@@ -206,6 +221,12 @@ boost::asio::awaitable<void> Job::finish() {
   }
   if (!std::exchange(finished_, true)) link_.send(wire::Finished{});
   finished_wakeup_.notify();
+}
+
+Result<> Job::take_input(const wire::Input& input) {
+  if (spec_.input_window == 0) return fail(ErrorCode::protocol, "Input for a job without stdin");
+  if (ranks_.empty()) return fail(ErrorCode::protocol, "Input before JobReady");
+  return ranks_.front()->input->take(input);
 }
 
 Result<> Job::to_pmix(const wire::Message& message) {
@@ -285,6 +306,7 @@ boost::asio::awaitable<void> Job::clean_up() {
   }
   if (!cgroup_.empty()) cgroup::remove(cgroup_);
   folder_.remove();
+  port_ = PortLease();
 }
 
 }  // namespace sortie::runner

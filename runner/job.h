@@ -14,13 +14,16 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/cpu/binding.h"
 #include "common/wire/message.h"
 #include "runner/event_socket.h"
 #include "runner/held_process.h"
+#include "runner/input_feed.h"
 #include "runner/link.h"
 #include "runner/node_facts.h"
 #include "runner/output_pump.h"
 #include "runner/pmix_helper.h"
+#include "runner/port_lease.h"
 #include "runner/process_defaults.h"
 #include "runner/run_folder.h"
 #include "runner/wakeup.h"
@@ -35,8 +38,8 @@ class Job {
   /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
   boost::asio::awaitable<Result<wire::JobReady>> prepare();
 
-  /// Spawns all ranks. Once, after prepare.
-  boost::asio::awaitable<void> start();
+  /// Spawns all ranks, with `env` on top of the job's own. Once, after prepare.
+  boost::asio::awaitable<void> start(wire::Environment env);
 
   /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
   /// prepared the job is finished at once.
@@ -44,6 +47,8 @@ class Job {
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
+  /// Error: this job has no stdin, or more came than its window allows.
+  Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
   /// SIGCHLD has come.
@@ -69,7 +74,8 @@ class Job {
     HeldProcess process;
     std::unique_ptr<EventSocket> events;
     std::string socket_path, cgroup;
-    Fd out, err;  // the rank's ends, until its keeper has them
+    std::unique_ptr<InputFeed> input;
+    Fd in, out, err;  // the rank's ends, until its keeper has them
     std::string searched_path;
     pid_t pid = 0;
     wire::RankExited exited;
@@ -83,8 +89,14 @@ class Job {
   void prepare_cgroup();
   Result<> prepare_rank(Rank& rank);
   boost::asio::awaitable<Result<>> prepare_pmix();
+  Result<> prepare_port();
+  void prepare_binding();
+  /// Error: the program needs the PMIx that this host does not have.
+  Result<> check_without_pmix(const std::string& why) const;
+  std::vector<std::string> environment_of(const Rank& rank) const;
+  wire::JobReady ready() const;
   void on_pmix_lost(std::string why);
-  void start_rank(std::size_t slot, const std::vector<std::string>& base_env);
+  void start_rank(std::size_t slot);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(Rank& rank, int error);
@@ -102,7 +114,11 @@ class Job {
   const NodeFacts facts_;
   RunFolder folder_;
   std::string config_path_, cgroup_, cgroup_note_, pmix_note_;
-  std::vector<std::string> pmix_env_;
+  std::vector<std::string> pmix_env_, base_env_;
+  wire::Environment start_env_;
+  PortLease port_;
+  cpu::Topology topology_;
+  cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;

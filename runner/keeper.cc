@@ -17,17 +17,13 @@
 #include "runner/cgroup.h"
 #include "runner/exec_child.h"
 #include "runner/process_tree.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
 
 class Keeper {
  public:

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cpu/cpu_list.h"
 #include "runner/process_defaults.h"
 
 namespace sortie::runner {
@@ -27,6 +28,7 @@ struct HeldSpec {
   int stdout_fd = -1;
   int stderr_fd = -1;
   int program_fd = -1;     // kept open until exec, when a candidate is /proc/self/fd/N
+  cpu::CpuList cpus;       // that it is confined to; empty = those of the runner
   std::string cgroup;      // of this process alone, made already; empty = none
   std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
   ProcessDefaults defaults;

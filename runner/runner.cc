@@ -13,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -120,7 +121,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
     return fail(ErrorCode::protocol, "Goodbye while ranks run");
   }
   if (!job_) return fail(ErrorCode::protocol, "an order for a job before JobSpec");
-  if (std::holds_alternative<wire::Start>(message)) return handle_start();
+  if (std::holds_alternative<wire::Start>(message))
+    return handle_start(std::get<wire::Start>(message));
   if (const auto* stop = std::get_if<wire::Stop>(&message)) {
     log::info("stop: {}", stop->reason);
     job_->stop(milliseconds(stop->grace_ms));
@@ -128,6 +130,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
   }
   if (const auto* credit = std::get_if<wire::OutputCredit>(&message)) {
     SORTIE_TRY(job_->acknowledge_output(credit->bytes));
+    return true;
+  }
+  if (const auto* input = std::get_if<wire::Input>(&message)) {
+    SORTIE_TRY(job_->take_input(*input));
     return true;
   }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
@@ -174,11 +180,12 @@ Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
   return true;
 }
 
-Result<bool> Runner::handle_start() {
+Result<bool> Runner::handle_start(const wire::Start& start) {
   if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
   if (job_->stopped()) return true;  // it crossed a Stop
   if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
-  spawn(io_, job_->start());
+  SORTIE_TRY(check_environment(start.env, "Start: env"));
+  spawn(io_, job_->start(start.env));
   return true;
 }
 
@@ -189,6 +196,7 @@ boost::asio::awaitable<void> Runner::prepare() {
     co_await job_->finish();  // a Stop came meanwhile and is answered with Finished
   } else if (ready) {
     link_.send(*ready);
+    if (job_->spec().autostart) co_await job_->start();
   } else {
     send_error(ready.error());
     exit_code_ = kExitFailed;
@@ -215,7 +223,7 @@ boost::asio::awaitable<void> Runner::beat() {
     const Clock::time_point now = Clock::now();
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      link_.send(wire::Heartbeat{++sequence});
+      link_.send(wire::Heartbeat{++sequence, unix_ms()});
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;

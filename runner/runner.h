@@ -39,7 +39,7 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_check(const wire::CheckRequest& request);
-  Result<bool> handle_start();
+  Result<bool> handle_start(const wire::Start& start);
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;

@@ -20,15 +20,16 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
-  if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
-                std::is_same_v<T, Finished>)
-    return std::tuple<>();
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
+                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window);
+  if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
+  if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
-  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence);
+  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence, m.time_unix_ms);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
-    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix);
+    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
+                    m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
@@ -45,6 +46,15 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms);
+  if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
+  if constexpr (std::is_same_v<T, PmixNames>)
+    return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNamesDone>)
+    return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
+  if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
+  if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
   if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
     return std::tie(m.json);
 }
@@ -66,6 +76,12 @@ void put(Writer& w, Tag tag, std::int32_t v) {
   w.add_sint32(tag, v);
 }
 void put(Writer& w, Tag tag, Stream v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, PmixNames::Action v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, CpuBinding v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
 void put(Writer& w, Tag tag, const std::string& v) {
@@ -130,6 +146,16 @@ void get(Reader& r, Stream& v) {
   const std::uint32_t wide = r.get_uint32();
   if (wide != 1 && wide != 2) throw out_of_range_error{};
   v = static_cast<Stream>(wide);
+}
+void get(Reader& r, PmixNames::Action& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide < 1 || wide > 3) throw out_of_range_error{};
+  v = static_cast<PmixNames::Action>(wide);
+}
+void get(Reader& r, CpuBinding& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide > static_cast<std::uint32_t>(CpuBinding::numa)) throw out_of_range_error{};
+  v = static_cast<CpuBinding>(wide);
 }
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
@@ -222,6 +248,13 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
                                                                                "PmixAbort",
+                                                                               "Sweep",
+                                                                               "Swept",
+                                                                               "PmixNames",
+                                                                               "PmixNamesDone",
+                                                                               "PmixNotice",
+                                                                               "Input",
+                                                                               "InputCredit",
                                                                                "CheckRequest",
                                                                                "CheckReport"};
 

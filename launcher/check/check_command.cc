@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -20,6 +21,7 @@
 #include "launcher/cli/verb.h"
 #include "launcher/console.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher::check {
@@ -40,6 +42,14 @@ asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
   }
 }
 
+/// No stage of a connection takes longer than --timeout.
+config::SshConfig hasty(config::SshConfig ssh, const CheckOptions& options) {
+  for (auto* timeout :
+       {&ssh.resolve_timeout, &ssh.connect_timeout, &ssh.handshake_timeout, &ssh.auth_timeout})
+    *timeout = std::min(*timeout, options.host_limit);
+  return ssh;
+}
+
 std::size_t terminal_width() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
@@ -48,14 +58,14 @@ std::size_t terminal_width() {
 }  // namespace
 
 int run_check(const PlannedJob& job, const CheckOptions& options) {
-  auto binary = RunnerBinary::open(runner_path());
+  auto binary = open_runner_binary();
   if (!binary) return print_error(binary.error());
   Expectations expect = expectations(job, options.only_hosts);
   expect.bandwidth = options.bandwidth_s > 0;
   const auto begin = Clock::now();
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto ssh = make_ssh_transport(io.get_executor(), job.loaded.job.runner.ssh);
+  const auto ssh = make_ssh_transport(io.get_executor(), hasty(job.loaded.job.runner.ssh, options));
   const auto local = make_local_transport(io.get_executor());
   Pass pass({io.get_executor(), *ssh, *local, *binary}, job, expect, options);
   int interrupted = 0;
@@ -65,7 +75,7 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
     interrupted = number;
     io.stop();
   });
-  const bool progress = !options.json && Console::detect().terminal;
+  const bool progress = !options.json && !output_options().quiet && Console::detect().terminal;
   if (progress) asio::co_spawn(io, show_progress(pass, job.plan.hosts.size()), asio::detached);
   std::exception_ptr failure;
   asio::co_spawn(io, pass.run(), [&](std::exception_ptr error) {
@@ -82,7 +92,7 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   PresentOptions look;
   look.color = Console::detect().color_out;
-  look.verbose = options.verbose;
+  look.verbose = output_options().verbose;
   look.width = terminal_width();
   const std::string text = options.json ? check_json_text(results, findings, seconds)
                                         : check_text(results, findings, look);

@@ -9,10 +9,9 @@ namespace sortie::launcher::check {
 
 struct CheckOptions {
   bool json = false;
-  bool verbose = false;
   bool only_hosts = false;                      // no program was named: ask about none
   double bandwidth_s = 0;                       // 0: not measured
-  std::chrono::milliseconds host_limit{10000};  // to connect, and again to answer
+  std::chrono::milliseconds host_limit{10000};  // of each stage of a connection, and to answer
 };
 
 /// Prints the table (or JSON) on stdout; returns 0, 1 or 2.

@@ -94,7 +94,8 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
         {std::string(stage.stage), static_cast<double>(stage.took.count()) / 1000});
   const auto begin = Clock::now();
   const auto limit = std::chrono::milliseconds(std::chrono::seconds(60));
-  auto channel = co_await start_runner(*connection_, binary, limit, &result.pushed);
+  std::function<void(bool)> on_push = [self](bool) { self->result.pushed = true; };
+  auto channel = co_await start_runner(*connection_, binary, limit, std::move(on_push));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);
@@ -102,6 +103,7 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
   if (!greeted) co_return std::unexpected(std::move(greeted).error());
   result.stages.push_back({"runner", milliseconds_since(begin)});
   result.reached = true;
+  connection_->settled();
   co_return co_await compare_clocks();
 }
 

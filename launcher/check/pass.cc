@@ -19,6 +19,7 @@ namespace {
 constexpr milliseconds kReachLimit{2000};
 /// For what comes on top: round trips, path MTU.
 constexpr milliseconds kReachMargin{8000};
+constexpr milliseconds kTurn{50};
 constexpr milliseconds kListenLimit{5000};
 constexpr milliseconds kBandwidthMargin{5000};
 
@@ -59,11 +60,11 @@ asio::awaitable<void> Pass::worker(std::shared_ptr<Work> work) {
   if (--workers_ == 0) idle_.cancel();
 }
 
-asio::awaitable<void> Pass::for_all(const char* step, std::size_t at_once, Work work) {
+asio::awaitable<void> Pass::for_all(const char* step, Work work) {
   step_ = step;
   next_ = done_ = 0;
   const auto shared = std::make_shared<Work>(std::move(work));
-  workers_ = std::min(at_once, hosts_.size());
+  workers_ = hosts_.size();
   std::exception_ptr failure;
   const auto ended = [&failure, this](std::exception_ptr error) {
     if (!error) return;
@@ -79,25 +80,25 @@ asio::awaitable<void> Pass::for_all(const char* step, std::size_t at_once, Work 
 
 asio::awaitable<void> Pass::run() {
   const std::size_t all = hosts_.size();
-  const auto fanout = static_cast<std::size_t>(job_.loaded.job.runner.ssh.fanout);
   Work look_at = [this](std::size_t i) { return look(i); };
-  co_await for_all("looking at the hosts", fanout, std::move(look_at));
+  co_await for_all("looking at the hosts", std::move(look_at));
   if (all < 2) co_return;
   Work listen_on = [this](std::size_t i) { return listen(i); };
-  co_await for_all("listening", all, std::move(listen_on));
+  co_await for_all("listening", std::move(listen_on));
   peers_ = choose_peers(all, std::random_device()());
   Work reach_from = [this](std::size_t i) { return reach(i); };
-  co_await for_all("reaching each other", all, std::move(reach_from));
+  co_await for_all("reaching each other", std::move(reach_from));
   if (!expect_.bandwidth) co_return;
   Work measure_from = [this](std::size_t i) { return measure(i); };
-  co_await for_all("measuring bandwidth", all, std::move(measure_from));
+  co_await for_all("measuring bandwidth", std::move(measure_from));
 }
 
 asio::awaitable<void> Pass::look(std::size_t index) {
   const auto host = hosts_[index];
   const bool local = job_.plan.hosts[index].local();
-  co_await host->connect(local ? environment_.local : environment_.ssh, environment_.binary,
-                         options_.host_limit);
+  // The transport bounds each stage and lets hosts take turns; this bounds what it does not.
+  const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
+  co_await host->connect(local ? environment_.local : environment_.ssh, environment_.binary, limit);
   if (!host->usable()) co_return;
   std::string request = look_request(job_, expect_, index == 0);
   co_await host->ask("look", std::move(request), options_.host_limit);

@@ -36,7 +36,7 @@ class Pass {
 
  private:
   using Work = std::function<boost::asio::awaitable<void>(std::size_t)>;
-  boost::asio::awaitable<void> for_all(const char* step, std::size_t at_once, Work work);
+  boost::asio::awaitable<void> for_all(const char* step, Work work);
   boost::asio::awaitable<void> worker(std::shared_ptr<Work> work);
   boost::asio::awaitable<void> look(std::size_t index);
   boost::asio::awaitable<void> listen(std::size_t index);

@@ -14,8 +14,8 @@ constexpr const char* kFooter = R"(Examples:
   sortie check --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi
   sortie check job.toml --bandwidth 2 --json           for a program, links measured for 2 s
 
-PASS, WARN and FAIL of each check on each host, the reason and what to do. Nothing is started or
-changed. Exit code: 0 all passed, 1 warnings, 2 failures (or a wrong command line or config).
+PASS, WARN and FAIL of each check on each host, the reason and what to do. With -v also what
+passed, and its values. Nothing is started or changed. Exit code: 0 all passed, 1 warnings, 2 failures (or a wrong command line or config).
 )";
 
 }  // namespace
@@ -28,10 +28,11 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   check->footer(kFooter);
   add_job_options(*check, *options);
   check->add_flag("--json", how->json, "As JSON (schema sortie/check/1)");
-  check->add_flag("-v,--verbose", how->verbose, "With what passed, and its values");
   check->add_option("--bandwidth", how->bandwidth_s, "Measure each host's link for so many seconds")
       ->check(CLI::Range(0.1, 10.0));
-  check->add_option("--timeout", *seconds, "Seconds for a host to connect, and to answer")
+  check
+      ->add_option("--timeout", *seconds,
+                   "Seconds for each stage of a connection, and for an answer")
       ->check(CLI::Range(1.0, 60.0))
       ->capture_default_str();
   verbs.push_back({check,

@@ -12,6 +12,7 @@ constexpr const char* kFooter = R"(Examples:
   sortie config init > job.toml           a commented config with every key
   sortie config show job.toml --origin    what a job's config comes to, and from where
   sortie config schema > sortie.json      for an editor that completes TOML
+  sortie config reference                 the page docs/config.md
 )";
 
 }  // namespace

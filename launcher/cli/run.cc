@@ -1,8 +1,11 @@
 // `sortie run` and `sortie plan`.
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "launcher/cli/verb.h"
+#include "common/base/exit_code.h"
+#include "launcher/cli/tree.h"
 
 namespace sortie::launcher {
 namespace {
@@ -21,6 +24,17 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
 
+/// Signals that a person sends need no explanation.
+std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
+  std::vector<std::string> lines;
+  const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
+  if (failed) lines.push_back(fmt::format("report {}", id));
+  lines.push_back(fmt::format("logs {}", id));
+  if (failed) lines.push_back(fmt::format("explain {}", exit_code));
+  if (!failed) lines.push_back(fmt::format("report {}", id));
+  return next_steps(root, lines);
+}
+
 /// A job needs a config or a program.
 Result<PlannedJob> planned(JobOptions& options, const Program& program) {
   options.program = program;
@@ -38,9 +52,13 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   run->footer(kRunFooter);
   add_job_options(*run, *options);
   verbs.push_back({run,
-                   [options, &program] {
-                     const auto job = planned(*options, program);
-                     return job ? run_job(*job) : print_error(job.error());
+                   [options, &program, &root] {
+                     auto job = planned(*options, program);
+                     if (!job) return print_error(job.error());
+                     job->next_steps = [&root](int exit_code, const std::string& id) {
+                       return after_run(root, exit_code, id);
+                     };
+                     return run_job(*job);
                    },
                    true});
 

@@ -25,8 +25,12 @@ using Program = std::vector<std::string>;
 
 // The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 
 /// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
 void add_job_options(CLI::App& app, JobOptions& options);

@@ -70,14 +70,27 @@ std::vector<wire::Message> messages() {
   job.config_toml = "[model]\n";
   job.node_hosts = {"h1"};
   job.node_ranks = {"0,1"};
+  job.peers = {"10.0.0.2", "fd00::2"};
+  job.master_port = 29500;
+  job.cpu_binding = CpuBinding::numa;
   return {Hello{1, "0123abcd"},
           job,
-          Start{},
+          Start{{{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}}},
           Stop{10000, "rank 3 failed"},
           Heartbeat{7},
           OutputCredit{65536},
           Goodbye{},
-          JobReady{"h1", 2, 1u << 30, "6.1", "v2 /x", "libpmix 4.2.2"},
+          JobReady{"h1",
+                   2,
+                   1u << 30,
+                   "6.1",
+                   "v2 /x",
+                   "libpmix 4.2.2",
+                   {"eth0 10.0.0.1/24"},
+                   {{"10.0.0.2", "10.0.0.1"}},
+                   29500,
+                   "core: 2 ranks on 2 cores",
+                   {"0", "1"}},
           RankStarted{1, 4242},
           Output{1, Stream::err, "text\n"},
           RankEvent{1, R"({"step": 1})"},
@@ -91,6 +104,13 @@ std::vector<wire::Message> messages() {
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
           PmixAbort{1, -7, "bye"},
+          Sweep{"20261121-120000-abcd", 6000},
+          Swept{3, {"1234 python3 (state D)"}},
+          PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
+          PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
+          PmixNotice{1, "MPI_Comm_spawn"},
+          Input{"text\n", 1},
+          InputCredit{65536, 1},
           CheckRequest{R"({"kind":"clock"})"},
           CheckReport{R"({"part":"clock","unix_us":1700000000000000})"}};
 }

@@ -44,7 +44,8 @@ class Launch {
     {
       launcher::Console console(style);
       launcher::Supervisor supervisor(
-          {io.get_executor(), transport, transport, *binary, console, *folder, milliseconds(500)},
+          {io.get_executor(), transport, transport, *binary, console, *folder, milliseconds(500),
+           milliseconds(100)},
           job, *plan);
       supervisor_ = &supervisor;
       const auto begun = std::chrono::steady_clock::now();

@@ -114,11 +114,18 @@ TEST_CASE("the first rank to fail decides, and all hosts are told at once") {
     told.push_back(*launch.runner(name).time_of<wire::Stop>());
   }
   CHECK(std::ranges::max(told) - std::ranges::min(told) < milliseconds(1000));
-  const auto decided = launch.events_named("verdict");
-  REQUIRE(decided.size() == 1);
-  CHECK(decided[0]["exit_code"] == 3);
-  CHECK(decided[0]["details"]["rank"] == 1);
-  CHECK(decided[0]["details"]["host"] == "h2");
+  const auto causes = launch.events_named("cause");
+  REQUIRE(causes.size() == 1);
+  CHECK(causes[0]["what"] == "exit");
+  CHECK(causes[0]["code"] == 3);
+  CHECK(causes[0]["exit_code"] == 3);
+  CHECK(causes[0]["rank"] == 1);
+  CHECK(causes[0]["host"] == "h2");
+  CHECK(causes[0]["pid"] == 1001);
+  CHECK(causes[0]["last_lines"] ==
+        nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
+  for (const auto& event : launch.events_named("rank_exited"))
+    CHECK(event["consequence"] == (event["rank"] != 1));
   CHECK(launch.took < milliseconds(4000));
 }
 

@@ -196,6 +196,12 @@ asio::awaitable<void> FakeRunner::finish(bool stopped, int signal) {
   end();
 }
 
+namespace {
+Result<std::unique_ptr<Connection>> refused() {
+  return fail(ErrorCode::connect, "Connection refused");
+}
+}  // namespace
+
 FakeTransport::FakeTransport(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
 FakeTransport::~FakeTransport() = default;
@@ -209,6 +215,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
   }
   --connecting;
   if (host.connect_error) co_return std::unexpected(*host.connect_error);
+  if (runners_.contains(name) && !host.after_loss) co_return refused();
   std::unique_ptr<Connection> connection =
       std::make_unique<FakeConnection>(*this, name, host.address);
   co_return connection;
@@ -217,8 +224,10 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
 std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   auto runner = std::make_shared<FakeRunner>(executor_, name);
   runner->self_ = runner;
-  runners_[name] = runner;
-  asio::co_spawn(executor_, serve(runner, hosts_[name].script), asio::detached);
+  const bool again = runners_.contains(name);
+  (again ? sweepers_ : runners_)[name] = runner;
+  const FakeHost& host = hosts_[name];
+  asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
   return std::make_unique<FakeChannel>(runner);
 }
 

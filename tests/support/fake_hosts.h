@@ -115,6 +115,7 @@ struct FakeHost {
   std::chrono::milliseconds connect_delay{0};
   std::string address = "192.0.2.1";
   Script script;
+  Script after_loss;  // of the runner that comes when the host was lost; none: not reached again
 };
 
 class FakeTransport : public launcher::Transport {
@@ -123,6 +124,8 @@ class FakeTransport : public launcher::Transport {
   ~FakeTransport() override;
   FakeHost& host(const std::string& name) { return hosts_[name]; }
   FakeRunner& runner(const std::string& name) { return *runners_.at(name); }
+  /// The one that came after the host was lost.
+  FakeRunner& sweeper(const std::string& name) { return *sweepers_.at(name); }
   bool has_runner(const std::string& name) const { return runners_.contains(name); }
   int connecting = 0, most_connecting = 0;
 
@@ -134,7 +137,7 @@ class FakeTransport : public launcher::Transport {
  private:
   boost::asio::any_io_executor executor_;
   std::map<std::string, FakeHost> hosts_;
-  std::map<std::string, std::shared_ptr<FakeRunner>> runners_;
+  std::map<std::string, std::shared_ptr<FakeRunner>> runners_, sweepers_;
 };
 
 }  // namespace sortie::test

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,6 +86,13 @@ Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, Sshd
 
 std::string Sshd::log() const {
   return read_text(folder_ / "sshd.log");
+}
+
+void Sshd::limit_open_files(int most) {
+  const auto number = static_cast<rlim_t>(most);
+  const rlimit limit{number, number};
+  if (::prlimit(process_.pid(), RLIMIT_NOFILE, &limit, nullptr) != 0)
+    throw std::runtime_error("prlimit");
 }
 
 std::vector<pid_t> Sshd::sessions() const {

@@ -335,7 +335,9 @@ TEST_SUITE("launcher") {
     CHECK(connection.error().code == ErrorCode::handshake);
     CHECK(contains(connection.error().message, "banner"));
     const Listener gone("!\r\n");
-    const auto closed = world.connect(at(gone.port));
+    config::SshConfig ssh;
+    ssh.handshake_timeout = 300ms;
+    const auto closed = world.connect(at(gone.port), ssh);
     REQUIRE_FALSE(closed);
     CHECK(closed.error().code == ErrorCode::handshake);
     CHECK(contains(closed.error().message, "closed the connection before its banner"));
