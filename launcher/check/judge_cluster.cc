@@ -201,8 +201,9 @@ std::vector<Finding> judge_network(const std::vector<HostResult>& hosts) {
     const HostResult& host = hosts[i];
     if (!host.reached) continue;
     if (!host.report.listen_port && hosts.size() > 1 && !host.report.listen_error.empty()) {
-      findings[i] = {"network", Verdict::fail, host.report.listen_error,
-                     "see what keeps programs there from listening"};
+      findings[i] = {
+          "network", Verdict::fail, host.report.listen_error,
+          "see what keeps programs there from listening, or correct runner.network.interface"};
       continue;
     }
     if (host.asked_peers.empty()) {

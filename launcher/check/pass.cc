@@ -110,7 +110,14 @@ asio::awaitable<void> Pass::listen(std::size_t index) {
   std::vector<std::string> others;
   for (const auto& other : hosts_)
     if (other != host && other->usable()) others.push_back(other->result.address);
-  host->result.address = reach_address(host->result, others);
+  const std::string& interface = job_.loaded.job.runner.network.interface;
+  host->result.address = reach_address(host->result, others, interface);
+  if (host->result.address.empty()) {
+    host->result.report.listen_error =
+        interface.empty() ? "nobody knows at which address others reach it"
+                          : "it has no address on " + interface + " (runner.network.interface)";
+    co_return;
+  }
   std::string request = listen_request(token_, host->result.address);
   co_await host->ask("listen", std::move(request), kListenLimit);
 }

@@ -85,6 +85,7 @@ HostFacts host_facts(const json& part) {
   facts.runs_alive = number(object(runs, "held"), "count");
   facts.runs_left = number(object(runs, "refuse"), "count");
   facts.ssh_address = text(part, "ssh_address");
+  facts.addresses = texts(part, "addresses", "address");
   return facts;
 }
 

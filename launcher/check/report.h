@@ -22,7 +22,8 @@ struct HostFacts {
   bool cgroup_writable = false;
   std::string run_base, run_error;
   std::uint64_t runs_alive = 0, runs_left = 0, cgroups_left = 0;
-  std::string ssh_address;  // of its sshd, as the last hop saw it
+  std::string ssh_address;             // of its sshd, as the last hop saw it
+  std::vector<std::string> addresses;  // "eth0 10.1.0.2/24"
 };
 
 struct FolderFacts {

@@ -28,9 +28,13 @@ std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms
 /// 32 hex digits that nobody can guess.
 std::string random_token();
 
-/// Where other hosts are told to reach this one: the place for runner.network's choice. By default
-/// the address that the launcher reached it at; behind a jump host what its sshd saw; for this
-/// machine the one that faces `others`.
-std::string reach_address(const HostResult& host, const std::vector<std::string>& others);
+/// Where other hosts are told to reach this one. With runner.network.interface its address there,
+/// "" when it has none; else the address that the launcher reached it at; behind a jump host what
+/// its sshd saw; for this machine the one that faces `others`.
+std::string reach_address(const HostResult& host, const std::vector<std::string>& others,
+                          const std::string& interface);
+
+/// The first of "NAME ADDRESS/BITS" on an interface (a name or pattern) or in a network (CIDR).
+std::string address_on(const std::vector<std::string>& addresses, const std::string& wanted);
 
 }  // namespace sortie::launcher::check

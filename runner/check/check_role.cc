@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "runner/check/folders.h"
@@ -58,8 +58,9 @@ bool peer_in(const json& object, Peer& peer) {
 
 /// "~cache", "~run": folders that only the host knows.
 std::string folder_path(const std::string& path) {
-  const char* home = std::getenv("HOME");
-  if (path == "~cache") return std::string(home ? home : "") + "/.cache/sortie";
+  std::error_code ignored;
+  if (path == "~cache")
+    return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
   if (path == "~run") return look_at_run_folders().base;
   return path;
 }

@@ -10,6 +10,7 @@
 #include "common/base/atomic_file.h"
 #include "runner/cgroup.h"
 #include "runner/check/parts.h"
+#include "runner/network.h"
 #include "runner/node_facts.h"
 #include "runner/run_folder.h"
 
@@ -94,6 +95,7 @@ json host_part(const ProcessDefaults& defaults) {
             {"error", runs.error},
             {"held", names_json(runs.held)},
             {"refuse", names_json(runs.refuse)}}},
+          {"addresses", interface_addresses()},
           {"ssh_address", address_of_ssh_server()}};
 }
 

@@ -276,6 +276,23 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
     const auto got = ::recv(stranger.get(), &byte, 1, 0);
     CHECK(got <= 0);
   }
+  // The same of datagrams: the right token is answered with the size, another with nothing.
+  const Fd datagrams(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval limit{0, 300000};
+  ::setsockopt(datagrams.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  REQUIRE(::connect(datagrams.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  for (const bool right : {false, true}) {
+    const std::string datagram = right ? kToken : std::string(kToken).replace(31, 1, "x");
+    REQUIRE(::send(datagrams.get(), datagram.data(), datagram.size(), 0) == 32);
+    char size[16] = "";
+    const auto got = ::recv(datagrams.get(), size, sizeof size - 1, 0);
+    CHECK((got > 0) == right);
+    if (right) CHECK(std::string(size) == "32");
+  }
   two.client.close_input();
   REQUIRE(two.client.wait_exit());
   CHECK_FALSE(connect_to(port));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "launcher/check/pairs.h"
+#include "launcher/check/requests.h"
 #include "tests/launcher/check/reports.h"
 
 using namespace sortie;
@@ -208,6 +209,26 @@ TEST_CASE("bandwidth: less than half of what is usual") {
   CHECK(verdict_of(hosts, expect, "bandwidth", 2) == Verdict::warn);
   hosts[1].report.bandwidth.reset();
   CHECK(verdict_of(hosts, expect, "bandwidth", 1) == Verdict::fail);
+}
+
+TEST_CASE("the address that others are given: the chosen network, else where it was reached") {
+  const std::vector<std::string> all = {"lo 127.0.0.1/8", "eth0 10.0.0.7/24", "ib0 10.1.2.3/16",
+                                        "eth0 fd00::7/64", "nonsense"};
+  CHECK(address_on(all, "ib0") == "10.1.2.3");
+  CHECK(address_on(all, "e*") == "10.0.0.7");
+  CHECK(address_on(all, "10.1.0.0/16") == "10.1.2.3");
+  CHECK(address_on(all, "fd00::/64") == "fd00::7");
+  CHECK(address_on(all, "10.2.0.0/16") == "");
+  CHECK(address_on(all, "eth1") == "");
+  HostResult host = sound_host("h1");
+  CHECK(reach_address(host, {}, "") == "10.0.0.1");
+  host.report.host->addresses = all;
+  CHECK(reach_address(host, {}, "ib0") == "10.1.2.3");
+  host.address.clear();
+  host.report.host->ssh_address = "10.9.9.9";
+  CHECK(reach_address(host, {}, "") == "10.9.9.9");
+  host.host = "localhost";
+  CHECK(reach_address(host, {"127.0.0.1"}, "") == "127.0.0.1");
 }
 
 TEST_CASE("peers: all to all up to 32 hosts, beyond that a ring and a few more") {
