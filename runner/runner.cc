@@ -191,6 +191,8 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
+  if (const auto* request = std::get_if<wire::CheckRequest>(&message))
+    return handle_check(*request);
   if (std::holds_alternative<wire::Heartbeat>(message)) return true;
   if (std::holds_alternative<wire::Goodbye>(message)) {
     if (!job_ || !job_->started() || job_->finished()) return false;
@@ -239,7 +241,8 @@ Result<bool> Runner::handle_hello(const wire::Hello& hello) {
 }
 
 Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
-  if (job_ || sweeping_) return fail(ErrorCode::protocol, "JobSpec twice");
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
   SORTIE_TRY(check_job(spec));
   handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
@@ -251,7 +254,8 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
 
 /// In place of a job: nothing else is taken from then on but the end.
 Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
-  if (job_ || sweeping_) return fail(ErrorCode::protocol, "Sweep where there is a job already");
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "Sweep where there is a job already");
   SORTIE_TRY(check_sweep(order));
   handshake_timer_.cancel();
   sweeping_ = true;
@@ -265,6 +269,14 @@ boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
   leaving_ = true;
   co_await link_.flush(kFlushTimeout);
   link_.close();
+}
+
+/// The handshake timer stays: a check lasts no longer than a handshake may.
+Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
+  if (job_ || sweeping_) return fail(ErrorCode::protocol, "CheckRequest after another order");
+  if (!check_) check_ = std::make_shared<check::CheckRole>(io_, link_, defaults_);
+  SORTIE_TRY(check_->take(request.json));
+  return true;
 }
 
 Result<bool> Runner::handle_start(const wire::Start& start) {

@@ -12,6 +12,7 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 #include "runner/adoption.h"
+#include "runner/check/check_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
 #include "runner/wakeup.h"
@@ -45,6 +46,7 @@ class Runner {
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
+  Result<bool> handle_check(const wire::CheckRequest& request);
   Result<bool> handle_start(const wire::Start& start);
   Result<bool> handle_sweep(const wire::Sweep& order);
   void on_signal(int number);
@@ -56,6 +58,7 @@ class Runner {
   const std::string build_;
   Link link_;
   std::unique_ptr<Job> job_;
+  std::shared_ptr<check::CheckRole> check_;  // instead of a job
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   std::unique_ptr<AdoptionListener> adoptions_;

@@ -59,6 +59,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Adopt>)
     return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes);
   if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch);
+  if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
+    return std::tie(m.json);
 }
 
 using Writer = protozero::pbf_writer;
@@ -283,7 +285,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Input",
                                                                                "InputCredit",
                                                                                "Adopt",
-                                                                               "Adopted"};
+                                                                               "Adopted",
+                                                                               "CheckRequest",
+                                                                               "CheckReport"};
 
 }  // namespace
 

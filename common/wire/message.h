@@ -270,11 +270,19 @@ struct InputCredit {
   std::uint8_t closed = 0;  // 1: the rank reads no more; what still comes is dropped
 };
 
-using Message =
-    std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
-                 RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
-                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit>;
+// ---- host checks: the conversation of `sortie check` --------------------------------------------
+
+/// launcher -> runner, after Hello and instead of JobSpec; any number of times, each answered by at
+/// least one CheckReport. runner/check/README.md has the objects.
+struct CheckRequest {
+  std::string json;  // at most 1 MiB
+};
+
+/// runner -> launcher: a part of the answer. Never trusted: sizes and contents are checked.
+struct CheckReport {
+  std::string json;  // at most 256 KiB
+};
+
 // ---- adoption: a new launcher takes over what a lost one has left -------------------------------
 
 /// How much of a rank's stream the launcher's files hold.
@@ -301,9 +309,11 @@ struct Adopted {
   std::uint32_t epoch = 0;
 };
 
-using Message = std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye,
-                             JobReady, RankStarted, Output, RankEvent, RankExited, Finished,
-                             RunnerError, PmixSetup, PmixReady, PmixFence, PmixFenceDone,
-                             PmixModexRequest, PmixModexReply, PmixAbort, Adopt, Adopted>;
+using Message =
+    std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
+                 RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
+                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
+                 Adopted, CheckRequest, CheckReport>;
 
 }  // namespace sortie::wire
