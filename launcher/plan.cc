@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
+#include "common/config/text.h"
 #include "launcher/placement.h"
 
 namespace sortie::launcher {
@@ -166,10 +167,16 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
   spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
+  if (const std::string_view loss = job.runner.on_launcher_loss; loss.starts_with("hold "))
+    if (const auto time = config::parse_duration(loss.substr(5)))
+      spec.hold_ms = static_cast<std::uint32_t>(time->count());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  for (const HostPlan& other : plan.hosts) {
-    spec.node_hosts.push_back(other.name);
-    spec.node_ranks.push_back(join_ranks(other));
+  // For PMIx alone: every host of the job to every host of the job.
+  if (spec.mpi != 0) {
+    for (const HostPlan& other : plan.hosts) {
+      spec.node_hosts.push_back(other.name);
+      spec.node_ranks.push_back(join_ranks(other));
+    }
   }
   return spec;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/config/secret.h"
+#include "launcher/console.h"
 #include "launcher/plan.h"
 
 namespace sortie::launcher {
@@ -78,7 +79,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  return out;
+  return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
 
 nlohmann::ordered_json plan_json(const LaunchPlan& plan) {

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -34,7 +36,7 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     : parts_(parts),
       job_(job),
       plan_(plan),
-      relay_(hosts_of_ranks(plan)),
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
       progress_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor) {
@@ -137,55 +139,35 @@ bool Supervisor::report_host_errors() {
   return true;
 }
 
-/// For a person who waits: the first second says nothing.
-asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
-  auto pause = std::chrono::milliseconds(1000);
-  while (!*done) {
-    progress_timer_.expires_after(pause);
-    co_await progress_timer_.async_wait(kToken);
-    if (*done) co_return;
-    parts_.console.progress(progress_text());
-    pause = std::chrono::milliseconds(200);
-  }
-}
-
-std::string Supervisor::progress_text() const {
-  std::size_t connected = 0, ready = 0, pushing = 0;
-  for (const Host& host : hosts_) {
-    connected += host.state != HostState::connecting;
-    ready += host.state == HostState::ready;
-    pushing += host.state == HostState::connecting && host.session->pushing();
-  }
-  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
-  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
-  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
-  return text;
-}
-
 asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
   co_await for_all_hosts(&Supervisor::connect_host);
-  if (!report_host_errors() && !failing()) {
+  bool may_start = false;
+  if (parts_.epoch > 1) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(&Supervisor::adopt_host);
+  } else if (!report_host_errors() && !failing()) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     co_await for_all_hosts(&Supervisor::prepare_host);
-    if (!report_host_errors() && !failing()) agree_on_meeting();
+    may_start = !report_host_errors() && !failing();
+    if (may_start) agree_on_meeting();
   }
   *prepared = true;
   progress_timer_.cancel();
   parts_.console.progress("");
-  if (!failing()) {
-    // 3. Start everything at once, then watch.
-    start_all();
-    while (!all_ended()) {
-      changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
-      co_await changed_.async_wait(kToken);
-      if (!stopping_ || Clock::now() < stop_deadline_) continue;
-      for (Host& host : hosts_) {
-        if (host.state != HostState::running) continue;
-        give_up_on(host);
-      }
+  if (!failing() && parts_.epoch > 1) start_adopted();
+  // 3. Start everything at once, then watch.
+  if (!failing() && may_start) start_all();
+  while (running_ > 0) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
     }
   }
   settle();
@@ -199,9 +181,10 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < goodbye && std::ranges::any_of(hosts_, [](const Host& h) {
-           return h.state == HostState::finished && !h.session->closed();
-         })) {
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
@@ -215,20 +198,42 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
+}
+
 void Supervisor::note_connected(const Host& host) {
   parts_.folder.event("connected",
                       {{"host", host.plan->name}, {"address", host.session->address()}});
+}
+
+void Supervisor::watch(Host& host) {
+  host.state = HostState::running;
+  ++running_;
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); }});
+}
+
+void Supervisor::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
 void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed",
-                      {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
-  host.state = HostState::lost;
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
+  end_of(host, HostState::lost);
   host.session->close();
   start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
@@ -237,12 +242,8 @@ void Supervisor::note_end(const Verdict& verdict) {
                               {"ended_after", verdict.ended_after}});
 }
 
-bool Supervisor::all_ended() const {
-  return std::ranges::none_of(hosts_,
-                              [](const Host& host) { return host.state == HostState::running; });
-}
-
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
   stopping_ = true;
   grace_ms_ = grace_ms;
   stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
@@ -273,6 +274,26 @@ void Supervisor::interrupt(int signal_number) {
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
   stop_all(0, "interrupted again");
+}
+
+void Supervisor::stop(bool now) {
+  if (ended_) return;
+  ++interrupts_;
+  if (!failing()) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    Cause cause;
+    cause.what = Cause::What::interrupted;
+    cause.code = SIGTERM;
+    cause.exit_code = 128 + SIGTERM;
+    cause.message = "stopped by `sortie stop`";
+    blame(std::move(cause));
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Supervisor::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
 }
 
 }  // namespace sortie::launcher

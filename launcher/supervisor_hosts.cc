@@ -1,6 +1,7 @@
 // The supervisor between "every host is connected" and "every rank is told to start": what each
 // host gets and says, and what all of them agree on.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <nlohmann/json.hpp>
 
@@ -64,7 +65,8 @@ wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
   return make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), peers_of_first(reached_at));
 }
 
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
+void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
+  if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
   parts_.folder.event("ready", {{"host", host.plan->name},
                                 {"hostname", ready.hostname},
                                 {"cpus", ready.cpus},
@@ -78,18 +80,18 @@ void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
 }
 
 void Supervisor::start_all() {
+  starting_ = false;
   const Environment common = {{"MASTER_ADDR", meeting_.address},
                               {"MASTER_PORT", fmt::format("{}", master_port_)}};
   for (Host& host : hosts_) {
     wire::Start start{interface_environment(host.network, plan_.interface, plan_.env)};
     start.env.insert(start.env.end(), common.begin(), common.end());
-    host.state = HostState::running;
-    host.session->start(
-        {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-         [this, &host](Error error) { on_lost(host, std::move(error)); }});
+    watch(host);
     host.session->send(start);
   }
   parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  ::malloc_trim(0);
 }
 
 }  // namespace sortie::launcher

@@ -18,12 +18,6 @@ bool has_nul(std::string_view text) {
   return text.find('\0') != std::string_view::npos;
 }
 
-/// The run id becomes part of folder and cgroup names, so its grammar is strict.
-bool is_run_id(std::string_view id) {
-  return !id.empty() && id.size() <= 64 &&
-         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
-}
-
 Result<> check_ranks(const wire::JobSpec& job) {
   if (job.ranks.empty() || job.ranks.size() > kMaxRanksPerHost)
     return bad(
@@ -73,6 +67,11 @@ Result<> check_limits(const wire::JobSpec& job) {
 }
 
 }  // namespace
+
+bool is_run_id(std::string_view id) {
+  return !id.empty() && id.size() <= 64 &&
+         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
 
 Result<> check_environment(const wire::Environment& env, std::string_view where) {
   for (const auto& [name, value] : env) {

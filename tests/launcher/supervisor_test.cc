@@ -61,6 +61,23 @@ TEST_CASE("a run in which every rank exits 0") {
   CHECK(launch.events.back()["exit_code"] == 0);
 }
 
+TEST_CASE("after a second a terminal, and only a terminal, says what is waited for") {
+  for (const bool terminal : {true, false}) {
+    Launch launch({{"fast", {0}}, {"slow", {0}}});
+    launch.terminal = terminal;
+    launch.host("fast").script = launch.host("slow").script = succeed;
+    launch.host("slow").connect_delay = milliseconds(1400);
+    CHECK(launch.run().exit_code == 0);
+    CHECK((launch.shown.find("connecting 1/2 hosts") != std::string::npos) == terminal);
+    CHECK((launch.shown.find('\x1b') != std::string::npos) == terminal);
+  }
+  Launch quick({{"h", {0}}});
+  quick.terminal = true;
+  quick.host("h").script = succeed;
+  CHECK(quick.run().exit_code == 0);
+  CHECK(quick.shown.find("connecting") == std::string::npos);
+}
+
 TEST_CASE("no rank starts before every host is ready, however long one takes") {
   struct Slow {
     static awaitable<void> run(FakeRunner& runner) {

@@ -169,6 +169,13 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   co_return true;
 }
 
+asio::awaitable<bool> FakeRunner::autostart() {
+  const bool prepared = co_await prepare();
+  if (!prepared) co_return false;
+  for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
+  co_return true;
+}
+
 asio::awaitable<bool> FakeRunner::start() {
   const bool prepared = co_await prepare();
   if (!prepared) co_return false;

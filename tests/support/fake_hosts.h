@@ -68,6 +68,8 @@ class FakeRunner {
   }
   /// Takes Hello and JobSpec, beats, answers Hello and, after `delay`, JobReady.
   boost::asio::awaitable<bool> prepare(std::chrono::milliseconds delay = {});
+  /// prepare, RankStarted of each rank: a job with JobSpec::autostart.
+  boost::asio::awaitable<bool> autostart();
   /// prepare, Start, RankStarted of each rank.
   boost::asio::awaitable<bool> start();
   boost::asio::awaitable<void> sleep(std::chrono::milliseconds time);
