@@ -52,6 +52,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
+  /// The same for a job that a runner holds since its launcher is gone; heartbeats flow from then
+  /// on.
+  boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
+
   /// From now on messages go to `listener` and silence is noticed.
   void start(Listener listener);
 
@@ -66,6 +70,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
+  /// Sends Hello and `order`, and waits for the message that answers it.
+  boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
   boost::asio::awaitable<void> watch_loop();
