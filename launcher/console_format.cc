@@ -88,6 +88,12 @@ std::string printable_lines(std::string_view text) {
   }
 }
 
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text,
+                      bool color) {
+  return fmt::format(fmt::runtime(color ? "\x1b[2m[{} {}]\x1b[0m {}\n" : "[{} {}] {}\n"), rank,
+                     host, shown_line(text));
+}
+
 std::string shown_line(std::string_view line) {
   while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (const auto last = line.rfind('\r'); last != line.npos) line.remove_prefix(last + 1);

@@ -79,6 +79,18 @@ std::uint32_t attempt_in_name(std::string_view name, std::string_view run_id) {
 
 }  // namespace
 
+Result<OwnCgroup> look_at_own() {
+  OwnCgroup own;
+  SORTIE_ASSIGN_OR_RETURN(own.folder, find_own_folder());
+  own.writable = ::access(own.folder.c_str(), W_OK) == 0;
+  for (const std::string& name : folders_in(own.folder)) {
+    if (!name.starts_with("sortie-")) continue;
+    const Result<std::string> events = read_file(own.folder + '/' + name + "/cgroup.events");
+    if (events && events->find("populated 0") != std::string::npos) own.empty_jobs.push_back(name);
+  }
+  return own;
+}
+
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node) {
   return fmt::format("sortie-{}-{}-{}", run_id, attempt, node);
 }

@@ -58,7 +58,7 @@ Result<> check_limits(const wire::JobSpec& job) {
   if (job.input_window > 0 && job.ranks.size() != 1)
     return bad(fmt::format("input_window: stdin is for one rank, not {}", job.ranks.size()));
   if (job.mpi > 2) return bad(fmt::format("mpi: {} is not 0, 1 or 2", job.mpi));
-  if (job.master_port > 65535)
+  if (job.master_port > wire::kAnyPort)
     return bad(fmt::format("master_port: {} is no port", job.master_port));
   if (job.node_hosts.size() != job.node_ranks.size())
     return bad(fmt::format("node_hosts and node_ranks: {} and {} entries", job.node_hosts.size(),

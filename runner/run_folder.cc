@@ -87,6 +87,34 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
   return folder;
 }
 
+Result<std::string> find_run_folder(const std::string& name) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* place : {runtime ? runtime : "", "/tmp"}) {
+    const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
+    const std::string folder = base + '/' + name;
+    if (*place != 0 && is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+  }
+  return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+}
+
+RunFolders look_at_run_folders() {
+  RunFolders found;
+  const Result<std::string> base = make_base();
+  if (!base) {
+    found.error = base.error().message;
+    return found;
+  }
+  found.base = *base;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    const Result<Fd> lock = open_lock(entry.path() / "lock", 0);
+    const bool held = lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
+    (held ? found.held : found.refuse).push_back(entry.path().filename());
+  }
+  return found;
+}
+
 Result<> RunFolder::write(const std::string& name, std::string_view content) const {
   const std::string path = path_ + '/' + name;
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
