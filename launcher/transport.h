@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
@@ -33,6 +34,12 @@ class Channel {
   virtual void close() = 0;
 };
 
+/// How long a stage of connect() took; named as the error code of its failure ("resolve" ...).
+struct StageTime {
+  std::string_view stage;
+  std::chrono::microseconds took{0};
+};
+
 /// One authenticated connection to a host; may carry several channels.
 class Connection {
  public:
@@ -43,6 +50,8 @@ class Connection {
   /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump
   /// host).
   virtual std::string peer_address() const = 0;
+  /// The stages that it went through, in order; empty where there are none (local).
+  virtual std::vector<StageTime> stages() const { return {}; }
   /// What the connection was made for has begun: what the transport had set aside for starting it
   /// may go to another host. Closing does that too.
   virtual void settled() {}

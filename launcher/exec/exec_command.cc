@@ -16,7 +16,6 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "common/config/text.h"
@@ -24,6 +23,7 @@
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
@@ -159,12 +159,12 @@ bool has_unread_pipe() {
 int exec_command(const ExecOptions& options) {
   auto prepared = prepare(options);
   if (!prepared) {
-    fmt::print(stderr, "{}\n", prepared.error().message);
+    fmt::print(stderr, "{}\n", printable_lines(prepared.error().message));
     return exit_code_for(prepared.error().code);
   }
   const config::JobConfig& config = prepared->loaded.job;
   const ExecJob& job = prepared->job;
-  log::init("sortie", log::level_named(config.logger.log_level));
+  init_log(config.logger.log_level);
   raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);
 

@@ -124,14 +124,17 @@ asio::awaitable<Result<Reached>> Reach::reach_with(HostSettings settings) {
 
 asio::awaitable<Result<>> Reach::dial_directly(const HostSettings& settings, Attempt& attempt) {
   auto dial_slot = co_await dials_->enter();
+  attempt.reached.waited();
   auto endpoints =
       co_await resolver_.resolve(settings.host_name, settings.port, ssh_.resolve_timeout);
   if (!endpoints) co_return std::unexpected(std::move(endpoints).error());
+  attempt.reached.passed(ErrorCode::resolve);
   const auto& first = endpoints->front();
   attempt.gate = gate_of(fmt::format("{}:{}", first.address().to_string(), first.port()));
   dial_slot.reset();  // who waits at the gate sends nothing
   attempt.pass = co_await attempt.gate->enter();
   dial_slot = co_await dials_->enter();
+  attempt.reached.waited();
   auto dialled = co_await dial(std::move(*endpoints), ssh_.connect_timeout);
   if (!dialled) {
     attempt.pass->unreachable();
@@ -172,7 +175,9 @@ asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& att
   else
     attempt.outcome = co_await dial_by_jump(settings, attempt);
   if (!attempt.outcome) co_return;
+  attempt.reached.passed(ErrorCode::connect);
   attempt.reached.slot = co_await handshakes_->enter();
+  attempt.reached.waited();
   auto core = SessionCore::create(executor_, std::move(attempt.socket), attempt.carrier);
   if (!core) {
     attempt.outcome = std::unexpected(std::move(core).error());
@@ -188,10 +193,13 @@ asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& att
     attempt.dropped = true;
     attempt.pass->dropped();
   } else {
+    // The host key is a part of the handshake.
+    if (attempt.outcome) attempt.reached.passed(ErrorCode::handshake);
     if (attempt.outcome)
       attempt.outcome = co_await authenticate(*core, settings, credentials_, ssh_.auth_timeout);
     attempt.pass->got_in();
   }
+  if (attempt.outcome) attempt.reached.passed(ErrorCode::auth);
   if (attempt.outcome)
     (*core)->watch();
   else

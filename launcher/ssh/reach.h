@@ -19,6 +19,7 @@
 #include "launcher/ssh/resolver.h"
 #include "launcher/ssh/server_gate.h"
 #include "launcher/ssh/session.h"
+#include "launcher/transport.h"
 
 namespace sortie::launcher::ssh {
 
@@ -27,6 +28,18 @@ struct Reached {
   std::shared_ptr<SessionCore> core;
   std::string address;
   std::shared_ptr<FanOut::Slot> slot;  // until whoever asked has begun what it came for
+  std::vector<StageTime> stages;
+  Clock::time_point stage_begun = Clock::now();
+
+  /// The stage that began where the last one ended is over.
+  void passed(ErrorCode stage) {
+    const auto now = Clock::now();
+    stages.push_back({error_code_name(stage),
+                      std::chrono::duration_cast<std::chrono::microseconds>(now - stage_begun)});
+    stage_begun = now;
+  }
+  /// The time until now was spent in a queue.
+  void waited() { stage_begun = Clock::now(); }
 };
 
 /// Shared by the transport and the coroutines inside it; on the I/O thread only.

@@ -15,6 +15,7 @@ class SshConnection : public Connection {
   SshConnection(Reached reached, std::chrono::milliseconds exec_timeout)
       : core_(std::move(reached.core)),
         address_(std::move(reached.address)),
+        stages_(std::move(reached.stages)),
         slot_(std::move(reached.slot)),
         exec_timeout_(exec_timeout) {}
   ~SshConnection() override { core_->close(); }
@@ -23,6 +24,7 @@ class SshConnection : public Connection {
     return exec_on(core_, std::move(command), exec_timeout_);
   }
   std::string peer_address() const override { return address_; }
+  std::vector<StageTime> stages() const override { return stages_; }
   void settled() override { slot_.reset(); }
   void close() override {
     slot_.reset();
@@ -45,6 +47,7 @@ class SshConnection : public Connection {
 
   std::shared_ptr<SessionCore> core_;
   std::string address_;
+  std::vector<StageTime> stages_;
   std::shared_ptr<FanOut::Slot> slot_;
   std::chrono::milliseconds exec_timeout_;
 };
