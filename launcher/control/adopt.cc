@@ -27,7 +27,7 @@ LaunchPlan plan_of(const RunRecord& record) {
     HostPlan out;
     out.name = host.name;
     out.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
-    for (const std::uint32_t rank : host.ranks) out.ranks.push_back({.rank = rank, .env = {}});
+    for (const std::uint32_t rank : host.ranks) out.ranks.emplace_back().rank = rank;
     plan.hosts.push_back(std::move(out));
   }
   plan.argv = record.argv;

@@ -72,8 +72,11 @@ std::optional<RunResult> read_result(const fs::path& run) {
   if (!content) return std::nullopt;
   const Json json = parse(*content);
   if (!json.is_object() || !json.contains("exit_code")) return std::nullopt;
-  return RunResult{static_cast<int>(number(json, "exit_code")), text(json, "text"),
-                   static_cast<std::uint32_t>(number(json, "ended_after")), number(json, "started"),
+  return RunResult{static_cast<int>(number(json, "exit_code")),
+                   text(json, "text"),
+                   static_cast<std::uint32_t>(number(json, "ended_after")),
+                   text(json, "aftermath"),
+                   number(json, "started"),
                    number(json, "ended")};
 }
 
