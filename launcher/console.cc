@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "common/base/log.h"
 #include "launcher/output_options.h"
 #include "launcher/run_folder.h"
 
@@ -16,6 +17,10 @@ namespace {
 constexpr std::size_t kMaxPartialBytes = 64u << 10;
 constexpr double kPlainStepSeconds = 5.0;  // between step lines where no line can be rewritten
 }  // namespace
+
+void init_log(std::string_view log_level) {
+  log::init("sortie", output_options().verbose ? log::Level::debug : log::level_named(log_level));
+}
 
 bool use_color(bool terminal) {
   const auto set = [](const char* name) {
@@ -59,6 +64,7 @@ void Console::line(std::uint32_t rank, std::string_view host, wire::Stream strea
 
 void Console::output(std::uint32_t rank, std::string_view host, wire::Stream stream,
                      std::string_view bytes) {
+  if (!style_.ranks) return;
   std::string& partial = partials_[{rank, stream}];
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');

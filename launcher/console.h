@@ -14,7 +14,7 @@
 namespace sortie::launcher {
 
 /// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
-/// bytes become U+FFFD. Tabs stay.
+/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
 std::string printable(std::string_view bytes);
 /// The same of several lines, which stay lines.
 std::string printable_lines(std::string_view text);
@@ -38,6 +38,10 @@ std::string short_time(double seconds);
 /// One aligned line for a {"type":"step"} event.
 std::string step_line(const nlohmann::json& event);
 
+/// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
+/// shows of a progress line.
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color);
+
 class Console {
  public:
   /// What stands before a rank's line.
@@ -45,6 +49,7 @@ class Console {
   struct Style {
     bool terminal = false;  // err is one: rewrite the status line in place
     bool color_out = false, color_err = false;
+    bool ranks = true;   // show what ranks write
     bool quiet = false;  // no messages, no status line; errors and ranks' output stay
     int out = 1, err = 2;
     Prefix prefix = Prefix::rank_and_host;
@@ -77,8 +82,8 @@ class Console {
   bool has_status() const { return style_.terminal; }
   /// Bytes that the terminal has not taken yet.
   std::size_t backlog() const { return writer_.backlog(); }
-  /// Nobody reads stdout any more.
-  bool out_broken() const { return writer_.out_broken(); }
+  /// Why stdout takes no more (EPIPE: nobody reads it), 0 while it does.
+  int out_error() const { return writer_.out_error(); }
 
   /// Lines that were not shown, because the terminal was too slow.
   std::size_t dropped_lines() const { return dropped_; }

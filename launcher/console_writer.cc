@@ -50,7 +50,8 @@ struct ConsoleWriter::State {
   std::size_t queued_bytes = 0, writing_bytes = 0, max_queued_bytes = 0;
   std::string status;
   bool status_changed = false, stop = false, idle = true;
-  std::atomic<bool> abandoned = false, out_broken = false;
+  std::atomic<bool> abandoned = false;
+  std::atomic<int> out_error = 0;
 
   // Used by the thread alone.
   Fd out, err;
@@ -69,8 +70,8 @@ struct ConsoleWriter::State {
         pollfd ready{file.get(), POLLOUT, 0};
         ::poll(&ready, 1, 100);
       } else if (errno != EINTR) {
+        if (to == To::out) out_error = errno;
         file.reset();
-        if (to == To::out) out_broken = true;
       }
     }
   }
@@ -158,8 +159,8 @@ std::size_t ConsoleWriter::backlog() const {
   return state_->queued_bytes + state_->writing_bytes;
 }
 
-bool ConsoleWriter::out_broken() const {
-  return state_->out_broken;
+int ConsoleWriter::out_error() const {
+  return state_->out_error;
 }
 
 }  // namespace sortie::launcher

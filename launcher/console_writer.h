@@ -29,8 +29,8 @@ class ConsoleWriter {
 
   /// Bytes that are not written yet.
   std::size_t backlog() const;
-  /// `out` takes no more: nobody reads it any longer, or the disk is full.
-  bool out_broken() const;
+  /// Why `out` takes no more: EPIPE when nobody reads it any longer, ENOSPC ...; 0 while it does.
+  int out_error() const;
 
  private:
   struct State;

@@ -15,10 +15,36 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// Most hosts say little most of the time, and there may be thousands.
+constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
-constexpr std::size_t kFirstReadBytes = 4u << 10, kMaxReadBytes = 64u << 10;
+
+/// Words of a host go into messages and files of ours: no host says more than a person would read.
+void limit_texts(wire::Message& message) {
+  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096, kMaxAddresses = 1024;
+  const auto limit = [](std::string& text, std::size_t bytes) {
+    if (text.size() > bytes) text = text.substr(0, bytes) + "...";
+  };
+  if (auto* ready = std::get_if<wire::JobReady>(&message)) {
+    for (std::string* text : {&ready->hostname, &ready->kernel, &ready->pmix, &ready->binding})
+      limit(*text, kMaxWordBytes);
+    limit(ready->cgroup, kMaxMessageBytes);  // a path
+    if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);
+    for (std::string& text : ready->addresses) limit(text, kMaxWordBytes);
+    for (auto& [peer, address] : ready->routes) {
+      limit(peer, kMaxWordBytes);
+      limit(address, kMaxWordBytes);
+    }
+    for (std::string& text : ready->cpu_sets) limit(text, kMaxMessageBytes);
+  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
+    limit(error->code, kMaxWordBytes);
+    limit(error->message, kMaxMessageBytes);
+  } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    limit(abort->message, kMaxMessageBytes);
+  }
+}
 
 /// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
 std::uint64_t time_in(const wire::Message& message) {
@@ -64,17 +90,18 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::receive() {
-  if (buffer_.empty()) buffer_.resize(kFirstReadBytes);
   for (;;) {
     auto frame = decoder_.next();
     if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      limit_texts(*message);
       clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
-    auto count = co_await channel_->read_some(buffer_);
+    if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
+    auto count = co_await channel_->read_some(read_buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
     if (*count == 0) {
       std::string said = channel_->stderr_tail();
@@ -84,13 +111,38 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
                                           : "the runner ended unexpectedly; it said: " + said);
     }
     last_heard_ = Clock::now();
-    decoder_.feed({buffer_.data(), *count});
-    if (*count == buffer_.size() && *count < kMaxReadBytes) buffer_.resize(2 * *count);
+    decoder_.feed({read_buffer_.data(), *count});
+    if (*count == read_buffer_.size() && *count < kMostRead) {
+      read_buffer_.resize(4 * *count);
+    } else if (*count < kLeastRead && read_buffer_.size() > kLeastRead) {
+      read_buffer_.resize(kLeastRead);
+      read_buffer_.shrink_to_fit();
+    }
   }
 }
 
 asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
                                                              std::string expected_build) {
+  wire::Message order(std::move(job));
+  auto answer = co_await open(std::move(order), std::move(expected_build));
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  if (auto* ready = std::get_if<wire::JobReady>(&*answer)) co_return std::move(*ready);
+  co_return fail(ErrorCode::protocol, "runner sent Adopted before JobReady");
+}
+
+asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expected_build) {
+  const std::uint32_t epoch = order.epoch;
+  wire::Message message(std::move(order));
+  auto answer = co_await open(std::move(message), std::move(expected_build));
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  const auto* adopted = std::get_if<wire::Adopted>(&*answer);
+  if (!adopted || adopted->epoch != epoch)
+    co_return fail(ErrorCode::protocol, "runner answered an adoption out of turn");
+  co_return Result<>{};
+}
+
+asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
+                                                         std::string expected_build) {
   const auto self = shared_from_this();
   // Shared with the timer: it may have fired when this frame is gone. Done: it does nothing more.
   enum class Wait { on, late, done };
@@ -101,7 +153,7 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
     *wait = Wait::late;
     if (channel_) channel_->close();
   });
-  const auto outcome = [&](Error error) -> Result<wire::JobReady> {
+  const auto outcome = [&](Error error) -> Result<wire::Message> {
     if (std::exchange(*wait, Wait::done) == Wait::late)
       return fail(ErrorCode::timeout,
                   fmt::format("runner: not ready within {} s (runner.startup_timeout)",
@@ -109,8 +161,8 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
     return std::unexpected(std::move(error));
   };
   // Hello and job go out together: one round trip less.
-  const std::string bytes = wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) +
-                            wire::encode(std::move(job));
+  const std::string bytes =
+      wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) + wire::encode(order);
   if (auto written = co_await channel_->write(bytes); !written)
     co_return outcome(std::move(written).error());
   for (;;) {
@@ -121,10 +173,11 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
         co_return outcome(
             {ErrorCode::protocol, fmt::format("runner speaks protocol {}, this sortie {}",
                                               hello->protocol_version, wire::kProtocolVersion)});
-    } else if (auto* ready = std::get_if<wire::JobReady>(&*message)) {
+    } else if (std::holds_alternative<wire::JobReady>(*message) ||
+               std::holds_alternative<wire::Adopted>(*message)) {
       *wait = Wait::done;
       keep_alive();
-      co_return std::move(*ready);
+      co_return std::move(*message);
     } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
       co_return outcome({runner_error_code(*error), error->message});
     } else if (!std::holds_alternative<wire::Heartbeat>(*message)) {

@@ -52,6 +52,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
+  /// The same for a job that a runner holds since its launcher is gone; heartbeats flow from then
+  /// on.
+  boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
+
   /// From now on messages go to `listener` and silence is noticed.
   void start(Listener listener);
 
@@ -66,6 +70,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
+  /// Sends Hello and `order`, and waits for the message that answers it.
+  boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
   boost::asio::awaitable<void> watch_loop();
@@ -80,7 +86,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
-  std::vector<char> buffer_;  // grows with what a host has to say: most say little
+  std::string read_buffer_;  // as large as the host has much to say
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_;

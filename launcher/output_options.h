@@ -2,6 +2,8 @@
 // them. Set once, before a verb runs; ranks' output and answers are always shown.
 #pragma once
 
+#include <string_view>
+
 namespace sortie::launcher {
 
 struct OutputOptions {
@@ -14,6 +16,9 @@ inline OutputOptions& output_options() {
   static OutputOptions options;
   return options;
 }
+
+/// logger.log_level, or more with --verbose.
+void init_log(std::string_view log_level);
 
 /// NO_COLOR and --no-color win over CLICOLOR_FORCE, which wins over "only on a terminal".
 bool use_color(bool terminal);

@@ -12,17 +12,19 @@
 #include "common/config/hostlist.h"
 #include "common/config/schema.h"
 #include "common/config/validate.h"
+#include "common/cpu/binding.h"
 #include "common/wire/message.h"
 
 namespace sortie::launcher {
 
-using Environment = std::vector<std::pair<std::string, std::string>>;
+using Environment = wire::Environment;
 
 struct RankPlan {
   std::uint32_t rank = 0;  // global
   std::uint32_t local_rank = 0;
-  int slot = 0;     // device id
-  Environment env;  // on top of LaunchPlan::env
+  int slot = 0;      // device id
+  Environment env;   // on top of LaunchPlan::env
+  std::string cpus;  // "0-3", where that is known already and the rank is bound
 };
 
 struct HostPlan {
@@ -39,17 +41,21 @@ struct LaunchPlan {
   Environment env;                             // of every rank
   std::set<std::string, std::less<>> secrets;  // names in env whose values are shown nowhere
   std::uint32_t world_size = 0;
-  std::string master_addr;  // empty: the first host's address as it will be reached
-  std::int64_t master_port = 0;
+  std::string master_addr;       // empty: chosen when the hosts are ready
+  std::int64_t master_port = 0;  // 0: likewise
+  std::string interface;         // of the network that ranks shall use; empty = any
+  std::string cpu_binding;       // the policy
+  std::string binding_here;      // what it comes to on this machine; empty = no rank is here
   std::string mpi;
   std::optional<config::BatchPlan> batch;  // when the program is Sortie's trainer
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
 struct LauncherFacts {
-  std::string trainer;      // path of sortie-train
-  std::string work_dir;     // current folder
-  Environment environment;  // for runner.env_passthrough
+  std::string trainer;                    // path of sortie-train
+  std::string work_dir;                   // current folder
+  Environment environment;                // for runner.env_passthrough
+  std::optional<cpu::Topology> topology;  // of this machine, for ranks on localhost
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the
@@ -58,10 +64,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
 
-/// The runner's slice for one host; master_addr is filled in where the plan leaves it open.
+/// The runner's slice for one host. `peers`: where the other hosts were reached; used for rank 0's.
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            const std::string& master_addr);
+                            std::vector<std::string> peers);
 
 /// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}), with config::kSecretShown
 /// for the values of secrets.

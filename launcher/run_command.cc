@@ -13,9 +13,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
+#include "launcher/control/detach.h"
+#include "launcher/control/run_control.h"
+#include "launcher/control/run_index.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/output_options.h"
 #include "launcher/secrets.h"
@@ -37,6 +39,7 @@ fs::path sibling(const char* name) {
 LauncherFacts launcher_facts() {
   LauncherFacts facts;
   facts.trainer = sibling("sortie-train").string();
+  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
   std::error_code error;
   facts.work_dir = fs::current_path(error).string();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -136,15 +139,16 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   return job;
 }
 
-int run_job(const PlannedJob& planned) {
+int run_job(const PlannedJob& planned, StartNotice* detached) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie",
-            output_options().verbose ? log::Level::debug : log::level_named(job.logger.log_level));
-  Console::Style style = Console::detect();
-  Console console(style);
+  init_log(job.logger.log_level);
   const auto give_up = [&](const Error& error) {
-    console.error(error.message);
-    return exit_code_for(error.code);
+    const int code = exit_code_for(error.code);
+    if (detached)
+      detached->failed(code, error.message);
+    else
+      Console(Console::detect()).error(error.message);
+    return code;
   };
   auto binary = open_runner_binary();
   if (!binary) return give_up(binary.error());
@@ -152,17 +156,41 @@ int run_job(const PlannedJob& planned) {
   if (!state) return give_up(state.error());
   auto folder = RunFolder::create(*state, job.logger.tensorboard);
   if (!folder) return give_up(folder.error());
+  if (!job.logger.log_dir.empty()) RunIndex::remember(*state);
+  const auto lock = SupervisorLock::take(folder->path(), 1);
+  if (!lock) return give_up(lock.error());
   for (const auto& [name, content] :
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  Console::Style style = Console::detect();
+  if (detached) {
+    if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
+    style = Console::detect();
+    style.ranks = false;  // their logs have it
+  }
+  Console console(style);
+  const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
+  if (!detached && planned.next_steps)
+    if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
+      console.message(next);
+  return code;
+}
 
+int supervise(const SuperviseParts& with) {
+  const auto& [job, plan, binary, folder, lock, console, detached] = with;
+  if (job.runner.on_launcher_loss != "kill")
+    folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
   const auto local = make_local_transport(io.get_executor());
-  Supervisor supervisor({io.get_executor(), *ssh, *local, *binary, console, *folder}, job,
-                        planned.plan);
+  Supervisor::Parts parts{io.get_executor(), *ssh, *local, binary, console, folder};
+  if (StartNotice* notice = detached)
+    parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
+  parts.epoch = lock.epoch();
+  Supervisor supervisor(parts, job, plan);
+  RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);
   // What the parent has had ignored stays so: nohup, or a shell's job in the background.
   for (const int number : {SIGINT, SIGTERM, SIGHUP})
@@ -179,10 +207,9 @@ int run_job(const PlannedJob& planned) {
   });
   io.run();
   if (failure) std::rethrow_exception(failure);
-  print_verdict(console, verdict, *folder);
-  if (planned.next_steps)
-    if (const std::string next = planned.next_steps(verdict.exit_code, folder->id()); !next.empty())
-      console.message(next);
+  control.end(verdict);
+  if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
+  print_verdict(console, verdict, folder);
   return verdict.exit_code;
 }
 

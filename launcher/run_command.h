@@ -40,10 +40,29 @@ struct PlannedJob {
 };
 Result<PlannedJob> plan_job(const JobOptions& options);
 
+class Console;
+class RunFolder;
+class StartNotice;
+class SupervisorLock;
+
 /// The runner that goes to hosts: the one beside this program, or $SORTIE_RUNNER.
 Result<RunnerBinary> open_runner_binary();
 
-/// Runs it and returns the exit code.
-int run_job(const PlannedJob& job);
+/// Runs the supervisor of a run whose folder and lock are there, from connecting to the verdict;
+/// returns the exit code. With an epoch above 1 it adopts what another one has left.
+struct SuperviseParts {
+  const config::JobConfig& job;
+  const LaunchPlan& plan;
+  const RunnerBinary& binary;
+  RunFolder& folder;
+  const SupervisorLock& lock;
+  Console& console;
+  StartNotice* detached = nullptr;
+};
+int supervise(const SuperviseParts& parts);
+
+/// Runs it and returns the exit code. With `detached` (control/detach.h) it lets go of the
+/// terminal, and says there how the start went.
+int run_job(const PlannedJob& job, StartNotice* detached = nullptr);
 
 }  // namespace sortie::launcher

@@ -77,6 +77,19 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   return folder;
 }
 
+RunFolder RunFolder::open(const fs::path& path, bool tensorboard) {
+  RunFolder folder;
+  folder.id_ = path.filename().string();
+  folder.path_ = path;
+  folder.tensorboard_enabled_ = tensorboard;
+  return folder;
+}
+
+bool RunFolder::superseded() const {
+  if (!superseded_ && !newer_.empty()) superseded_ = ::access(newer_.c_str(), F_OK) == 0;
+  return superseded_;
+}
+
 fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
   return path_ / "logs" /
          fmt::format("rank-{}.{}", rank, stream == wire::Stream::out ? "out" : "err");
@@ -104,6 +117,7 @@ void RunFolder::append(Fd& file, const fs::path& path, std::string_view bytes) {
 }
 
 void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fields) {
+  if (superseded()) return;
   nlohmann::ordered_json line = {
       {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", name}};
   line.update(fields);
@@ -112,6 +126,7 @@ void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fie
 }
 
 void RunFolder::metric(const nlohmann::json& event) {
+  if (superseded()) return;
   const double now = unix_time();
   nlohmann::json line = event;
   line["time"] = now;
@@ -144,8 +159,41 @@ void RunFolder::metric(const nlohmann::json& event) {
 void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
   // Two files per rank would soon be more than a process may have open; those in use come back.
   constexpr std::size_t kMaxOpenLogs = 256;
+  constexpr std::int64_t kMarkEveryMs = 1000;
+  if (superseded()) return;
   if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
-  append(logs_[{rank, stream}], log_path(rank, stream), bytes);
+  const fs::path path = log_path(rank, stream);
+  Fd& file = logs_[{rank, stream}];
+  if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) {
+    if (!trouble_) trouble_ = os_error(errno, path.string());
+    return;
+  }
+  const auto [found, fresh] = progress_.try_emplace({rank, stream});
+  Progress& progress = found->second;
+  struct stat info {};
+  if (fresh && ::fstat(file.get(), &info) == 0)
+    progress.bytes = static_cast<std::uint64_t>(info.st_size);
+  const auto now = static_cast<std::int64_t>(unix_time() * 1000);
+  if (now - progress.marked_ms >= kMarkEveryMs || now < progress.marked_ms) {
+    progress.marked_ms = now;
+    append(times_, path_ / "logs/times",
+           fmt::format("{} {} {} {}\n", now, rank, stream == wire::Stream::out ? "out" : "err",
+                       progress.bytes));
+  }
+  // At its place rather than at the end: should another supervisor have taken over this very
+  // moment, it gets the same bytes for the same place from the runner.
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(progress.bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      if (!trouble_) trouble_ = os_error(errno, path.string());
+      return;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+    progress.bytes += static_cast<std::uint64_t>(count);
+  }
 }
 
 }  // namespace sortie::launcher

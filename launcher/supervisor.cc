@@ -2,18 +2,18 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/master_address.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -36,15 +36,16 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     : parts_(parts),
       job_(job),
       plan_(plan),
-      relay_(hosts_of_ranks(plan)),
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
       progress_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
-    hosts_.push_back({hosts_.size(), &host,
-                      std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0});
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -87,14 +88,19 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
 asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_);
+  wire::JobSpec spec = job_spec_of(host);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
+  Result<> good;
+  if (!ready)
+    good = std::unexpected(std::move(ready).error());
+  else
+    good = take_ready(host, *ready);
+  if (good) {
     host.state = HostState::ready;
     note_ready(host, *ready);
   } else {
     host.state = HostState::lost;
-    host.error = std::move(ready).error();
+    host.error = std::move(good).error();
   }
 }
 
@@ -133,56 +139,35 @@ bool Supervisor::report_host_errors() {
   return true;
 }
 
-/// For a person who waits: the first second says nothing.
-asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
-  auto pause = std::chrono::milliseconds(1000);
-  while (!*done) {
-    progress_timer_.expires_after(pause);
-    co_await progress_timer_.async_wait(kToken);
-    if (*done) co_return;
-    parts_.console.progress(progress_text());
-    pause = std::chrono::milliseconds(200);
-  }
-}
-
-std::string Supervisor::progress_text() const {
-  std::size_t connected = 0, ready = 0, pushing = 0;
-  for (const Host& host : hosts_) {
-    connected += host.state != HostState::connecting;
-    ready += host.state == HostState::ready;
-    pushing += host.state == HostState::connecting && host.session->pushing();
-  }
-  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
-  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
-  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
-  return text;
-}
-
 asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. Every host: connect, authenticate, start the runner.
   co_await for_all_hosts(&Supervisor::connect_host);
-  if (!report_host_errors() && !failing()) {
+  bool may_start = false;
+  if (parts_.epoch > 1) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(&Supervisor::adopt_host);
+  } else if (!report_host_errors() && !failing()) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    master_addr_ = choose_master_addr();
     co_await for_all_hosts(&Supervisor::prepare_host);
-    report_host_errors();
+    may_start = !report_host_errors() && !failing();
+    if (may_start) agree_on_meeting();
   }
   *prepared = true;
   progress_timer_.cancel();
   parts_.console.progress("");
-  if (!failing()) {
-    // 3. Start everything at once, then watch.
-    start_all();
-    while (!all_ended()) {
-      changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
-      co_await changed_.async_wait(kToken);
-      if (!stopping_ || Clock::now() < stop_deadline_) continue;
-      for (Host& host : hosts_) {
-        if (host.state != HostState::running) continue;
-        give_up_on(host);
-      }
+  if (!failing() && parts_.epoch > 1) start_adopted();
+  // 3. Start everything at once, then watch.
+  if (!failing() && may_start) start_all();
+  while (running_ > 0) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
     }
   }
   settle();
@@ -196,9 +181,10 @@ asio::awaitable<Verdict> Supervisor::run() {
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < goodbye && std::ranges::any_of(hosts_, [](const Host& h) {
-           return h.state == HostState::finished && !h.session->closed();
-         })) {
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
@@ -212,19 +198,8 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
-/// The first host's address as the others reach it; a job on this machine alone stays on the
-/// loopback.
-std::string Supervisor::choose_master_addr() const {
-  const Host& first = hosts_.front();
-  const std::string& address = first.session->address();
-  if (!first.plan->local()) return address.empty() ? first.plan->name : address;
-  bool alone = true;
-  for (const Host& host : hosts_) {
-    if (host.plan->local()) continue;
-    alone = false;
-    if (std::string mine = address_towards(host.session->address()); !mine.empty()) return mine;
-  }
-  return alone ? "127.0.0.1" : boost::asio::ip::host_name();
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
 }
 
 void Supervisor::note_connected(const Host& host) {
@@ -232,36 +207,33 @@ void Supervisor::note_connected(const Host& host) {
                       {{"host", host.plan->name}, {"address", host.session->address()}});
 }
 
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
-  parts_.folder.event("ready", {{"host", host.plan->name},
-                                {"hostname", ready.hostname},
-                                {"cpus", ready.cpus},
-                                {"memory_bytes", ready.memory_bytes},
-                                {"kernel", ready.kernel},
-                                {"cgroup", ready.cgroup},
-                                {"pmix", ready.pmix}});
+void Supervisor::watch(Host& host) {
+  host.state = HostState::running;
+  ++running_;
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); }});
 }
 
-void Supervisor::start_all() {
-  for (Host& host : hosts_) {
-    host.state = HostState::running;
-    host.session->start(
-        {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-         [this, &host](Error error) { on_lost(host, std::move(error)); }});
-    host.session->send(wire::Start{});
-  }
-  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+void Supervisor::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
 void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed",
-                      {{"host", host.plan->name}, {"why", "its ranks did not end in time"}});
-  host.state = HostState::lost;
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
+  end_of(host, HostState::lost);
   host.session->close();
   start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
@@ -270,12 +242,8 @@ void Supervisor::note_end(const Verdict& verdict) {
                               {"ended_after", verdict.ended_after}});
 }
 
-bool Supervisor::all_ended() const {
-  return std::ranges::none_of(hosts_,
-                              [](const Host& host) { return host.state == HostState::running; });
-}
-
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
   stopping_ = true;
   grace_ms_ = grace_ms;
   stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
@@ -306,6 +274,26 @@ void Supervisor::interrupt(int signal_number) {
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
   stop_all(0, "interrupted again");
+}
+
+void Supervisor::stop(bool now) {
+  if (ended_) return;
+  ++interrupts_;
+  if (!failing()) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    Cause cause;
+    cause.what = Cause::What::interrupted;
+    cause.code = SIGTERM;
+    cause.exit_code = 128 + SIGTERM;
+    cause.message = "stopped by `sortie stop`";
+    blame(std::move(cause));
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Supervisor::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
 }
 
 }  // namespace sortie::launcher

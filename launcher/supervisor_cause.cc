@@ -9,6 +9,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/base/exit_code.h"
 #include "launcher/supervisor.h"
 #include "launcher/sweep.h"
 
@@ -38,16 +39,16 @@ Cause Supervisor::cause_of_rank(std::uint32_t number, Cause::What what, int code
 }
 
 void Supervisor::blame(Cause failure) {
-  if (cause_) return;
+  if (cause_ || superseded()) return;
   if (failure.time_unix_ms == 0) failure.time_unix_ms = unix_time_ms();
   // MPI_Abort and a failed start are followed by the end of the same rank, which adds nothing.
   const bool told = failure.rank && std::ranges::any_of(failures_, [&](const Cause& known) {
                       return known.rank == failure.rank;
                     });
-  if (told) return;
   const bool first = failures_.empty();
   const bool final =
       failure.what == Cause::What::interrupted || failure.what == Cause::What::unreachable;
+  if (told || (final && !first)) return;
   failures_.push_back(std::move(failure));
   if (!first) return;
   const std::string reason = cause_text(failures_.front());
@@ -67,7 +68,7 @@ void Supervisor::await_settlement() {
 }
 
 void Supervisor::settle() {
-  if (failures_.empty() || cause_) return;
+  if (failures_.empty() || cause_ || superseded()) return;
   cause_ = failures_[first_cause(failures_)];
   parts_.folder.event("cause", cause_json(*cause_));
   for (HeldEvent& event : std::exchange(held_, {})) note_exited(std::move(event));
@@ -78,7 +79,7 @@ void Supervisor::settle() {
 }
 
 void Supervisor::say_what_is_awaited() {
-  if (ended_ || all_ended() || cause_->what == Cause::What::interrupted) return;
+  if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted) return;
   const std::string text = cause_text(*cause_);
   parts_.console.message(
       fmt::format("{}; stopping the other ranks (TERM, then KILL after {:.3g} s)",
@@ -98,6 +99,13 @@ void Supervisor::note_exited(HeldEvent event) {
 
 Verdict Supervisor::make_verdict() const {
   Verdict verdict;
+  if (superseded_) {
+    verdict.exit_code = kExitAdopted;
+    verdict.text =
+        "this run was adopted by another supervisor (`sortie attach --adopt`); this one leaves it "
+        "alone";
+    return verdict;
+  }
   if (!cause_) return verdict;
   verdict.exit_code = cause_->exit_code;
   verdict.text = cause_text(*cause_);
@@ -124,6 +132,7 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.run_id = parts_.folder.id();
   order.patience = std::min(milliseconds(job_.runner.grace), kMostPatience) + milliseconds(1000);
   order.reach = parts_.sweep_reach;
+  order.cgroup = host.cgroup;
   Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
   auto outcome =
       co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));

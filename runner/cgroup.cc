@@ -153,6 +153,22 @@ void kill_all(const std::string& folder) {
   write_value(folder + "/cgroup.kill", "1");
 }
 
+std::set<pid_t> members(const std::string& folder) {
+  std::set<pid_t> pids;
+  if (folder.empty()) return pids;
+  const Result<std::string> list = read_file(folder + "/cgroup.procs");
+  if (!list) return pids;
+  std::string_view text = *list;
+  while (!text.empty()) {
+    const std::string_view line = next_word(text, '\n');
+    pid_t pid = 0;
+    if (std::from_chars(line.data(), line.data() + line.size(), pid).ec == std::errc{})
+      pids.insert(pid);
+  }
+  for (const std::string& child : folders_in(folder)) pids.merge(members(folder + '/' + child));
+  return pids;
+}
+
 std::uint64_t oom_kills(const std::string& folder) {
   const Result<std::string> events = read_file(folder + "/memory.events");
   if (!events) return 0;

@@ -3,7 +3,10 @@
 // folder. Nothing here is needed for correctness: see keeper.h.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +46,9 @@ bool join(const std::string& folder);
 
 /// KILLs every process in it and below, at once (Linux 5.14; before that a no-op).
 void kill_all(const std::string& folder);
+
+/// Processes in it and below; none when it is not there.
+std::set<pid_t> members(const std::string& folder);
 
 /// Processes that the OOM killer ended in it; 0 where there is no memory controller.
 std::uint64_t oom_kills(const std::string& folder);

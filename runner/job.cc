@@ -49,6 +49,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
           [this](std::size_t slot) { rank_drained(slot); }),
       finished_wakeup_(io) {
   link_.set_source([this] { return pump_.next(); });
+  if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
 }
 
 boost::asio::awaitable<void> Job::start(wire::Environment env) {
@@ -87,6 +88,7 @@ void Job::start_rank(std::size_t slot) {
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
   held.cgroup = rank.cgroup;
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   const Result<> started = rank.process.start(
@@ -96,7 +98,7 @@ void Job::start_rank(std::size_t slot) {
   out.reset();
   err.reset();
   if (started) return;
-  link_.send(rank_error(ErrorCode::spawn, started.error().message, rank.spec->rank));
+  send_error(rank_error(ErrorCode::spawn, started.error().message, rank.spec->rank));
   rank.exited.code = kExitNotRunnable;
   rank.exited.time_unix_ms = unix_ms();
   rank_gone(slot);
@@ -125,6 +127,7 @@ void Job::stop(milliseconds grace) {
   }
   for (const auto& rank : ranks_)
     if (!rank->gone) rank->process.stop(grace);
+  wake_keepers();
 }
 
 void Job::on_report(std::size_t slot, const KeeperReport& report) {
@@ -145,7 +148,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       set_status(rank, report.wait_status);
       break;
     case KeeperReport::Kind::unkillable:
-      link_.send(rank_error(
+      send_error(rank_error(
           ErrorCode::timeout,
           fmt::format("process {} does not die of SIGKILL (state {}); the host needs attention",
                       report.pid, process_state(report.pid)),
@@ -153,7 +156,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       break;
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
-      rank.exited.oom_killed = report.oom_kills > 0 ? 1 : 0;
+      rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
       rank_gone(slot);
       break;
     case KeeperReport::Kind::keeper_lost:
@@ -188,12 +191,23 @@ void Job::report_spawn_failure(Rank& rank, int error) {
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)
     hint = "; arguments and environment exceed what the kernel takes";
-  link_.send(rank_error(ErrorCode::spawn,
+  send_error(rank_error(ErrorCode::spawn,
                         fmt::format("cannot start {}: {}{}", program, std::strerror(error), hint),
                         rank.spec->rank));
 }
 
+void Job::send_error(wire::RunnerError error) {
+  link_.send(error);
+  if (spec_.hold_ms > 0) errors_.push_back(std::move(error));
+}
+
 void Job::on_event(const Rank& rank, std::string line) {
+  if (link_.broken() && spec_.hold_ms > 0 && !stopped_ &&
+      held_event_bytes_ + line.size() < kMaxQueuedForEvents) {
+    held_event_bytes_ += line.size();
+    held_events_.push_back({rank.spec->rank, std::move(line)});
+    return;
+  }
   if (link_.queued_bytes() < kMaxQueuedForEvents)
     return link_.send(wire::RankEvent{rank.spec->rank, std::move(line)});
   if (dropped_events_++ == 0)
@@ -210,7 +224,8 @@ void Job::rank_gone(std::size_t slot) {
 }
 
 void Job::rank_drained(std::size_t slot) {
-  link_.send(ranks_[slot]->exited);
+  ranks_[slot]->drained = true;
+  if (!resending_) link_.send(ranks_[slot]->exited);
   if (++exited_ == ranks_.size()) spawn(io_, finish());
 }
 
@@ -219,7 +234,7 @@ boost::asio::awaitable<void> Job::finish() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
-  if (!std::exchange(finished_, true)) link_.send(wire::Finished{});
+  if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
   finished_wakeup_.notify();
 }
 
@@ -231,8 +246,13 @@ Result<> Job::take_input(const wire::Input& input) {
 
 Result<> Job::to_pmix(const wire::Message& message) {
   if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
+  if (spec_.hold_ms > 0 && !pmix_memory_.answered(message)) return {};
   if (pmix_->running()) pmix_->send(message);
   return {};
+}
+
+void Job::wake_keepers() const {
+  for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
 }
 
 void Job::reap() {
@@ -267,7 +287,7 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
     if (orphans.empty() && lost_keepers_reaped()) break;
     if (!complained && std::chrono::steady_clock::now() - begin > kUnkillableAfter) {
       complained = true;
-      link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::timeout)),
+      send_error(wire::RunnerError{std::string(error_code_name(ErrorCode::timeout)),
                                    "a process does not die of SIGKILL; the host needs attention",
                                    -1});
     }
@@ -287,6 +307,26 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
     if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);
     rank_gone(slot);
   }
+}
+
+void Job::resend(const std::vector<wire::LogSize>& sizes) {
+  resending_ = true;
+  for (const auto& rank : ranks_)
+    if (rank->pid > 0)
+      link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
+  for (const wire::RunnerError& error : errors_) link_.send(error);
+  for (const wire::Message& message : pmix_memory_.open()) link_.send(message);
+  for (const wire::RankEvent& event : held_events_) link_.send(event);
+  held_events_.clear();
+  held_event_bytes_ = 0;
+  pump_.resend(sizes, [this] { resend_ends(); });
+}
+
+void Job::resend_ends() {
+  resending_ = false;
+  for (const auto& rank : ranks_)
+    if (rank->drained) link_.send(rank->exited);
+  if (finished_) link_.send(wire::Finished{});
 }
 
 boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::duration limit) {

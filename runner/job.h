@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,6 +24,7 @@
 #include "runner/node_facts.h"
 #include "runner/output_pump.h"
 #include "runner/pmix_helper.h"
+#include "runner/pmix_memory.h"
 #include "runner/port_lease.h"
 #include "runner/process_defaults.h"
 #include "runner/run_folder.h"
@@ -47,14 +49,20 @@ class Job {
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
+  /// Another launcher has taken over, over the same link: it is told all that the last one knew and
+  /// all that happened since, and gets the output that its files (`sizes`) do not have.
+  void resend(const std::vector<wire::LogSize>& sizes);
   /// Error: this job has no stdin, or more came than its window allows.
   Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
+  /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
+  void wake_keepers() const;
   /// SIGCHLD has come.
   void reap();
 
   const wire::JobSpec& spec() const { return spec_; }
+  const std::string& folder() const { return folder_.path(); }
   bool prepared() const { return prepared_; }
   bool started() const { return started_; }
   bool stopped() const { return stopped_; }
@@ -82,6 +90,7 @@ class Job {
     bool has_status = false;
     bool keeper_lost = false;
     bool gone = false;
+    bool drained = false;  // all of its output was handed out
   };
 
   boost::asio::awaitable<void> fence();
@@ -101,6 +110,8 @@ class Job {
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(Rank& rank, int error);
   void on_event(const Rank& rank, std::string line);
+  void send_error(wire::RunnerError error);
+  void resend_ends();
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);
   void start_sweep();
@@ -126,6 +137,10 @@ class Job {
   std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
   std::size_t exited_ = 0;
   std::uint64_t dropped_events_ = 0;
+  std::vector<wire::RunnerError> errors_;    // all that were reported
+  std::deque<wire::RankEvent> held_events_;  // that came while there was no launcher
+  std::size_t held_event_bytes_ = 0;
+  PmixMemory pmix_memory_;
   Wakeup finished_wakeup_;
   bool prepared_ = false;
   bool pmix_up_ = false;
@@ -133,6 +148,7 @@ class Job {
   bool stopped_ = false;
   bool finished_ = false;
   bool sweeping_ = false;
+  bool resending_ = false;  // ends of ranks come after the output that is sent again
 };
 
 }  // namespace sortie::runner

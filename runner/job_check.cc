@@ -18,12 +18,6 @@ bool has_nul(std::string_view text) {
   return text.find('\0') != std::string_view::npos;
 }
 
-/// The run id becomes part of folder and cgroup names, so its grammar is strict.
-bool is_run_id(std::string_view id) {
-  return !id.empty() && id.size() <= 64 &&
-         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
-}
-
 Result<> check_ranks(const wire::JobSpec& job) {
   if (job.ranks.empty() || job.ranks.size() > kMaxRanksPerHost)
     return bad(
@@ -64,7 +58,7 @@ Result<> check_limits(const wire::JobSpec& job) {
   if (job.input_window > 0 && job.ranks.size() != 1)
     return bad(fmt::format("input_window: stdin is for one rank, not {}", job.ranks.size()));
   if (job.mpi > 2) return bad(fmt::format("mpi: {} is not 0, 1 or 2", job.mpi));
-  if (job.master_port > 65535)
+  if (job.master_port > wire::kAnyPort)
     return bad(fmt::format("master_port: {} is no port", job.master_port));
   if (job.node_hosts.size() != job.node_ranks.size())
     return bad(fmt::format("node_hosts and node_ranks: {} and {} entries", job.node_hosts.size(),
@@ -73,6 +67,11 @@ Result<> check_limits(const wire::JobSpec& job) {
 }
 
 }  // namespace
+
+bool is_run_id(std::string_view id) {
+  return !id.empty() && id.size() <= 64 &&
+         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
 
 Result<> check_environment(const wire::Environment& env, std::string_view where) {
   for (const auto& [name, value] : env) {

@@ -14,6 +14,9 @@ inline constexpr std::uint32_t kMinOutputWindow = 64u << 10;
 inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
 inline constexpr std::uint32_t kMaxInputWindow = 16u << 20;
 
+/// [a-z0-9-]{1,64}: it becomes part of folder and cgroup names.
+bool is_run_id(std::string_view id);
+
 /// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);
 /// Of Start's variables.

@@ -91,9 +91,8 @@ void Job::prepare_binding() {
   binding_ = cpu::bind_ranks(topology_, policy_of(spec_.cpu_binding), slots);
 }
 
-/// The host of rank 0 has the port that all ranks meet at.
 Result<> Job::prepare_port() {
-  if (spec_.node_rank != 0) return {};
+  if (spec_.master_port == 0) return {};
   SORTIE_ASSIGN_OR_RETURN(port_, lease_master_port(spec_.master_port, spec_.run_id));
   return {};
 }
@@ -182,6 +181,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   HeldSpec held;
   held.env = pmix_environment(base_environment(environ), spec_);
   held.folders = {"/"};
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   pmix_ = std::make_unique<PmixHelper>(io_);
@@ -198,8 +198,12 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   pmix_note_ = "libpmix " + ready->version;
   pmix_env_ = std::move(ready->env);
   pmix_up_ = true;
-  spawn(io_, pmix_->relay([this](wire::Message message) { link_.send(message); },
-                          [this](std::string why) { on_pmix_lost(std::move(why)); }));
+  spawn(io_, pmix_->relay(
+                 [this](wire::Message message) {
+                   if (spec_.hold_ms > 0) pmix_memory_.asked(message);
+                   link_.send(message);
+                 },
+                 [this](std::string why) { on_pmix_lost(std::move(why)); }));
   co_return Result<>{};
 }
 
@@ -226,7 +230,7 @@ Result<> Job::check_without_pmix(const std::string& why) const {
 void Job::on_pmix_lost(std::string why) {
   start_sweep();  // its keeper may have been killed
   if (exited_ < ranks_.size())
-    link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
+    send_error(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
                                  std::move(why) + "; MPI ranks can not go on", -1});
 }
 

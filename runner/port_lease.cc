@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/atomic_file.h"
+#include "common/wire/message.h"
 
 namespace sortie::runner {
 namespace {
@@ -127,7 +128,7 @@ Result<PortLease> PortLease::take_any(std::span<const std::uint16_t> candidates,
 }
 
 Result<PortLease> lease_master_port(std::uint32_t wanted, std::string_view run_id) {
-  if (wanted != 0) {
+  if (wanted != wire::kAnyPort) {
     auto lease = PortLease::take(static_cast<std::uint16_t>(wanted));
     if (lease) return lease;
     return fail(lease.error().code,

@@ -42,7 +42,7 @@ class PortLease {
   Fd name_, bound_;
 };
 
-/// The job's port: `wanted`, or any for 0.
+/// The job's port: `wanted`, or any for wire::kAnyPort.
 Result<PortLease> lease_master_port(std::uint32_t wanted, std::string_view run_id);
 
 }  // namespace sortie::runner

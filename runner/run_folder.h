@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/fd.h"
@@ -31,6 +32,8 @@ class RunFolder {
   Fd lock_;
 };
 
+/// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none.
+Result<std::string> find_run_folder(const std::string& name);
 /// The folder in which run folders are made, "" where it can not be; and what is in it.
 struct RunFolders {
   std::string base;
@@ -44,5 +47,10 @@ RunFolders look_at_run_folders();
 /// short.
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
                             std::uint32_t node_rank);
+
+/// Where run folders are: "/tmp/sortie-1000".
+std::string run_folder_base();
+/// Whether `name` is that of a folder of this run, of whatever attempt and node.
+bool is_run_folder_name(std::string_view name, const std::string& run_id);
 
 }  // namespace sortie::runner

@@ -128,6 +128,8 @@ const Field kFields[] = {
      "Time between signs of life of launcher and runners"},
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
+    {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
+     "What a host does when its launcher is gone: kill its ranks, or hold them so long for `sortie attach --adopt`"},
 
     {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
      "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other"},

@@ -49,6 +49,17 @@ std::string check_address(std::string_view text) {
                      quote(shorten(text)));
 }
 
+std::string check_launcher_loss(std::string_view text) {
+  constexpr std::string_view kHold = "hold ";
+  if (text == "kill") return {};
+  if (text.starts_with(kHold))
+    if (const auto time = parse_duration(text.substr(kHold.size()));
+        time && *time >= std::chrono::seconds(1) && *time <= std::chrono::hours(24))
+      return {};
+  return fmt::format("{} says not what to do; write \"kill\" or \"hold 120s\" (1s to 24h)",
+                     quote(shorten(text)));
+}
+
 std::string check_interface(std::string_view text) {
   constexpr std::size_t kMaxNameBytes = 15;  // the kernel's IFNAMSIZ without its zero
   if (text.empty()) return {};

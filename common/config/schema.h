@@ -55,6 +55,7 @@ struct RunnerConfig {
   Milliseconds startup_timeout{60000};  // from connected to every rank started, per host
   Milliseconds heartbeat_interval{2000};
   Milliseconds heartbeat_timeout{10000};
+  std::string on_launcher_loss = "kill";  // kill | hold DURATION
   NetworkConfig network;
   SshConfig ssh;
 };

@@ -21,7 +21,7 @@ auto members(M& m) {
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
-                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window);
+                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window, m.hold_ms);
   if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
   if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
@@ -46,7 +46,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
-  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms);
+  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
     return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
@@ -55,6 +55,10 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
   if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
   if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
+  if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
+  if constexpr (std::is_same_v<T, Adopt>)
+    return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes);
+  if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch);
   if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
     return std::tie(m.json);
 }
@@ -104,6 +108,12 @@ template <class M>
 void put_members(Writer& w, const M& message);
 void put(Writer& w, Tag tag, const std::vector<RankSpec>& v) {
   for (const RankSpec& item : v) {
+    Writer nested(w, tag);
+    put_members(nested, item);
+  }
+}
+void put(Writer& w, Tag tag, const std::vector<LogSize>& v) {
+  for (const LogSize& item : v) {
     Writer nested(w, tag);
     put_members(nested, item);
   }
@@ -160,13 +170,27 @@ void get(Reader& r, CpuBinding& v) {
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
 }
+/// Items of lists that the message may still hold: an empty one is two bytes in a frame and fifty
+/// in memory, so that a frame within its limit could otherwise fill a machine.
+thread_local std::size_t items_left = 0;
+struct too_many_items_error : protozero::exception {
+  const char* what() const noexcept override { return "too many items in its lists"; }
+};
+void take_item() {
+  if (items_left == 0) throw too_many_items_error{};
+  --items_left;
+}
+
 void get(Reader& r, std::vector<std::string>& v) {
+  take_item();
   v.push_back(r.get_bytes());
 }
 void get(Reader& r, std::vector<std::uint32_t>& v) {
+  take_item();
   v.push_back(r.get_uint32());
 }
 void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
+  take_item();
   Reader pair = r.get_message();
   auto& entry = v.emplace_back();
   while (pair.next()) {
@@ -182,6 +206,12 @@ void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
 template <class M>
 void get_members(Reader& r, M& message);
 void get(Reader& r, std::vector<RankSpec>& v) {
+  take_item();
+  Reader nested = r.get_message();
+  get_members(nested, v.emplace_back());
+}
+void get(Reader& r, std::vector<LogSize>& v) {
+  take_item();
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
 }
@@ -255,6 +285,8 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixNotice",
                                                                                "Input",
                                                                                "InputCredit",
+                                                                               "Adopt",
+                                                                               "Adopted",
                                                                                "CheckRequest",
                                                                                "CheckReport"};
 
@@ -270,6 +302,7 @@ std::string encode(const Message& message) {
 Result<Message> decode(const Frame& frame) {
   if (frame.type == 0 || frame.type > std::variant_size_v<Message>)
     return fail(ErrorCode::protocol, fmt::format("unknown message type {}", frame.type));
+  items_left = kMaxItems;
   try {
     return decode_by_type(frame, std::make_index_sequence<std::variant_size_v<Message>>{});
   } catch (const protozero::exception& error) {

@@ -18,6 +18,9 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 enum class Stream : std::uint8_t { out = 1, err = 2 };
 
+/// For JobSpec::master_port: any port that is free.
+inline constexpr std::uint32_t kAnyPort = 1u << 16;
+
 /// How the ranks of a host share its cores: see common/cpu/binding.h.
 enum class CpuBinding : std::uint8_t { none = 0, automatic = 1, core = 2, numa = 3 };
 
@@ -58,15 +61,16 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
-  /// To the host of rank 0 alone (node_rank 0): the numeric addresses at which the other hosts were
-  /// reached, and the port for MASTER_PORT (0 = lease one that is free). Both come back in
-  /// JobReady.
+  /// To the host of rank 0 alone: the numeric addresses at which the other hosts were reached, and
+  /// the port to hold for MASTER_PORT (0 = none). The answers are in JobReady.
   std::vector<std::string> peers;
   std::uint32_t master_port = 0;
   CpuBinding cpu_binding = CpuBinding::none;
   std::uint8_t autostart = 0;      // 1: the ranks start as soon as JobReady is sent; no Start comes
   std::uint32_t input_window = 0;  // bytes of Input that may be unacknowledged; 0: no stdin.
                                    // Only for a job of one rank on this host
+  /// How long ranks are held after the launcher is gone, for another one to adopt them; 0: not.
+  std::uint32_t hold_ms = 0;
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -217,6 +221,7 @@ struct PmixAbort {
 struct Sweep {
   std::string run_id;
   std::uint32_t patience_ms = 0;
+  std::string cgroup;  // of the job, as JobReady named it; empty = none
 };
 /// The answer, and the last message. Nothing is left but what `left` names.
 struct Swept {
@@ -278,11 +283,37 @@ struct CheckReport {
   std::string json;  // at most 256 KiB
 };
 
+// ---- adoption: a new launcher takes over what a lost one has left -------------------------------
+
+/// How much of a rank's stream the launcher's files hold.
+struct LogSize {
+  std::uint32_t rank = 0;
+  Stream stream = Stream::out;
+  std::uint64_t bytes = 0;
+};
+
+/// launcher -> a fresh runner, instead of JobSpec: find the runner that holds this job and hand the
+/// connection over to it. Answered by Adopted, from that runner, or RunnerError.
+struct Adopt {
+  std::uint32_t protocol_version = kProtocolVersion;
+  std::string run_id;
+  std::uint32_t attempt = 1;
+  std::uint32_t node_rank = 0;
+  std::uint32_t epoch = 0;  // higher than that of any launcher before
+  std::vector<LogSize> log_sizes;
+};
+
+/// The holding runner obeys this launcher from now on. RankStarted of all ranks, output that the
+/// files do not have, RankExited of those that have ended, and open PMIx requests follow.
+struct Adopted {
+  std::uint32_t epoch = 0;
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
-                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit,
-                 CheckRequest, CheckReport>;
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
+                 Adopted, CheckRequest, CheckReport>;
 
 }  // namespace sortie::wire

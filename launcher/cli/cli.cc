@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   sortie run configs/quickstart.toml                        train on this machine
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi     start an MPI program on four hosts
+  sortie run --detach job.toml; sortie attach last          the same, apart from this terminal
   sortie plan job.toml --set topology.micro_batch_size=8    what would run where
   sortie exec --hosts 'gpu[01-64]' --fold -- uname -r       one command on many hosts
   sortie check job.toml                                     are the hosts fit for it?
@@ -36,9 +37,12 @@ int run_cli(int argc, char** argv) {
   Program program;
   std::vector<Verb> verbs;
   add_run_verbs(app, verbs, program);
+  add_runs_verbs(app, verbs, program);
+  add_follow_verbs(app, verbs, program);
   add_exec_verb(app, verbs, program);
   add_check_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
+  add_report_verb(app, verbs);
   add_explain_verb(app, verbs);
   add_man_verb(app, verbs);
   add_completion_verbs(app, verbs, program);

@@ -6,6 +6,7 @@
 
 #include "common/base/exit_code.h"
 #include "launcher/cli/tree.h"
+#include "launcher/control/detach.h"
 
 namespace sortie::launcher {
 namespace {
@@ -14,6 +15,7 @@ constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
   sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+  sortie run --detach job.toml                            start it, print its id, and return
 
 Everything after -- is the program and its arguments, passed on byte for byte.
 )";
@@ -35,6 +37,15 @@ std::string after_run(const CLI::App& root, int exit_code, const std::string& id
   return next_steps(root, lines);
 }
 
+/// Only where the command is short: what a person typed stands above it.
+std::vector<std::string> after_plan(const JobOptions& options) {
+  if (options.config.empty() || !options.program.empty() || !options.overrides.empty()) return {};
+  const std::string hosts =
+      options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
+  return {fmt::format("check {}{}", options.config, hosts),
+          fmt::format("run {}{}", options.config, hosts)};
+}
+
 /// A job needs a config or a program.
 Result<PlannedJob> planned(JobOptions& options, const Program& program) {
   options.program = program;
@@ -51,14 +62,19 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  const auto detach = std::make_shared<bool>(false);
+  run->add_flag("--detach", *detach,
+                "Return once all ranks run; the run goes on without this terminal and login");
   verbs.push_back({run,
-                   [options, &program, &root] {
+                   [options, detach, &program, &root] {
                      auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
                      job->next_steps = [&root](int exit_code, const std::string& id) {
                        return after_run(root, exit_code, id);
                      };
-                     return run_job(*job);
+                     if (!*detach) return run_job(*job);
+                     return run_detached(
+                         [&job](StartNotice& notice) { return run_job(*job, &notice); });
                    },
                    true});
 
@@ -68,10 +84,13 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_job_options(*plan, *options);
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   verbs.push_back({plan,
-                   [options, json, &program] {
+                   [options, json, &program, &root] {
                      const auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
-                     return print_text(*json ? plan_json_text(job->plan) : plan_text(job->plan));
+                     if (*json) return print_text(plan_json_text(job->plan));
+                     const int code = print_text(plan_text(job->plan));
+                     if (code == kExitOk) print_next_steps(root, after_plan(*options));
+                     return code;
                    },
                    true});
 }

@@ -1,10 +1,14 @@
 // What to say after something: the word that was meant, the command that may come next.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "common/config/text.h"
 #include "launcher/cli/tree.h"
+#include "launcher/console.h"
+#include "launcher/output_options.h"
 
 namespace sortie::launcher {
 namespace {
@@ -102,6 +106,12 @@ std::string next_steps(const CLI::App& root, const std::vector<std::string>& lin
       ++count;
     }
   return out;
+}
+
+void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
+  if (output_options().quiet || ::isatty(STDERR_FILENO) != 1) return;
+  const std::string text = next_steps(root, lines);
+  if (!text.empty()) fmt::print(stderr, "{}\n", printable_lines(text));
 }
 
 }  // namespace sortie::launcher

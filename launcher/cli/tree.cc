@@ -28,12 +28,27 @@ class HelpFormatter : public CLI::Formatter {
     if (!footer.examples.empty()) out += fmt::format("Examples:\n{}\n", footer.examples);
     out += fmt::format("{}\n\nUsage: {} {}\n", app->get_description(), full_name(*app),
                        usage_of(*app, verb != verbs_.end() && verb->takes_program));
-    out += make_positionals(app) + make_groups(app, mode) + make_subcommands(app, mode);
+    out += make_positionals(app) + own_groups(*app) + make_subcommands(app, mode);
+    out += make_group(kGlobalGroup, false, in_group(*app, kGlobalGroup));
     if (!footer.rest.empty()) out += "\n" + footer.rest;
     return out;
   }
 
  private:
+  static std::vector<const CLI::Option*> in_group(const CLI::App& app, const std::string& group) {
+    return app.get_options([&group](const CLI::Option* option) {
+      return option->get_group() == group && option->nonpositional();
+    });
+  }
+  /// What is the verb's own comes before what all have.
+  std::string own_groups(const CLI::App& app) const {
+    std::string out;
+    for (const std::string& group : app.get_groups())
+      if (!group.empty() && group != kGlobalGroup && !in_group(app, group).empty())
+        out += make_group(group, false, in_group(app, group));
+    return out;
+  }
+
   const std::vector<Verb>& verbs_;
 };
 

@@ -50,5 +50,7 @@ std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& a
 bool names_a_verb(const CLI::App& root, std::string_view words);
 /// "next:\n  sortie logs RUN" of those `lines` that name a verb, three at most; "" for none.
 std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines);
+/// The same on stderr, for a person at a terminal; for verbs whose answer goes to stdout.
+void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines);
 
 }  // namespace sortie::launcher

@@ -12,10 +12,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <csignal>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "common/config/text.h"
@@ -23,6 +23,7 @@
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
@@ -126,7 +127,7 @@ asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console
     if (!error) *given_up = true;
   });
   bool more = fold != nullptr;
-  while (!*given_up && !console.out_broken() && (more || console.backlog() > 0)) {
+  while (!*given_up && console.out_error() == 0 && (more || console.backlog() > 0)) {
     if (more && console.backlog() < kReportBacklog) {
       const std::optional<std::string> piece = fold->next_piece();
       more = piece.has_value();
@@ -158,12 +159,12 @@ bool has_unread_pipe() {
 int exec_command(const ExecOptions& options) {
   auto prepared = prepare(options);
   if (!prepared) {
-    fmt::print(stderr, "{}\n", prepared.error().message);
+    fmt::print(stderr, "{}\n", printable_lines(prepared.error().message));
     return exit_code_for(prepared.error().code);
   }
   const config::JobConfig& config = prepared->loaded.job;
   const ExecJob& job = prepared->job;
-  log::init("sortie", log::level_named(config.logger.log_level));
+  init_log(config.logger.log_level);
   raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);
 
@@ -232,6 +233,10 @@ int exec_command(const ExecOptions& options) {
   if (!run.cleaned().empty())
     console.message(fmt::format("processes that the command had left running were ended: {}",
                                 folded_with_count(run.cleaned())));
+  if (const int error = console.out_error(); error != 0 && error != EPIPE) {
+    console.error(os_error(error, "sortie: write to stdout").message);
+    exit_code = kExitData;
+  }
   for (const ExecSink* sink : all_sinks) {
     const Error* trouble = sink->trouble();
     if (trouble == nullptr) continue;

@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <csignal>
 
 #include "common/base/exit_code.h"
@@ -23,10 +24,10 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
 constexpr std::size_t kOutputInFlight = 64u << 20;
 constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
+/// After this a host that is still being connected to counts no more.
+constexpr milliseconds kConnectPatience{500};
 /// With more than this waiting for the terminal no host gets credit.
 constexpr std::size_t kBacklog = 4u << 20;
-/// Bytes of stdin that may be on their way to a host.
-constexpr std::uint32_t kInputWindow = 256u << 10;
 
 }  // namespace
 
@@ -66,8 +67,22 @@ asio::awaitable<void> ExecRun::run() {
   parts_.console.status("");
 }
 
+/// A host that takes long to connect keeps its deadline, but its place goes to another: hosts that
+/// are down delay no other, however many they are.
 asio::awaitable<void> ExecRun::worker() {
-  while (next_ < outcomes_.size() && !stopping_) co_await serve(next_++);
+  while (next_ < outcomes_.size() && !stopping_) {
+    const std::size_t index = next_++;
+    const auto replaced = std::make_shared<bool>(false);
+    asio::steady_timer patience(parts_.executor, kConnectPatience);
+    patience.async_wait([this, index, replaced](const boost::system::error_code& error) {
+      if (error || is_done(index) || !active_[index] || active_[index]->phase != Phase::connecting)
+        return;
+      *replaced = true;
+      asio::co_spawn(parts_.executor, worker(), asio::detached);
+    });
+    co_await serve(index);
+    if (*replaced) co_return;
+  }
 }
 
 wire::JobSpec ExecRun::job_spec(std::size_t index) const {
@@ -149,49 +164,6 @@ void ExecRun::begin(std::size_t index) {
   send_input(index);
 }
 
-void ExecRun::on_message(std::size_t index, wire::Message message) {
-  if (is_done(index)) return;
-  Active& active = *active_[index];
-  if (const auto* output = std::get_if<wire::Output>(&message)) {
-    on_output(index, *output);
-  } else if (const auto* credit = std::get_if<wire::InputCredit>(&message)) {
-    active.input_room += credit->bytes;
-    if (credit->closed != 0) active.input_done = true;
-    send_input(index);
-    forget_input();
-  } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
-    active.exited = *exited;
-  } else if (std::holds_alternative<wire::Finished>(message)) {
-    on_finished(index);
-  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
-    if (runner_error_code(*error) == ErrorCode::spawn)
-      active.spawn_error = std::move(error->message);  // RankExited follows
-    else
-      give_up(index, {runner_error_code(*error), std::move(error->message)});
-  } else if (!std::holds_alternative<wire::RankStarted>(message) &&
-             !std::holds_alternative<wire::RankEvent>(message)) {
-    give_up(index, {ErrorCode::protocol,
-                    fmt::format("runner sent {} out of turn", wire::message_name(message))});
-  }
-}
-
-void ExecRun::on_output(std::size_t index, const wire::Output& output) {
-  Active& active = *active_[index];
-  if (output.rank != 0 || active.exited)
-    return give_up(index, {ErrorCode::protocol, "runner sent output of a rank that is not there"});
-  for (ExecSink* sink : parts_.sinks)
-    sink->output(index, outcomes_[index].host, output.stream, output.bytes);
-  active.unacknowledged += output.bytes.size();
-  if (active.unacknowledged < output_window_ / 4) return;
-  if (!congested()) return acknowledge(active);
-  if (!std::exchange(active.owed, true)) owed_.push_back(index);
-  tick_.cancel();
-}
-
-void ExecRun::acknowledge(Active& active) {
-  active.session->send(wire::OutputCredit{std::exchange(active.unacknowledged, 0)});
-}
-
 /// Credit that waited for the terminal, a reader of stdout that is gone, the line at the bottom.
 asio::awaitable<void> ExecRun::tick() {
   while (done_ < outcomes_.size()) {
@@ -204,71 +176,16 @@ asio::awaitable<void> ExecRun::tick() {
         acknowledge(*active_[index]);
       }
     }
-    if (parts_.console.out_broken() && !interrupted_) interrupt(SIGPIPE);
+    if (const int error = parts_.console.out_error(); error == EPIPE && !interrupted_)
+      interrupt(SIGPIPE);
+    else if (error != 0 && !stopping_)
+      stop_all();  // nobody will see what the commands say; the command line's code tells why
     if (parts_.console.has_status() && Clock::now() - begun_ > std::chrono::seconds(1) &&
         done_ < outcomes_.size())
       parts_.console.status(fmt::format("{} of {} hosts done, {} running{}", done_,
                                         outcomes_.size(), open_,
                                         failed_ > 0 ? fmt::format(", {} failed", failed_) : ""));
   }
-}
-
-void ExecRun::on_finished(std::size_t index) {
-  Active& active = *active_[index];
-  if (!active.exited)
-    return give_up(index, {ErrorCode::protocol, "runner finished without the command's end"});
-  const wire::RankExited& exited = *active.exited;
-  using Status = ProcessStatus::Kind;
-  Outcome outcome;
-  outcome.status = {exited.signaled ? Status::signaled : Status::exited,
-                    static_cast<int>(exited.code), exited.core_dumped != 0};
-  outcome.exit_code = outcome.status.shell_code();
-  const std::string ended = outcome.status.to_string();
-  if (!active.spawn_error.empty()) {
-    outcome.kind = Kind::not_started;
-    outcome.reason = active.spawn_error;
-  } else if (exited.stopped && active.timed_out) {
-    outcome.kind = Kind::timeout;
-    outcome.exit_code = kExitTimedOut;
-    outcome.reason = fmt::format("still ran after {:.3g} s: {}",
-                                 static_cast<double>(job_.timeout.count()) / 1000, ended);
-  } else if (exited.stopped && active.told_to_stop) {
-    outcome.kind = Kind::stopped;
-    outcome.exit_code = interrupted_.value_or(kExitFailed);
-    outcome.reason = ended;
-  } else if (exited.stopped) {
-    outcome.kind = Kind::lost;
-    outcome.exit_code = kExitLost;
-    outcome.reason =
-        "the runner ended the command by itself; see whether this machine slept or the network "
-        "stalled (runner.heartbeat_timeout)";
-  } else if (outcome.status.success()) {
-    outcome.kind = Kind::ok;
-  } else {
-    outcome.kind = Kind::failed;
-    outcome.reason = exited.oom_killed ? ended + ", killed for lack of memory" : ended;
-  }
-  if (exited.leftovers_killed > 0 && !active.told_to_stop)
-    cleaned_.push_back(outcomes_[index].host);
-  active.session->send(wire::Goodbye{});
-  finish(index, std::move(outcome));
-}
-
-void ExecRun::on_lost(std::size_t index, Error error) {
-  if (!is_done(index)) return give_up(index, std::move(error));
-  if (active_[index]) active_[index]->timer.cancel();  // its runner has ended
-}
-
-void ExecRun::give_up(std::size_t index, Error error) {
-  Active& active = *active_[index];
-  Outcome outcome;
-  const bool ran = active.phase == Phase::running;
-  outcome.kind = ran ? Kind::lost : Kind::unreachable;
-  outcome.exit_code = ran ? kExitLost : exit_code_for(error.code);
-  outcome.reason = fmt::format("{}: {}", error_code_name(error.code), error.message);
-  if (active.exited) outcome.status.kind = ProcessStatus::Kind::lost;
-  active.session->close();
-  finish(index, std::move(outcome));
 }
 
 void ExecRun::on_deadline(std::size_t index) {

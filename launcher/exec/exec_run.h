@@ -59,6 +59,9 @@ class ExecRun {
   const std::vector<std::string>& cleaned() const { return cleaned_; }
 
  private:
+  /// Bytes of stdin that may be on their way to a host.
+  static constexpr std::uint32_t kInputWindow = 256u << 10;
+
   enum class Phase { connecting, preparing, running, ended };
   /// A host that is being served.
   struct Active {

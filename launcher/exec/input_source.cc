@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 
@@ -33,8 +34,7 @@ InputSource::InputSource(boost::asio::any_io_executor executor, Fd fd)
     ended_ = true;
     return;
   }
-  // A copy, so that the reactor's registration goes before the descriptor does. Some devices
-  // (/dev/null) can not be waited for: they always have an answer.
+  // A copy, so that the reactor's registration goes before the descriptor does.
   Fd copy(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 3));
   boost::system::error_code error;
   if (copy) watched_.assign(copy.get(), error);
@@ -60,7 +60,9 @@ void InputSource::resume() {
   waiting_ = true;
   const auto go_on = [self = shared_from_this()](const boost::system::error_code& error) {
     self->waiting_ = false;
-    if (!error) self->take();
+    // A device that can not be waited for (/dev/null) always has an answer.
+    if (error == boost::asio::error::operation_not_supported) self->watchable_ = false;
+    if (!error || !self->watchable_) self->take();
   };
   if (watchable_)
     watched_.async_wait(boost::asio::posix::stream_descriptor::wait_read, go_on);

@@ -54,7 +54,11 @@ constexpr std::string_view kDrops[] = {"kex_exchange_identification", "Connectio
 
 std::string last_words(std::string_view said) {
   while (!said.empty() && static_cast<unsigned char>(said.back()) <= ' ') said.remove_suffix(1);
-  std::string text(said.substr(said.size() > kWords ? said.size() - kWords : 0));
+  if (said.size() > kWords) {
+    said.remove_prefix(said.size() - kWords);
+    said.remove_prefix(std::min(said.find('\n') + 1, said.size()));  // npos + 1: the line is long
+  }
+  std::string text(said);
   std::erase(text, '\r');
   std::string line;
   for (const char c : text) {

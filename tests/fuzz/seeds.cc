@@ -111,6 +111,8 @@ std::vector<wire::Message> messages() {
           PmixNotice{1, "MPI_Comm_spawn"},
           Input{"text\n", 1},
           InputCredit{65536, 1},
+          Adopt{2, "r1", 1, 0, 2, {{0, Stream::out, 7}, {1, Stream::err, 1u << 20}}},
+          Adopted{2},
           CheckRequest{R"({"kind":"clock"})"},
           CheckReport{R"({"part":"clock","unix_us":1700000000000000})"}};
 }

@@ -40,7 +40,8 @@ TEST_CASE("which of two failures was first") {
   const Row rows[] = {
       {"the earlier exit", failure(What::exit, 1, 100), failure(What::exit, 2, 101), 0},
       {"the earlier exit, told later", failure(What::exit, 1, 100), failure(What::exit, 2, 99), 1},
-      {"a kill before an exit", failure(What::exit, 1, 100), failure(What::signal, SIGKILL, 150), 1},
+      {"a kill before an exit", failure(What::exit, 1, 100), failure(What::signal, SIGKILL, 150),
+       1},
       {"a crash before an exit", failure(What::exit, 1, 9), failure(What::signal, SIGSEGV, 10), 1},
       {"abort is what processes do when peers go", failure(What::exit, 1, 100),
        failure(What::signal, SIGABRT, 101), 0},
@@ -119,7 +120,8 @@ wire::RankExited ended(std::uint32_t rank, std::uint32_t code, bool signaled, st
 }
 
 /// Rank 1 is killed; its peer sees the connection go, exits 1, and its host is the first to tell.
-TEST_CASE("the rank that was killed is the cause, not the peer that noticed it and was told first") {
+TEST_CASE(
+    "the rank that was killed is the cause, not the peer that noticed it and was told first") {
   Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
   launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 1); });
   struct Killed {
@@ -220,7 +222,8 @@ awaitable<void> sweeps(FakeRunner& runner) {
   co_await runner.until<wire::Goodbye>();
 }
 
-TEST_CASE("a host that was lost and is reached again is swept, and what can not be killed is named") {
+TEST_CASE(
+    "a host that was lost and is reached again is swept, and what can not be killed is named") {
   Launch launch({{"bad", {0}}, {"good", {0}}});
   launch.host("bad").script = after_start([](FakeRunner& runner) { runner.end(); });
   launch.host("bad").after_loss = sweeps;
@@ -244,8 +247,7 @@ TEST_CASE("a lost host that is not reached again is named, and the end does not 
   CHECK(launch.run().exit_code == kExitLost);
   REQUIRE(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.events_named("unconfirmed")[0]["why"] == "Connection refused");
-  CHECK(launch.shown.find("bad: that nothing is left there is not confirmed") !=
-        std::string::npos);
+  CHECK(launch.shown.find("bad: that nothing is left there is not confirmed") != std::string::npos);
   CHECK(launch.took < milliseconds(4000));
 }
 

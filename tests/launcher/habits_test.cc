@@ -1,70 +1,27 @@
-// Habits of a command line: help, manual pages, completions, colours, words for exit codes. All of
-// it comes from the tree of verbs, so each case goes over every verb that there is.
+// Habits of a command line: help, manual pages, colours, words for exit codes. All of it comes from
+// the tree of verbs, so each case goes over every verb that there is.
 #include <doctest/doctest.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "common/base/exit_code.h"
-#include "common/config/fields.h"
-#include "tests/support/child.h"
-#include "tests/support/temp_dir.h"
+#include "tests/launcher/command_line.h"
 
 namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::after;
+using test::all_verbs;
+using test::has;
+using test::holds;
+using test::lines_of;
+using test::shell;
+using test::sortie;
 using testing::Finished;
-
-Finished sortie(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SORTIE_BINARY);
-  return testing::run(arguments);
-}
-
-Finished shell(const std::string& command) {
-  return testing::run({"/bin/sh", "-c", command});
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) out.push_back(line);
-  return out;
-}
-
-/// The words that may follow, without their descriptions; the last one is the mode.
-std::vector<std::string> after(std::vector<std::string> words) {
-  words.insert(words.begin(), {"__complete", "--"});
-  std::vector<std::string> out = lines_of(sortie(words).output);
-  for (std::string& line : out) line = line.substr(0, line.find('\t'));
-  return out;
-}
-
-bool holds(const std::vector<std::string>& words, std::string_view word) {
-  return std::ranges::find(words, word) != words.end();
-}
-
-/// Every verb, with those below it: {"run"}, {"config"}, {"config", "show"} ...
-std::vector<std::vector<std::string>> all_verbs() {
-  std::vector<std::vector<std::string>> out;
-  std::vector<std::string> top = after({""});
-  top.pop_back();
-  for (const std::string& verb : top) {
-    out.push_back({verb});
-    if (!has(sortie({verb, "--help"}).output, " VERB\n")) continue;
-    std::vector<std::string> below = after({verb, ""});
-    below.pop_back();
-    for (const std::string& sub : below) out.push_back({verb, sub});
-  }
-  return out;
-}
 
 TEST_CASE("every verb's help begins with examples, and has the flags that all have") {
   const auto verbs = all_verbs();
@@ -74,7 +31,7 @@ TEST_CASE("every verb's help begins with examples, and has the flags that all ha
     verb.push_back("--help");
     const Finished help = sortie(verb);
     CHECK(help.code == 0);
-    CHECK(help.output.starts_with("Examples:\n  sortie "));
+    CHECK_MESSAGE(help.output.starts_with("Examples:\n  "), help.output);
     for (const char* part : {"\nUsage: sortie ", "--quiet", "--verbose", "--no-color"})
       CHECK_MESSAGE(has(help.output, part), part);
   }
@@ -116,103 +73,6 @@ TEST_CASE("every manual page renders without a warning") {
   CHECK(has(sortie({"man", "rnu"}).output, "did you mean `run`?"));
 }
 
-TEST_CASE("completions know verbs, flags, words, keys of the config and where files stand") {
-  for (const auto& verb : all_verbs())
-    if (verb.size() == 2) CHECK(holds(after({verb[0], ""}), verb[1]));
-  CHECK(holds(after({"ex"}), "explain"));
-  CHECK(holds(after({"run", "--ho"}), "--hosts"));
-  CHECK(holds(after({"-q", "run", "--q"}), "--quiet"));
-  CHECK(after({"completion", "z"}) == std::vector<std::string>{"zsh", ":words"});
-  CHECK(after({"run", ""}).back() == ":files");
-  CHECK(after({"run", "--ssh-config", ""}).back() == ":files");
-  CHECK(after({"run", "--", "x"}) == std::vector<std::string>{":files"});
-  CHECK(after({"explain", "host_"}) == std::vector<std::string>{"host_key", ":words"});
-  CHECK(holds(after({"man", "pl"}), "plan"));
-  std::vector<std::string> keys = after({"run", "job.toml", "--set", ""});
-  CHECK(keys.back() == ":nospace");
-  CHECK(keys.size() == config::fields().size() + 1);
-  CHECK(after({"plan", "--set", "runner.mpi=o"}) ==
-        std::vector<std::string>{"runner.mpi=on", "runner.mpi=off", ":words"});
-  CHECK(after({"plan", "--set=runner.mp"}) ==
-        std::vector<std::string>{"--set=runner.mpi=", ":nospace"});
-  CHECK(after({"plan", "--set", "logger.tensorboard=t"}) ==
-        std::vector<std::string>{"logger.tensorboard=true", ":words"});
-}
-
-/// Answers of `sortie completion SHELL` in that shell; it finds sortie by the PATH.
-std::string in_shell(const test::ScopedTempDir& dir, const std::string& program,
-                     const std::string& script) {
-  test::write_text(dir / "script", script);
-  const std::string path =
-      "PATH=" + fs::path(SORTIE_BINARY).parent_path().string() + ":/usr/local/bin:/usr/bin:/bin";
-  const Finished done = testing::run({"/usr/bin/env", "-i", path, "HOME=" + dir.path().string(),
-                                      "TERM=dumb", "LC_ALL=C.UTF-8", program, dir.str("script")});
-  CHECK_MESSAGE(done.code == 0, done.output);
-  return done.output;
-}
-
-TEST_CASE("bash completes") {
-  const test::ScopedTempDir dir;
-  const std::string source =
-      "source <(sortie completion bash)\ncompopt() { echo \"opt $*\"; }\n"
-      "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _sortie; "
-      "echo \"${COMPREPLY[*]}\"; }\n";
-  const auto answer = [&](const std::string& words) {
-    return in_shell(dir, "bash", source + "try " + words + "\n");
-  };
-  CHECK(answer("sortie expl") == "explain\n");
-  CHECK(answer("sortie run --ho") == "--hosts\n");
-  CHECK(answer("sortie plan --set runner.mp") == "opt -o nospace\nrunner.mpi=\n");
-  // As bash splits it: at the equals sign.
-  CHECK(answer("sortie plan --set runner.mpi = o") == "on off\n");
-  CHECK(answer("sortie plan --set runner.mpi =").starts_with("auto on off\n"));
-  CHECK(answer("sortie plan --set = runner.mp") == "opt -o nospace\nrunner.mpi=\n");
-  CHECK(answer("sortie run ''").starts_with("opt -o default\n"));
-  CHECK(in_shell(dir, "bash", source + "complete -p sortie\n") == "complete -F _sortie sortie\n");
-}
-
-TEST_CASE("zsh completes") {
-  // A real line editor in a terminal of its own, driven by zpty, and the key that asks for answers.
-  const test::ScopedTempDir dir;
-  test::write_text(dir / "functions/_sortie", sortie({"completion", "zsh"}).output);
-  const std::string script = R"(
-zmodload zsh/zpty
-zpty session zsh -f -i
-drain() { local out all=; repeat 100 { if zpty -rt session out; then all+=$out; [[ $all == *$1* ]] && break; else sleep 0.05; fi }; print -r -- $all }
-zpty -w session "PS1= ; fpath=($HOME/functions \$fpath); autoload -Uz compinit; compinit -u -D"
-zpty -w session "zstyle ':completion:*' list-separator '--'; print rea''dy"
-drain ready > /dev/null
-type() { zpty -n -w session $1$'\t'; drain $2; zpty -n -w session $'\C-u' }
-type 'sortie expl' 'explain '
-type 'sortie run --ho' '--hosts'
-type 'sortie plan --set runner.mp' 'runner.mpi='
-type 'sortie plan --set runner.mpi=of' 'runner.mpi=off'
-zpty -d session
-)";
-  const std::string shown = in_shell(dir, "zsh", script);
-  for (const char* part :
-       {"sortie explain ", "sortie run --hosts", "runner.mpi=", "runner.mpi=off"})
-    CHECK_MESSAGE(has(shown, part), shown);
-}
-
-TEST_CASE("fish completes") {
-  const test::ScopedTempDir dir;
-  const std::string source = "sortie completion fish | source\n";
-  const auto answer = [&](const std::string& line) {
-    std::vector<std::string> out =
-        lines_of(in_shell(dir, "fish", source + "complete -C '" + line + "'\n"));
-    for (std::string& word : out) word = word.substr(0, word.find('\t'));
-    return out;
-  };
-  using Words = std::vector<std::string>;
-  CHECK(answer("sortie expl") == Words{"explain"});
-  CHECK(answer("sortie run --ho") == Words{"--hosts"});
-  CHECK(answer("sortie plan --set runner.mp") == Words{"runner.mpi="});
-  CHECK(answer("sortie plan --set runner.mpi=of") == Words{"runner.mpi=off"});
-  CHECK(holds(answer("sortie "), "config"));
-  CHECK(holds(answer("sortie config "), "show"));
-}
-
 TEST_CASE("explain has words for every code, signal and class, and names what is near") {
   for (int code = 0; code <= 255; ++code) {
     const ExplainedCode text = explain_exit_code(code);
@@ -239,7 +99,7 @@ TEST_CASE("every --json answer says its schema in its help") {
     verb.push_back("--help");
     const std::string help = sortie(verb).output;
     CAPTURE(help);
-    const std::size_t at = help.find(" --json ");
+    const std::size_t at = help.find("\n  --json ");
     if (at == help.npos) continue;
     // The description may go on in the lines below it.
     CHECK(has(help.substr(at, 400), "schema sortie/"));

@@ -105,7 +105,7 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
   };
   for (const Row& row :
        {Row{garbage_first, kExitFailed, "bad: protocol: runner: "},
-        Row{old_version, kExitFailed, "bad: protocol: runner speaks protocol 99, this sortie 1"},
+        Row{old_version, kExitFailed, "bad: protocol: runner speaks protocol 99, this sortie "},
         Row{refuse_job, kExitPreflight, "bad: unsupported: libpmix is not there; install libpmix2"},
         Row{say_nothing, kExitFailed,
             "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)"},

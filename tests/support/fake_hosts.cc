@@ -160,10 +160,19 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   beating_ = true;
   asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
   if (delay.count() > 0) co_await sleep(delay);
-  wire::JobReady ready;
-  ready.hostname = host_;
-  ready.cpus = 2;
-  send(ready);
+  wire::JobReady answer = ready;
+  if (answer.hostname.empty()) answer.hostname = host_;
+  answer.cpus = 2;
+  if (answer.master_port == 0)
+    answer.master_port = job.master_port == wire::kAnyPort ? kLeasedPort : job.master_port;
+  send(answer);
+  co_return true;
+}
+
+asio::awaitable<bool> FakeRunner::autostart() {
+  const bool prepared = co_await prepare();
+  if (!prepared) co_return false;
+  for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }
 
@@ -172,6 +181,7 @@ asio::awaitable<bool> FakeRunner::start() {
   if (!prepared) co_return false;
   const bool go = co_await until<wire::Start>();
   if (!go) co_return false;
+  start_env = std::get<wire::Start>(received.back().second).env;
   for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }
@@ -227,6 +237,7 @@ std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   const bool again = runners_.contains(name);
   (again ? sweepers_ : runners_)[name] = runner;
   const FakeHost& host = hosts_[name];
+  runner->ready = host.ready;
   asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
   return std::make_unique<FakeChannel>(runner);
 }

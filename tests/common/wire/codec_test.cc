@@ -43,6 +43,18 @@ TEST_CASE("a job keeps every byte of argv and env") {
   CHECK(got.node_hosts == job.node_hosts);
 }
 
+TEST_CASE("an adoption keeps its log sizes") {
+  const Adopt adopt =
+      round_trip(Adopt{2, "r1", 1, 3, 7, {{0, Stream::out, 5}, {1, Stream::err, 6}}});
+  CHECK(adopt.run_id == "r1");
+  CHECK(adopt.epoch == 7);
+  REQUIRE(adopt.log_sizes.size() == 2);
+  CHECK(adopt.log_sizes[1].rank == 1);
+  CHECK(adopt.log_sizes[1].stream == Stream::err);
+  CHECK(adopt.log_sizes[1].bytes == 6);
+  CHECK(round_trip(Adopted{7}).epoch == 7);
+}
+
 TEST_CASE("what is known only when hosts are ready comes with JobReady and goes out with Start") {
   JobSpec job;
   job.peers = {"10.0.0.2", "fd00::2"};
@@ -80,8 +92,8 @@ TEST_CASE("negative numbers survive") {
 }
 
 TEST_CASE("names and their answers keep every byte; an action that does not exist is refused") {
-  const PmixNames asked{
-      7, 3, PmixNames::Action::publish, 1, {"a", std::string("b\0", 2)}, {"", "\xff"}};
+  const PmixNames asked{7,           3, PmixNames::Action::publish, 1, {"a", std::string("b\0", 2)},
+                        {"", "\xff"}};
   const PmixNames got = round_trip(asked);
   CHECK(got.action == asked.action);
   CHECK(got.wait == 1);
@@ -140,9 +152,39 @@ TEST_CASE("payloads outside the grammar are error values") {
         "malformed JobSpec: field has the wrong wire type");
 }
 
+TEST_CASE("a frame of empty items does not fill the memory") {
+  std::string argv, ranks, names;
+  for (std::size_t i = 0; i < kMaxItems; ++i) {
+    argv += std::string("\x32\0", 2);   // JobSpec::argv
+    ranks += std::string("\x4a\0", 2);  // JobSpec::ranks
+    names += std::string("\x42\0", 2);  // JobSpec::env
+  }
+  CHECK(decode({2, argv}).has_value());
+  CHECK(decode({2, ranks}).has_value());
+  for (const std::string& payload :
+       {argv + ranks, argv + std::string("\x32\0", 2), ranks + std::string("\x42\0", 2),
+        names + std::string("\x42\0", 2), ranks + std::string("\x4a\x02\x22\0", 4)})
+    CHECK(decode({2, payload}).error().message == "malformed JobSpec: too many items in its lists");
+  CHECK(decode({2, argv}).has_value());  // each message for itself
+}
+
 TEST_CASE("fields of a newer peer are skipped") {
   std::string payload("\x08\x2a\xf8\x01\x05", 5);  // sequence = 42, field 31 = 5
   auto message = decode({5, payload});
   REQUIRE(message);
   CHECK(std::get<Heartbeat>(*message).sequence == 42);
+}
+
+TEST_CASE("stdin keeps every byte, and its end") {
+  const Input input = round_trip(Input{std::string("\0\xff\n", 3), 1});
+  CHECK(input.bytes == std::string("\0\xff\n", 3));
+  CHECK(input.eof == 1);
+  const InputCredit credit = round_trip(InputCredit{std::uint64_t{1} << 40, 1});
+  CHECK(credit.bytes == std::uint64_t{1} << 40);
+  CHECK(credit.closed == 1);
+  JobSpec job;
+  job.autostart = 1;
+  job.input_window = 4096;
+  CHECK(round_trip(job).autostart == 1);
+  CHECK(round_trip(job).input_window == 4096);
 }

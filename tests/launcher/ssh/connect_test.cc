@@ -41,11 +41,11 @@ struct Listener {
     if (greeting.empty() || !accepting) return;
     child = ::fork();
     if (child == 0) {
-      const int peer = ::accept(fd, nullptr, nullptr);
-      (void)!::write(peer, greeting.data(), greeting.size());
-      if (greeting.front() == '!') ::_exit(0);
-      ::pause();
-      ::_exit(0);
+      for (;;) {
+        const int peer = ::accept(fd, nullptr, nullptr);
+        (void)!::write(peer, greeting.data(), greeting.size());
+        if (greeting.front() == '!') ::close(peer);
+      }
     }
   }
   ~Listener() {
