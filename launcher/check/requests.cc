@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
-#include "launcher/master_address.h"
+#include "launcher/check/local_address.h"
 
 namespace sortie::launcher::check {
 namespace asio = boost::asio;
