@@ -15,10 +15,10 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 namespace {
 
-/// A SYN that is lost is sent again after a second: time for one more.
+/// A SYN that is lost is sent again after a second: time for one more. Hosts try twice.
 constexpr milliseconds kReachLimit{2000};
-/// For what comes on top: round trips, path MTU.
-constexpr milliseconds kReachMargin{8000};
+/// For what comes on top: the second try, round trips, path MTU.
+constexpr milliseconds kReachMargin{12000};
 constexpr milliseconds kTurn{50};
 constexpr milliseconds kListenLimit{5000};
 constexpr milliseconds kBandwidthMargin{5000};

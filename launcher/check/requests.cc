@@ -5,16 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/network_v4.hpp>
-#include <boost/asio/ip/network_v6.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
-#include "launcher/master_address.h"
+#include "launcher/check/local_address.h"
+#include "launcher/meeting.h"
 
 namespace sortie::launcher::check {
-namespace asio = boost::asio;
 namespace {
 
 using nlohmann::json;
@@ -107,30 +104,10 @@ std::string random_token() {
 }
 
 std::string address_on(const std::vector<std::string>& addresses, const std::string& wanted) {
-  boost::system::error_code no_v4, no_v6;
-  const auto v4 = asio::ip::make_network_v4(wanted, no_v4);
-  const auto v6 = asio::ip::make_network_v6(wanted, no_v6);
-  for (const std::string& entry : addresses) {
-    const std::size_t space = entry.find(' ');
-    if (space == entry.npos) continue;
-    const std::string text = entry.substr(space + 1, entry.find('/', space) - space - 1);
-    boost::system::error_code error;
-    const auto address = asio::ip::make_address(text, error);
-    if (error) continue;
-    bool there = false;
-    if (!no_v4)
-      there = address.is_v4() &&
-              asio::ip::make_network_v4(address.to_v4(), v4.prefix_length()).canonical() ==
-                  v4.canonical();
-    else if (!no_v6)
-      there = address.is_v6() &&
-              asio::ip::make_network_v6(address.to_v6(), v6.prefix_length()).canonical() ==
-                  v6.canonical();
-    else
-      there = matches_pattern(wanted, std::string_view(entry).substr(0, space));
-    if (there) return text;
-  }
-  return "";
+  const auto parsed = parse_addresses(addresses);
+  if (!parsed) return "";
+  const auto there = matching(*parsed, wanted);
+  return there.empty() ? "" : there.front().address;
 }
 
 std::string reach_address(const HostResult& host, const std::vector<std::string>& others,

@@ -138,6 +138,13 @@ asio::awaitable<std::vector<PeerFacts>> reach_peers(asio::io_context& io,
   const auto group = std::make_shared<Group>(io);
   for (const auto& attempt : attempts) add_to(io, group, greet(attempt, token, limit));
   while (group->left > 0) co_await group->all_done.wait();
+  // A lost packet or a full table of neighbours is no dead way: what was silent is tried again.
+  for (auto& attempt : attempts) {
+    if (!attempt->late) continue;
+    attempt = std::make_shared<Attempt>(io, attempt->peer);
+    add_to(io, group, greet(attempt, token, limit));
+  }
+  while (group->left > 0) co_await group->all_done.wait();
   // One after the other: what they measure is the network, not each other.
   for (const auto& attempt : attempts) {
     if (attempt->facts.error.empty()) co_await ping(attempt, limit);

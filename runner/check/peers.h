@@ -26,7 +26,7 @@ struct PeerFacts {
   PathMtu mtu;
 };
 
-/// All peers at once; each is given up after `limit`. Same order as `peers`.
+/// All peers at once; each is given up after two tries of `limit`. Same order as `peers`.
 boost::asio::awaitable<std::vector<PeerFacts>> reach_peers(boost::asio::io_context& io,
                                                            const std::vector<Peer>& peers,
                                                            const std::string& token,
