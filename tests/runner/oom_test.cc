@@ -57,7 +57,10 @@ class SmallGroup {
 TEST_CASE("a rank that the OOM killer ended is told from one that was killed") {
   const SmallGroup group;
   // Without the right to make one there is only what parts_test.cc checks: how counters are read.
-  if (!group.made()) return MESSAGE("no memory group can be made here; no OOM was provoked");
+  if (!group.made()) {
+    MESSAGE("no memory group can be made here; no OOM was provoked");
+    return;
+  }
   RunnerClient client;
   // Rank 1 is killed first, by us; then rank 0 takes memory until there is none.
   wire::JobSpec job = make_job(
