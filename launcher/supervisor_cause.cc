@@ -79,7 +79,7 @@ void Supervisor::settle() {
 }
 
 void Supervisor::say_what_is_awaited() {
-  if (ended_ || all_ended() || cause_->what == Cause::What::interrupted) return;
+  if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted) return;
   const std::string text = cause_text(*cause_);
   parts_.console.message(
       fmt::format("{}; stopping the other ranks (TERM, then KILL after {:.3g} s)",

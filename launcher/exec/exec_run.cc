@@ -24,6 +24,8 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
 constexpr std::size_t kOutputInFlight = 64u << 20;
 constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
+/// After this a host that is still being connected to counts no more.
+constexpr milliseconds kConnectPatience{500};
 /// With more than this waiting for the terminal no host gets credit.
 constexpr std::size_t kBacklog = 4u << 20;
 
@@ -65,8 +67,22 @@ asio::awaitable<void> ExecRun::run() {
   parts_.console.status("");
 }
 
+/// A host that takes long to connect keeps its deadline, but its place goes to another: hosts that
+/// are down delay no other, however many they are.
 asio::awaitable<void> ExecRun::worker() {
-  while (next_ < outcomes_.size() && !stopping_) co_await serve(next_++);
+  while (next_ < outcomes_.size() && !stopping_) {
+    const std::size_t index = next_++;
+    const auto replaced = std::make_shared<bool>(false);
+    asio::steady_timer patience(parts_.executor, kConnectPatience);
+    patience.async_wait([this, index, replaced](const boost::system::error_code& error) {
+      if (error || is_done(index) || !active_[index] || active_[index]->phase != Phase::connecting)
+        return;
+      *replaced = true;
+      asio::co_spawn(parts_.executor, worker(), asio::detached);
+    });
+    co_await serve(index);
+    if (*replaced) co_return;
+  }
 }
 
 wire::JobSpec ExecRun::job_spec(std::size_t index) const {
