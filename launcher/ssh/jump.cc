@@ -70,8 +70,8 @@ bool JumpConnection::has_room() const {
 }
 
 bool JumpRide::is_full(const Error& error) {
-  // RFC 4254's SSH_OPEN_RESOURCE_SHORTAGE as libssh writes it; and what OpenSSH's sshd says when its
-  // process has no descriptor left (a target that can not be reached is told with strerror()).
+  // RFC 4254's SSH_OPEN_RESOURCE_SHORTAGE as libssh writes it; and what OpenSSH's sshd says when
+  // its process has no descriptor left (a target that can not be reached is told with strerror()).
   const bool short_of_room =
       error.message.contains("error (4)") || error.message.ends_with("error (2) open failed");
   // The only stream there is can not be one too many.
