@@ -28,9 +28,9 @@ void limit_texts(wire::Message& message) {
     if (text.size() > bytes) text = text.substr(0, bytes) + "...";
   };
   if (auto* ready = std::get_if<wire::JobReady>(&message)) {
-    for (std::string* text :
-         {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix, &ready->binding})
+    for (std::string* text : {&ready->hostname, &ready->kernel, &ready->pmix, &ready->binding})
       limit(*text, kMaxWordBytes);
+    limit(ready->cgroup, kMaxMessageBytes);  // a path
     if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);
     for (std::string& text : ready->addresses) limit(text, kMaxWordBytes);
     for (auto& [peer, address] : ready->routes) {

@@ -211,6 +211,7 @@ void get(Reader& r, std::vector<RankSpec>& v) {
   get_members(nested, v.emplace_back());
 }
 void get(Reader& r, std::vector<LogSize>& v) {
+  take_item();
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
 }

@@ -54,6 +54,7 @@ void add_option_values(Completion& out, const CLI::Option& option, std::string_v
   for (const std::string& word : words) add(out, partial, fmt::format("{}{}", before, word), "");
   if (!words.empty()) return;
   if (name == "run") {
+    add(out, partial, fmt::format("{}last", before), "The latest run");
     for (const std::string& run : runs) add(out, partial, fmt::format("{}{}", before, run), "");
   } else if (name == "verb") {
     for (const CLI::App* sub : subverbs(root))

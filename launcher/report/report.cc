@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/base/atomic_file.h"
+#include "common/base/exit_code.h"
 #include "launcher/console.h"
 
 namespace sortie::launcher {
@@ -58,6 +58,7 @@ class Reader {
                              ? std::max(0.0, number(event, "died_at") - report_.begun)
                              : at;
       report_.cause = text(event, "text");
+      report_.cause_what = text(event, "what");
       report_.cause_json = event.dump(-1, ' ', false, Json::error_handler_t::replace);
     } else if (name == "stop") {
       if (!report_.stop_at) report_.stop_at = at;
@@ -150,39 +151,11 @@ Result<Report> read_report(const fs::path& folder) {
   return report;
 }
 
-std::string exit_code_meaning(int exit_code) {
-  switch (exit_code) {
-    case 0:
-      return "every rank exited 0";
-    case 1:
-      return "a rank exited 1, or something failed that has no code of its own";
-    case 2:
-      return "command line or config; or a rank's own code";
-    case 3:
-      return "a host lacks what the job needs; or a rank's own code";
-    case 4:
-      return "a host could not be reached; or a rank's own code";
-    case 5:
-      return "a host or its runner went away while ranks ran; or a rank's own code";
-    case 8:
-      return "no usable checkpoint; or a rank's own code";
-    case 9:
-      return "data or files could not be read or written; or a rank's own code";
-    case 129:
-      return "HUP: to Sortie, or it ended a rank";
-    case 130:
-      return "Ctrl-C, or INT ended a rank";
-    case 137:
-      return "a rank was killed (KILL): by somebody, or for lack of memory";
-    case 139:
-      return "a rank crashed (SEGV)";
-    case 143:
-      return "TERM: to Sortie, or it ended a rank";
-    default:
-      break;
-  }
-  if (exit_code > 128) return fmt::format("signal {} ended a rank", exit_code - 128);
-  return "the code of the rank that failed first";
+std::string exit_meaning(const Report& report) {
+  if (!report.exit_code) return {};
+  if (report.cause_what == "exit" || report.cause_what == "mpi_abort")
+    return "the code of the rank that failed first";
+  return explain_exit_code(*report.exit_code).meaning;
 }
 
 std::string report_text(const Report& report) {
@@ -190,8 +163,7 @@ std::string report_text(const Report& report) {
   if (!report.exit_code)
     out += "no end is recorded: it still runs, or its launcher was killed\n";
   else
-    out +=
-        fmt::format("exit code {} ({})\n", *report.exit_code, exit_code_meaning(*report.exit_code));
+    out += fmt::format("exit code {} ({})\n", *report.exit_code, exit_meaning(report));
   out +=
       fmt::format("  {} ranks on {} hosts{}; {}\n\n", report.ranks, report.hosts,
                   report.ended ? fmt::format(", {}", short_time(*report.ended)) : "", report.path);
@@ -252,8 +224,7 @@ nlohmann::ordered_json report_json(const Report& report) {
   json["stop_s"] = maybe(report.stop_at);
   json["end_s"] = maybe(report.ended);
   json["exit_code"] = maybe(report.exit_code);
-  json["exit_code_meaning"] =
-      report.exit_code ? Ordered(exit_code_meaning(*report.exit_code)) : Ordered(nullptr);
+  json["exit_code_meaning"] = report.exit_code ? Ordered(exit_meaning(report)) : Ordered(nullptr);
   json["cause"] = report.cause_json.empty() ? Ordered(nullptr)
                                             : Ordered::parse(report.cause_json, nullptr, false);
   json["exited_well"] = report.exited_well;

@@ -27,6 +27,7 @@ struct Report {
   Stage connected, ready;
   std::optional<double> started, all_running, cause_at, stop_at, ended;  // from the start
   std::string cause;       // as it was told, with the rank's last lines; empty = none
+  std::string cause_what;  // "signal", as in cause.h
   std::string cause_json;  // the event
   std::string stop_reason;
   std::uint32_t stop_grace_ms = 0;
@@ -43,8 +44,8 @@ struct Report {
 /// `folder` is that of a run. ErrorCode::not_found when it has no journal.
 Result<Report> read_report(const std::filesystem::path& folder);
 
-/// What an exit code of `sortie run` says.
-std::string exit_code_meaning(int exit_code);
+/// What the exit code says: a rank's own, or one of Sortie's table; empty while there is none.
+std::string exit_meaning(const Report& report);
 
 std::string report_text(const Report& report);
 /// Schema sortie/report/1.

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/base/exit_code.h"
 #include "launcher/run_lookup.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
@@ -38,7 +39,7 @@ TEST_CASE("the report of a run in which a rank was killed") {
   CHECK(*report->started <= *report->all_running);
   CHECK(*report->all_running <= *report->ended);
   const std::string text = report_text(*report);
-  CHECK(text.find("exit code 137 (a rank was killed") != std::string::npos);
+  CHECK(text.find("exit code 137 (" + explain_exit_code(137).meaning + ")") != std::string::npos);
   CHECK(text.find("first cause: rank 2 on h2 (pid 1002) ended by signal 9") != std::string::npos);
   CHECK(text.find("    last words\n") != std::string::npos);
   CHECK(text.find("2 ended after the first cause: 2 by signal 15 (SIGTERM)") != std::string::npos);

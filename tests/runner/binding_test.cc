@@ -148,6 +148,7 @@ TEST_CASE("without libpmix an MPI program is refused, and all else runs") {
     REQUIRE(client.errors.size() == 1);
     CHECK(client.errors[0].code == "unsupported");
     const std::string& message = client.errors[0].message;
+    CAPTURE(message);
     CHECK(message.find("is an MPI program (it needs libmpi.so") != std::string::npos);
     CHECK(message.find("install libpmix2 (Debian, Ubuntu) or pmix (Fedora, RHEL)") !=
           std::string::npos);

@@ -174,3 +174,17 @@ TEST_CASE("fields of a newer peer are skipped") {
   REQUIRE(message);
   CHECK(std::get<Heartbeat>(*message).sequence == 42);
 }
+
+TEST_CASE("stdin keeps every byte, and its end") {
+  const Input input = round_trip(Input{std::string("\0\xff\n", 3), 1});
+  CHECK(input.bytes == std::string("\0\xff\n", 3));
+  CHECK(input.eof == 1);
+  const InputCredit credit = round_trip(InputCredit{std::uint64_t{1} << 40, 1});
+  CHECK(credit.bytes == std::uint64_t{1} << 40);
+  CHECK(credit.closed == 1);
+  JobSpec job;
+  job.autostart = 1;
+  job.input_window = 4096;
+  CHECK(round_trip(job).autostart == 1);
+  CHECK(round_trip(job).input_window == 4096);
+}

@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int kThreads = 4;
-constexpr int kRounds = 50;
+constexpr int kRounds = 10;
 
 /// Thread `tag` of this rank sends to every other rank's thread `tag` and receives from each.
 void exchange(int rank, int size, int tag, int& wrong) {
