@@ -77,7 +77,6 @@ struct Shared {
   std::shared_ptr<FanOut> fan_out;
   std::map<std::string, std::shared_ptr<ServerGate>> gates;
 };
-
 // A shell on the host that waits for its one command.
 struct Opened {
   std::shared_ptr<ChildProcess> process;
