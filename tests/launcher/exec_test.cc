@@ -160,9 +160,9 @@ TEST_CASE("one that fails stops no other; the first to fail gives the exit code"
   CHECK(exec.shown.find("[h1] late but whole\n") != exec.shown.npos);
   CHECK(exec.table ==
         "4 of 5 hosts failed\n"
-        "  failed       h2 (1)       exit code 3\n"
-        "  unreachable  h5 (1)       connect: Connection refused\n"
-        "  failed       h[3-4] (2)   exit code 9");
+        "  failed       h2 (1)      exit code 3\n"
+        "  unreachable  h5 (1)      connect: Connection refused\n"
+        "  failed       h[3-4] (2)  exit code 9");
   CHECK(exec.on("h1").all<wire::Stop>().empty());
 }
 
@@ -227,12 +227,15 @@ TEST_CASE("Ctrl-C twice leaves no grace; while a host gets ready its answer is w
   struct Late {
     static awaitable<void> run(FakeRunner& runner, Exec* exec) {
       co_await runner.until<wire::JobSpec>();
+      co_await runner.sleep(milliseconds(200));  // the other one runs by now
       exec->interrupt(SIGTERM);
       co_await runner.sleep(milliseconds(100));
-      runner.job = std::get<wire::JobSpec>(runner.received.back().second);
       runner.send(wire::JobReady{});
       co_await runner.until<wire::Stop>();
-      runner.exit_rank(0, SIGTERM, true, true);
+      wire::RankExited exited;
+      exited.signaled = exited.stopped = 1;
+      exited.code = SIGTERM;
+      runner.send(exited);
       runner.send(wire::Finished{});
       co_await runner.until<wire::Goodbye>();
       runner.end();
