@@ -11,6 +11,8 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
+#include "runner/files/file_receiver.h"
+#include "runner/files/file_sender.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
 
@@ -27,6 +29,15 @@ constexpr milliseconds kLostLauncherGrace{5000};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
 constexpr auto kFlushTimeout = std::chrono::seconds(2);
+
+bool is_of_transfer(const wire::Message& message) {
+  return std::holds_alternative<wire::FilesManifest>(message) ||
+         std::holds_alternative<wire::FilesWanted>(message) ||
+         std::holds_alternative<wire::FilePiece>(message) ||
+         std::holds_alternative<wire::FilesCredit>(message) ||
+         std::holds_alternative<wire::FilesServe>(message) ||
+         std::holds_alternative<wire::FilesFetch>(message);
+}
 
 }  // namespace
 
@@ -112,7 +123,12 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
   if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (files_ && is_of_transfer(message)) {
+    SORTIE_TRY(files_->take(message));
+    return true;
+  }
   if (std::holds_alternative<wire::Goodbye>(message)) {
     if (!job_ || !job_->started() || job_->finished()) return false;
     return fail(ErrorCode::protocol, "Goodbye while ranks run");
@@ -156,12 +172,42 @@ Result<bool> Runner::handle_hello(const wire::Hello& hello) {
 Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   if (job_) return fail(ErrorCode::protocol, "JobSpec twice");
   SORTIE_TRY(check_job(spec));
-  handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   preparing_ = true;
   spawn(io_, prepare());
-  spawn(io_, beat());
+  set_heartbeat(spec.heartbeat_interval_ms, spec.heartbeat_timeout_ms);
   return true;
+}
+
+Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
+  if (files_ || job_) return fail(ErrorCode::protocol, "a transfer out of turn");
+  if (order.heartbeat_interval_ms == 0 || order.heartbeat_timeout_ms <= order.heartbeat_interval_ms)
+    return fail(ErrorCode::protocol, "heartbeat times that can not be");
+  const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+  if (order.purpose == wire::FilesPurpose::get)
+    files_ = std::make_unique<FileSender>(io_, link_, on_failure);
+  else
+    files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
+  SORTIE_TRY(files_->open(order));
+  set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
+  return true;
+}
+
+void Runner::set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
+  const bool beating = beat_interval_.count() > 0;
+  beat_interval_ = milliseconds(interval_ms);
+  beat_timeout_ = milliseconds(timeout_ms);
+  handshake_timer_.cancel();
+  if (!beating) spawn(io_, beat());
+}
+
+boost::asio::awaitable<void> Runner::leave_after(Error error) {
+  if (leaving_) co_return;
+  send_error(error);
+  exit_code_ = kExitFailed;
+  leaving_ = true;
+  co_await link_.flush(kFlushTimeout);
+  link_.close();
 }
 
 Result<bool> Runner::handle_start() {
@@ -180,11 +226,7 @@ boost::asio::awaitable<void> Runner::prepare() {
   } else if (ready) {
     link_.send(*ready);
   } else {
-    send_error(ready.error());
-    exit_code_ = kExitFailed;
-    leaving_ = true;
-    co_await link_.flush(kFlushTimeout);
-    link_.close();
+    co_await leave_after(ready.error());
   }
 }
 
@@ -192,12 +234,11 @@ boost::asio::awaitable<void> Runner::prepare() {
 /// (stopped, or the machine asleep) is not the launcher's silence: its messages may still be on
 /// their way in.
 boost::asio::awaitable<void> Runner::beat() {
-  const milliseconds interval(job_->spec().heartbeat_interval_ms);
-  const milliseconds timeout(job_->spec().heartbeat_timeout_ms);
-  const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
   std::uint64_t sequence = 0;
   Clock::time_point last_sent{};
   for (;;) {
+    const milliseconds interval = beat_interval_, timeout = beat_timeout_;
+    const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
     const Clock::time_point before = Clock::now();
     beat_timer_.expires_after(tick);
     const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
@@ -219,7 +260,7 @@ boost::asio::awaitable<void> Runner::beat() {
 boost::asio::awaitable<void> Runner::limit_handshake() {
   handshake_timer_.expires_after(kHandshakeTimeout);
   const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
-  if (error || job_) co_return;
+  if (error || job_ || files_) co_return;
   log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
   link_.close();
 }

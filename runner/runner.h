@@ -11,6 +11,7 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "runner/files/file_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
 
@@ -38,6 +39,9 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_start();
+  Result<bool> handle_files(const wire::FilesOpen& order);
+  void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
+  boost::asio::awaitable<void> leave_after(Error error);
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
@@ -47,6 +51,8 @@ class Runner {
   const std::string build_;
   Link link_;
   std::unique_ptr<Job> job_;
+  std::unique_ptr<FileRole> files_;
+  std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   bool greeted_ = false;

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "common/wire/file_messages.h"
+
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
@@ -183,6 +185,8 @@ struct PmixAbort {
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
-                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort>;
+                 PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
+                 FilesOpen, FilesManifest, FilesWanted, FilePiece, FilesCredit, FilesServe,
+                 FilesFetch, FilesProgress, FilesDone>;
 
 }  // namespace sortie::wire

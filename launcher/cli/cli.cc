@@ -67,6 +67,7 @@ int run_cli(int argc, char** argv) {
   Program program;
   std::vector<Verb> verbs;
   add_run_verbs(app, verbs, program);
+  add_copy_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
 
   // The program is cut off first: no flag of its own can be taken for one of ours.

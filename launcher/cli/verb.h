@@ -25,6 +25,7 @@ using Program = std::vector<std::string>;
 
 // The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 
 /// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
