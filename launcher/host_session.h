@@ -46,7 +46,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Hello both ways (runner.startup_timeout); from then on heartbeats flow, and messages can be
   /// sent and read with next() before there is a job.
   boost::asio::awaitable<Result<>> greet(std::string expected_build);
-  /// The next message that is no heartbeat; silence meanwhile is an error. Between greet() and prepare() or start().
+  /// The next message that is no heartbeat; silence meanwhile is an error. Between greet() and
+  /// prepare() or start().
   boost::asio::awaitable<Result<wire::Message>> next();
   /// Waits until at most `bytes` of what was sent wait to be written, or the session is closed.
   boost::asio::awaitable<void> drained(std::size_t bytes);
@@ -88,8 +89,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
-  bool greeted_ = false;  // its loops run
-  bool reading_ = false;  // somebody waits in next(): silence counts
+  bool greeted_ = false;             // its loops run
+  bool reading_ = false;             // somebody waits in next(): silence counts
   bool closed_ = false;
 };
 

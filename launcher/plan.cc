@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/config/load.h"
+#include "common/config/stage.h"
 
 namespace sortie::launcher {
 namespace {
@@ -93,6 +94,12 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.argv = job.runner.program;
   const bool trainer = plan.argv.empty();
   if (trainer) plan.argv = {facts.trainer, "train"};
+  if (trainer && config::is_staged(job.runner, "sortie-train"))
+    plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
+  for (const std::string& item : job.runner.stage) {
+    config::StageItem parsed = config::parse_stage_item(item);
+    plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));
+  }
   plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
   plan.master_addr = job.runner.master_addr;
   plan.master_port = job.runner.master_port;
@@ -150,7 +157,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            const std::string& master_addr) {
+                            const std::string& master_addr, const std::string& stage_folder) {
   wire::JobSpec spec;
   spec.run_id = run_id;
   spec.host = host.name;
@@ -159,6 +166,11 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.argv = plan.argv;
   spec.work_dir = plan.work_dir;
   spec.env = plan.env;
+  if (!stage_folder.empty()) {
+    for (std::string& argument : spec.argv) argument = config::with_stage(argument, stage_folder);
+    for (auto& [name, value] : spec.env) value = config::with_stage(value, stage_folder);
+    spec.env.emplace_back("SORTIE_STAGE", stage_folder);
+  }
   for (const RankPlan& rank : host.ranks) {
     wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot),
                          rank.env};
@@ -201,6 +213,9 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  for (const auto& [path, name] : plan.stage)
+    out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
+                       path, name);
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
@@ -224,6 +239,8 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   }
   Json env = Json::object();
   for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
+  Json stage = Json::array();
+  for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
   Json out = {{"schema", "sortie/plan/1"},
               {"hash", plan_hash(plan)},
               {"world_size", plan.world_size},
@@ -232,6 +249,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
               {"master_addr", plan.master_addr},
               {"master_port", plan.master_port},
               {"mpi", plan.mpi},
+              {"stage", stage},
               {"env", env},
               {"hosts", hosts}};
   if (plan.batch)
@@ -259,6 +277,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(plan.work_dir);
   put(plan.master_addr);
   put(fmt::format("{} {} {}", plan.master_port, plan.world_size, plan.mpi));
+  for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
     for (const RankPlan& rank : host.ranks) put(fmt::format("{} {}", rank.rank, rank.slot));

@@ -40,7 +40,8 @@ struct LaunchPlan {
   std::string master_addr;  // empty: the first host's address as it will be reached
   std::int64_t master_port = 0;
   std::string mpi;
-  std::optional<config::BatchPlan> batch;  // when the program is Sortie's trainer
+  std::vector<std::pair<std::string, std::string>> stage;  // path here, name on the hosts
+  std::optional<config::BatchPlan> batch;                  // when the program is Sortie's trainer
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
@@ -56,10 +57,11 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
 
-/// The runner's slice for one host; master_addr is filled in where the plan leaves it open.
+/// The runner's slice for one host; master_addr is filled in where the plan leaves it open,
+/// `stage_folder` (where the host has the staged files) for every {stage}.
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            const std::string& master_addr);
+                            const std::string& master_addr, const std::string& stage_folder = "");
 
 /// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}). Values of variables that
 /// look like secrets (*_TOKEN, *_KEY, *_SECRET, *PASSWORD*) are shown as ***.

@@ -43,7 +43,7 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
   for (const HostPlan& host : plan.hosts) {
     hosts_.push_back({hosts_.size(), &host,
                       std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0});
+                      HostState::connecting, std::nullopt, 0, ""});
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -91,7 +91,8 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
 asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_);
+  wire::JobSpec spec =
+      make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_, host.stage_folder);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
   if (ready) {
     host.state = HostState::ready;
@@ -133,10 +134,18 @@ bool Supervisor::report_host_errors() {
 }
 
 asio::awaitable<Verdict> Supervisor::run() {
-  // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                         &Supervisor::connect_host);
-  if (!report_host_errors() && !verdict_) {
+  // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
+  const bool staged_read = co_await read_staged();
+  if (staged_read)
+    co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
+                           &Supervisor::connect_host);
+  bool failed = report_host_errors();
+  if (!failed && !verdict_ && stager_) {
+    co_await for_all_hosts(hosts_.size(), &Supervisor::stage_host);
+    note_staged();
+    failed = report_host_errors();
+  }
+  if (!failed && !verdict_) {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     master_addr_ = choose_master_addr();
     co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);

@@ -13,6 +13,7 @@
 
 #include "common/base/process_status.h"
 #include "launcher/console.h"
+#include "launcher/copy/stage.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
 #include "launcher/pmix_relay.h"
@@ -58,6 +59,7 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    std::string stage_folder;          // where the staged files are, when there are any
   };
   struct Rank {
     std::size_t host = 0;
@@ -75,6 +77,9 @@ class Supervisor {
   boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
+  boost::asio::awaitable<void> stage_host(std::size_t index);
+  boost::asio::awaitable<bool> read_staged();
+  void note_staged();
   std::string choose_master_addr() const;
   bool report_host_errors();
 
@@ -107,6 +112,7 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
+  std::unique_ptr<Stager> stager_;  // when the job stages files
   std::string master_addr_;
   std::optional<Verdict> verdict_;
   std::optional<std::size_t> cause_;  // the rank that decided, if one did

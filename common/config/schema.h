@@ -39,6 +39,8 @@ struct RunnerConfig {
   std::int64_t master_port = 29500;
   std::map<std::string, std::string> env;  // set for every rank
   std::vector<std::string> env_passthrough = {"NCCL_*", "UCX_*", "OMPI_MCA_*"};  // name patterns
+  std::vector<std::string> stage;  // "path" or "path -> name": put on every host before ranks start
+  std::int64_t stage_cache_gib = 100;  // staged files that a host keeps between runs
   std::string mpi = "auto";             // auto | on | off: serve PMIx to the ranks
   Milliseconds grace{10000};            // between TERM and KILL
   Milliseconds startup_timeout{60000};  // from connected to every rank started, per host

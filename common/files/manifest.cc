@@ -82,20 +82,25 @@ std::vector<wire::PieceRange> WantedReader::take() {
   return std::exchange(ranges_, {});
 }
 
-void send_manifest(const std::vector<wire::FileEntry>& entries,
-                   const std::function<void(wire::FilesManifest)>& send) {
+wire::FilesManifest manifest_part(const std::vector<wire::FileEntry>& entries, std::size_t& at) {
   wire::FilesManifest message;
-  std::uint64_t bytes = 0;
-  for (const wire::FileEntry& entry : entries) {
-    if (bytes > 0 && bytes + entry_bytes(entry) > kMessageBytes) {
-      send(std::exchange(message, {}));
-      bytes = 0;
-    }
-    bytes += entry_bytes(entry);
-    message.entries.push_back(entry);
+  for (std::uint64_t bytes = 0; at < entries.size(); ++at) {
+    bytes += entry_bytes(entries[at]);
+    if (!message.entries.empty() && bytes > kMessageBytes) return message;
+    message.entries.push_back(entries[at]);
   }
   message.last = 1;
-  send(std::move(message));
+  return message;
+}
+
+void send_manifest(const std::vector<wire::FileEntry>& entries,
+                   const std::function<void(wire::FilesManifest)>& send) {
+  for (std::size_t at = 0;;) {
+    wire::FilesManifest part = manifest_part(entries, at);
+    const bool last = part.last != 0;
+    send(std::move(part));
+    if (last) return;
+  }
 }
 
 void send_wanted(const std::vector<wire::PieceRange>& ranges, const wire::FilesWanted& frame,

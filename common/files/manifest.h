@@ -41,7 +41,7 @@ std::uint64_t entry_bytes(const wire::FileEntry& entry);
 /// A list of wanted pieces as it comes in. Ranges must lie in the manifest.
 class WantedReader {
  public:
-  static constexpr std::size_t kMaxRanges = 4'000'000;
+  static constexpr std::size_t kMaxRanges = 1'000'000;
   Result<> add(const wire::FilesWanted& message, const std::vector<wire::FileEntry>& entries);
   bool complete() const { return complete_; }
   std::vector<wire::PieceRange> take();
@@ -51,7 +51,9 @@ class WantedReader {
   bool complete_ = false;
 };
 
-/// Calls `send` with messages of about 512 KiB; at least one, the last with last = 1.
+/// The next message of a list, of about 512 KiB; moves `at` on. The last one has last = 1.
+wire::FilesManifest manifest_part(const std::vector<wire::FileEntry>& entries, std::size_t& at);
+/// Calls `send` with all of them.
 void send_manifest(const std::vector<wire::FileEntry>& entries,
                    const std::function<void(wire::FilesManifest)>& send);
 void send_wanted(const std::vector<wire::PieceRange>& ranges, const wire::FilesWanted& frame,

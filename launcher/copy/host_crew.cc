@@ -122,7 +122,6 @@ asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Wo
 
 asio::awaitable<void> HostCrew::say_goodbye() {
   for (const auto& session : sessions_) session->send(wire::Goodbye{});
-  for (const auto& session : sessions_) co_await session->drained(0);
   const auto limit = Clock::now() + kGoodbye;
   // The runner ends by itself; waiting for it leaves nothing behind, but not for longer than that.
   for (const auto& session : sessions_) {

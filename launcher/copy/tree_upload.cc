@@ -85,14 +85,13 @@ asio::awaitable<Result<wire::FilesDone>> TreeUpload::converse(std::size_t index,
                                                               wire::FilesOpen order) {
   const auto session = hosts_[index].session;
   session->send(order);
-  std::vector<wire::FilesManifest> parts;
-  files::send_manifest(tree_.entries,
-                       [&](wire::FilesManifest part) { parts.push_back(std::move(part)); });
-  for (wire::FilesManifest& part : parts) {
-    session->send(std::move(part));
+  std::size_t at = 0;
+  for (bool more = true; more;) {
+    co_await budget_.acquire();
+    more = send_list_part(*session, at);
     co_await session->drained(kQueuedBytes);
+    budget_.release();
   }
-  parts.clear();
   for (;;) {
     auto message = co_await session->next();
     if (!message) co_return std::unexpected(std::move(message).error());
@@ -100,6 +99,14 @@ asio::awaitable<Result<wire::FilesDone>> TreeUpload::converse(std::size_t index,
     auto taken = take(index, *message);
     if (!taken) co_return std::unexpected(std::move(taken).error());
   }
+}
+
+/// False after the last one.
+bool TreeUpload::send_list_part(HostSession& session, std::size_t& at) const {
+  wire::FilesManifest part = files::manifest_part(tree_.entries, at);
+  const bool more = part.last == 0;
+  session.send(std::move(part));
+  return more;
 }
 
 Result<> TreeUpload::take(std::size_t index, const wire::Message& message) {

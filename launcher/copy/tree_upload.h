@@ -53,6 +53,7 @@ class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
   };
   boost::asio::awaitable<Result<wire::FilesDone>> converse(std::size_t index,
                                                            wire::FilesOpen order);
+  bool send_list_part(HostSession& session, std::size_t& at) const;
   Result<> take(std::size_t index, const wire::Message& message);
   void on_wanted(std::size_t index, const std::string& reason);
   void link(std::size_t upstream, std::size_t index);
