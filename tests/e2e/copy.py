@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,6 +86,14 @@ def slow_links(bed, rate):
             look.shape(bed.bed, host, "off")
 
 
+def wait_for_part(bed, host, mib):
+    """Until so much of the file has arrived."""
+    def arrived():
+        parts = bed.run_in(host, "sh", "-c", "du -k pushed/.sortie-part-* 2>/dev/null || true").split()
+        return parts and int(parts[0]) > mib * 1024
+    wait_until(arrived, 30, f"{mib} MiB on {host}")
+
+
 def scenario_pieces_are_passed_on(bed):
     clean(bed)
     with private_folder() as folder:
@@ -129,25 +136,19 @@ def scenario_a_host_dies_while_it_passes_on(bed):
     clean(bed)
     with private_folder() as folder, slow_links(bed, "80mbit"):
         large = folder / "large"
-        large.write_bytes(os.urandom(40 * MIB))
+        large.write_bytes(os.urandom(24 * MIB))
         process = start(bed, "push", large, "pushed/large")
-
-        def begun():
-            parts = bed.run_in("h02", "sh", "-c", "du -k pushed/.sortie-part-* 2>/dev/null || true").split()
-            return parts and int(parts[0]) > 4 * 1024
-
-        wait_until(begun, 30, "a few MiB on h02")
+        wait_for_part(bed, "h02", 4)
         os.kill(bed.runner("h02"), signal.SIGKILL)
         results, notes = finish(process, code=5)
         equal([host for host, result in results.items() if not result["ok"]], ["h02"], "hosts that failed")
         check("h02: lost: " in notes, f"h02's end is not told: {notes}")
         for host in ("h01", "h03", "h04"):
             equal(hash_on(bed, host, "pushed/large"), hash_here(large), f"hash on {host}")
-        check("no such" not in bed.run_in("h02", "sh", "-c", "ls -a pushed"), "what h02 had is gone")
         results = copy(bed, "push", large, "pushed/large")
         equal(hash_on(bed, "h02", "pushed/large"), hash_here(large), "hash on h02 after the second push")
         sent = results["h02"]["bytes_from_launcher"] + results["h02"]["bytes_from_hosts"]
-        check(0 < sent <= 37 * MIB, f"{sent} bytes sent to h02 again, which had some already")
+        check(0 < sent <= 21 * MIB, f"{sent} bytes sent to h02 again, which had some already")
         for host in ("h01", "h03", "h04"):
             equal(results[host]["files_changed"], 0, f"files written on {host} the second time")
     bed.expect_nothing_left(3)
@@ -157,9 +158,9 @@ def scenario_an_interrupted_push_goes_on(bed):
     clean(bed)
     with private_folder() as folder, slow_links(bed, "80mbit"):
         large = folder / "large"
-        large.write_bytes(os.urandom(30 * MIB))
+        large.write_bytes(os.urandom(20 * MIB))
         process = start(bed, "push", large, "pushed/large")
-        time.sleep(2.5)
+        wait_for_part(bed, "h01", 4)
         process.send_signal(signal.SIGINT)
         finish(process, code=130, seconds=15)
         bed.expect_nothing_left(5)
@@ -168,7 +169,7 @@ def scenario_an_interrupted_push_goes_on(bed):
         results = copy(bed, "push", large, "pushed/large")
         for host in HOSTS:
             equal(hash_on(bed, host, "pushed/large"), hash_here(large), f"hash on {host}")
-        check(any(result["bytes_from_launcher"] + result["bytes_from_hosts"] < 30 * MIB for result in results.values()),
+        check(any(result["bytes_from_launcher"] + result["bytes_from_hosts"] < 20 * MIB for result in results.values()),
               f"all was sent again: {results}")
 
 
