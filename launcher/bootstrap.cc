@@ -26,7 +26,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t kMaxNoise =
-    64 * 1024;  // what a host's shell start-up may print before the tag
+    64 * 1024;                            // what a host's shell start-up may print before the tag
+constexpr std::size_t kMaxAnswer = 1000;  // of what a host says in a message of ours
 constexpr std::string_view kTag = "SORTIE ";
 
 std::string sha256_hex(std::string_view bytes) {
@@ -194,7 +195,8 @@ RunnerBinary::~RunnerBinary() {
 
 asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& connection,
                                                                const RunnerBinary& binary,
-                                                               std::chrono::milliseconds timeout) {
+                                                               std::chrono::milliseconds timeout,
+                                                               std::function<void(bool)> on_push) {
   const auto executor = co_await asio::this_coro::executor;
   // Shared with the timer, which may fire when this frame is gone.
   const auto exchange = std::make_shared<Exchange>();
@@ -248,6 +250,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
   bool pushed = false;
   while (sent) {
     const auto answer = co_await exchange->next_answer();
+    if (pushed && on_push) on_push(false);
     if (!answer) break;
     if (*answer == "HAVE") {
       std::unique_ptr<Channel> started = running();
@@ -260,6 +263,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
     }
     if (*answer == "SEND" && asked && !pushed) {
       pushed = true;
+      if (on_push) on_push(true);
       sent = co_await exchange->channel->write(binary.bytes());
       continue;
     }
@@ -267,8 +271,9 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
       co_return failed(
           fmt::format("install the runner: {}; make a folder that is writable and not "
                       "mounted noexec, and name it with XDG_CACHE_HOME there",
-                      answer->substr(5)));
-    co_return failed(fmt::format("start the runner: strange answer '{}'", *answer));
+                      answer->substr(5, kMaxAnswer)));
+    co_return failed(
+        fmt::format("start the runner: strange answer '{}'", answer->substr(0, kMaxAnswer)));
   }
   if (*late) co_return timed_out(pushed ? "it was not installed" : "no answer");
   if (exchange->noise.size() > kMaxNoise)

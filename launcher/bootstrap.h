@@ -5,6 +5,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,9 +41,11 @@ class RunnerBinary {
 
 /// Runs the host's runner, pushing `binary` first when the host lacks exactly it; the channel then
 /// is the runner's stdio (frames). ErrorCode::runner when it can not be installed or started, with
-/// what the host said. Both references must outlive the call.
+/// what the host said. Both references must outlive the call. `on_push` is told when the binary
+/// starts to travel, and when it has arrived.
 boost::asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(
     Connection& connection, const RunnerBinary& binary,
-    std::chrono::milliseconds timeout = std::chrono::seconds(60));
+    std::chrono::milliseconds timeout = std::chrono::seconds(60),
+    std::function<void(bool)> on_push = {});
 
 }  // namespace sortie::launcher

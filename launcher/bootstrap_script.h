@@ -60,8 +60,10 @@ inline constexpr const char* kInstallScript =
     "[ \"${sum%% *}\" = \"$hash\" ] || fail \"the runner arrived damaged in $d\"; fi; "
     // On disk before it has its name: after a power cut there is the whole file or none.
     "sync \"$t\" 2>/dev/null || sync; "
-    // rename: jobs that install at the same time each see a whole file.
-    "f=$d/runner-$hash; mv -f \"$t\" \"$f\" || fail \"can not rename in $d\"; "
+    // Jobs that install at the same time, hosts with one home folder: each sees a whole file, and a
+    // good one that somebody runs already is not replaced.
+    "f=$d/runner-$hash; good || ln \"$t\" \"$f\" 2>/dev/null || good || mv -f \"$t\" \"$f\" || "
+    "fail \"can not rename in $d\"; rm -f \"$t\"; "
     "trap - 0 1 2 13 15; "
     "ls -t \"$d\"/runner-* | tail -n +4 | while read -r old; do rm -f \"$old\"; done; "
     "start";

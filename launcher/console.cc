@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "common/base/log.h"
+#include "launcher/output_options.h"
 #include "launcher/run_folder.h"
 
 namespace sortie::launcher {
@@ -16,36 +18,53 @@ constexpr std::size_t kMaxPartialBytes = 64u << 10;
 constexpr double kPlainStepSeconds = 5.0;  // between step lines where no line can be rewritten
 }  // namespace
 
+void init_log(std::string_view log_level) {
+  log::init("sortie", output_options().verbose ? log::Level::debug : log::level_named(log_level));
+}
+
+bool use_color(bool terminal) {
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? std::string_view(value) : std::string_view();
+  };
+  if (output_options().no_color || !set("NO_COLOR").empty()) return false;
+  const std::string_view force = set("CLICOLOR_FORCE");
+  return terminal || (!force.empty() && force != "0");
+}
+
 Console::Style Console::detect() {
   Style style;
   const char* term = std::getenv("TERM");
   const bool dumb = term == nullptr || std::string_view(term) == "dumb" || *term == '\0';
-  const char* no_color = std::getenv("NO_COLOR");
-  const bool color = !dumb && (no_color == nullptr || *no_color == '\0');
   style.terminal = ::isatty(style.err) == 1 && !dumb;
-  style.color_err = style.terminal && color;
-  style.color_out = ::isatty(style.out) == 1 && color;
+  style.color_err = use_color(style.terminal);
+  style.color_out = use_color(::isatty(style.out) == 1 && !dumb);
+  style.quiet = output_options().quiet;
   return style;
 }
 
-Console::Console(Style style) : style_(style), writer_(style.out, style.err, style.terminal) {}
+Console::Console(Style style)
+    : style_(style), writer_(style.out, style.err, style.terminal, style.queue_bytes) {}
 
 void Console::line(std::uint32_t rank, std::string_view host, wire::Stream stream,
                    std::string_view text) {
-  // What follows the last '\r' is what a terminal would show of a progress line.
-  while (!text.empty() && text.back() == '\r') text.remove_suffix(1);
-  if (const auto last = text.rfind('\r'); last != text.npos) text.remove_prefix(last + 1);
   const bool out = stream == wire::Stream::out;
-  const std::string prefix = (out ? style_.color_out : style_.color_err)
-                                 ? fmt::format("\x1b[2m[{} {}]\x1b[0m ", rank, host)
-                                 : fmt::format("[{} {}] ", rank, host);
+  std::string prefix;
+  if (style_.prefix == Prefix::rank_and_host)
+    prefix = fmt::format("[{} {}]", rank, host);
+  else if (style_.prefix == Prefix::host)
+    prefix = fmt::format("[{}]", host);
+  if (!prefix.empty() && (out ? style_.color_out : style_.color_err))
+    prefix = fmt::format("\x1b[2m{}\x1b[0m", prefix);
+  if (!prefix.empty()) prefix += ' ';
   if (!writer_.write(out ? ConsoleWriter::To::out : ConsoleWriter::To::err,
-                     prefix + printable(text) + "\n", false))
+                     prefix + shown_line(text) + "\n", false))
     ++dropped_;
 }
 
 void Console::output(std::uint32_t rank, std::string_view host, wire::Stream stream,
                      std::string_view bytes) {
+  if (!style_.ranks) return;
   std::string& partial = partials_[{rank, stream}];
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');
@@ -79,7 +98,7 @@ void Console::end_of_rank(std::uint32_t rank, std::string_view host) {
 
 void Console::step(const nlohmann::json& event) {
   const std::string text = step_line(event);
-  if (style_.terminal) writer_.status(text);
+  progress(text);
   const auto number = [&](const char* key) { return json_number(event, key); };
   const double now = unix_time();
   const bool edge =
@@ -120,8 +139,17 @@ void Console::event(const nlohmann::json& event) {
   }
 }
 
+void Console::progress(std::string text) {
+  if (style_.terminal && !style_.quiet) writer_.status(std::move(text));
+}
+
 void Console::message(std::string_view text) {
+  if (style_.quiet) return;
   if (!writer_.write(ConsoleWriter::To::err, printable_lines(text) + "\n", true)) ++dropped_;
+}
+
+void Console::plain(std::string_view text) {
+  if (!writer_.write(ConsoleWriter::To::out, text, false)) ++dropped_;
 }
 
 void Console::error(std::string_view text) {

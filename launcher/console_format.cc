@@ -30,6 +30,25 @@ std::size_t utf8_length(std::string_view s) {
   return 0;
 }
 
+/// Of a well-formed sequence of this length.
+unsigned code_point(std::string_view s, std::size_t length) {
+  constexpr unsigned kFirstBits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+  unsigned value = static_cast<unsigned char>(s[0]) & kFirstBits[length];
+  for (std::size_t i = 1; i < length; ++i)
+    value = value << 6 | (static_cast<unsigned char>(s[i]) & 0x3fu);
+  return value;
+}
+
+/// Characters that change how the text around them is shown: the direction marks, embeddings,
+/// overrides and isolates, line separators, invisible operators, tags. A line that holds them could
+/// be read as another one.
+bool is_hidden_control(unsigned point) {
+  return point == 0x061c || point == 0x200e || point == 0x200f ||
+         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2060 && point <= 0x206f) ||
+         point == 0xfeff || (point >= 0xfff9 && point <= 0xfffb) ||
+         (point >= 0xe0000 && point <= 0xe007f);
+}
+
 }  // namespace
 
 std::string printable(std::string_view bytes) {
@@ -48,6 +67,8 @@ std::string printable(std::string_view bytes) {
       out += "^?";
     } else if (length == 2 && byte == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0) {
       out += "\xef\xbf\xbd";  // C1 controls: some terminals obey them
+    } else if (const unsigned point = code_point(bytes, length); is_hidden_control(point)) {
+      out += fmt::format("<U+{:04X}>", point);
     } else {
       out.append(bytes.substr(0, length));
     }
@@ -65,6 +86,18 @@ std::string printable_lines(std::string_view text) {
     out += '\n';
     text.remove_prefix(end + 1);
   }
+}
+
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text,
+                      bool color) {
+  return fmt::format(fmt::runtime(color ? "\x1b[2m[{} {}]\x1b[0m {}\n" : "[{} {}] {}\n"), rank,
+                     host, shown_line(text));
+}
+
+std::string shown_line(std::string_view line) {
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (const auto last = line.rfind('\r'); last != line.npos) line.remove_prefix(last + 1);
+  return printable(line);
 }
 
 double json_number(const nlohmann::json& event, const char* key) {

@@ -12,13 +12,13 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "common/base/fd.h"
 
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kMaxQueuedBytes = 4u << 20;
 constexpr std::size_t kImportantBytes = 1u << 20;  // more, for Sortie's own messages
 constexpr std::size_t kPieceBytes = 64u << 10;     // lines that are written together
 constexpr std::chrono::seconds kFlushTime{2};
@@ -47,10 +47,11 @@ struct ConsoleWriter::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Piece> queue;
-  std::size_t queued_bytes = 0;
+  std::size_t queued_bytes = 0, writing_bytes = 0, max_queued_bytes = 0;
   std::string status;
   bool status_changed = false, stop = false, idle = true;
   std::atomic<bool> abandoned = false;
+  std::atomic<int> out_error = 0;
 
   // Used by the thread alone.
   Fd out, err;
@@ -69,14 +70,16 @@ struct ConsoleWriter::State {
         pollfd ready{file.get(), POLLOUT, 0};
         ::poll(&ready, 1, 100);
       } else if (errno != EINTR) {
+        if (to == To::out) out_error = errno;
         file.reset();
       }
     }
   }
 };
 
-ConsoleWriter::ConsoleWriter(int out, int err, bool status_line)
+ConsoleWriter::ConsoleWriter(int out, int err, bool status_line, std::size_t queue_bytes)
     : state_(std::make_shared<State>()) {
+  state_->max_queued_bytes = queue_bytes;
   state_->out.reset(::fcntl(out, F_DUPFD_CLOEXEC, 3));
   state_->err.reset(::fcntl(err, F_DUPFD_CLOEXEC, 3));
   state_->status_line = status_line;
@@ -101,7 +104,7 @@ ConsoleWriter::~ConsoleWriter() {
 bool ConsoleWriter::write(To to, std::string_view text, bool important) {
   {
     const std::lock_guard lock(state_->mutex);
-    const std::size_t limit = kMaxQueuedBytes + (important ? kImportantBytes : 0);
+    const std::size_t limit = state_->max_queued_bytes + (important ? kImportantBytes : 0);
     if (state_->queued_bytes + text.size() > limit) return false;
     state_->queued_bytes += text.size();
     auto& queue = state_->queue;
@@ -135,7 +138,7 @@ void ConsoleWriter::run(const std::shared_ptr<State>& state) {
     if (state->stop) break;  // flushed, or given up
     std::deque<State::Piece> batch;
     batch.swap(state->queue);
-    state->queued_bytes = 0;
+    state->writing_bytes = std::exchange(state->queued_bytes, 0);
     const std::string status = state->status;
     state->status_changed = false;
     state->idle = false;
@@ -146,8 +149,18 @@ void ConsoleWriter::run(const std::shared_ptr<State>& state) {
     if (status_visible) state->put(To::err, fitted(status, state->err.get()));
     lock.lock();
     state->idle = true;
+    state->writing_bytes = 0;
     state->changed.notify_all();
   }
+}
+
+std::size_t ConsoleWriter::backlog() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->queued_bytes + state_->writing_bytes;
+}
+
+int ConsoleWriter::out_error() const {
+  return state_->out_error;
 }
 
 }  // namespace sortie::launcher

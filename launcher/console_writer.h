@@ -13,7 +13,8 @@ class ConsoleWriter {
   enum class To { out, err };
 
   /// `out` and `err` are duplicated. `status_line`: err is a terminal, keep a line at its bottom.
-  ConsoleWriter(int out, int err, bool status_line);
+  /// `queue_bytes`: what may wait to be written.
+  ConsoleWriter(int out, int err, bool status_line, std::size_t queue_bytes = 4u << 20);
   /// Flushes, for at most two seconds; a write that is stuck then is left behind with state of its
   /// own, and takes no further part.
   ~ConsoleWriter();
@@ -25,6 +26,11 @@ class ConsoleWriter {
   bool write(To to, std::string_view text, bool important);
   /// The line at the bottom; cut to the terminal's width, "" for none.
   void status(std::string text);
+
+  /// Bytes that are not written yet.
+  std::size_t backlog() const;
+  /// Why `out` takes no more: EPIPE when nobody reads it any longer, ENOSPC ...; 0 while it does.
+  int out_error() const;
 
  private:
   struct State;

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -16,9 +15,44 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// Most hosts say little most of the time, and there may be thousands.
+constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+
+/// Words of a host go into messages and files of ours: no host says more than a person would read.
+void limit_texts(wire::Message& message) {
+  constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096, kMaxAddresses = 1024;
+  const auto limit = [](std::string& text, std::size_t bytes) {
+    if (text.size() > bytes) text = text.substr(0, bytes) + "...";
+  };
+  if (auto* ready = std::get_if<wire::JobReady>(&message)) {
+    for (std::string* text :
+         {&ready->hostname, &ready->kernel, &ready->cgroup, &ready->pmix, &ready->binding})
+      limit(*text, kMaxWordBytes);
+    if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);
+    for (std::string& text : ready->addresses) limit(text, kMaxWordBytes);
+    for (auto& [peer, address] : ready->routes) {
+      limit(peer, kMaxWordBytes);
+      limit(address, kMaxWordBytes);
+    }
+    for (std::string& text : ready->cpu_sets) limit(text, kMaxMessageBytes);
+  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
+    limit(error->code, kMaxWordBytes);
+    limit(error->message, kMaxMessageBytes);
+  } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    limit(abort->message, kMaxMessageBytes);
+  }
+}
+
+/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+std::uint64_t time_in(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
+  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  return 0;
+}
 }  // namespace
 
 ErrorCode runner_error_code(const wire::RunnerError& error) {
@@ -47,7 +81,9 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
   address_ = connection_->peer_address();
-  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout);
+  std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
+  auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
+  connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   channel_ = std::move(*channel);
@@ -55,16 +91,18 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
 }
 
 asio::awaitable<Result<wire::Message>> HostSession::receive() {
-  std::array<char, 64u << 10> buffer;
   for (;;) {
     auto frame = decoder_.next();
     if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
     if (*frame) {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
+      limit_texts(*message);
+      clock_.heard(time_in(*message), unix_time_ms());
       co_return std::move(*message);
     }
-    auto count = co_await channel_->read_some(buffer);
+    if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
+    auto count = co_await channel_->read_some(read_buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
     if (*count == 0) {
       std::string said = channel_->stderr_tail();
@@ -74,7 +112,13 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
                                           : "the runner ended unexpectedly; it said: " + said);
     }
     last_heard_ = Clock::now();
-    decoder_.feed({buffer.data(), *count});
+    decoder_.feed({read_buffer_.data(), *count});
+    if (*count == read_buffer_.size() && *count < kMostRead) {
+      read_buffer_.resize(4 * *count);
+    } else if (*count < kLeastRead && read_buffer_.size() > kLeastRead) {
+      read_buffer_.resize(kLeastRead);
+      read_buffer_.shrink_to_fit();
+    }
   }
 }
 
@@ -135,19 +179,39 @@ asio::awaitable<void> HostSession::drained(std::size_t bytes) {
   }
 }
 
-asio::awaitable<Result<>> HostSession::hand_over(wire::JobSpec job, std::string expected_build) {
+asio::awaitable<Result<>> HostSession::hand_over(wire::Message order, std::string expected_build) {
   if (greeted_) {
-    send(std::move(job));
+    send(order);
     co_return Result<>();
   }
   // Hello and job go out together: one round trip less.
-  const std::string bytes = wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) +
-                            wire::encode(std::move(job));
+  const std::string bytes =
+      wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) + wire::encode(order);
   co_return co_await channel_->write(bytes);
 }
 
 asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
                                                              std::string expected_build) {
+  wire::Message order(std::move(job));
+  auto answer = co_await open(std::move(order), std::move(expected_build));
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  if (auto* ready = std::get_if<wire::JobReady>(&*answer)) co_return std::move(*ready);
+  co_return fail(ErrorCode::protocol, "runner sent Adopted before JobReady");
+}
+
+asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expected_build) {
+  const std::uint32_t epoch = order.epoch;
+  wire::Message message(std::move(order));
+  auto answer = co_await open(std::move(message), std::move(expected_build));
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  const auto* adopted = std::get_if<wire::Adopted>(&*answer);
+  if (!adopted || adopted->epoch != epoch)
+    co_return fail(ErrorCode::protocol, "runner answered an adoption out of turn");
+  co_return Result<>{};
+}
+
+asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
+                                                         std::string expected_build) {
   const auto self = shared_from_this();
   // Shared with the timer: it may have fired when this frame is gone. Done: it does nothing more.
   enum class Wait { on, late, done };
@@ -158,14 +222,14 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
     *wait = Wait::late;
     if (channel_) channel_->close();
   });
-  const auto outcome = [&](Error error) -> Result<wire::JobReady> {
+  const auto outcome = [&](Error error) -> Result<wire::Message> {
     if (std::exchange(*wait, Wait::done) == Wait::late)
       return fail(ErrorCode::timeout,
                   fmt::format("runner: not ready within {} s (runner.startup_timeout)",
                               runner_.startup_timeout.count() / 1000));
     return std::unexpected(std::move(error));
   };
-  auto handed = co_await hand_over(std::move(job), std::move(expected_build));
+  auto handed = co_await hand_over(std::move(order), std::move(expected_build));
   if (!handed) co_return outcome(std::move(handed).error());
   for (;;) {
     auto message = co_await receive();
@@ -175,10 +239,11 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
         co_return outcome(
             {ErrorCode::protocol, fmt::format("runner speaks protocol {}, this sortie {}",
                                               hello->protocol_version, wire::kProtocolVersion)});
-    } else if (auto* ready = std::get_if<wire::JobReady>(&*message)) {
+    } else if (std::holds_alternative<wire::JobReady>(*message) ||
+               std::holds_alternative<wire::Adopted>(*message)) {
       *wait = Wait::done;
       if (!greeted_) keep_alive();
-      co_return std::move(*ready);
+      co_return std::move(*message);
     } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
       co_return outcome({runner_error_code(*error), error->message});
     } else if (!std::holds_alternative<wire::Heartbeat>(*message)) {

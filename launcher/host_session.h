@@ -11,10 +11,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/schema.h"
 #include "common/wire/codec.h"
 #include "launcher/bootstrap.h"
+#include "launcher/cause.h"
 #include "launcher/transport.h"
 
 namespace sortie::launcher {
@@ -36,6 +38,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string& host() const { return host_; }
   /// Address at which the host was reached; empty when unknown.
   const std::string& address() const { return address_; }
+  /// The host's clock against ours, from what it has said so far.
+  const HostClock& clock() const { return clock_; }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
@@ -57,6 +61,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
+  /// The same for a job that a runner holds since its launcher is gone; heartbeats flow from then
+  /// on.
+  boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
+
   /// From now on messages go to `listener` and silence is noticed.
   void start(Listener listener);
 
@@ -66,10 +74,14 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
+  /// The runner's binary is on its way to the host.
+  bool pushing() const { return pushing_ && !closed_; }
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
-  boost::asio::awaitable<Result<>> hand_over(wire::JobSpec job, std::string expected_build);
+  boost::asio::awaitable<Result<>> hand_over(wire::Message order, std::string build);
+  /// Sends Hello (unless it was greeted) and `order`, and waits for the message that answers it.
+  boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
   boost::asio::awaitable<void> watch_loop();
@@ -80,9 +92,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string host_;
   const config::RunnerConfig& runner_;
   std::string address_;
+  HostClock clock_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
+  std::string read_buffer_;  // as large as the host has much to say
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_, drained_;
@@ -91,7 +105,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::optional<Error> lost_early_;  // before there was a listener
   bool greeted_ = false;             // its loops run
   bool reading_ = false;             // somebody waits in next(): silence counts
-  bool closed_ = false;
+  bool closed_ = false, pushing_ = false;
 };
 
 }  // namespace sortie::launcher

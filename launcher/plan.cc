@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 #include "common/config/load.h"
+#include "common/config/secret.h"
 #include "common/config/stage.h"
+#include "common/config/text.h"
+#include "launcher/placement.h"
 
 namespace sortie::launcher {
 namespace {
@@ -20,22 +22,6 @@ std::string join_ranks(const HostPlan& host) {
   std::vector<std::uint32_t> ranks;
   for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
   return fmt::format("{}", fmt::join(ranks, ","));
-}
-
-/// As a shell would read it back.
-std::string quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == argument.npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-std::string quoted(const std::vector<std::string>& argv) {
-  std::string out;
-  for (const std::string& argument : argv) out += (out.empty() ? "" : " ") + quoted(argument);
-  return out;
 }
 
 /// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
@@ -52,8 +38,8 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
-std::string shown(const std::string& name, const std::string& value) {
-  return looks_secret(name) ? "***" : value;
+std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+  return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
 }  // namespace
@@ -79,14 +65,6 @@ bool matches_pattern(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-bool looks_secret(std::string_view variable) {
-  std::string upper(variable);
-  std::ranges::transform(upper, upper.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return upper.ends_with("_TOKEN") || upper.ends_with("_KEY") || upper.ends_with("_SECRET") ||
-         upper.find("PASSWORD") != upper.npos;
-}
-
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts) {
@@ -107,6 +85,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
   plan.master_addr = job.runner.master_addr;
   plan.master_port = job.runner.master_port;
+  plan.interface = job.runner.network.interface;
+  plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
 
   // The config's own variables come after those passed through, and win.
@@ -115,7 +95,13 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     for (const std::string& pattern : job.runner.env_passthrough)
       if (matches_pattern(pattern, name)) env[name] = value;
   for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.secret_env) {
+    env[name] = value;
+    plan.secrets.insert(name);
+  }
   plan.env.assign(env.begin(), env.end());
+  for (const auto& [name, value] : plan.env)
+    if (config::looks_secret(name)) plan.secrets.insert(name);
   SORTIE_TRY(check_exec_size(plan));
 
   for (const config::HostSlots& entry : hosts) {
@@ -139,9 +125,13 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                   {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
                   {"NODE_RANK", fmt::format("{}", host.node_rank)},
                   {"GROUP_RANK", fmt::format("{}", host.node_rank)},
-                  {"CUDA_VISIBLE_DEVICES", fmt::format("{}", rank.slot)},
-                  {"ROCR_VISIBLE_DEVICES", fmt::format("{}", rank.slot)}};
+                  {"GROUP_WORLD_SIZE", fmt::format("{}", plan.hosts.size())},
+                  {"ROLE_NAME", "default"},
+                  {"ROLE_RANK", fmt::format("{}", rank.rank)},
+                  {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
+      put_devices(job.runner.devices, host, plan.env, rank);
     }
+    if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
   }
   if (trainer) {
     config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
@@ -161,7 +151,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            const std::string& master_addr, const std::string& stage_folder) {
+                            std::vector<std::string> peers, const std::string& stage_folder) {
   wire::JobSpec spec;
   spec.run_id = run_id;
   spec.host = host.name;
@@ -175,98 +165,36 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
     for (auto& [name, value] : spec.env) value = config::with_stage(value, stage_folder);
     spec.env.emplace_back("SORTIE_STAGE", stage_folder);
   }
-  for (const RankPlan& rank : host.ranks) {
-    wire::RankSpec entry{rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot),
-                         rank.env};
-    entry.env.emplace_back("MASTER_ADDR",
-                           plan.master_addr.empty() ? master_addr : plan.master_addr);
-    entry.env.emplace_back("MASTER_PORT", fmt::format("{}", plan.master_port));
-    spec.ranks.push_back(std::move(entry));
+  // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
+  spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
+  spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
+  spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", "0");
+  spec.env.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "False");
+  for (const RankPlan& rank : host.ranks)
+    spec.ranks.push_back(
+        {rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env});
+  if (host.node_rank == 0) {
+    spec.peers = std::move(peers);
+    spec.master_port =
+        plan.master_port == 0 ? wire::kAnyPort : static_cast<std::uint32_t>(plan.master_port);
   }
+  spec.cpu_binding = binding_named(plan.cpu_binding);
   if (plan.batch) spec.config_toml = config::to_toml(job);
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
   spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
+  if (const std::string_view loss = job.runner.on_launcher_loss; loss.starts_with("hold "))
+    if (const auto time = config::parse_duration(loss.substr(5)))
+      spec.hold_ms = static_cast<std::uint32_t>(time->count());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  for (const HostPlan& other : plan.hosts) {
-    spec.node_hosts.push_back(other.name);
-    spec.node_ranks.push_back(join_ranks(other));
+  // For PMIx alone: every host of the job to every host of the job.
+  if (spec.mpi != 0) {
+    for (const HostPlan& other : plan.hosts) {
+      spec.node_hosts.push_back(other.name);
+      spec.node_ranks.push_back(join_ranks(other));
+    }
   }
   return spec;
-}
-
-std::string plan_text(const LaunchPlan& plan) {
-  std::string out =
-      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
-                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
-  std::size_t width = 4;
-  for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
-  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", "host", width, "rank", "local", "device");
-  for (const HostPlan& host : plan.hosts)
-    for (const RankPlan& rank : host.ranks)
-      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}\n", rank.local_rank == 0 ? host.name : "",
-                         width, rank.rank, rank.local_rank, rank.slot);
-  out += fmt::format("\n  program   {}\n", quoted(plan.argv));
-  out += fmt::format("  folder    {}\n", plan.work_dir);
-  out += fmt::format(
-      "  master    {}:{}\n",
-      plan.master_addr.empty() ? "<address of " + plan.hosts[0].name + ">" : plan.master_addr,
-      plan.master_port);
-  out += fmt::format("  mpi       {}\n", plan.mpi);
-  if (plan.batch)
-    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
-                       plan.batch->global_batch_size, plan.batch->micro_batch_size,
-                       plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
-  for (const auto& [path, name] : plan.stage)
-    out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
-                       path, name);
-  for (const auto& [name, value] : plan.env)
-    out += fmt::format("  env       {}={}\n", name, shown(name, value));
-  out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  return out;
-}
-
-nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
-  using Json = nlohmann::ordered_json;
-  Json hosts = Json::array();
-  for (const HostPlan& host : plan.hosts) {
-    Json ranks = Json::array();
-    for (const RankPlan& rank : host.ranks) {
-      Json env = Json::object();
-      for (const auto& [name, value] : rank.env) env[name] = value;
-      ranks.push_back({{"rank", rank.rank},
-                       {"local_rank", rank.local_rank},
-                       {"slot", rank.slot},
-                       {"env", env}});
-    }
-    hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
-  }
-  Json env = Json::object();
-  for (const auto& [name, value] : plan.env) env[name] = shown(name, value);
-  Json stage = Json::array();
-  for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
-  Json out = {{"schema", "sortie/plan/1"},
-              {"hash", plan_hash(plan)},
-              {"world_size", plan.world_size},
-              {"argv", plan.argv},
-              {"work_dir", plan.work_dir},
-              {"master_addr", plan.master_addr},
-              {"master_port", plan.master_port},
-              {"mpi", plan.mpi},
-              {"stage", stage},
-              {"env", env},
-              {"hosts", hosts}};
-  if (plan.batch)
-    out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
-                    {"micro_batch_size", plan.batch->micro_batch_size},
-                    {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
-                    {"data_parallel_size", plan.batch->data_parallel_size}};
-  return out;
-}
-
-std::string plan_json_text(const LaunchPlan& plan) {
-  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
 }
 
 std::string plan_hash(const LaunchPlan& plan) {
@@ -277,14 +205,18 @@ std::string plan_hash(const LaunchPlan& plan) {
   };
   put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
-  for (const auto& [name, value] : plan.env) (put(name), put(value));
+  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
   put(plan.work_dir);
   put(plan.master_addr);
-  put(fmt::format("{} {} {}", plan.master_port, plan.world_size, plan.mpi));
+  put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
+  put(plan.interface);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
-    for (const RankPlan& rank : host.ranks) put(fmt::format("{} {}", rank.rank, rank.slot));
+    for (const RankPlan& rank : host.ranks) {
+      put(fmt::format("{} {}", rank.rank, rank.slot));
+      for (const auto& [name, value] : rank.env) (put(name), put(value));
+    }
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;

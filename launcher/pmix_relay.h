@@ -18,11 +18,13 @@ class PmixRelay {
     wire::Message message;
   };
 
-  /// rank_host[r] = index of the host that holds rank r.
-  explicit PmixRelay(std::vector<std::size_t> rank_host);
+  /// rank_host[r] = index of the host that holds rank r. Ids of requests begin above `first_id`:
+  /// one launcher's must not be another's.
+  explicit PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id = 0);
 
   /// The answers to all participants once the last one is in; before that nothing. A fence that can
-  /// not come true (hosts disagree on it, data too large for a frame) is answered with an error.
+  /// not come true (hosts disagree on it, data too large for a frame, a host with more open fences
+  /// or data in them than any MPI has) is answered with an error.
   std::vector<Outgoing> on_fence(std::size_t host, wire::PmixFence fence);
   /// Ids are per host; on the way they get one of ours.
   std::vector<Outgoing> on_modex_request(std::size_t host, wire::PmixModexRequest request);
@@ -40,12 +42,17 @@ class PmixRelay {
     std::size_t host = 0, asked = 0;
     std::uint64_t id = 0;
   };
+  /// What a host has made this relay keep: bounded, whatever the host sends.
+  struct Held {
+    std::size_t fences = 0, bytes = 0, requests = 0;
+  };
   std::vector<Outgoing> end_fence(const std::string& key, std::int32_t status);
 
   std::vector<std::size_t> rank_host_;
   std::size_t num_hosts_ = 0;
   std::map<std::string, Fence> fences_;
   std::map<std::uint64_t, Request> requests_;
+  std::map<std::size_t, Held> held_;  // by host
   std::uint64_t next_request_ = 1;
 };
 

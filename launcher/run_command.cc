@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -12,9 +13,14 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
 #include "common/config/fields.h"
+#include "common/config/hostgroups.h"
+#include "launcher/control/detach.h"
+#include "launcher/control/run_control.h"
+#include "launcher/control/run_index.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/output_options.h"
+#include "launcher/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervisor.h"
 
@@ -33,6 +39,7 @@ fs::path sibling(const char* name) {
 LauncherFacts launcher_facts() {
   LauncherFacts facts;
   facts.trainer = sibling("sortie-train").string();
+  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
   std::error_code error;
   facts.work_dir = fs::current_path(error).string();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -50,9 +57,7 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& super
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
-    if (verdict.ended_after > 0)
-      console.message(fmt::format("{} rank{} ended after that", verdict.ended_after,
-                                  verdict.ended_after == 1 ? "" : "s"));
+    if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
@@ -63,6 +68,27 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
 
 }  // namespace
 
+Result<RunnerBinary> open_runner_binary() {
+  const char* chosen = std::getenv("SORTIE_RUNNER");
+  return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
+}
+
+Result<std::vector<std::string>> expand_hosts(const std::string& expression,
+                                              const config::RunnerConfig& runner) {
+  config::HostGroups groups;
+  if (config::mentions_group(expression)) {
+    config::JobConfig paths;  // "~" and relative paths, as everywhere
+    paths.runner.groups_file = runner.groups_file;
+    std::error_code error;
+    const char* home = std::getenv("HOME");
+    config::resolve_paths(paths, fs::current_path(error).string(), home ? home : "/");
+    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(paths.runner.groups_file));
+  }
+  auto hosts = config::expand_host_expression(expression, &groups);
+  if (!hosts) return std::unexpected(with_context(std::move(hosts).error(), "hosts"));
+  return hosts;
+}
+
 Result<config::LoadedJob> load_options(const JobOptions& options) {
   auto loaded = options.config.empty()
                     ? config::load_job_text("", "command line", options.overrides)
@@ -70,8 +96,12 @@ Result<config::LoadedJob> load_options(const JobOptions& options) {
   if (!loaded) return loaded;
   config::RunnerConfig& runner = loaded->job.runner;
   config::Origins& origins = loaded->origins;
+  if (!options.groups.empty()) {
+    runner.groups_file = options.groups;
+    origins["runner.groups_file"] = "--groups";
+  }
   if (!options.hosts.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(runner.hosts, config::expand_host_expression(options.hosts));
+    SORTIE_ASSIGN_OR_RETURN(runner.hosts, expand_hosts(options.hosts, runner));
     runner.hosts_file.clear();
     origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
   }
@@ -100,38 +130,67 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const char* home = std::getenv("HOME");
   config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, launcher_facts()));
+  // On the hosts there is no groups file: the trainer gets the names.
+  if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
+    runner.hosts = config::host_lines(hosts);
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
   return job;
 }
 
-int run_job(const PlannedJob& planned) {
+int run_job(const PlannedJob& planned, StartNotice* detached) {
   const config::JobConfig& job = planned.loaded.job;
-  log::init("sortie", log::level_named(job.logger.log_level));
-  Console::Style style = Console::detect();
-  Console console(style);
+  init_log(job.logger.log_level);
   const auto give_up = [&](const Error& error) {
-    console.error(error.message);
-    return exit_code_for(error.code);
+    const int code = exit_code_for(error.code);
+    if (detached)
+      detached->failed(code, error.message);
+    else
+      Console(Console::detect()).error(error.message);
+    return code;
   };
-  const char* runner_override = std::getenv("SORTIE_RUNNER");
-  auto binary =
-      RunnerBinary::open(runner_override ? fs::path(runner_override) : sibling("sortie-runner"));
+  auto binary = open_runner_binary();
   if (!binary) return give_up(binary.error());
   auto state = state_folder(job.logger.log_dir);
   if (!state) return give_up(state.error());
   auto folder = RunFolder::create(*state, job.logger.tensorboard);
   if (!folder) return give_up(folder.error());
+  if (!job.logger.log_dir.empty()) RunIndex::remember(*state);
+  const auto lock = SupervisorLock::take(folder->path(), 1);
+  if (!lock) return give_up(lock.error());
   for (const auto& [name, content] :
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  Console::Style style = Console::detect();
+  if (detached) {
+    if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
+    style = Console::detect();
+    style.ranks = false;  // their logs have it
+  }
+  Console console(style);
+  const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
+  if (!detached && planned.next_steps)
+    if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
+      console.message(next);
+  return code;
+}
 
+int supervise(const SuperviseParts& with) {
+  const auto& [job, plan, binary, folder, lock, console, detached] = with;
+  if (job.runner.on_launcher_loss != "kill")
+    folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
   const auto local = make_local_transport(io.get_executor());
-  Supervisor supervisor({io.get_executor(), *ssh, *local, *binary, console, *folder}, job,
-                        planned.plan);
+  Supervisor::Parts parts{io.get_executor(), *ssh, *local, binary, console, folder};
+  if (StartNotice* notice = detached)
+    parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
+  parts.epoch = lock.epoch();
+  Supervisor supervisor(parts, job, plan);
+  RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);
   // What the parent has had ignored stays so: nohup, or a shell's job in the background.
   for (const int number : {SIGINT, SIGTERM, SIGHUP})
@@ -148,7 +207,9 @@ int run_job(const PlannedJob& planned) {
   });
   io.run();
   if (failure) std::rethrow_exception(failure);
-  print_verdict(console, verdict, *folder);
+  control.end(verdict);
+  if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
+  print_verdict(console, verdict, folder);
   return verdict.exit_code;
 }
 

@@ -15,6 +15,20 @@
 namespace sortie::launcher {
 namespace fs = std::filesystem;
 
+namespace {
+
+/// mkdir -p, with 0700 for what is made, whatever the umask; an errno, 0 when the folder is there.
+int make_private_folders(const fs::path& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return 0;
+  std::error_code ignored;
+  if (errno == EEXIST) return fs::is_directory(path, ignored) ? 0 : ENOTDIR;
+  if (errno != ENOENT || !path.has_relative_path()) return errno;
+  if (const int number = make_private_folders(path.parent_path()); number != 0) return number;
+  return ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+}  // namespace
+
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -32,11 +46,9 @@ Result<fs::path> state_folder(const std::string& log_dir) {
 Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   const fs::path runs = state / "runs";
   std::error_code error;
-  fs::create_directories(runs, error);
-  if (error)
-    return fail(ErrorCode::io,
-                fmt::format("{}: {}; set logger.log_dir to a folder that is writable",
-                            runs.string(), error.message()));
+  if (const int number = make_private_folders(runs); number != 0)
+    return fail(ErrorCode::io, fmt::format("{}; set logger.log_dir to a folder that is writable",
+                                           os_error(number, runs.string()).message));
   RunFolder folder;
   folder.tensorboard_enabled_ = tensorboard;
   std::random_device random;
@@ -63,6 +75,19 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   if (!error) fs::rename(fresh, runs / "latest", error);
   if (error) fs::remove(fresh, error);
   return folder;
+}
+
+RunFolder RunFolder::open(const fs::path& path, bool tensorboard) {
+  RunFolder folder;
+  folder.id_ = path.filename().string();
+  folder.path_ = path;
+  folder.tensorboard_enabled_ = tensorboard;
+  return folder;
+}
+
+bool RunFolder::superseded() const {
+  if (!superseded_ && !newer_.empty()) superseded_ = ::access(newer_.c_str(), F_OK) == 0;
+  return superseded_;
 }
 
 fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
@@ -92,6 +117,7 @@ void RunFolder::append(Fd& file, const fs::path& path, std::string_view bytes) {
 }
 
 void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fields) {
+  if (superseded()) return;
   nlohmann::ordered_json line = {
       {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", name}};
   line.update(fields);
@@ -100,6 +126,7 @@ void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fie
 }
 
 void RunFolder::metric(const nlohmann::json& event) {
+  if (superseded()) return;
   const double now = unix_time();
   nlohmann::json line = event;
   line["time"] = now;
@@ -132,8 +159,41 @@ void RunFolder::metric(const nlohmann::json& event) {
 void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
   // Two files per rank would soon be more than a process may have open; those in use come back.
   constexpr std::size_t kMaxOpenLogs = 256;
+  constexpr std::int64_t kMarkEveryMs = 1000;
+  if (superseded()) return;
   if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
-  append(logs_[{rank, stream}], log_path(rank, stream), bytes);
+  const fs::path path = log_path(rank, stream);
+  Fd& file = logs_[{rank, stream}];
+  if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) {
+    if (!trouble_) trouble_ = os_error(errno, path.string());
+    return;
+  }
+  const auto [found, fresh] = progress_.try_emplace({rank, stream});
+  Progress& progress = found->second;
+  struct stat info {};
+  if (fresh && ::fstat(file.get(), &info) == 0)
+    progress.bytes = static_cast<std::uint64_t>(info.st_size);
+  const auto now = static_cast<std::int64_t>(unix_time() * 1000);
+  if (now - progress.marked_ms >= kMarkEveryMs || now < progress.marked_ms) {
+    progress.marked_ms = now;
+    append(times_, path_ / "logs/times",
+           fmt::format("{} {} {} {}\n", now, rank, stream == wire::Stream::out ? "out" : "err",
+                       progress.bytes));
+  }
+  // At its place rather than at the end: should another supervisor have taken over this very
+  // moment, it gets the same bytes for the same place from the runner.
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(progress.bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      if (!trouble_) trouble_ = os_error(errno, path.string());
+      return;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+    progress.bytes += static_cast<std::uint64_t>(count);
+  }
 }
 
 }  // namespace sortie::launcher

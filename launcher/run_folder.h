@@ -1,6 +1,6 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
-//   tensorboard/
+//   logs/times  tensorboard/  result.json  supervisor-N  control-N.sock  (the last: control/)
 #pragma once
 
 #include <filesystem>
@@ -21,6 +21,13 @@ class RunFolder {
   /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
+  /// The folder of a run that goes on under another supervisor.
+  static RunFolder open(const std::filesystem::path& path, bool tensorboard);
+
+  /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
+  void obey(std::filesystem::path newer) { newer_ = std::move(newer); }
+  bool superseded() const;
+
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
@@ -30,7 +37,8 @@ class RunFolder {
   void event(const std::string& name, const nlohmann::ordered_json& fields);
   /// A trainer's event: metrics.jsonl and, for numbers, TensorBoard.
   void metric(const nlohmann::json& event);
-  /// Appends bytes of a rank to its log.
+  /// Appends bytes of a rank to its log. Once a second and log, logs/times gets a line "MS RANK
+  /// STREAM OFFSET": what follows in that log from there on came at that time or later.
   void log(std::uint32_t rank, wire::Stream stream, std::string_view bytes);
 
   /// The first write that failed (a full disk, say); the run goes on without that file.
@@ -40,10 +48,16 @@ class RunFolder {
   void append(Fd& file, const std::filesystem::path& path, std::string_view bytes);
 
   std::string id_;
-  std::filesystem::path path_;
+  std::filesystem::path path_, newer_;
+  mutable bool superseded_ = false;
   bool tensorboard_enabled_ = false;
-  Fd events_, metrics_;
+  struct Progress {
+    std::uint64_t bytes = 0;     // in the file
+    std::int64_t marked_ms = 0;  // of the last line in logs/times
+  };
+  Fd events_, metrics_, times_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Fd> logs_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, Progress> progress_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<Error> trouble_;
 };

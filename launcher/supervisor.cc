@@ -2,23 +2,22 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/master_address.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 namespace {
 
@@ -37,13 +36,16 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     : parts_(parts),
       job_(job),
       plan_(plan),
-      relay_(hosts_of_ranks(plan)),
-      changed_(parts.executor) {
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      progress_timer_(parts.executor),
+      changed_(parts.executor),
+      settle_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
   for (const HostPlan& host : plan.hosts) {
-    hosts_.push_back({hosts_.size(), &host,
-                      std::make_shared<HostSession>(parts.executor, host.name, job.runner),
-                      HostState::connecting, std::nullopt, 0, ""});
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
 }
@@ -52,23 +54,18 @@ void Supervisor::wake() {
   changed_.cancel();
 }
 
-struct Supervisor::Fanout {
-  HostWork work;
-  std::size_t next = 0, running = 0;
-};
-
-asio::awaitable<void> Supervisor::fanout_worker(std::shared_ptr<Fanout> fanout) {
-  while (fanout->next < hosts_.size() && !verdict_) co_await (this->*fanout->work)(fanout->next++);
-  --fanout->running;
-  wake();
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
+                                           std::shared_ptr<std::size_t> working) {
+  if (!failing()) co_await (this->*work)(index);
+  if (--*working == 0) wake();
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(std::size_t width, HostWork work) {
-  const auto fanout = std::make_shared<Fanout>(Fanout{work, 0, std::min(width, hosts_.size())});
-  for (std::size_t i = fanout->running; i > 0; --i)
-    asio::co_spawn(parts_.executor, fanout_worker(fanout), asio::detached);
+asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+  const auto working = std::make_shared<std::size_t>(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i)
+    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
   // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (fanout->running > 0 && interrupts_ == 0) {
+  while (*working > 0 && interrupts_ == 0) {
     changed_.expires_at(Clock::time_point::max());
     co_await changed_.async_wait(kToken);
   }
@@ -91,15 +88,19 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
 asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  wire::JobSpec spec =
-      make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), master_addr_, host.stage_folder);
+  wire::JobSpec spec = job_spec_of(host);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
+  Result<> good;
+  if (!ready)
+    good = std::unexpected(std::move(ready).error());
+  else
+    good = take_ready(host, *ready);
+  if (good) {
     host.state = HostState::ready;
     note_ready(host, *ready);
   } else {
     host.state = HostState::lost;
-    host.error = std::move(ready).error();
+    host.error = std::move(good).error();
   }
 }
 
@@ -119,7 +120,7 @@ bool Supervisor::report_host_errors() {
                                         {"stage", error_code_name(host.error->code)},
                                         {"message", host.error->message}});
   }
-  if (!first || verdict_) return first != nullptr;
+  if (!first || failing()) return first != nullptr;
   std::string text;
   for (const std::string& line : order)
     text += fmt::format("{}{}: {}", text.empty() ? "" : "\n",
@@ -129,59 +130,75 @@ bool Supervisor::report_host_errors() {
   if (hosts_.size() > failed)
     text += fmt::format("\nno rank was started: {} of {} hosts {} ready", hosts_.size() - failed,
                         hosts_.size(), hosts_.size() - failed == 1 ? "was" : "were");
-  decide(exit_code_for(first->error->code), text, {{"host", first->plan->name}});
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.host = first->plan->name;
+  cause.message = std::move(text);
+  cause.exit_code = exit_code_for(first->error->code);
+  blame(std::move(cause));
   return true;
 }
 
 asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
+  const auto prepared = std::make_shared<bool>(false);
+  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
-  const bool staged_read = co_await read_staged();
-  if (staged_read)
-    co_await for_all_hosts(static_cast<std::size_t>(job_.runner.ssh.fanout),
-                           &Supervisor::connect_host);
-  bool failed = report_host_errors();
-  if (!failed && !verdict_ && stager_) {
-    co_await for_all_hosts(hosts_.size(), &Supervisor::stage_host);
-    note_staged();
-    failed = report_host_errors();
-  }
-  if (!failed && !verdict_) {
-    // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    master_addr_ = choose_master_addr();
-    co_await for_all_hosts(hosts_.size(), &Supervisor::prepare_host);
-    report_host_errors();
-  }
-  if (!verdict_) {
-    // 3. Start everything at once, then watch.
-    start_all();
-    while (!all_ended()) {
-      changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
-      co_await changed_.async_wait(kToken);
-      if (!stopping_ || Clock::now() < stop_deadline_) continue;
-      for (Host& host : hosts_) {
-        if (host.state != HostState::running) continue;
-        give_up_on(host);
-      }
+  bool readable = true;
+  if (parts_.epoch <= 1) readable = co_await read_staged();
+  if (readable) co_await for_all_hosts(&Supervisor::connect_host);
+  bool may_start = false;
+  if (parts_.epoch > 1) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(&Supervisor::adopt_host);
+  } else if (readable && !report_host_errors() && !failing()) {
+    bool staged = true;
+    if (stager_) {
+      co_await for_all_hosts(&Supervisor::stage_host);
+      note_staged();
+      staged = !report_host_errors() && !failing();
     }
+    // 2. Every host gets its slice and prepares; ranks start only when all are ready.
+    if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
+    may_start = staged && !report_host_errors() && !failing();
+    if (may_start) agree_on_meeting();
+  }
+  *prepared = true;
+  progress_timer_.cancel();
+  parts_.console.progress("");
+  if (!failing() && parts_.epoch > 1) start_adopted();
+  // 3. Start everything at once, then watch.
+  if (!failing() && may_start) start_all();
+  while (running_ > 0) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
+    }
+  }
+  settle();
+  // Hosts that were lost on the way: what they may have left is ended, or named.
+  while (sweeps_ > 0 && interrupts_ < 2) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
   }
   ended_ = true;
   // 4. The runners clean up and end; what does not answer is left to its own lease.
   for (Host& host : hosts_)
     if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < goodbye && std::ranges::any_of(hosts_, [](const Host& h) {
-           return h.state == HostState::finished && !h.session->closed();
-         })) {
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
   for (Host& host : hosts_) host.session->close();
 
-  Verdict verdict = verdict_.value_or(Verdict{});
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto& status = ranks_[rank].status;
-    if (verdict_ && rank != cause_ && status && !status->success()) ++verdict.ended_after;
-  }
+  const Verdict verdict = make_verdict();
   note_end(verdict);
   co_return verdict;
 }
@@ -189,19 +206,8 @@ asio::awaitable<Verdict> Supervisor::run() {
 // What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
 // twice.
 
-/// The first host's address as the others reach it; a job on this machine alone stays on the
-/// loopback.
-std::string Supervisor::choose_master_addr() const {
-  const Host& first = hosts_.front();
-  const std::string& address = first.session->address();
-  if (!first.plan->local()) return address.empty() ? first.plan->name : address;
-  bool alone = true;
-  for (const Host& host : hosts_) {
-    if (host.plan->local()) continue;
-    alone = false;
-    if (std::string mine = address_towards(host.session->address()); !mine.empty()) return mine;
-  }
-  return alone ? "127.0.0.1" : boost::asio::ip::host_name();
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
 }
 
 void Supervisor::note_connected(const Host& host) {
@@ -209,56 +215,43 @@ void Supervisor::note_connected(const Host& host) {
                       {{"host", host.plan->name}, {"address", host.session->address()}});
 }
 
-void Supervisor::note_ready(const Host& host, const wire::JobReady& ready) {
-  parts_.folder.event("ready", {{"host", host.plan->name},
-                                {"hostname", ready.hostname},
-                                {"cpus", ready.cpus},
-                                {"memory_bytes", ready.memory_bytes},
-                                {"kernel", ready.kernel},
-                                {"cgroup", ready.cgroup},
-                                {"pmix", ready.pmix}});
+void Supervisor::watch(Host& host) {
+  host.state = HostState::running;
+  ++running_;
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); }});
 }
 
-void Supervisor::start_all() {
-  for (Host& host : hosts_) {
-    host.state = HostState::running;
-    host.session->start(
-        {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-         [this, &host](Error error) { on_lost(host, std::move(error)); }});
-    host.session->send(wire::Start{});
-  }
-  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+void Supervisor::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
 void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("unconfirmed", {{"host", host.plan->name}});
-  host.state = HostState::lost;
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
+  end_of(host, HostState::lost);
   host.session->close();
+  start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
 }
 
 void Supervisor::note_end(const Verdict& verdict) {
-  parts_.folder.event("end", {{"exit_code", verdict.exit_code}, {"text", verdict.text}});
-}
-
-bool Supervisor::all_ended() const {
-  return std::ranges::none_of(hosts_,
-                              [](const Host& host) { return host.state == HostState::running; });
-}
-
-void Supervisor::decide(int exit_code, std::string text, const Json& details) {
-  if (verdict_) return;
-  verdict_ = Verdict{exit_code, std::move(text), 0};
-  Json event = {{"exit_code", exit_code}, {"text", verdict_->text}};
-  event["details"] = details;
-  parts_.folder.event("verdict", event);
-  stop_all(static_cast<std::uint32_t>(job_.runner.grace.count()),
-           verdict_->text.substr(0, verdict_->text.find('\n')));
+  parts_.folder.event("end", {{"exit_code", verdict.exit_code},
+                              {"text", verdict.text},
+                              {"ended_after", verdict.ended_after}});
 }
 
 void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
   stopping_ = true;
   grace_ms_ = grace_ms;
   stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
@@ -275,20 +268,40 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
 void Supervisor::interrupt(int signal_number) {
   if (ended_) return;  // nothing runs any more, and the end is a matter of moments
   ++interrupts_;
-  const int exit_code = 128 + signal_number;
-  if (interrupts_ == 1 && !verdict_) {
+  Cause cause;
+  cause.what = Cause::What::interrupted;
+  cause.code = signal_number;
+  cause.exit_code = 128 + signal_number;
+  cause.message = "interrupted by " + signal_name(signal_number);
+  if (interrupts_ == 1 && !failing()) {
     parts_.console.message(fmt::format(
         "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
         signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
-    decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
-           {{"signal", signal_number}});
-    return;
+    return blame(std::move(cause));
   }
   parts_.console.message("killing all ranks now");
-  if (!verdict_)
-    decide(exit_code, fmt::format("interrupted by {}", signal_name(signal_number)),
-           {{"signal", signal_number}});
+  blame(std::move(cause));
   stop_all(0, "interrupted again");
+}
+
+void Supervisor::stop(bool now) {
+  if (ended_) return;
+  ++interrupts_;
+  if (!failing()) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    Cause cause;
+    cause.what = Cause::What::interrupted;
+    cause.code = SIGTERM;
+    cause.exit_code = 128 + SIGTERM;
+    cause.message = "stopped by `sortie stop`";
+    blame(std::move(cause));
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Supervisor::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
 }
 
 }  // namespace sortie::launcher

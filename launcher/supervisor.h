@@ -6,16 +6,22 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/base/process_status.h"
+#include "launcher/cause.h"
 #include "launcher/console.h"
 #include "launcher/copy/stage.h"
 #include "launcher/host_session.h"
+#include "launcher/meeting.h"
 #include "launcher/plan.h"
+#include "launcher/pmix_names.h"
 #include "launcher/pmix_relay.h"
 #include "launcher/run_folder.h"
 
@@ -26,6 +32,7 @@ struct Verdict {
   int exit_code = 0;
   std::string text;               // empty when every rank exited 0
   std::uint32_t ended_after = 0;  // ranks that ended as a consequence
+  std::string aftermath;          // how they did, in one line; empty when there are none
 };
 
 class Supervisor {
@@ -39,6 +46,12 @@ class Supervisor {
     RunFolder& folder;
     // What a runner may need beyond the grace: killing, reaping, delivering the last output.
     std::chrono::milliseconds stop_slack{10000};
+    // How long a host that was lost while ranks ran is tried again, to end what it may have left.
+    std::chrono::milliseconds sweep_reach{5000};
+    // Called once, when every rank has been started.
+    std::function<void()> on_started = {};
+    // Above 1: takes over what a lost supervisor of this run has left, instead of starting it.
+    std::uint32_t epoch = 1;
   };
 
   /// All references must outlive the supervisor.
@@ -49,6 +62,10 @@ class Supervisor {
 
   /// Ctrl-C, TERM or HUP: the first call stops with the grace, the next one at once.
   void interrupt(int signal_number);
+  /// `sortie stop`: stops with the grace, or at once; the run then ends as after TERM.
+  void stop(bool now);
+  /// "starting", "running" or "stopping".
+  const char* state() const;
 
  private:
   enum class HostState { connecting, connected, ready, running, finished, lost };
@@ -58,34 +75,58 @@ class Supervisor {
     std::shared_ptr<HostSession> session;
     HostState state = HostState::connecting;
     std::optional<Error> error;
+    HostNetwork network;
+    std::uint32_t master_port = 0;     // that it holds
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     std::string stage_folder;          // where the staged files are, when there are any
+    unsigned unacknowledged_pieces = 0;
+    int errors = 0;      // RunnerErrors that it sent
+    std::string cgroup;  // of the job there, as the runner has it; empty = none
+  };
+  struct HeldEvent {
+    std::uint32_t rank = 0;
+    bool failed = false;
+    nlohmann::ordered_json fields;
   };
   struct Rank {
     std::size_t host = 0;
     std::uint32_t pid = 0;
+    std::string cpus;  // that it is bound to, "0-3"
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
   };
 
-  /// Runs `work(i)` for all hosts with at most `width` at the same time; returns when all are done,
-  /// or at once after an interrupt.
-  struct Fanout;
-  boost::asio::awaitable<void> fanout_worker(std::shared_ptr<Fanout> fanout);
+  /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
+  /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> for_all_hosts(std::size_t width, HostWork work);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
+                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
   boost::asio::awaitable<void> stage_host(std::size_t index);
   boost::asio::awaitable<bool> read_staged();
   void note_staged();
-  std::string choose_master_addr() const;
+  void blame_files(const Error& error);
+  boost::asio::awaitable<void> adopt_host(std::size_t index);
+  wire::Adopt adopt_order(const HostPlan& host) const;
+  void watch(Host& host);
+  void start_adopted();
+  /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
+  bool superseded();
+  wire::JobSpec job_spec_of(const Host& host) const;
+  Result<> take_ready(Host& host, const wire::JobReady& ready);
+  void agree_on_meeting();
   bool report_host_errors();
+  boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
+  std::string progress_text() const;
 
+  void note_begin();
   void note_connected(const Host& host);
-  void note_ready(const Host& host, const wire::JobReady& ready);
+  void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
+  void note_started();
   void give_up_on(Host& host);
   void note_end(const Verdict& verdict);
 
@@ -97,14 +138,27 @@ class Supervisor {
   void on_lost(Host& host, Error error);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
+  void on_notice(const Host& host, const wire::PmixNotice& notice);
   void forward(std::vector<PmixRelay::Outgoing> messages);
 
-  /// Records the first cause; later ones are consequences. Then stops everything.
-  void decide(int exit_code, std::string text, const nlohmann::ordered_json& details);
+  /// A failure: the first one stops everything at once. Which one was the cause is settled a moment
+  /// later (cause.h); what comes after that is a consequence.
+  void blame(Cause failure);
+  bool failing() const { return !failures_.empty(); }
+  void settle();
+  void await_settlement();
+  void say_what_is_awaited();
   void stop_all(std::uint32_t grace_ms, const std::string& reason);
-  std::string rank_report(std::uint32_t rank, const std::string& what) const;
+  void on_runner_error(const Host& host, const wire::RunnerError& error);
+  void note_exited(HeldEvent event);
+  Cause cause_of_rank(std::uint32_t rank, Cause::What what, int code) const;
+  Verdict make_verdict() const;
+  /// Ends what a lost host may have left.
+  void start_sweep(Host& host);
+  boost::asio::awaitable<void> sweep(Host& host);
+  void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();
-  bool all_ended() const;
+  void end_of(Host& host, HostState state);
 
   Parts parts_;
   const config::JobConfig& job_;
@@ -113,14 +167,24 @@ class Supervisor {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::unique_ptr<Stager> stager_;  // when the job stages files
-  std::string master_addr_;
-  std::optional<Verdict> verdict_;
-  std::optional<std::size_t> cause_;  // the rank that decided, if one did
+  Meeting meeting_;
+  std::uint32_t master_port_ = 0;
+  PmixNameTable names_;
+  std::set<std::string> notices_;
+  std::vector<Cause> failures_;  // within the settle time
+  std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
+  std::optional<Cause> cause_;   // settled
+  std::size_t sweeps_ = 0;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
-  bool stopping_ = false, ended_ = false;
-  boost::asio::steady_timer
-      changed_;  // cancelled whenever a waiting condition may have become true
+  std::uint32_t ranks_started_ = 0;
+  bool starting_ = true, stopping_ = false, ended_ = false, superseded_ = false;
+  std::size_t running_ = 0;  // hosts in that state
+  std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
+  boost::asio::steady_timer progress_timer_;
+  // Cancelled whenever a waiting condition may have become true.
+  boost::asio::steady_timer changed_;
+  boost::asio::steady_timer settle_timer_;
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

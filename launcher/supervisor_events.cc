@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
@@ -10,9 +11,10 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
+constexpr int kMaxHostErrors = 256;
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
 
@@ -22,37 +24,38 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
     on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
-    if (!owns(host, started->rank)) return;
+    if (!owns(host, started->rank) || ranks_[started->rank].pid == started->pid) return;
+    if (ranks_[started->rank].pid != 0)
+      return give_up(host, fmt::format("runner started rank {} twice", started->rank));
     ranks_[started->rank].pid = started->pid;
-    parts_.folder.event(
-        "rank_started",
-        {{"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}});
+    note_started();
+    nlohmann::ordered_json details = {
+        {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
+    if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
+    parts_.folder.event("rank_started", details);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
-    if (owns(host, exited->rank)) on_rank_exited(host, *exited);
+    if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {
     on_finished(host);
   } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
-    const std::string where = error->rank >= 0
-                                  ? fmt::format("{}: rank {}", host.plan->name, error->rank)
-                                  : host.plan->name;
-    decide(exit_code_for(runner_error_code(*error)), fmt::format("{}: {}", where, error->message),
-           {{"host", host.plan->name}, {"code", error->code}});
+    if (++host.errors > kMaxHostErrors) return give_up(host, "runner sent too many errors");
+    on_runner_error(host, *error);
   } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
     forward(relay_.on_fence(host.index, std::move(*fence)));
   } else if (const auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
     forward(relay_.on_modex_request(host.index, *request));
   } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
     forward(relay_.on_modex_reply(host.index, std::move(*reply)));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    if (owns(host, notice->rank)) on_notice(host, *notice);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;
     const int code = abort->status & 0xff;
-    if (!verdict_) cause_ = abort->rank;
-    decide(code == 0 ? kExitFailed : code,
-           rank_report(abort->rank, fmt::format("called MPI_Abort({})", abort->status)),
-           {{"host", host.plan->name},
-            {"rank", abort->rank},
-            {"what", "mpi_abort"},
-            {"status", abort->status}});
+    Cause cause = cause_of_rank(abort->rank, Cause::What::mpi_abort, abort->status);
+    cause.exit_code = code == 0 ? kExitFailed : code;
+    blame(std::move(cause));
   } else {
     give_up(host, fmt::format("runner sent {} out of turn", wire::message_name(message)));
   }
@@ -73,12 +76,11 @@ void Supervisor::on_finished(Host& host) {
   for (const RankPlan& rank : host.plan->ranks)
     if (!ranks_[rank.rank].status)
       return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
-  host.state = HostState::finished;
-  wake();
+  end_of(host, HostState::finished);
 }
 
 void Supervisor::on_output(Host& host, const wire::Output& output) {
-  if (!owns(host, output.rank)) return;
+  if (!owns(host, output.rank) || superseded()) return;
   parts_.folder.log(output.rank, output.stream, output.bytes);
   parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
   if (output.stream == wire::Stream::err) {
@@ -95,16 +97,18 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
   }
   // Credits in pieces: one small frame per 64 KiB instead of one per line.
   constexpr std::uint64_t kCreditPiece = 64u << 10;
+  constexpr unsigned kCreditPieces = 256;  // a runner that holds output keeps few pieces
   host.unacknowledged += output.bytes.size();
-  if (host.unacknowledged >= kCreditPiece) {
+  if (host.unacknowledged >= kCreditPiece || ++host.unacknowledged_pieces >= kCreditPieces) {
     host.session->send(wire::OutputCredit{host.unacknowledged});
     host.unacknowledged = 0;
+    host.unacknowledged_pieces = 0;
   }
 }
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = parse_event(event.json);
+  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
   if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
     return;
@@ -113,63 +117,102 @@ void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   parts_.console.event(*json);
 }
 
-std::string Supervisor::rank_report(std::uint32_t rank_number, const std::string& what) const {
-  const Rank& rank = ranks_[rank_number];
-  std::string text = fmt::format("rank {} on {} (pid {}) {}", rank_number,
-                                 hosts_[rank.host].plan->name, rank.pid, what);
-  std::vector<std::string> lines(rank.last_lines.begin(), rank.last_lines.end());
-  if (!rank.partial.empty()) lines.push_back(rank.partial);
-  if (lines.empty()) return text;
-  text += "\n  its last lines on stderr:";
-  for (const std::string& line : lines) text += "\n    " + printable(line);
-  return text;
+/// An unkillable process is named whatever else there is; all else only counts while it may be the
+/// cause.
+void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
+  Cause cause;
+  cause.what = cause_of_error(runner_error_code(error));
+  if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
+  cause.host = host.plan->name;
+  const ErrorCode code = runner_error_code(error);
+  cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
+  if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
+  cause.message = of_rank
+                      ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
+                      : fmt::format("{}: {}", host.plan->name, error.message);
+  cause.time_unix_ms = unix_time_ms();
+  if (cause.what == Cause::What::timeout) {
+    parts_.folder.event("unconfirmed", {{"host", host.plan->name}, {"why", error.message}});
+    if (failing()) parts_.console.error(cause.message);
+  }
+  blame(std::move(cause));
 }
 
 void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
   using Kind = ProcessStatus::Kind;
-  ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
-                       static_cast<int>(exited.code), exited.core_dumped != 0};
+  const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
+                             static_cast<int>(exited.code), exited.core_dumped != 0};
   ranks_[exited.rank].status = status;
   parts_.console.end_of_rank(exited.rank, host.plan->name);
-  const Json details = {{"rank", exited.rank},
-                        {"host", host.plan->name},
-                        {"pid", ranks_[exited.rank].pid},
-                        {"status", status.to_string()},
-                        {"stopped", exited.stopped != 0},
-                        {"oom_killed", exited.oom_killed != 0},
-                        {"leftovers_killed", exited.leftovers_killed},
-                        {"host_time_unix_ms", exited.time_unix_ms}};
-  parts_.folder.event("rank_exited", details);
-  if (verdict_) return;
-  if (exited.stopped)  // not by us: the runner has lost this launcher, or was told to end
-    return decide(kExitLost,
-                  fmt::format("{}: {}: the runner stopped its ranks by itself; see whether this "
-                              "machine slept or the network stalled (runner.heartbeat_timeout)",
-                              host.plan->name, error_code_name(ErrorCode::lost)),
-                  details);
-  if (status.success()) return;
-  cause_ = exited.rank;
-  std::string what = "ended by " + status.to_string();
-  if (status.kind == Kind::exited) what = fmt::format("failed with {}", status.to_string());
-  if (exited.oom_killed) what += ", killed for lack of memory";
-  decide(status.shell_code(), rank_report(exited.rank, what), details);
+  const std::int64_t died_ms = host.session->clock().ours(exited.time_unix_ms, unix_time_ms());
+  HeldEvent event{exited.rank, exited.stopped != 0 || !status.success(), {}};
+  event.fields = {{"rank", exited.rank},
+                  {"host", host.plan->name},
+                  {"pid", ranks_[exited.rank].pid},
+                  {"status", status.to_string()},
+                  {"stopped", exited.stopped != 0},
+                  {"oom_killed", exited.oom_killed != 0},
+                  {"leftovers_killed", exited.leftovers_killed},
+                  {"host_time_unix_ms", exited.time_unix_ms},
+                  {"died_at", static_cast<double>(died_ms) / 1000}};
+  const bool stopped_by_itself = exited.stopped && !stopping_;
+  if (stopped_by_itself) {  // the runner has lost this launcher, or was told to end
+    Cause cause = cause_of_rank(exited.rank, Cause::What::lost, 0);
+    cause.rank.reset();
+    cause.pid = 0;
+    cause.last_lines.clear();
+    cause.message = fmt::format(
+        "{}: {}: the runner stopped its ranks by itself; see whether this machine slept or the "
+        "network stalled (runner.heartbeat_timeout)",
+        host.plan->name, error_code_name(ErrorCode::lost));
+    cause.exit_code = kExitLost;
+    blame(std::move(cause));
+  } else if (!exited.stopped && !status.success()) {
+    const auto what = status.kind == Kind::exited ? Cause::What::exit
+                      : exited.oom_killed         ? Cause::What::oom
+                                                  : Cause::What::signal;
+    Cause cause = cause_of_rank(exited.rank, what, status.code);
+    cause.core_dumped = status.core_dumped;
+    cause.oom = exited.oom_killed;
+    cause.time_unix_ms = died_ms;
+    cause.exit_code = status.shell_code();
+    blame(std::move(cause));
+  }
+  note_exited(std::move(event));
 }
 
 void Supervisor::on_lost(Host& host, Error error) {
   if (host.state == HostState::finished) {  // the runner ended after Goodbye
-    wake();
+    if (leaving_ > 0 && --leaving_ == 0) wake();
     return;
   }
-  if (host.state != HostState::running) return;
-  host.state = HostState::lost;
+  if (host.state != HostState::running || superseded()) return;
+  end_of(host, HostState::lost);
   for (const RankPlan& rank : host.plan->ranks)
     parts_.console.end_of_rank(rank.rank, host.plan->name);
-  parts_.folder.event("host_lost", {{"host", host.plan->name}, {"message", error.message}});
-  const std::string text =
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = host.plan->name;
+  cause.message =
       fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
-  if (verdict_) parts_.console.error(text);
-  decide(kExitLost, text, {{"host", host.plan->name}, {"what", "lost"}});
-  wake();
+  cause.exit_code = kExitLost;
+  cause.time_unix_ms = unix_time_ms();
+  parts_.folder.event(
+      "host_lost",
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
+  if (failing()) parts_.console.error(cause.message);
+  blame(std::move(cause));
+  start_sweep(host);
+}
+
+/// Each text once: all ranks may say the same.
+void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
+  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
+  const std::string text = notice.text.substr(0, kMostBytes);
+  if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
+  parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {

@@ -13,9 +13,16 @@ boost::asio::awaitable<bool> Supervisor::read_staged() {
                                [this](const std::string& text) { parts_.console.message(text); });
   const Result<> read = co_await stager_->read();
   if (read) co_return true;
-  const nlohmann::ordered_json details = nlohmann::ordered_json::object();
-  decide(exit_code_for(read.error().code), read.error().message, details);
+  blame_files(read.error());
   co_return false;
+}
+
+void Supervisor::blame_files(const Error& error) {
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.message = error.message;
+  cause.exit_code = exit_code_for(error.code);
+  blame(std::move(cause));
 }
 
 boost::asio::awaitable<void> Supervisor::stage_host(std::size_t index) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
@@ -33,6 +34,12 @@ class Channel {
   virtual void close() = 0;
 };
 
+/// How long a stage of connect() took; named as the error code of its failure ("resolve" ...).
+struct StageTime {
+  std::string_view stage;
+  std::chrono::microseconds took{0};
+};
+
 /// One authenticated connection to a host; may carry several channels.
 class Connection {
  public:
@@ -43,6 +50,11 @@ class Connection {
   /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump
   /// host).
   virtual std::string peer_address() const = 0;
+  /// The stages that it went through, in order; empty where there are none (local).
+  virtual std::vector<StageTime> stages() const { return {}; }
+  /// What the connection was made for has begun: what the transport had set aside for starting it
+  /// may go to another host. Closing does that too.
+  virtual void settled() {}
   virtual void close() = 0;
 };
 
@@ -51,7 +63,8 @@ class Transport {
   virtual ~Transport() = default;
   /// Resolves, connects, checks the host key and authenticates, each with its own deadline. The
   /// error's code names the stage (resolve, connect, handshake, host_key, auth); its message does
-  /// not repeat the host. Safe to call for many hosts at once: the caller bounds the concurrency.
+  /// not repeat the host. Call it for all hosts at once: the transport bounds what they may cost at
+  /// the same time, and knows which of them merely wait.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) = 0;
 };
 

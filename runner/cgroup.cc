@@ -79,6 +79,18 @@ std::uint32_t attempt_in_name(std::string_view name, std::string_view run_id) {
 
 }  // namespace
 
+Result<OwnCgroup> look_at_own() {
+  OwnCgroup own;
+  SORTIE_ASSIGN_OR_RETURN(own.folder, find_own_folder());
+  own.writable = ::access(own.folder.c_str(), W_OK) == 0;
+  for (const std::string& name : folders_in(own.folder)) {
+    if (!name.starts_with("sortie-")) continue;
+    const Result<std::string> events = read_file(own.folder + '/' + name + "/cgroup.events");
+    if (events && events->find("populated 0") != std::string::npos) own.empty_jobs.push_back(name);
+  }
+  return own;
+}
+
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node) {
   return fmt::format("sortie-{}-{}-{}", run_id, attempt, node);
 }
@@ -139,6 +151,22 @@ bool join(const std::string& folder) {
 
 void kill_all(const std::string& folder) {
   write_value(folder + "/cgroup.kill", "1");
+}
+
+std::set<pid_t> members(const std::string& folder) {
+  std::set<pid_t> pids;
+  if (folder.empty()) return pids;
+  const Result<std::string> list = read_file(folder + "/cgroup.procs");
+  if (!list) return pids;
+  std::string_view text = *list;
+  while (!text.empty()) {
+    const std::string_view line = next_word(text, '\n');
+    pid_t pid = 0;
+    if (std::from_chars(line.data(), line.data() + line.size(), pid).ec == std::errc{})
+      pids.insert(pid);
+  }
+  for (const std::string& child : folders_in(folder)) pids.merge(members(folder + '/' + child));
+  return pids;
 }
 
 std::uint64_t oom_kills(const std::string& folder) {

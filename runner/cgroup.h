@@ -3,9 +3,13 @@
 // folder. Nothing here is needed for correctness: see keeper.h.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/result.h"
 
@@ -14,6 +18,15 @@ namespace sortie::runner::cgroup {
 /// Folder of this process's own v2 cgroup, from the texts of /proc/self/mountinfo and
 /// /proc/self/cgroup. Finds the unified mount wherever it is (also /sys/fs/cgroup/unified).
 Result<std::string> own_folder(std::string_view mountinfo, std::string_view self_cgroup);
+
+/// Our own cgroup: where a job's would be made, whether we may, and Sortie's folders there in which
+/// no process is any more. The error says why there is none.
+struct OwnCgroup {
+  std::string folder;
+  bool writable = false;
+  std::vector<std::string> empty_jobs;
+};
+Result<OwnCgroup> look_at_own();
 
 /// "sortie-<run id>-<attempt>-<node>".
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node);
@@ -33,6 +46,9 @@ bool join(const std::string& folder);
 
 /// KILLs every process in it and below, at once (Linux 5.14; before that a no-op).
 void kill_all(const std::string& folder);
+
+/// Processes in it and below; none when it is not there.
+std::set<pid_t> members(const std::string& folder);
 
 /// Processes that the OOM killer ended in it; 0 where there is no memory controller.
 std::uint64_t oom_kills(const std::string& folder);

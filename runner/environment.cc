@@ -47,12 +47,15 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   Variables variables;
   for (const std::string& line : base) put_line(variables, line);
   const auto local_ranks = static_cast<std::uint32_t>(std::max<std::size_t>(job.ranks.size(), 1));
-  variables["OMP_NUM_THREADS"] = std::to_string(std::max(1u, context.cpus / local_ranks));
+  variables["OMP_NUM_THREADS"] = std::to_string(
+      context.threads != 0 ? context.threads : std::max(1u, context.cpus / local_ranks));
   // Open MPI spins while it waits: with more ranks than cores that starves the rank waited for.
   if (job.mpi != 0 && local_ranks > context.cpus) variables["OMPI_MCA_mpi_yield_when_idle"] = "1";
   for (const std::string& line : context.pmix_env) put_line(variables, line);
   for (const auto& [name, value] : job.env) variables[name] = value;
-  for (const auto& [name, value] : rank.env) variables[name] = value;
+  for (const auto& [name, value] : context.start_env) variables[name] = value;
+  for (const auto& [name, value] : rank.env)
+    if (!context.amd_gpus || name != "CUDA_VISIBLE_DEVICES") variables[name] = value;
   for (const std::string& line : context.pmix_env)
     if (line.starts_with("PMIX_")) put_line(variables, line);
   variables["SORTIE_RUN_ID"] = job.run_id;

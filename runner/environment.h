@@ -17,11 +17,16 @@ struct RankContext {
   std::string config_path;            // SORTIE_CONFIG, empty = not set
   std::string socket_path;            // SORTIE_SOCKET, empty = not set
   std::uint32_t cpus = 1;             // of the host, shared by its ranks
+  std::uint32_t threads = 0;          // OMP_NUM_THREADS; 0 = the rank's share of `cpus`
+  bool amd_gpus = false;              // the host's GPUs are AMD's
   std::vector<std::string> pmix_env;  // "NAME=value", from sortie-pmix
+  wire::Environment start_env;        // of Start
 };
 
 /// "NAME=value" lines, each name once, sorted. Later ones win: base, defaults (OMP_NUM_THREADS
-/// ...), PMIx, job, rank, and at last what nobody may change: PMIX_* and SORTIE_*.
+/// ...), PMIx, job, Start, rank, and at last what nobody may change: PMIX_* and SORTIE_*.
+/// CUDA_VISIBLE_DEVICES of the rank is left out on a host with AMD devices: HIP applies it too, to
+/// what ROCR_VISIBLE_DEVICES has left and renumbered.
 std::vector<std::string> rank_environment(const std::vector<std::string>& base,
                                           const wire::JobSpec& job, const wire::RankSpec& rank,
                                           const RankContext& context);

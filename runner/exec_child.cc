@@ -56,6 +56,7 @@ void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper) {
   cloexec_all_descriptors();
   for (const std::string& folder : spec.folders)
     if (!folder.empty() && ::chdir(folder.c_str()) == 0) break;
+  if (!spec.cpus.empty()) cpu::confine_to(spec.cpus);
   restore(spec.defaults);
   const int reason = try_candidates(spec);
   if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(126);

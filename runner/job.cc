@@ -15,6 +15,7 @@
 #include "runner/environment.h"
 #include "runner/process_tree.h"
 #include "runner/spawn.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -29,11 +30,6 @@ constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
 
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
-
 wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
   return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};
 }
@@ -47,31 +43,35 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       spec_(std::move(spec)),
       defaults_(defaults),
       facts_(read_node_facts()),
+      base_env_(base_environment(environ)),
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
       finished_wakeup_(io) {
   link_.set_source([this] { return pump_.next(); });
+  if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
 }
 
-boost::asio::awaitable<void> Job::start() {
+boost::asio::awaitable<void> Job::start(wire::Environment env) {
   started_ = true;
-  const std::vector<std::string> base_env = base_environment(environ);
+  start_env_ = std::move(env);
+  port_.release_port();  // rank 0 will listen there; the lease is kept
   for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
-    start_rank(slot, base_env);
+    start_rank(slot);
     if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
       co_await boost::asio::post(io_, boost::asio::use_awaitable);
   }
 }
 
-void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env) {
+void Job::start_rank(std::size_t slot) {
   Rank& rank = *ranks_[slot];
-  Fd out = std::move(rank.out), err = std::move(rank.err);
+  Fd in = std::move(rank.in), out = std::move(rank.out), err = std::move(rank.err);
   if (stopped_) {  // Stop overtook the start
     rank.exited.signaled = 1;
     rank.exited.code = SIGTERM;
     rank.exited.stopped = 1;
     rank.exited.time_unix_ms = unix_ms();
+    in.reset();
     out.reset();
     err.reset();
     return rank_gone(slot);
@@ -79,27 +79,43 @@ void Job::start_rank(std::size_t slot, const std::vector<std::string>& base_env)
   HeldSpec held;
   held.title = fmt::format("sortie-keep-{}", rank.spec->local_rank % 1000);
   held.argv = spec_.argv;
-  held.env = rank_environment(
-      base_env, spec_, *rank.spec,
-      {config_path_, rank.socket_path, facts_.cpus, pmix_lines_for(pmix_env_, rank.spec->rank)});
+  held.env = environment_of(rank);
+  if (!binding_.ranks.empty()) held.cpus = binding_.ranks[slot].cpus;
   rank.searched_path = env_value(held.env, "PATH");
   held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
-  held.folders = {spec_.work_dir, std::string(env_value(base_env, "HOME")), "/"};
+  held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
+  if (in) held.stdin_fd = in.get();
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
   held.cgroup = rank.cgroup;
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   const Result<> started = rank.process.start(
       held, [this, slot](const KeeperReport& report) { on_report(slot, report); });
   if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
+  in.reset();
   out.reset();
   err.reset();
   if (started) return;
-  link_.send(rank_error(ErrorCode::spawn, started.error().message, rank.spec->rank));
+  send_error(rank_error(ErrorCode::spawn, started.error().message, rank.spec->rank));
   rank.exited.code = kExitNotRunnable;
   rank.exited.time_unix_ms = unix_ms();
   rank_gone(slot);
+}
+
+std::vector<std::string> Job::environment_of(const Rank& rank) const {
+  RankContext context;
+  context.config_path = config_path_;
+  context.socket_path = rank.socket_path;
+  context.cpus = facts_.cpus;
+  const std::size_t index = static_cast<std::size_t>(rank.spec - spec_.ranks.data());
+  if (!binding_.ranks.empty()) context.threads = binding_.ranks[index].threads;
+  context.amd_gpus =
+      !topology_.gpus.empty() && topology_.gpus.front().vendor == cpu::Gpu::Vendor::amd;
+  context.pmix_env = pmix_lines_for(pmix_env_, rank.spec->rank);
+  context.start_env = start_env_;
+  return rank_environment(base_env_, spec_, *rank.spec, context);
 }
 
 void Job::stop(milliseconds grace) {
@@ -111,6 +127,7 @@ void Job::stop(milliseconds grace) {
   }
   for (const auto& rank : ranks_)
     if (!rank->gone) rank->process.stop(grace);
+  wake_keepers();
 }
 
 void Job::on_report(std::size_t slot, const KeeperReport& report) {
@@ -131,7 +148,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       set_status(rank, report.wait_status);
       break;
     case KeeperReport::Kind::unkillable:
-      link_.send(rank_error(
+      send_error(rank_error(
           ErrorCode::timeout,
           fmt::format("process {} does not die of SIGKILL (state {}); the host needs attention",
                       report.pid, process_state(report.pid)),
@@ -139,7 +156,7 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       break;
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
-      rank.exited.oom_killed = report.oom_kills > 0 ? 1 : 0;
+      rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
       rank_gone(slot);
       break;
     case KeeperReport::Kind::keeper_lost:
@@ -174,12 +191,23 @@ void Job::report_spawn_failure(Rank& rank, int error) {
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)
     hint = "; arguments and environment exceed what the kernel takes";
-  link_.send(rank_error(ErrorCode::spawn,
+  send_error(rank_error(ErrorCode::spawn,
                         fmt::format("cannot start {}: {}{}", program, std::strerror(error), hint),
                         rank.spec->rank));
 }
 
+void Job::send_error(wire::RunnerError error) {
+  link_.send(error);
+  if (spec_.hold_ms > 0) errors_.push_back(std::move(error));
+}
+
 void Job::on_event(const Rank& rank, std::string line) {
+  if (link_.broken() && spec_.hold_ms > 0 && !stopped_ &&
+      held_event_bytes_ + line.size() < kMaxQueuedForEvents) {
+    held_event_bytes_ += line.size();
+    held_events_.push_back({rank.spec->rank, std::move(line)});
+    return;
+  }
   if (link_.queued_bytes() < kMaxQueuedForEvents)
     return link_.send(wire::RankEvent{rank.spec->rank, std::move(line)});
   if (dropped_events_++ == 0)
@@ -190,12 +218,14 @@ void Job::rank_gone(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   if (rank.gone) return;
   rank.gone = true;
+  if (rank.input) rank.input->close();
   rank.events->finish();
   pump_.finish(slot);
 }
 
 void Job::rank_drained(std::size_t slot) {
-  link_.send(ranks_[slot]->exited);
+  ranks_[slot]->drained = true;
+  if (!resending_) link_.send(ranks_[slot]->exited);
   if (++exited_ == ranks_.size()) spawn(io_, finish());
 }
 
@@ -204,14 +234,25 @@ boost::asio::awaitable<void> Job::finish() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
-  if (!std::exchange(finished_, true)) link_.send(wire::Finished{});
+  if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
   finished_wakeup_.notify();
+}
+
+Result<> Job::take_input(const wire::Input& input) {
+  if (spec_.input_window == 0) return fail(ErrorCode::protocol, "Input for a job without stdin");
+  if (ranks_.empty()) return fail(ErrorCode::protocol, "Input before JobReady");
+  return ranks_.front()->input->take(input);
 }
 
 Result<> Job::to_pmix(const wire::Message& message) {
   if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
+  if (spec_.hold_ms > 0 && !pmix_memory_.answered(message)) return {};
   if (pmix_->running()) pmix_->send(message);
   return {};
+}
+
+void Job::wake_keepers() const {
+  for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
 }
 
 void Job::reap() {
@@ -246,7 +287,7 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
     if (orphans.empty() && lost_keepers_reaped()) break;
     if (!complained && std::chrono::steady_clock::now() - begin > kUnkillableAfter) {
       complained = true;
-      link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::timeout)),
+      send_error(wire::RunnerError{std::string(error_code_name(ErrorCode::timeout)),
                                    "a process does not die of SIGKILL; the host needs attention",
                                    -1});
     }
@@ -268,6 +309,26 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
   }
 }
 
+void Job::resend(const std::vector<wire::LogSize>& sizes) {
+  resending_ = true;
+  for (const auto& rank : ranks_)
+    if (rank->pid > 0)
+      link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
+  for (const wire::RunnerError& error : errors_) link_.send(error);
+  for (const wire::Message& message : pmix_memory_.open()) link_.send(message);
+  for (const wire::RankEvent& event : held_events_) link_.send(event);
+  held_events_.clear();
+  held_event_bytes_ = 0;
+  pump_.resend(sizes, [this] { resend_ends(); });
+}
+
+void Job::resend_ends() {
+  resending_ = false;
+  for (const auto& rank : ranks_)
+    if (rank->drained) link_.send(rank->exited);
+  if (finished_) link_.send(wire::Finished{});
+}
+
 boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::duration limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!finished_) {
@@ -285,6 +346,7 @@ boost::asio::awaitable<void> Job::clean_up() {
   }
   if (!cgroup_.empty()) cgroup::remove(cgroup_);
   folder_.remove();
+  port_ = PortLease();
 }
 
 }  // namespace sortie::runner

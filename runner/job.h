@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,13 +15,17 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/cpu/binding.h"
 #include "common/wire/message.h"
 #include "runner/event_socket.h"
 #include "runner/held_process.h"
+#include "runner/input_feed.h"
 #include "runner/link.h"
 #include "runner/node_facts.h"
 #include "runner/output_pump.h"
 #include "runner/pmix_helper.h"
+#include "runner/pmix_memory.h"
+#include "runner/port_lease.h"
 #include "runner/process_defaults.h"
 #include "runner/run_folder.h"
 #include "runner/wakeup.h"
@@ -35,8 +40,8 @@ class Job {
   /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
   boost::asio::awaitable<Result<wire::JobReady>> prepare();
 
-  /// Spawns all ranks. Once, after prepare.
-  boost::asio::awaitable<void> start();
+  /// Spawns all ranks, with `env` on top of the job's own. Once, after prepare.
+  boost::asio::awaitable<void> start(wire::Environment env);
 
   /// TERM to every rank, KILL after `grace`. Before start(): no rank will be started, and once
   /// prepared the job is finished at once.
@@ -44,12 +49,20 @@ class Job {
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
+  /// Another launcher has taken over, over the same link: it is told all that the last one knew and
+  /// all that happened since, and gets the output that its files (`sizes`) do not have.
+  void resend(const std::vector<wire::LogSize>& sizes);
+  /// Error: this job has no stdin, or more came than its window allows.
+  Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
+  /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
+  void wake_keepers() const;
   /// SIGCHLD has come.
   void reap();
 
   const wire::JobSpec& spec() const { return spec_; }
+  const std::string& folder() const { return folder_.path(); }
   bool prepared() const { return prepared_; }
   bool started() const { return started_; }
   bool stopped() const { return stopped_; }
@@ -69,13 +82,15 @@ class Job {
     HeldProcess process;
     std::unique_ptr<EventSocket> events;
     std::string socket_path, cgroup;
-    Fd out, err;  // the rank's ends, until its keeper has them
+    std::unique_ptr<InputFeed> input;
+    Fd in, out, err;  // the rank's ends, until its keeper has them
     std::string searched_path;
     pid_t pid = 0;
     wire::RankExited exited;
     bool has_status = false;
     bool keeper_lost = false;
     bool gone = false;
+    bool drained = false;  // all of its output was handed out
   };
 
   boost::asio::awaitable<void> fence();
@@ -83,12 +98,20 @@ class Job {
   void prepare_cgroup();
   Result<> prepare_rank(Rank& rank);
   boost::asio::awaitable<Result<>> prepare_pmix();
+  Result<> prepare_port();
+  void prepare_binding();
+  /// Error: the program needs the PMIx that this host does not have.
+  Result<> check_without_pmix(const std::string& why) const;
+  std::vector<std::string> environment_of(const Rank& rank) const;
+  wire::JobReady ready() const;
   void on_pmix_lost(std::string why);
-  void start_rank(std::size_t slot, const std::vector<std::string>& base_env);
+  void start_rank(std::size_t slot);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(Rank& rank, int error);
   void on_event(const Rank& rank, std::string line);
+  void send_error(wire::RunnerError error);
+  void resend_ends();
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);
   void start_sweep();
@@ -102,7 +125,11 @@ class Job {
   const NodeFacts facts_;
   RunFolder folder_;
   std::string config_path_, cgroup_, cgroup_note_, pmix_note_;
-  std::vector<std::string> pmix_env_;
+  std::vector<std::string> pmix_env_, base_env_;
+  wire::Environment start_env_;
+  PortLease port_;
+  cpu::Topology topology_;
+  cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;
@@ -110,6 +137,10 @@ class Job {
   std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
   std::size_t exited_ = 0;
   std::uint64_t dropped_events_ = 0;
+  std::vector<wire::RunnerError> errors_;    // all that were reported
+  std::deque<wire::RankEvent> held_events_;  // that came while there was no launcher
+  std::size_t held_event_bytes_ = 0;
+  PmixMemory pmix_memory_;
   Wakeup finished_wakeup_;
   bool prepared_ = false;
   bool pmix_up_ = false;
@@ -117,6 +148,7 @@ class Job {
   bool stopped_ = false;
   bool finished_ = false;
   bool sweeping_ = false;
+  bool resending_ = false;  // ends of ranks come after the output that is sent again
 };
 
 }  // namespace sortie::runner

@@ -18,22 +18,6 @@ bool has_nul(std::string_view text) {
   return text.find('\0') != std::string_view::npos;
 }
 
-/// The run id becomes part of folder and cgroup names, so its grammar is strict.
-bool is_run_id(std::string_view id) {
-  return !id.empty() && id.size() <= 64 &&
-         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
-}
-
-Result<> check_env(const std::vector<std::pair<std::string, std::string>>& env,
-                   std::string_view where) {
-  for (const auto& [name, value] : env) {
-    if (name.empty() || has_nul(name) || name.find('=') != std::string::npos)
-      return bad(fmt::format("{}: a name is empty or holds '=' or a zero byte", where));
-    if (has_nul(value)) return bad(fmt::format("{}: {} holds a zero byte", where, name));
-  }
-  return {};
-}
-
 Result<> check_ranks(const wire::JobSpec& job) {
   if (job.ranks.empty() || job.ranks.size() > kMaxRanksPerHost)
     return bad(
@@ -51,7 +35,7 @@ Result<> check_ranks(const wire::JobSpec& job) {
     if (!ranks.insert(spec.rank).second) return bad(fmt::format("rank {}: twice", spec.rank));
     if (!local_ranks.insert(spec.local_rank).second)
       return bad(fmt::format("rank {}: local_rank {} is taken", spec.rank, spec.local_rank));
-    SORTIE_TRY(check_env(spec.env, fmt::format("rank {}: env", spec.rank)));
+    SORTIE_TRY(check_environment(spec.env, fmt::format("rank {}: env", spec.rank)));
   }
   return {};
 }
@@ -68,7 +52,14 @@ Result<> check_limits(const wire::JobSpec& job) {
   if (job.output_window < kMinOutputWindow || job.output_window > kMaxOutputWindow)
     return bad(fmt::format("output_window: {} is not within {} to {}", job.output_window,
                            kMinOutputWindow, kMaxOutputWindow));
+  if (job.autostart > 1) return bad(fmt::format("autostart: {} is not 0 or 1", job.autostart));
+  if (job.input_window > kMaxInputWindow)
+    return bad(fmt::format("input_window: {} is more than {}", job.input_window, kMaxInputWindow));
+  if (job.input_window > 0 && job.ranks.size() != 1)
+    return bad(fmt::format("input_window: stdin is for one rank, not {}", job.ranks.size()));
   if (job.mpi > 2) return bad(fmt::format("mpi: {} is not 0, 1 or 2", job.mpi));
+  if (job.master_port > wire::kAnyPort)
+    return bad(fmt::format("master_port: {} is no port", job.master_port));
   if (job.node_hosts.size() != job.node_ranks.size())
     return bad(fmt::format("node_hosts and node_ranks: {} and {} entries", job.node_hosts.size(),
                            job.node_ranks.size()));
@@ -76,6 +67,20 @@ Result<> check_limits(const wire::JobSpec& job) {
 }
 
 }  // namespace
+
+bool is_run_id(std::string_view id) {
+  return !id.empty() && id.size() <= 64 &&
+         id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
+Result<> check_environment(const wire::Environment& env, std::string_view where) {
+  for (const auto& [name, value] : env) {
+    if (name.empty() || has_nul(name) || name.find('=') != std::string::npos)
+      return bad(fmt::format("{}: a name is empty or holds '=' or a zero byte", where));
+    if (has_nul(value)) return bad(fmt::format("{}: {} holds a zero byte", where, name));
+  }
+  return {};
+}
 
 Result<> check_job(const wire::JobSpec& job) {
   if (!is_run_id(job.run_id)) return bad("run_id: not of the form [a-z0-9-]{1,64}");
@@ -86,7 +91,7 @@ Result<> check_job(const wire::JobSpec& job) {
   for (const std::string& argument : job.argv)
     if (has_nul(argument)) return bad("argv: an argument holds a zero byte");
   if (has_nul(job.work_dir)) return bad("work_dir: holds a zero byte");
-  SORTIE_TRY(check_env(job.env, "env"));
+  SORTIE_TRY(check_environment(job.env, "env"));
   SORTIE_TRY(check_ranks(job));
   return check_limits(job);
 }

@@ -1,6 +1,8 @@
 // Rejects a JobSpec that can not be run, before anything of it touches this host. Pure.
 #pragma once
 
+#include <string_view>
+
 #include "common/base/result.h"
 #include "common/wire/message.h"
 
@@ -10,8 +12,14 @@ inline constexpr std::size_t kMaxRanksPerHost = 4096;
 inline constexpr std::uint32_t kMaxWorldSize = 1u << 20;
 inline constexpr std::uint32_t kMinOutputWindow = 64u << 10;
 inline constexpr std::uint32_t kMaxOutputWindow = 1u << 30;
+inline constexpr std::uint32_t kMaxInputWindow = 16u << 20;
+
+/// [a-z0-9-]{1,64}: it becomes part of folder and cgroup names.
+bool is_run_id(std::string_view id);
 
 /// ErrorCode::protocol naming the field: a launcher that plans correctly never sends such a spec.
 Result<> check_job(const wire::JobSpec& job);
+/// Of Start's variables.
+Result<> check_environment(const wire::Environment& env, std::string_view where);
 
 }  // namespace sortie::runner

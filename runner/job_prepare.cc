@@ -10,14 +10,38 @@
 #include "runner/cgroup.h"
 #include "runner/environment.h"
 #include "runner/job.h"
+#include "runner/mpi_program.h"
+#include "runner/network.h"
 #include "runner/spawn.h"
 #include "runner/stale.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
 
 constexpr int kFenceRounds = 50;
 constexpr auto kFencePause = std::chrono::milliseconds(20);
+
+cpu::Policy policy_of(wire::CpuBinding binding) {
+  switch (binding) {
+    case wire::CpuBinding::none:
+      return cpu::Policy::none;
+    case wire::CpuBinding::automatic:
+      return cpu::Policy::automatic;
+    case wire::CpuBinding::core:
+      return cpu::Policy::core;
+    case wire::CpuBinding::numa:
+      return cpu::Policy::numa;
+  }
+  return cpu::Policy::none;
+}
+
+/// Where a rank will be: the first of `folders` that can be entered.
+std::string first_folder(const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders)
+    if (!folder.empty() && ::access(folder.c_str(), X_OK) == 0) return folder;
+  return "";
+}
 
 Error pipe_error(int error) {
   return os_error(error, "no pipe for the output of a rank (raise `ulimit -n`)", ErrorCode::spawn);
@@ -34,11 +58,43 @@ boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
     if (auto made = prepare_rank(*ranks_.back()); !made)
       co_return std::unexpected(std::move(made).error());
   }
+  prepare_binding();
+  if (auto made = prepare_port(); !made) co_return std::unexpected(std::move(made).error());
   if (auto made = co_await prepare_pmix(); !made)
     co_return std::unexpected(std::move(made).error());
   prepared_ = true;
-  co_return wire::JobReady{facts_.hostname, facts_.cpus,  facts_.memory_bytes,
-                           facts_.kernel,   cgroup_note_, pmix_note_};
+  co_return ready();
+}
+
+wire::JobReady Job::ready() const {
+  wire::JobReady ready;
+  ready.hostname = facts_.hostname;
+  ready.cpus = facts_.cpus;
+  ready.memory_bytes = facts_.memory_bytes;
+  ready.kernel = facts_.kernel;
+  ready.cgroup = cgroup_note_;
+  ready.pmix = pmix_note_;
+  ready.addresses = interface_addresses();
+  ready.routes = routes_to(spec_.peers);
+  ready.master_port = port_.port();
+  ready.binding = binding_.note;
+  for (const cpu::Share& share : binding_.ranks)
+    ready.cpu_sets.push_back(cpu::cpu_list_text(share.cpus));
+  ready.time_unix_ms = unix_ms();
+  return ready;
+}
+
+void Job::prepare_binding() {
+  topology_ = cpu::read_topology("/", cpu::allowed_cpus());
+  std::vector<std::uint32_t> slots;
+  for (const wire::RankSpec& rank : spec_.ranks) slots.push_back(rank.slot);
+  binding_ = cpu::bind_ranks(topology_, policy_of(spec_.cpu_binding), slots);
+}
+
+Result<> Job::prepare_port() {
+  if (spec_.master_port == 0) return {};
+  SORTIE_ASSIGN_OR_RETURN(port_, lease_master_port(spec_.master_port, spec_.run_id));
+  return {};
 }
 
 /// Only a restart can meet an earlier attempt, and only then /proc is searched.
@@ -91,6 +147,11 @@ Result<> Job::prepare_rank(Rank& rank) {
   Fd err_read(err[0]);
   rank.err.reset(err[1]);
   pump_.add(number, std::move(out_read), std::move(err_read));
+  if (spec_.input_window > 0) {
+    rank.input = std::make_unique<InputFeed>(
+        io_, spec_.input_window, [this](const wire::InputCredit& credit) { link_.send(credit); });
+    SORTIE_ASSIGN_OR_RETURN(rank.in, rank.input->open());
+  }
   if (!cgroup_.empty()) {
     rank.cgroup = fmt::format("{}/rank-{}", cgroup_, number);
     if (auto made = cgroup::make(rank.cgroup); !made) {
@@ -120,6 +181,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   HeldSpec held;
   held.env = pmix_environment(base_environment(environ), spec_);
   held.folders = {"/"};
+  held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
   pmix_ = std::make_unique<PmixHelper>(io_);
@@ -131,20 +193,44 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
       co_return fail(ready.error().code,
                      "MPI ranks can not be wired up here: " + ready.error().message);
     pmix_note_ = "none: " + ready.error().message;
-    co_return Result<>{};
+    co_return check_without_pmix(ready.error().message);
   }
   pmix_note_ = "libpmix " + ready->version;
   pmix_env_ = std::move(ready->env);
   pmix_up_ = true;
-  spawn(io_, pmix_->relay([this](wire::Message message) { link_.send(message); },
-                          [this](std::string why) { on_pmix_lost(std::move(why)); }));
+  spawn(io_, pmix_->relay(
+                 [this](wire::Message message) {
+                   if (spec_.hold_ms > 0) pmix_memory_.asked(message);
+                   link_.send(message);
+                 },
+                 [this](std::string why) { on_pmix_lost(std::move(why)); }));
   co_return Result<>{};
+}
+
+/// Without PMIx each rank of an MPI program would take itself for the whole job.
+Result<> Job::check_without_pmix(const std::string& why) const {
+  if (spec_.world_size == 1) return {};
+  const std::string folder =
+      first_folder({spec_.work_dir, std::string(env_value(base_env_, "HOME"))});
+  const std::string path(env_value(environment_of(*ranks_.front()), "PATH"));
+  for (std::string program : program_candidates(spec_.argv[0], path)) {
+    if (!program.starts_with('/')) program = folder + '/' + program;
+    if (::access(program.c_str(), X_OK) != 0) continue;
+    const auto needed = needed_libraries(program);
+    const std::string library = needed ? mpi_library(*needed) : std::string();
+    if (library.empty()) return {};
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} is an MPI program (it needs {}), and MPI ranks can not be wired up "
+                            "here: {}; or set runner.mpi = \"off\" to run it unconnected",
+                            spec_.argv[0], library, why));
+  }
+  return {};
 }
 
 void Job::on_pmix_lost(std::string why) {
   start_sweep();  // its keeper may have been killed
   if (exited_ < ranks_.size())
-    link_.send(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
+    send_error(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
                                  std::move(why) + "; MPI ranks can not go on", -1});
 }
 

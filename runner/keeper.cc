@@ -16,7 +16,9 @@
 
 #include "runner/cgroup.h"
 #include "runner/exec_child.h"
+#include "runner/oom.h"
 #include "runner/process_tree.h"
+#include "runner/unix_time.h"
 
 namespace sortie::runner {
 namespace {
@@ -24,10 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-std::uint64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(now).count());
-}
+constexpr std::chrono::minutes kOomTick{1};
 
 class Keeper {
  public:
@@ -35,7 +34,12 @@ class Keeper {
 
   void run() {
     if (!start()) return;
-    while (!dead_) wait_for_events(stopping_ ? kill_at_ : Clock::time_point::max());
+    while (!dead_) {
+      wait_for_events(stopping_ ? kill_at_ : last_tick_ + kOomTick);
+      if (Clock::now() - last_tick_ < kOomTick) continue;
+      oom_.tick();
+      last_tick_ = Clock::now();
+    }
     end_leftovers();
     finish();
   }
@@ -142,6 +146,7 @@ class Keeper {
         info.si_pid == held_) {
       if (exec_error_ >= 0) read_exec_result();
       dead_ = true;
+      killed_by_others_ = !stopping_ && info.si_code == CLD_KILLED && info.si_status == SIGKILL;
       if (!exec_failed_)
         report({.kind = KeeperReport::Kind::died,
                 .pid = held_,
@@ -216,12 +221,14 @@ class Keeper {
   }
 
   void finish() {
-    std::uint64_t oom_kills = 0;
+    auto evidence = oom::Evidence::none;
     if (!spec_.cgroup.empty()) {
-      oom_kills = cgroup::oom_kills(spec_.cgroup);
+      if (cgroup::oom_kills(spec_.cgroup) > 0) evidence = oom::Evidence::rank;
       cgroup::remove(spec_.cgroup);
     }
-    report({.kind = KeeperReport::Kind::gone, .leftovers = leftovers_, .oom_kills = oom_kills});
+    if (evidence == oom::Evidence::none && killed_by_others_ && oom_.rose())
+      evidence = oom::Evidence::host;
+    report({.kind = KeeperReport::Kind::gone, .leftovers = leftovers_, .oom = evidence});
     pollfd runner = {control_, POLLRDHUP, 0};
     if (control_ < 0 || (::poll(&runner, 1, 0) > 0 && (runner.revents & (POLLHUP | POLLRDHUP))))
       clean_up_for_runner();
@@ -230,7 +237,7 @@ class Keeper {
   /// The runner was killed: the last keeper removes what the runner would have removed. Every
   /// keeper holds a shared lock on the folder, so only the last one gets it exclusively.
   void clean_up_for_runner() {
-    if (!spec_.cgroup.empty()) cgroup::remove(std::filesystem::path(spec_.cgroup).parent_path());
+    if (!spec_.job_cgroup.empty()) cgroup::remove(spec_.job_cgroup);
     if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
     std::error_code ignored;
     std::filesystem::remove_all(spec_.run_folder, ignored);
@@ -254,6 +261,9 @@ class Keeper {
   bool stopping_ = false;
   bool exec_failed_ = false;
   bool complained_ = false;
+  bool killed_by_others_ = false;
+  oom::Watch oom_;
+  Clock::time_point last_tick_ = Clock::now();
   Clock::time_point kill_at_{}, killed_at_{};
   std::uint32_t leftovers_ = 0;
 };

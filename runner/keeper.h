@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "common/cpu/cpu_list.h"
+#include "runner/oom.h"
 #include "runner/process_defaults.h"
 
 namespace sortie::runner {
@@ -27,7 +29,9 @@ struct HeldSpec {
   int stdout_fd = -1;
   int stderr_fd = -1;
   int program_fd = -1;     // kept open until exec, when a candidate is /proc/self/fd/N
+  cpu::CpuList cpus;       // that it is confined to; empty = those of the runner
   std::string cgroup;      // of this process alone, made already; empty = none
+  std::string job_cgroup;  // of the whole job: removed when the runner was killed; empty = none
   std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
   ProcessDefaults defaults;
 };
@@ -47,7 +51,7 @@ struct KeeperReport {
     started,       // exec has happened; pid
     spawn_failed,  // error = errno of exec; gone follows
     died,          // the held process is dead: wait_status, time, stopped
-    gone,          // nothing is left: leftovers, oom_kills. Last report
+    gone,          // nothing is left: leftovers, oom. Last report
     unkillable,    // pid does not die; gone follows if it ever does
     keeper_lost,   // made by the runner's side: the keeper is dead without `gone`
   };
@@ -57,7 +61,7 @@ struct KeeperReport {
   std::int32_t wait_status = 0;
   std::uint32_t stopped = 0;  // it had been signalled by us before
   std::uint32_t leftovers = 0;
-  std::uint64_t oom_kills = 0;
+  oom::Evidence oom = oom::Evidence::none;
   std::uint64_t time_unix_ms = 0;
 };
 

@@ -27,6 +27,26 @@ Result<> Link::open(Fd in, Fd out) {
   return {};
 }
 
+Result<> Link::reopen(Fd in, Fd out) {
+  close();
+  ++generation_;
+  decoder_ = wire::FrameDecoder();
+  writing_ = false;
+  SORTIE_TRY(open(std::move(in), std::move(out)));
+  broken_ = false;
+  touch();
+  return {};
+}
+
+std::pair<Fd, Fd> Link::release() {
+  // Not closed in this process while asio watches them: they live on in another one.
+  Fd in(in_.release()), out(out_.release());
+  ++generation_;
+  broken_ = true;
+  wake_.notify();
+  return {std::move(in), std::move(out)};
+}
+
 boost::asio::awaitable<Result<std::optional<wire::Message>>> Link::read() {
   std::array<char, kReadBytes> buffer;
   for (;;) {
@@ -79,7 +99,8 @@ std::string Link::take_bytes() {
 }
 
 boost::asio::awaitable<void> Link::write_loop() {
-  while (!broken_) {
+  const unsigned mine = generation_;
+  while (!broken_ && generation_ == mine) {
     const std::string bytes = take_bytes();
     writing_ = !bytes.empty();
     if (!writing_) {
@@ -89,7 +110,7 @@ boost::asio::awaitable<void> Link::write_loop() {
     }
     const auto [error, count] =
         co_await boost::asio::async_write(out_, boost::asio::buffer(bytes), kAsTuple);
-    if (error) close();
+    if (error && generation_ == mine) close();
   }
   idle_.notify();
 }

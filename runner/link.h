@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
@@ -28,6 +29,16 @@ class Link {
 
   /// Takes the two descriptors (pipes or sockets). Error: one is a file or a closed descriptor.
   Result<> open(Fd in, Fd out);
+
+  /// The same again, with another peer: what waited for the old one is forgotten. Spawn write_loop
+  /// again.
+  Result<> reopen(Fd in, Fd out);
+  /// Counts the peers: what a coroutine waited for may be of an earlier one.
+  unsigned generation() const { return generation_; }
+  int in() { return in_.native_handle(); }
+  int out() { return out_.native_handle(); }
+  /// Gives the descriptors away, to be used by another process; the link is broken then.
+  std::pair<Fd, Fd> release();
 
   /// The next message, nothing at the end of the stream, or ErrorCode::protocol / lost.
   boost::asio::awaitable<Result<std::optional<wire::Message>>> read();
@@ -60,6 +71,7 @@ class Link {
   std::size_t queued_bytes_ = 0;
   Source source_;
   Wakeup wake_, idle_;
+  unsigned generation_ = 0;
   bool writing_ = false;
   bool broken_ = false;
 };

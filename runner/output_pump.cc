@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <map>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -18,6 +20,8 @@ constexpr std::size_t kChunkBytes = 64u << 10;
 constexpr std::uint64_t kMinChunk = 4096;
 /// Beyond this many entries the order in which credit returns to ranks is only approximate.
 constexpr std::size_t kMaxInFlightEntries = 4096;
+/// Pieces that are kept for another launcher; the launcher acknowledges long before (256 pieces).
+constexpr std::size_t kMaxKept = 4096;
 
 }  // namespace
 
@@ -70,6 +74,7 @@ void OutputPump::close_source(Source& source) {
 
 std::size_t OutputPump::allowance(const Rank& rank) const {
   if (discarding_) return kChunkBytes;
+  if (kept_.size() >= kMaxKept) return 0;
   if (free_ <= rank.in_flight) return 0;
   const std::uint64_t room = free_ - rank.in_flight;
   if (room < kMinChunk && rank.in_flight > 0) return 0;
@@ -78,6 +83,8 @@ std::size_t OutputPump::allowance(const Rank& rank) const {
 
 std::optional<wire::Output> OutputPump::next() {
   std::optional<wire::Output> chunk;
+  if (!resend_.empty() && !discarding_) return next_resent();
+  if (on_resent_) std::exchange(on_resent_, nullptr)();
   // Each source of the ring at most once per call; those without credit keep their place.
   for (std::size_t turns = ring_.size(); turns > 0 && !chunk; --turns) {
     const std::size_t index = ring_.front();
@@ -95,6 +102,8 @@ std::optional<wire::Output> OutputPump::next() {
       if (discarding_) continue;
       const auto bytes = static_cast<std::size_t>(count);
       charge(source.slot, bytes);
+      if (keeping_) keep(index, source.sent, std::string(buffer_.data(), bytes));
+      source.sent += bytes;
       chunk = wire::Output{rank.number, source.stream, std::string(buffer_.data(), bytes)};
       continue;
     }
@@ -132,6 +141,11 @@ Result<> OutputPump::acknowledge(std::uint64_t bytes) {
     return fail(ErrorCode::protocol, fmt::format("OutputCredit of {} bytes for {} bytes in flight",
                                                  bytes, window_ - free_));
   free_ += bytes;
+  kept_acknowledged_ += keeping_ ? bytes : 0;
+  while (!kept_.empty() && kept_acknowledged_ >= kept_.front().bytes.size()) {
+    kept_acknowledged_ -= kept_.front().bytes.size();
+    kept_.pop_front();
+  }
   while (bytes > 0) {
     SORTIE_CHECK(!in_flight_.empty(), "{} bytes acknowledged beyond the list", bytes);
     InFlight& oldest = in_flight_.front();
@@ -143,6 +157,47 @@ Result<> OutputPump::acknowledge(std::uint64_t bytes) {
   }
   if (!ring_.empty()) on_work_();
   return {};
+}
+
+void OutputPump::keep(std::size_t source, std::uint64_t begin, std::string bytes) {
+  kept_.push_back({source, begin, std::move(bytes)});
+}
+
+void OutputPump::resend(const std::vector<wire::LogSize>& sizes, std::function<void()> on_resent) {
+  std::map<std::pair<std::uint32_t, wire::Stream>, std::uint64_t> have;
+  for (const wire::LogSize& size : sizes) have[{size.rank, size.stream}] = size.bytes;
+  // What an earlier adopter has not taken yet comes after what it has.
+  for (Kept& piece : resend_) kept_.push_back(std::move(piece));
+  resend_.clear();
+  for (Kept& piece : kept_) {
+    const Source& source = *sources_[piece.source];
+    const std::uint64_t from = have[{ranks_[source.slot].number, source.stream}];
+    const std::uint64_t end = piece.begin + piece.bytes.size();
+    if (from >= end) continue;
+    if (from > piece.begin) {
+      piece.bytes.erase(0, static_cast<std::size_t>(from - piece.begin));
+      piece.begin = from;
+    }
+    resend_.push_back(std::move(piece));
+  }
+  kept_.clear();
+  kept_acknowledged_ = 0;
+  in_flight_.clear();
+  free_ = window_;
+  for (Rank& rank : ranks_) rank.in_flight = 0;
+  on_resent_ = std::move(on_resent);
+  on_work_();
+}
+
+std::optional<wire::Output> OutputPump::next_resent() {
+  // Within the window by itself: it was before.
+  Kept piece = std::move(resend_.front());
+  resend_.pop_front();
+  const Source& source = *sources_[piece.source];
+  charge(source.slot, piece.bytes.size());
+  wire::Output out{ranks_[source.slot].number, source.stream, piece.bytes};
+  keep(piece.source, piece.begin, std::move(piece.bytes));
+  return out;
 }
 
 void OutputPump::finish(std::size_t slot) {

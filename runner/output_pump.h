@@ -40,6 +40,12 @@ class OutputPump {
   /// Nothing of the rank lives any more: what its pipes hold now is all there will be.
   void finish(std::size_t slot);
 
+  /// Keeps what is handed out until it is acknowledged, for resend(). Before the first next().
+  void keep_unacknowledged() { keeping_ = true; }
+  /// Another launcher: of what was handed out, next() gives again what `sizes` (what the launcher's
+  /// files hold) do not cover, then what is new. `on_resent` is called when that point is reached.
+  void resend(const std::vector<wire::LogSize>& sizes, std::function<void()> on_resent);
+
   /// The launcher is gone: read and forget from now on, so that no rank hangs in a write.
   void discard();
 
@@ -50,6 +56,12 @@ class OutputPump {
     std::size_t slot = 0;
     wire::Stream stream = wire::Stream::out;
     bool in_ring = false;
+    std::uint64_t sent = 0;  // bytes handed out, ever
+  };
+  struct Kept {
+    std::size_t source = 0;
+    std::uint64_t begin = 0;  // offset in the source
+    std::string bytes;
   };
   struct Rank {
     std::uint32_t number = 0;
@@ -68,6 +80,8 @@ class OutputPump {
   void close_source(Source& source);
   void charge(std::size_t slot, std::uint64_t bytes);
   void read_and_forget();
+  void keep(std::size_t source, std::uint64_t begin, std::string bytes);
+  std::optional<wire::Output> next_resent();
 
   boost::asio::io_context& io_;
   std::uint64_t window_;
@@ -79,6 +93,10 @@ class OutputPump {
   std::deque<std::size_t> ring_;                  // sources that may have data, in turn
   std::deque<InFlight> in_flight_;
   std::vector<char> buffer_;
+  std::deque<Kept> kept_, resend_;       // in the order of handing out
+  std::uint64_t kept_acknowledged_ = 0;  // of kept_.front()
+  std::function<void()> on_resent_;
+  bool keeping_ = false;
   bool discarding_ = false;
   bool forgetting_ = false;
 };

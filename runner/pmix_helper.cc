@@ -53,6 +53,8 @@ bool is_relayed(const wire::Message& message) {
          std::holds_alternative<wire::PmixModexRequest>(message) ||
          std::holds_alternative<wire::PmixModexReply>(message) ||
          std::holds_alternative<wire::PmixAbort>(message) ||
+         std::holds_alternative<wire::PmixNames>(message) ||
+         std::holds_alternative<wire::PmixNotice>(message) ||
          std::holds_alternative<wire::RunnerError>(message);
 }
 

@@ -26,10 +26,7 @@ bool is_own_folder(const std::string& path, bool private_only) {
 }
 
 Result<std::string> make_base() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  const bool use_runtime =
-      runtime && runtime[0] == '/' && is_own_folder(runtime, true) && ::access(runtime, W_OK) == 0;
-  const std::string base = fmt::format("{}/sortie-{}", use_runtime ? runtime : "/tmp", ::geteuid());
+  const std::string base = run_folder_base();
   if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
     return std::unexpected(os_error(errno, base));
   if (!is_own_folder(base, true))
@@ -42,6 +39,16 @@ Result<Fd> open_lock(const std::string& path, int flags) {
   Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
   if (!fd) return std::unexpected(os_error(errno, path));
   return fd;
+}
+
+std::string run_folder_prefix(const std::string& run_id) {
+  std::string id = run_id;
+  if (id.size() > kMaxRunIdInName) {
+    std::uint32_t hash = 2166136261u;  // FNV-1a
+    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+  }
+  return id + '-';
 }
 
 /// True when the folder was nobody's and is gone.
@@ -80,6 +87,34 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
   return folder;
 }
 
+Result<std::string> find_run_folder(const std::string& name) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* place : {runtime ? runtime : "", "/tmp"}) {
+    const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
+    const std::string folder = base + '/' + name;
+    if (*place != 0 && is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+  }
+  return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+}
+
+RunFolders look_at_run_folders() {
+  RunFolders found;
+  const Result<std::string> base = make_base();
+  if (!base) {
+    found.error = base.error().message;
+    return found;
+  }
+  found.base = *base;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    const Result<Fd> lock = open_lock(entry.path() / "lock", 0);
+    const bool held = lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
+    (held ? found.held : found.refuse).push_back(entry.path().filename());
+  }
+  return found;
+}
+
 Result<> RunFolder::write(const std::string& name, std::string_view content) const {
   const std::string path = path_ + '/' + name;
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -106,15 +141,28 @@ void RunFolder::remove() {
   lock_.reset();
 }
 
+std::string run_folder_base() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool use_runtime =
+      runtime && runtime[0] == '/' && is_own_folder(runtime, true) && ::access(runtime, W_OK) == 0;
+  return fmt::format("{}/sortie-{}", use_runtime ? runtime : "/tmp", ::geteuid());
+}
+
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
                             std::uint32_t node_rank) {
-  std::string id = run_id;
-  if (id.size() > kMaxRunIdInName) {
-    std::uint32_t hash = 2166136261u;  // FNV-1a
-    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
-    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
-  }
-  return fmt::format("{}-{}-{}", id, attempt, node_rank);
+  return fmt::format("{}{}-{}", run_folder_prefix(run_id), attempt, node_rank);
+}
+
+bool is_run_folder_name(std::string_view name, const std::string& run_id) {
+  const std::string prefix = run_folder_prefix(run_id);
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
+  const std::size_t dash = name.find('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
+         is_number(name.substr(dash + 1));
 }
 
 }  // namespace sortie::runner

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
@@ -30,9 +32,25 @@ class RunFolder {
   Fd lock_;
 };
 
+/// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none.
+Result<std::string> find_run_folder(const std::string& name);
+/// The folder in which run folders are made, "" where it can not be; and what is in it.
+struct RunFolders {
+  std::string base;
+  std::string error;                // why there is no base
+  std::vector<std::string> held;    // names: runs that are alive
+  std::vector<std::string> refuse;  // names: nobody holds them; the next run removes them
+};
+RunFolders look_at_run_folders();
+
 /// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
 /// short.
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
                             std::uint32_t node_rank);
+
+/// Where run folders are: "/tmp/sortie-1000".
+std::string run_folder_base();
+/// Whether `name` is that of a folder of this run, of whatever attempt and node.
+bool is_run_folder_name(std::string_view name, const std::string& run_id);
 
 }  // namespace sortie::runner

@@ -11,9 +11,12 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "runner/adoption.h"
+#include "runner/check/check_role.h"
 #include "runner/files/file_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
+#include "runner/wakeup.h"
 
 namespace sortie::runner {
 
@@ -28,7 +31,13 @@ class Runner {
  private:
   boost::asio::awaitable<void> converse();
   boost::asio::awaitable<void> shut_down();
+  bool may_hold() const;
+  boost::asio::awaitable<bool> hold();
+  boost::asio::awaitable<void> hand_over(wire::Adopt adopt);
+  void listen_for_adoption();
+  Result<> adopt(const wire::Adopt& adopt, Fd in, Fd out);
   boost::asio::awaitable<void> prepare();
+  boost::asio::awaitable<void> sweep(wire::Sweep order);
   boost::asio::awaitable<void> serve_signals();
   boost::asio::awaitable<void> beat();
   boost::asio::awaitable<void> leave_when_finished();
@@ -38,10 +47,12 @@ class Runner {
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
-  Result<bool> handle_start();
   Result<bool> handle_files(const wire::FilesOpen& order);
   void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
   boost::asio::awaitable<void> leave_after(Error error);
+  Result<bool> handle_check(const wire::CheckRequest& request);
+  Result<bool> handle_start(const wire::Start& start);
+  Result<bool> handle_sweep(const wire::Sweep& order);
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
@@ -53,10 +64,17 @@ class Runner {
   std::unique_ptr<Job> job_;
   std::unique_ptr<FileRole> files_;
   std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
+  std::shared_ptr<check::CheckRole> check_;                       // instead of a job
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
+  std::unique_ptr<AdoptionListener> adoptions_;
+  Wakeup held_;
+  std::uint32_t epoch_ = 1;  // of the launcher that is obeyed
+  bool ending_ = false;
+  bool handed_over_ = false;
   bool greeted_ = false;
   bool preparing_ = false;
+  bool sweeping_ = false;
   bool leaving_ = false;  // a signal or a job that can not be run: ends by itself
   int exit_code_ = 0;
 };

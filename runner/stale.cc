@@ -54,6 +54,12 @@ bool kill_if_stale(pid_t pid, std::string_view run_id, std::uint32_t attempt) {
 
 }  // namespace
 
+bool belongs_to_run(pid_t pid, std::string_view run_id) {
+  const Result<std::string> block =
+      read_file(fmt::format("/proc/{}/environ", pid), kMaxEnvironment);
+  return block && value_in(*block, "SORTIE_RUN_ID") == run_id;
+}
+
 std::size_t kill_stale_processes(std::string_view run_id, std::uint32_t attempt) {
   DIR* dir = ::opendir("/proc");
   if (!dir) return 0;

@@ -3,6 +3,8 @@
 // one starts.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string_view>
 
@@ -11,5 +13,9 @@ namespace sortie::runner {
 /// KILLs this user's processes whose environment says SORTIE_RUN_ID=run_id and an SORTIE_ATTEMPT
 /// below `attempt`. Returns how many were signalled; call again until it is 0.
 std::size_t kill_stale_processes(std::string_view run_id, std::uint32_t attempt);
+
+/// Whether the environment that the process was started with says SORTIE_RUN_ID=run_id. A process
+/// that has another environment, or does not let its user read it, is not found this way.
+bool belongs_to_run(pid_t pid, std::string_view run_id);
 
 }  // namespace sortie::runner

@@ -1,58 +1,57 @@
-// The one table from what went wrong to the exit code of a Sortie program. README.md prints it.
+// The one table from what went wrong to the exit code of a Sortie program, with what each code
+// means and what to do about it. `sortie explain` and docs/exit_codes.md print it.
 #pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "common/base/result.h"
 
 namespace sortie {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;  // anything without a class of its own
-inline constexpr int kExitUsage = 2;   // command line or config
-inline constexpr int kExitPreflight =
-    3;  // a host lacks something that the job needs (spawn, unsupported)
-inline constexpr int kExitUnreachable =
-    4;                               // resolve, connect, handshake, host key, auth, channel, runner
-inline constexpr int kExitLost = 5;  // a host or its runner went away mid-run
+inline constexpr int kExitFailed = 1;         // anything without a class of its own
+inline constexpr int kExitUsage = 2;          // command line or config
+inline constexpr int kExitPreflight = 3;      // a host lacks something that the job needs
+inline constexpr int kExitUnreachable = 4;    // a host could not be reached
+inline constexpr int kExitLost = 5;           // a host, its runner or the supervisor went away
+inline constexpr int kExitAdopted = 7;        // another supervisor has taken the run over
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
+inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout, as timeout(1) has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
+
+/// One exit code. Codes not in the table are a program's own; see explain_exit_code.
+struct ExitCode {
+  int code;
+  std::string_view name;     // "unreachable"
+  std::string_view meaning;  // one sentence, no period
+  std::string_view advice;   // what to do; the same form
+};
+std::span<const ExitCode> exit_codes();
+
+/// One failure class: "host_key: ..." in messages, "stage" or "code" in events.jsonl.
+struct ErrorClass {
+  ErrorCode code;
+  int exit_code;
+  std::string_view meaning, advice;
+};
+/// In the order of ErrorCode, all of them.
+std::span<const ErrorClass> error_classes();
 
 /// Exit code for an error. A failed rank is not here: the run exits with the rank's own code
 /// (128 + signal number for a signal).
-constexpr int exit_code_for(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::usage:
-    case ErrorCode::config:
-      return kExitUsage;
-    case ErrorCode::spawn:
-    case ErrorCode::unsupported:
-      return kExitPreflight;
-    case ErrorCode::resolve:
-    case ErrorCode::connect:
-    case ErrorCode::handshake:
-    case ErrorCode::host_key:
-    case ErrorCode::auth:
-    case ErrorCode::channel:
-    case ErrorCode::runner:
-      return kExitUnreachable;
-    case ErrorCode::lost:
-      return kExitLost;
-    case ErrorCode::checkpoint:
-      return kExitCheckpoint;
-    case ErrorCode::data:
-    case ErrorCode::io:
-    case ErrorCode::not_found:
-      return kExitData;
-    case ErrorCode::interrupted:
-      return kExitInterrupted;
-    case ErrorCode::protocol:
-    case ErrorCode::timeout:
-    case ErrorCode::rank_failed:
-    case ErrorCode::diverged:
-    case ErrorCode::internal:
-      return kExitFailed;
-  }
-  return kExitFailed;
-}
+int exit_code_for(ErrorCode code);
+
+/// Meaning of any code from 0 to 255: of the table, of 128 + a signal number, or a program's own.
+/// Strings of the answer are never empty.
+struct ExplainedCode {
+  std::string name, meaning, advice;
+};
+ExplainedCode explain_exit_code(int code);
+
+/// docs/exit_codes.md.
+std::string exit_codes_markdown();
 
 }  // namespace sortie

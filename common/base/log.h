@@ -18,6 +18,7 @@ Level level_named(std::string_view name);
 /// thread-safe against concurrent writes.
 void init(std::string_view program, Level level);
 bool enabled(Level level);
+/// Control bytes become visible (^X): a line may hold what a host said.
 void write(Level level, std::string_view text);
 
 template <class... Args>

@@ -14,7 +14,8 @@ using Errors = std::vector<AssignError>;
 
 Errors wrong_type(const Field& field, const Value& value, std::string_view must,
                   const std::string& advice = {}) {
-  std::string text = fmt::format("must be {}, not {}", must, describe(value));
+  const std::string is = field.flags & kMayHoldSecrets ? describe_kind(value) : describe(value);
+  std::string text = fmt::format("must be {}, not {}", must, is);
   if (!advice.empty())
     text += "; " + advice;
   else
@@ -86,7 +87,7 @@ Errors assign_to(const Field& field, const Value& value,
   for (const Value& item : value.items) {
     if (item.type != Type::text)
       return {{item.at, fmt::format("{} must be a string, not {}; put it in quotes",
-                                    shorten(item.key), describe(item))}};
+                                    shorten(item.key), describe_kind(item))}};
     target[item.key] = item.text;
   }
   return {};

@@ -173,6 +173,20 @@ bool parse_value(std::string_view text, Value& value) {
   return true;
 }
 
+std::string describe_kind(const Value& value) {
+  switch (value.type) {
+    case Value::Type::boolean:
+      return "a boolean";
+    case Value::Type::integer:
+    case Value::Type::number:
+      return "a number";
+    case Value::Type::text:
+      return "a string";
+    default:
+      return describe(value);
+  }
+}
+
 std::string describe(const Value& value) {
   switch (value.type) {
     case Value::Type::boolean:

@@ -51,5 +51,7 @@ bool parse_value(std::string_view text, Value& value);
 
 /// How a message calls a value: `the string "x"`, `12`, `a list`.
 std::string describe(const Value& value);
+/// The same without its content: `a string`, `a number`.
+std::string describe_kind(const Value& value);
 
 }  // namespace sortie::config

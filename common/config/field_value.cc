@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"
+#include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
 
@@ -57,6 +58,10 @@ std::string check_text(const Field& field, std::string_view text) {
   if (std::string error = check_any(text); !error.empty()) return error;
   if (const auto* form = std::get_if<Form>(&field.rule)) return form->check(text);
   return {};
+}
+
+bool hidden(const Field& field, std::string_view name) {
+  return (field.flags & kSecrets) || ((field.flags & kMayHoldSecrets) && looks_secret(name));
 }
 
 std::filesystem::path absolute(const std::string_view path, std::string_view base,
@@ -110,7 +115,8 @@ std::string check_value(const Field& field, const JobConfig& job) {
           [&](const std::map<std::string, std::string>* value) {
             for (const auto& [name, text] : *value) {
               if (std::string error = check_text(field, name); !error.empty()) return error;
-              if (std::string error = check_any(text); !error.empty()) return error;
+              if (check_any(text).empty()) continue;
+              return fmt::format("the value of {} has a NUL character; remove it", name);
             }
             return std::string();
           },
@@ -156,12 +162,12 @@ std::string value_text(const Field& field, const JobConfig& job) {
                             text += (text.size() > 1 ? ", " : "") + quote(item);
                           return text + "]";
                         },
-                        [](const std::map<std::string, std::string>* value) {
+                        [&](const std::map<std::string, std::string>* value) {
                           std::string text = "{";
                           for (const auto& [name, item] : *value)
                             text += fmt::format("{}{} = {}", text.size() > 1 ? ", " : " ",
                                                 check_env_name(name).empty() ? name : quote(name),
-                                                quote(item));
+                                                quote(hidden(field, name) ? kSecretShown : item));
                           return text + (value->empty() ? "}" : " }");
                         },
                         [](const Milliseconds* value) { return quote(duration_text(*value)); },

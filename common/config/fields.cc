@@ -14,6 +14,10 @@ Slot runner(JobConfig& job) {
   return &(job.runner.*M);
 }
 template <auto M>
+Slot network(JobConfig& job) {
+  return &(job.runner.network.*M);
+}
+template <auto M>
 Slot ssh(JobConfig& job) {
   return &(job.runner.ssh.*M);
 }
@@ -51,6 +55,7 @@ Slot data(JobConfig& job) {
 }
 
 using Runner = RunnerConfig;
+using Network = NetworkConfig;
 using Ssh = SshConfig;
 using Logger = LoggerConfig;
 using Topology = TopologyConfig;
@@ -70,6 +75,7 @@ const Form kPathForm{"a path", check_path};
 
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
+    {"runner.network", "On which of the hosts' networks ranks talk to each other"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},
@@ -84,9 +90,11 @@ const Section kSections[] = {
 // clang-format off
 const Field kFields[] = {
     {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...]", check_host_item}, "",
-     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\" or \"gpu[01-08] slots=8\"; with no hosts and no hosts_file the job runs on this machine", kShown},
+     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; with no hosts and no hosts_file the job runs on this machine", kShown},
     {"runner.hosts_file", runner<&Runner::hosts_file>, kPathForm, "",
      "File with one such host line per line and # comments, instead of hosts", kPath},
+    {"runner.groups_file", runner<&Runner::groups_file>, kPathForm, "",
+     "TOML file of groups, gpu = \"gpu[01-08]\", that host lines name as @gpu; empty = $XDG_CONFIG_HOME/sortie/groups.toml, else ~/.config/sortie/groups.toml", kPath},
     {"runner.default_slots", runner<&Runner::default_slots>, IntegerRange{1, 4096}, "",
      "Slots (ranks) of a host whose line names none"},
     {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",
@@ -95,10 +103,20 @@ const Field kFields[] = {
      "Working folder of the ranks; empty = the launcher's; a host without that folder uses the home folder", kPath},
     {"runner.master_addr", runner<&Runner::master_addr>, Form{"a host name or address", check_address}, "",
      "MASTER_ADDR of the ranks; empty = the first host's address as the other hosts reach it"},
-    {"runner.master_port", runner<&Runner::master_port>, IntegerRange{1, 65535}, "",
-     "MASTER_PORT of the ranks"},
+    {"runner.master_port", runner<&Runner::master_port>, IntegerRange{0, 65535}, "",
+     "MASTER_PORT of the ranks; 0 = one that is free on the first host and that no other job of Sortie has there"},
+    {"runner.devices", runner<&Runner::devices>, Choices{{"host", "rank", "all"}}, "",
+     "GPUs that a rank sees: host = those of all slots of its host, so that LOCAL_RANK counts them as torchrun's scripts expect; "
+     "rank = that of its own slot alone; all = no variable is set"},
+    {"runner.cpu_binding", runner<&Runner::cpu_binding>, Choices{{"auto", "none", "core", "numa"}}, "",
+     "CPUs of a rank: core = its share of the host's cores, within a NUMA node and near its GPU where that can be; numa = whole NUMA nodes; "
+     "auto = core, but a rank alone on its host has all; with more ranks than cores nobody is bound"},
     {"runner.env", runner<&Runner::env>, Form{"NAME = \"value\"", check_env_name}, "",
-     "Environment variables set for every rank"},
+     "Environment variables set for every rank; the values of *_TOKEN, *_KEY, *_SECRET and *PASSWORD* are secrets like those of secret_env", kMayHoldSecrets},
+    {"runner.secret_env", runner<&Runner::secret_env>, Form{"NAME = \"value\"", check_env_name}, "",
+     "Environment variables of every rank whose values are shown and written nowhere; \"(secret)\" = the value is in secrets_file or in sortie's own environment", kSecrets | kMayHoldSecrets},
+    {"runner.secrets_file", runner<&Runner::secrets_file>, kPathForm, "",
+     "File with more such variables on the launcher's machine, NAME=value lines and # comments, readable by its owner alone", kPath},
     {"runner.env_passthrough", runner<&Runner::env_passthrough>, Form{"name patterns", check_env_pattern}, "",
      "Variables of the launcher's environment that every rank gets, * = any characters"},
     {"runner.stage", runner<&Runner::stage>, Form{"path, or path -> name", check_stage_item}, "",
@@ -115,6 +133,11 @@ const Field kFields[] = {
      "Time between signs of life of launcher and runners"},
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
+    {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
+     "What a host does when its launcher is gone: kill its ranks, or hold them so long for `sortie attach --adopt`"},
+
+    {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
+     "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other"},
 
     {"runner.ssh.user", ssh<&Ssh::user>, Form{"a login name", check_user}, "", "Login name on the hosts"},
     {"runner.ssh.port", ssh<&Ssh::port>, IntegerRange{0, 65535}, "", "Port of sshd; 0 = as ~/.ssh/config says, else 22"},
@@ -127,7 +150,10 @@ const Field kFields[] = {
     {"runner.ssh.connect_timeout", ssh<&Ssh::connect_timeout>, kConnectStage, "", "Deadline for the TCP connection to a host"},
     {"runner.ssh.handshake_timeout", ssh<&Ssh::handshake_timeout>, kConnectStage, "", "Deadline for the SSH handshake and the host key check"},
     {"runner.ssh.auth_timeout", ssh<&Ssh::auth_timeout>, kConnectStage, "", "Deadline for authentication"},
-    {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts", "Hosts that are being connected at the same time"},
+    {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts",
+     "Hosts that are being signed in to at the same time; one that does not answer counts no more after a second"},
+    {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
+     "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 
     {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",

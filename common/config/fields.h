@@ -43,8 +43,10 @@ using Rule = std::variant<std::monostate, IntegerRange, NumberRange, DurationRan
 
 enum Flags : unsigned {
   kPlain = 0,
-  kShown = 1,  // `config init` writes the key uncommented
-  kPath = 2,   // resolve_paths() makes it absolute
+  kShown = 1,           // `config init` writes the key uncommented
+  kPath = 2,            // resolve_paths() makes it absolute
+  kSecrets = 4,         // every value of the table is a secret: shown as kSecretShown
+  kMayHoldSecrets = 8,  // those whose names look like secrets are; messages never repeat a value
 };
 
 struct Field {

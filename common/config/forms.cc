@@ -1,9 +1,12 @@
 #include "common/config/forms.h"
 
+#include <arpa/inet.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 
+#include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 
@@ -29,7 +32,8 @@ std::string no_control(std::string_view text) {
 }  // namespace
 
 std::string check_host_item(std::string_view text) {
-  const auto hosts = parse_host_line(text, 1);
+  const HostGroups any = HostGroups::any();  // their file is read when the job is planned
+  const auto hosts = parse_host_line(text, 1, &any);
   return hosts ? std::string() : hosts.error().message;
 }
 
@@ -43,6 +47,42 @@ std::string check_address(std::string_view text) {
   if (text.empty() || (only(text, "._:%-") && text.front() != '-' && text.size() <= 253)) return {};
   return fmt::format("{} is no host name or address; write one name or IP address alone",
                      quote(shorten(text)));
+}
+
+std::string check_launcher_loss(std::string_view text) {
+  constexpr std::string_view kHold = "hold ";
+  if (text == "kill") return {};
+  if (text.starts_with(kHold))
+    if (const auto time = parse_duration(text.substr(kHold.size()));
+        time && *time >= std::chrono::seconds(1) && *time <= std::chrono::hours(24))
+      return {};
+  return fmt::format("{} says not what to do; write \"kill\" or \"hold 120s\" (1s to 24h)",
+                     quote(shorten(text)));
+}
+
+std::string check_interface(std::string_view text) {
+  constexpr std::size_t kMaxNameBytes = 15;  // the kernel's IFNAMSIZ without its zero
+  if (text.empty()) return {};
+  const std::size_t slash = text.find('/');
+  if (slash != text.npos) {
+    const std::string address(text.substr(0, slash));
+    const std::string_view bits = text.substr(slash + 1);
+    unsigned char bytes[16];
+    const int most = ::inet_pton(AF_INET, address.c_str(), bytes) == 1    ? 32
+                     : ::inet_pton(AF_INET6, address.c_str(), bytes) == 1 ? 128
+                                                                          : -1;
+    int value = -1;
+    const auto [end, error] = std::from_chars(bits.data(), bits.data() + bits.size(), value);
+    if (error == std::errc() && end == bits.data() + bits.size() && value >= 0 && value <= most)
+      return {};
+    return fmt::format("{} is no network; write it like \"10.1.0.0/16\" or \"fd00::/64\"",
+                       quote(shorten(text)));
+  }
+  if (only(text, "._-*:") && text.size() <= kMaxNameBytes) return {};
+  return fmt::format(
+      "{} is no name of an interface; write one of at most {} letters like \"eth1\", a pattern "
+      "like \"ib*\", or a network like \"10.1.0.0/16\"",
+      quote(shorten(text)), kMaxNameBytes);
 }
 
 std::string check_path(std::string_view text) {

@@ -10,6 +10,8 @@ namespace sortie::config {
 std::string check_host_item(std::string_view text);
 std::string check_user(std::string_view text);
 std::string check_address(std::string_view text);
+std::string check_launcher_loss(std::string_view text);
+std::string check_interface(std::string_view text);
 std::string check_path(std::string_view text);
 std::string check_data_prefix(std::string_view text);
 std::string check_tokenizer(std::string_view text);

@@ -1,4 +1,5 @@
-// Host lines and host expressions: "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08,11] slots=8".
+// Host lines and host expressions: "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08,11] slots=8",
+// "@gpu,!gpu07".
 #pragma once
 
 #include <string>
@@ -9,6 +10,8 @@
 #include "common/config/schema.h"
 
 namespace sortie::config {
+
+class HostGroups;  // hostgroups.h; nullptr = no groups
 
 /// A host and its slots, in rank order. Slot values are device ids ("slots=0,2,5") or 0..n-1.
 struct HostSlots {
@@ -23,20 +26,40 @@ inline constexpr std::size_t kMaxRanks = 1 << 20;  // slots of all hosts togethe
 
 /// Parses one line, "EXPRESSION [slots=N | slots=A,B,...]". `default_slots` is used when the line
 /// has no "slots=".
-Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int default_slots);
+Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int default_slots,
+                                               const HostGroups* groups = nullptr);
 
 /// Parses host lines ('#' comments, blank lines allowed); a host twice is an error naming both
 /// lines. `where` prefixes errors as "<where>:<line>: ".
 Result<std::vector<HostSlots>> parse_host_file(std::string_view text, std::string_view where,
-                                               int default_slots);
+                                               int default_slots,
+                                               const HostGroups* groups = nullptr);
 
-/// Expands a comma-separated expression of names and ranges ("h[01-04],x") to names, order kept. A
-/// name may hold several ranges (the last one runs fastest); a host twice is an error.
-Result<std::vector<std::string>> expand_host_expression(std::string_view expression);
+/// Expands a comma-separated expression of names and ranges ("h[01-04],x"), groups ("@gpu") and
+/// exclusions from what stands before them ("!h03", "!@broken") to names, order kept. A name may
+/// hold several ranges (the last one runs fastest). Errors: a host twice (groups may overlap), an
+/// exclusion that excludes nothing (but for groups), no host left.
+Result<std::vector<std::string>> expand_host_expression(std::string_view expression,
+                                                        const HostGroups* groups = nullptr);
+
+/// `names` without the hosts of the expression; the same errors.
+Result<std::vector<std::string>> exclude_hosts(const std::vector<std::string>& names,
+                                               std::string_view expression,
+                                               const HostGroups* groups = nullptr);
+
+/// The groups that an expression names, without '@'; nothing when it is malformed.
+std::vector<std::string> mentioned_groups(std::string_view expression);
+
+/// Checks runner.hosts as far as that is possible without reading a groups file.
+Result<> check_host_lines(const RunnerConfig& runner);
 
 /// The hosts of a job in rank order: runner.hosts, or the lines of runner.hosts_file (read here),
-/// or with neither localhost. Both, a host twice, or no host at all is ErrorCode::config.
+/// or with neither localhost; groups are those of runner.groups_file, read when one is mentioned.
+/// Both, a host twice, or no host at all is ErrorCode::config.
 Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner);
+
+/// The hosts as lines that job_hosts() reads back.
+std::vector<std::string> host_lines(const std::vector<HostSlots>& hosts);
 
 /// Folds names to a short range expression: {"gpu01","gpu02","gpu12"} -> "gpu[01-02,12]". The
 /// inverse of expand_host_expression up to order: names come out sorted, each once.

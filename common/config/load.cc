@@ -9,6 +9,7 @@
 #include "common/config/assign.h"
 #include "common/config/document.h"
 #include "common/config/fields.h"
+#include "common/config/secret.h"
 #include "common/config/spelling.h"
 #include "common/config/text.h"
 #include "common/config/validate.h"
@@ -25,6 +26,13 @@ struct Problem {
   Position at;
   std::string text;
 };
+
+/// A value that would be a secret, in the open.
+bool exposes_secret(const Field& field, const Value& item) {
+  const bool secret =
+      (field.flags & kSecrets) || ((field.flags & kMayHoldSecrets) && looks_secret(item.key));
+  return secret && !(item.type == Value::Type::text && item.text == kSecretShown);
+}
 
 class Loader {
  public:
@@ -46,6 +54,8 @@ class Loader {
   void read_entry(const Value& entry, const std::string& key);
   void set(const Field& field, const Value& value, Source source);
   void apply_override(std::size_t index);
+  void set_variable(const Field& field, Value item, Source source);
+  void report_exposed(std::string_view name, Source source);
   void check_rules();
   std::string where(Source source) const;
   std::string message() const;
@@ -59,8 +69,14 @@ class Loader {
 };
 
 std::string Loader::where(Source source) const {
-  if (source.override_index > 0)
-    return fmt::format("--set {}", shorten(overrides_[source.override_index - 1]));
+  if (source.override_index > 0) {
+    const std::string& text = overrides_[source.override_index - 1];
+    // The value of a mistyped variable may be a secret too: only what is none is repeated.
+    const std::string key = text.substr(0, std::min(text.find('='), text.find(':')));
+    const Field* field = find_field(key);
+    const bool plain = field != nullptr && !(field->flags & kMayHoldSecrets);
+    return fmt::format("--set {}", shorten(plain ? text : key));
+  }
   if (source.at.line == 0) return name_;
   return fmt::format("{}:{}:{}", name_, source.at.line, source.at.column);
 }
@@ -99,6 +115,30 @@ void Loader::set(const Field& field, const Value& value, Source source) {
   }
 }
 
+/// One variable of a table: the others stay.
+void Loader::set_variable(const Field& field, Value item, Source source) {
+  if (exposes_secret(field, item)) return report_exposed(item.key, source);
+  Value table;
+  for (const auto& [name, old] :
+       *std::get<std::map<std::string, std::string>*>(field.slot(loaded_.job))) {
+    if (name == item.key) continue;
+    Value& other = table.items.emplace_back();
+    other.type = Value::Type::text;
+    other.key = name;
+    other.text = old;
+  }
+  table.items.push_back(std::move(item));
+  set(field, table, source);
+}
+
+void Loader::report_exposed(std::string_view name, Source source) {
+  report(source,
+         fmt::format("{}: a secret on the command line is in the process list of this machine; "
+                     "export it and write --set 'runner.secret_env.{}={}', or put it into "
+                     "runner.secrets_file",
+                     shorten(name), shorten(name), kSecretShown));
+}
+
 void Loader::apply_override(std::size_t index) {
   const std::string_view text = overrides_[index - 1];
   const Source source{index, {}};
@@ -106,29 +146,21 @@ void Loader::apply_override(std::size_t index) {
   if (equals == text.npos) return report(source, "has no '='; write --set key=value");
   const std::string key(text.substr(0, equals));
   const std::string_view right = text.substr(equals + 1);
-  constexpr std::string_view kEnv = "runner.env.";
-  if (key.starts_with(kEnv)) {
-    // One variable: keep the others.
-    const Field& field = *find_field("runner.env");
-    Value table;
-    for (const auto& [name, old] : loaded_.job.runner.env) {
-      Value& item = table.items.emplace_back();
-      item.type = Value::Type::text;
-      item.key = name;
-      item.text = old;
-    }
-    const std::string name = key.substr(kEnv.size());
-    std::erase_if(table.items, [&](const Value& item) { return item.key == name; });
-    Value value = override_value(Kind::text, right);
-    value.key = name;
-    table.items.push_back(std::move(value));
-    return set(field, table, source);
+  for (const std::string_view table : {"runner.env", "runner.secret_env"}) {
+    const std::string prefix = fmt::format("{}.", table);
+    if (!key.starts_with(prefix)) continue;
+    Value item = override_value(Kind::text, right);
+    item.key = key.substr(prefix.size());
+    return set_variable(*find_field(table), std::move(item), source);
   }
   const Field* field = find_field(key);
   if (field == nullptr)
     return report(source, is_section(key) ? fmt::format("{} is a section; set one of its keys", key)
                                           : unknown_key(key));
-  set(*field, override_value(kind_of(*field), right), source);
+  const Value value = override_value(kind_of(*field), right);
+  for (const Value& item : value.items)
+    if (exposes_secret(*field, item)) return report_exposed(item.key, source);
+  set(*field, value, source);
 }
 
 void Loader::check_rules() {

@@ -25,19 +25,30 @@ struct SshConfig {
   Milliseconds connect_timeout{10000};
   Milliseconds handshake_timeout{10000};
   Milliseconds auth_timeout{10000};
-  std::int64_t fanout = 64;  // hosts being connected at the same time
+  std::int64_t fanout = 64;          // hosts being signed in to at the same time
+  std::vector<std::string> command;  // argv of an ssh program to use instead of libssh
+};
+
+/// [runner.network]: on which of the hosts' networks ranks talk to each other.
+struct NetworkConfig {
+  std::string interface;  // "eth1", "eth*" or "10.1.0.0/16"; empty = the route between the hosts
 };
 
 /// [runner]: where and how ranks start.
 struct RunnerConfig {
   std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
   std::string hosts_file;            // one such line each, '#' comments; excludes hosts
+  std::string groups_file;           // what "@NAME" in host lines means; empty = the user's
   std::int64_t default_slots = 1;    // slots of a host line that names none
   std::vector<std::string> program;  // argv of a rank; empty = the sortie-train beside sortie
-  std::string work_dir;     // empty = the launcher's; where a host lacks that: the home folder
-  std::string master_addr;  // empty = first host's address as the other hosts reach it
-  std::int64_t master_port = 29500;
-  std::map<std::string, std::string> env;  // set for every rank
+  std::string work_dir;          // empty = the launcher's; where a host lacks that: the home folder
+  std::string master_addr;       // empty = first host's address as the other hosts reach it
+  std::int64_t master_port = 0;  // 0 = a free one, held on the first host for the whole run
+  std::string devices = "host";  // host | rank | all: what of a host's slots a rank sees
+  std::string cpu_binding = "auto";  // auto | none | core | numa: how ranks share a host's cores
+  std::map<std::string, std::string> env;         // set for every rank
+  std::map<std::string, std::string> secret_env;  // the same; shown and written nowhere (secret.h)
+  std::string secrets_file;  // more of those, "NAME=value" lines; readable by its owner alone
   std::vector<std::string> env_passthrough = {"NCCL_*", "UCX_*", "OMPI_MCA_*"};  // name patterns
   std::vector<std::string> stage;  // "path" or "path -> name": put on every host before ranks start
   std::int64_t stage_cache_gib = 100;  // staged files that a host keeps between runs
@@ -46,6 +57,8 @@ struct RunnerConfig {
   Milliseconds startup_timeout{60000};  // from connected to every rank started, per host
   Milliseconds heartbeat_interval{2000};
   Milliseconds heartbeat_timeout{10000};
+  std::string on_launcher_loss = "kill";  // kill | hold DURATION
+  NetworkConfig network;
   SshConfig ssh;
 };
 

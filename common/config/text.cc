@@ -54,6 +54,8 @@ std::string quote(std::string_view text) {
     const char c = text.front();
     if (length == 0)
       out += "\xef\xbf\xbd";
+    else if (length == 2 && c == '\xc2' && static_cast<unsigned char>(text[1]) < 0xa0)
+      out += fmt::format("\\u00{:02X}", static_cast<unsigned char>(text[1]));  // a C1 control
     else if (length > 1)
       out += text.substr(0, length);
     else if (c == '"' || c == '\\')

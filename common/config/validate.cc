@@ -45,10 +45,12 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
 }
 
 bool is_set_by_sortie(std::string_view name) {
-  constexpr std::string_view kNames[] = {"RANK",        "WORLD_SIZE", "LOCAL_RANK",
-                                         "NODE_RANK",   "GROUP_RANK", "LOCAL_WORLD_SIZE",
-                                         "MASTER_ADDR", "MASTER_PORT"};
-  return name.starts_with("SORTIE_") || std::ranges::find(kNames, name) != std::end(kNames);
+  constexpr std::string_view kNames[] = {
+      "RANK",       "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+      "ROLE_RANK",  "ROLE_NAME",        "ROLE_WORLD_SIZE", "NODE_RANK",
+      "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",     "MASTER_PORT"};
+  return name.starts_with("SORTIE_") || name.starts_with("TORCHELASTIC_") ||
+         std::ranges::find(kNames, name) != std::end(kNames);
 }
 
 void check_runner(const RunnerConfig& runner, Rules& rules) {
@@ -56,10 +58,12 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
     rules.broken("R1", {"runner.hosts_file", "runner.hosts"},
                  "runner.hosts is set too; remove one of the two");
   else if (!runner.hosts.empty())
-    if (const auto hosts = job_hosts(runner); !hosts)
+    if (const auto hosts = check_host_lines(runner); !hosts)
       rules.broken("R1", {"runner.hosts"}, hosts.error().message);
   if (!runner.program.empty() && runner.program.front().empty())
     rules.broken("R2", {"runner.program"}, "the program's name is empty; write it first");
+  if (!runner.ssh.command.empty() && runner.ssh.command.front().empty())
+    rules.broken("R2", {"runner.ssh.command"}, "the program's name is empty; write it first");
   if (runner.heartbeat_timeout <= 2 * runner.heartbeat_interval)
     rules.broken(
         "R4", {"runner.heartbeat_timeout", "runner.heartbeat_interval"},
@@ -68,11 +72,18 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                     duration_text(runner.heartbeat_timeout),
                     duration_text(runner.heartbeat_interval),
                     duration_text(2 * runner.heartbeat_interval)));
-  for (const auto& [name, value] : runner.env)
-    if (is_set_by_sortie(name))
-      rules.broken(
-          "R5", {"runner.env." + name, "runner.env"},
-          fmt::format("{} is set by Sortie itself, another value for each rank; remove it", name));
+  for (const auto& [key, table] :
+       {std::pair{"runner.env", &runner.env}, {"runner.secret_env", &runner.secret_env}})
+    for (const auto& [name, value] : *table)
+      if (is_set_by_sortie(name))
+        rules.broken(
+            "R5", {fmt::format("{}.{}", key, name), key},
+            fmt::format("{} is set by Sortie itself, another value for each rank; remove it",
+                        name));
+  for (const auto& [name, value] : runner.secret_env)
+    if (runner.env.contains(name))
+      rules.broken("S1", {"runner.secret_env." + name, "runner.secret_env", "runner.env"},
+                   fmt::format("{} is in runner.env too; remove one of the two", name));
 }
 
 void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerConfig& trainer,

@@ -20,15 +20,16 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window);
-  if constexpr (std::is_same_v<T, Start> || std::is_same_v<T, Goodbye> ||
-                std::is_same_v<T, Finished>)
-    return std::tuple<>();
+                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
+                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window, m.hold_ms);
+  if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
+  if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
-  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence);
+  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence, m.time_unix_ms);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
-    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix);
+    return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
+                    m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
@@ -61,6 +62,21 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, FilesFetch>) return std::tie(m.link, m.key, m.address, m.port);
   if constexpr (std::is_same_v<T, FilesDone>)
     return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
+  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup);
+  if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
+  if constexpr (std::is_same_v<T, PmixNames>)
+    return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNamesDone>)
+    return std::tie(m.id, m.status, m.ranks, m.keys, m.values);
+  if constexpr (std::is_same_v<T, PmixNotice>) return std::tie(m.rank, m.text);
+  if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
+  if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
+  if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
+  if constexpr (std::is_same_v<T, Adopt>)
+    return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes);
+  if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch);
+  if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
+    return std::tie(m.json);
 }
 
 using Writer = protozero::pbf_writer;
@@ -91,6 +107,12 @@ void put(Writer& w, Tag tag, FileKind v) {
 void put(Writer& w, Tag tag, FilesPurpose v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
+void put(Writer& w, Tag tag, PmixNames::Action v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, CpuBinding v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
 void put(Writer& w, Tag tag, const std::string& v) {
   w.add_bytes(tag, v);
 }
@@ -110,8 +132,8 @@ void put(Writer& w, Tag tag, const std::vector<std::pair<std::string, std::strin
 template <class M>
 void put_members(Writer& w, const M& message);
 template <class M>
-requires std::is_same_v<M, RankSpec> || std::is_same_v<M, FileEntry> ||
-    std::is_same_v<M, PieceRange>
+requires std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> ||
+    std::is_same_v<M, FileEntry> || std::is_same_v<M, PieceRange>
 void put(Writer& w, Tag tag, const std::vector<M>& v) {
   for (const M& item : v) {
     Writer nested(w, tag);
@@ -172,16 +194,40 @@ void get(Reader& r, FileKind& v) {
 void get(Reader& r, FilesPurpose& v) {
   get_enum(r, v, 3);
 }
+void get(Reader& r, PmixNames::Action& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide < 1 || wide > 3) throw out_of_range_error{};
+  v = static_cast<PmixNames::Action>(wide);
+}
+void get(Reader& r, CpuBinding& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide > static_cast<std::uint32_t>(CpuBinding::numa)) throw out_of_range_error{};
+  v = static_cast<CpuBinding>(wide);
+}
 void get(Reader& r, std::string& v) {
   v = r.get_bytes();
 }
+/// Items of lists that the message may still hold: an empty one is two bytes in a frame and fifty
+/// in memory, so that a frame within its limit could otherwise fill a machine.
+thread_local std::size_t items_left = 0;
+struct too_many_items_error : protozero::exception {
+  const char* what() const noexcept override { return "too many items in its lists"; }
+};
+void take_item() {
+  if (items_left == 0) throw too_many_items_error{};
+  --items_left;
+}
+
 void get(Reader& r, std::vector<std::string>& v) {
+  take_item();
   v.push_back(r.get_bytes());
 }
 void get(Reader& r, std::vector<std::uint32_t>& v) {
+  take_item();
   v.push_back(r.get_uint32());
 }
 void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
+  take_item();
   Reader pair = r.get_message();
   auto& entry = v.emplace_back();
   while (pair.next()) {
@@ -197,9 +243,10 @@ void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
 template <class M>
 void get_members(Reader& r, M& message);
 template <class M>
-requires std::is_same_v<M, RankSpec> || std::is_same_v<M, FileEntry> ||
-    std::is_same_v<M, PieceRange>
+requires std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> ||
+    std::is_same_v<M, FileEntry> || std::is_same_v<M, PieceRange>
 void get(Reader& r, std::vector<M>& v) {
+  take_item();
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
 }
@@ -266,6 +313,17 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "PmixModexRequest",
                                                                                "PmixModexReply",
                                                                                "PmixAbort",
+                                                                               "Sweep",
+                                                                               "Swept",
+                                                                               "PmixNames",
+                                                                               "PmixNamesDone",
+                                                                               "PmixNotice",
+                                                                               "Input",
+                                                                               "InputCredit",
+                                                                               "Adopt",
+                                                                               "Adopted",
+                                                                               "CheckRequest",
+                                                                               "CheckReport",
                                                                                "FilesOpen",
                                                                                "FilesManifest",
                                                                                "FilesWanted",
@@ -288,6 +346,7 @@ std::string encode(const Message& message) {
 Result<Message> decode(const Frame& frame) {
   if (frame.type == 0 || frame.type > std::variant_size_v<Message>)
     return fail(ErrorCode::protocol, fmt::format("unknown message type {}", frame.type));
+  items_left = kMaxItems;
   try {
     return decode_by_type(frame, std::make_index_sequence<std::variant_size_v<Message>>{});
   } catch (const protozero::exception& error) {

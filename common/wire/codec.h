@@ -10,10 +10,15 @@
 
 namespace sortie::wire {
 
+/// In all lists of one message: what decode() makes of a frame is then at most some ten times as
+/// large as the frame.
+inline constexpr std::size_t kMaxItems = 1u << 18;
+
 /// The whole frame, header included.
 std::string encode(const Message& message);
 
-/// ErrorCode::protocol for an unknown type, a malformed payload, or a value out of range.
+/// ErrorCode::protocol for an unknown type, a malformed payload, a value out of range, or more
+/// than kMaxItems items.
 Result<Message> decode(const Frame& frame);
 
 /// Name of the type for logs ("RankExited").

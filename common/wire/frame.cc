@@ -22,6 +22,8 @@ std::string encode_frame(std::uint8_t type, std::string_view payload) {
 
 void FrameDecoder::feed(std::string_view bytes) {
   if (consumed_ == buffer_.size()) {
+    // A burst is over: its memory is not kept.
+    if (buffer_.capacity() > 16 * 1024 && bytes.size() < 4 * 1024) std::string().swap(buffer_);
     buffer_.clear();
     consumed_ = 0;
   } else if (consumed_ > (64u << 10) && consumed_ > buffer_.size() / 2) {

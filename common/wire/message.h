@@ -15,7 +15,16 @@ namespace sortie::wire {
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
 inline constexpr std::uint32_t kProtocolVersion = 2;
 
+/// Names and values of variables.
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
 enum class Stream : std::uint8_t { out = 1, err = 2 };
+
+/// For JobSpec::master_port: any port that is free.
+inline constexpr std::uint32_t kAnyPort = 1u << 16;
+
+/// How the ranks of a host share its cores: see common/cpu/binding.h.
+enum class CpuBinding : std::uint8_t { none = 0, automatic = 1, core = 2, numa = 3 };
 
 // ---- launcher -> runner -------------------------------------------------------------------------
 
@@ -29,8 +38,8 @@ struct Hello {
 struct RankSpec {
   std::uint32_t rank = 0;  // global
   std::uint32_t local_rank = 0;
-  std::uint32_t slot = 0;                                // device id
-  std::vector<std::pair<std::string, std::string>> env;  // on top of JobSpec::env
+  std::uint32_t slot = 0;  // device id
+  Environment env;         // on top of JobSpec::env
 };
 
 /// The runner's slice of the plan. Answered by JobReady or RunnerError.
@@ -42,7 +51,7 @@ struct JobSpec {
   std::uint32_t world_size = 0;
   std::vector<std::string> argv;
   std::string work_dir;  // used where it exists, else the home folder
-  std::vector<std::pair<std::string, std::string>> env;
+  Environment env;
   std::vector<RankSpec> ranks;
   std::string config_toml;  // resolved config, for the trainer: a 0600 file named by SORTIE_CONFIG;
                             // may be empty
@@ -54,10 +63,24 @@ struct JobSpec {
   std::vector<std::string> node_hosts;
   std::vector<std::string> node_ranks;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
+  /// To the host of rank 0 alone: the numeric addresses at which the other hosts were reached, and
+  /// the port to hold for MASTER_PORT (0 = none). The answers are in JobReady.
+  std::vector<std::string> peers;
+  std::uint32_t master_port = 0;
+  CpuBinding cpu_binding = CpuBinding::none;
+  std::uint8_t autostart = 0;      // 1: the ranks start as soon as JobReady is sent; no Start comes
+  std::uint32_t input_window = 0;  // bytes of Input that may be unacknowledged; 0: no stdin.
+                                   // Only for a job of one rank on this host
+  /// How long ranks are held after the launcher is gone, for another one to adopt them; 0: not.
+  std::uint32_t hold_ms = 0;
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
-struct Start {};
+struct Start {
+  /// What was known only then (MASTER_ADDR, MASTER_PORT ...): on top of JobSpec::env, for all
+  /// ranks.
+  Environment env;
+};
 
 /// TERM now, KILL after grace_ms (0 = at once). Sent again with 0 to cut the grace short.
 struct Stop {
@@ -68,6 +91,7 @@ struct Stop {
 /// Both ways, every heartbeat_interval_ms. Any message counts as a sign of life.
 struct Heartbeat {
   std::uint64_t sequence = 0;
+  std::uint64_t time_unix_ms = 0;  // sender's clock; 0 = not told
 };
 
 /// The launcher has written `bytes` more of the output it was sent.
@@ -88,6 +112,14 @@ struct JobReady {
   std::string kernel;
   std::string cgroup;  // "v2 <path>" or "none: <why>"
   std::string pmix;    // "libpmix 4.2.2" or "none: <why>"
+  /// Of all interfaces that are up, in the kernel's order: "eth0 10.1.0.2/24", "eth0 fd00::2/64".
+  std::vector<std::string> addresses;
+  /// {peer of JobSpec::peers, the address here from which it is reached}, where there is a route.
+  std::vector<std::pair<std::string, std::string>> routes;
+  std::uint32_t master_port = 0;      // held for this run until its end; 0 = not asked for
+  std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
+  std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
+  std::uint64_t time_unix_ms = 0;     // runner's clock; 0 = not told
 };
 
 struct RankStarted {
@@ -114,7 +146,9 @@ struct RankExited {
   std::uint8_t signaled = 0;  // 1: `code` is a signal number
   std::uint32_t code = 0;
   std::uint8_t core_dumped = 0;
-  std::uint8_t oom_killed = 0;         // by the counters of the cgroup
+  /// 1: by the counter of the rank's own cgroup; 2: it died of a SIGKILL that was not ours while
+  /// the counter of a group above it, or of the whole host, rose.
+  std::uint8_t oom_killed = 0;
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
@@ -182,11 +216,107 @@ struct PmixAbort {
   std::string message;
 };
 
+// ---- a host that was lost while ranks ran, reached once more ------------------------------------
+
+/// launcher -> a fresh runner, after Hello and instead of JobSpec: end everything of this run here.
+/// A runner of it that still works has `patience_ms` to do so itself.
+struct Sweep {
+  std::string run_id;
+  std::uint32_t patience_ms = 0;
+  std::string cgroup;  // of the job, as JobReady named it; empty = none
+};
+/// The answer, and the last message. Nothing is left but what `left` names.
+struct Swept {
+  std::uint32_t killed = 0;       // processes that had to be
+  std::vector<std::string> left;  // "1234 python3 (state D)", at most 32
+};
+
+// ---- PMIx publish, lookup, unpublish: sortie-pmix <-> runner <-> launcher, which keeps the names
+// -
+
+/// Names are the job's. `id` is the asker's own; the answer carries it.
+struct PmixNames {
+  enum class Action : std::uint8_t { publish = 1, lookup = 2, unpublish = 3 };
+  std::uint64_t id = 0;
+  std::uint32_t rank = 0;  // who asks
+  Action action = Action::lookup;
+  std::uint8_t wait = 0;  // lookup: answer when all are there
+  std::vector<std::string> keys;
+  std::vector<std::string> values;  // publish: one per key
+};
+struct PmixNamesDone {
+  std::uint64_t id = 0;
+  std::int32_t status = 0;           // 0 or a PMIx error
+  std::vector<std::uint32_t> ranks;  // lookup: who published, per key
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+};
+
+/// Something that a person should read once: a rank asked PMIx for what Sortie does not do.
+struct PmixNotice {
+  std::uint32_t rank = 0;
+  std::string text;
+};
+
+// ---- stdin of a job of one rank -----------------------------------------------------------------
+
+/// launcher -> runner: the next bytes of the rank's stdin, at most 64 KiB, within
+/// JobSpec::input_window.
+struct Input {
+  std::string bytes;
+  std::uint8_t eof = 0;  // 1: nothing follows
+};
+/// runner -> launcher: `bytes` more have been written to the rank or dropped.
+struct InputCredit {
+  std::uint64_t bytes = 0;
+  std::uint8_t closed = 0;  // 1: the rank reads no more; what still comes is dropped
+};
+
+// ---- host checks: the conversation of `sortie check` --------------------------------------------
+
+/// launcher -> runner, after Hello and instead of JobSpec; any number of times, each answered by at
+/// least one CheckReport. runner/check/README.md has the objects.
+struct CheckRequest {
+  std::string json;  // at most 1 MiB
+};
+
+/// runner -> launcher: a part of the answer. Never trusted: sizes and contents are checked.
+struct CheckReport {
+  std::string json;  // at most 256 KiB
+};
+
+// ---- adoption: a new launcher takes over what a lost one has left -------------------------------
+
+/// How much of a rank's stream the launcher's files hold.
+struct LogSize {
+  std::uint32_t rank = 0;
+  Stream stream = Stream::out;
+  std::uint64_t bytes = 0;
+};
+
+/// launcher -> a fresh runner, instead of JobSpec: find the runner that holds this job and hand the
+/// connection over to it. Answered by Adopted, from that runner, or RunnerError.
+struct Adopt {
+  std::uint32_t protocol_version = kProtocolVersion;
+  std::string run_id;
+  std::uint32_t attempt = 1;
+  std::uint32_t node_rank = 0;
+  std::uint32_t epoch = 0;  // higher than that of any launcher before
+  std::vector<LogSize> log_sizes;
+};
+
+/// The holding runner obeys this launcher from now on. RankStarted of all ranks, output that the
+/// files do not have, RankExited of those that have ended, and open PMIx requests follow.
+struct Adopted {
+  std::uint32_t epoch = 0;
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
-                 FilesOpen, FilesManifest, FilesWanted, FilePiece, FilesCredit, FilesServe,
-                 FilesFetch, FilesProgress, FilesDone>;
+                 Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
+                 Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
+                 FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone>;
 
 }  // namespace sortie::wire

@@ -9,8 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
-#include "common/config/text.h"
-#include "launcher/cli/verb.h"
+#include "launcher/cli/tree.h"
 
 namespace sortie::launcher {
 namespace {
@@ -18,48 +17,19 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   sortie run configs/quickstart.toml                        train on this machine
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi     start an MPI program on four hosts
+  sortie run --detach job.toml; sortie attach last          the same, apart from this terminal
   sortie plan job.toml --set topology.micro_batch_size=8    what would run where
+  sortie exec --hosts 'gpu[01-64]' --fold -- uname -r       one command on many hosts
+  sortie check job.toml                                     are the hosts fit for it?
   sortie config init > job.toml                             a commented config to start from
 )";
-
-/// "did you mean" for a verb or flag that does not exist.
-std::string suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
-  std::vector<std::string> verbs;
-  const CLI::App* level = &app;
-  for (const std::string& argument : arguments) {
-    if (argument == "--") break;
-    verbs.clear();
-    for (const CLI::App* sub : level->get_subcommands([](const CLI::App*) { return true; }))
-      verbs.push_back(sub->get_name());
-    if (!argument.starts_with("-")) {
-      const auto known = level->get_subcommands(
-          [&](const CLI::App* candidate) { return candidate->get_name() == argument; });
-      const CLI::App* sub = known.empty() ? nullptr : known.front();
-      if (sub) {
-        level = sub;
-        continue;
-      }
-      if (verbs.empty()) continue;
-      const std::string_view near = config::nearest(argument, {verbs.begin(), verbs.end()});
-      return near.empty() ? "" : fmt::format("did you mean `{}`?", near);
-    }
-    std::vector<std::string> flags;
-    for (const CLI::Option* option : level->get_options())
-      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-    const std::string name = argument.substr(0, argument.find('='));
-    if (std::ranges::find(flags, name) == flags.end())
-      if (const auto near = config::nearest(name, {flags.begin(), flags.end()}); !near.empty())
-        return fmt::format("did you mean `{}`?", near);
-  }
-  return "";
-}
 
 }  // namespace
 
 int run_cli(int argc, char** argv) {
   log::init("sortie", log::Level::warning);
-  CLI::App app{
-      "Sortie launches and supervises training, and any MPI or torchrun-style program, over SSH."};
+  CLI::App app{"Launch and supervise training, and any MPI or torchrun-style program, over SSH",
+               "sortie"};
   app.footer(kExamples);
   app.set_version_flag("--version", "sortie " SORTIE_VERSION);
   app.require_subcommand(1);
@@ -67,8 +37,18 @@ int run_cli(int argc, char** argv) {
   Program program;
   std::vector<Verb> verbs;
   add_run_verbs(app, verbs, program);
+  add_runs_verbs(app, verbs, program);
+  add_follow_verbs(app, verbs, program);
+  add_exec_verb(app, verbs, program);
+  add_check_verbs(app, verbs, program);
   add_copy_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
+  add_report_verb(app, verbs);
+  add_explain_verb(app, verbs);
+  add_man_verb(app, verbs);
+  add_completion_verbs(app, verbs, program);
+  add_global_flags(app);
+  set_help(app, verbs);
 
   // The program is cut off first: no flag of its own can be taken for one of ours.
   std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -82,10 +62,9 @@ int run_cli(int argc, char** argv) {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    const std::string near = suggestion(app, given);
-    fmt::print(stderr, "sortie: {}{}{}\n", error.what(), near.empty() ? "; try --help" : "; ",
-               near);
-    return kExitUsage;
+    const std::string near = did_you_mean(app, given);
+    return print_error({ErrorCode::usage, fmt::format("sortie: {}; {}", error.what(),
+                                                      near.empty() ? "try --help" : near)});
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());
@@ -97,6 +76,7 @@ int run_cli(int argc, char** argv) {
     fmt::print(stderr, "sortie: nothing follows --; a program is expected there\n");
     return kExitUsage;
   }
+  apply_global_flags(*verb->app);
   return verb->run();
 }
 

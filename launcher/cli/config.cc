@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "common/config/describe.h"
-#include "launcher/cli/verb.h"
+#include "launcher/cli/tree.h"
 
 namespace sortie::launcher {
 namespace {
@@ -12,6 +12,7 @@ constexpr const char* kFooter = R"(Examples:
   sortie config init > job.toml           a commented config with every key
   sortie config show job.toml --origin    what a job's config comes to, and from where
   sortie config schema > sortie.json      for an editor that completes TOML
+  sortie config reference                 the page docs/config.md
 )";
 
 }  // namespace
@@ -37,8 +38,12 @@ void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& p
 
   verbs.push_back({config->add_subcommand("schema", "JSON schema of the config"),
                    [] { return print_text(config::json_schema()); }});
-  verbs.push_back({config->add_subcommand("init", "A commented config with every key"),
-                   [] { return print_text(config::init_text()); }});
+  verbs.push_back({config->add_subcommand("init", "A commented config with every key"), [&root] {
+                     const int code = print_text(config::init_text());
+                     if (code == 0)
+                       print_next_steps(root, {"config show FILE --origin", "plan FILE"});
+                     return code;
+                   }});
   verbs.push_back({config->add_subcommand("reference", "The reference page, in Markdown"),
                    [] { return print_text(config::reference_markdown()); }});
 }

@@ -8,11 +8,12 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/cli/verb.h"
+#include "launcher/console.h"
 
 namespace sortie::launcher {
 
 int print_error(const Error& error) {
-  fmt::print(stderr, "{}\n", error.message);
+  fmt::print(stderr, "{}\n", printable_lines(error.message));
   return exit_code_for(error.code);
 }
 
@@ -28,7 +29,9 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--set", options.overrides, "Override a key: --set section.key=value (repeatable)")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--hosts", options.hosts, "Hosts: 'gpu[01-04],h7'; overrides runner.hosts");
+  app.add_option("--hosts", options.hosts,
+                 "Hosts: 'gpu[01-04],h7,@group,!gpu03'; overrides runner.hosts");
+  app.add_option("--groups", options.groups, "Groups file; overrides runner.groups_file");
   app.add_option("--slots", options.slots, "Slots of every host that names none")
       ->check(CLI::Range(1, config::kMaxSlots));
   app.add_option("--ssh-config", options.ssh_config,

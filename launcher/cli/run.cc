@@ -1,8 +1,12 @@
 // `sortie run` and `sortie plan`.
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "launcher/cli/verb.h"
+#include "common/base/exit_code.h"
+#include "launcher/cli/tree.h"
+#include "launcher/control/detach.h"
 
 namespace sortie::launcher {
 namespace {
@@ -11,6 +15,7 @@ constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
   sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+  sortie run --detach job.toml                            start it, print its id, and return
 
 Everything after -- is the program and its arguments, passed on byte for byte.
 )";
@@ -20,6 +25,26 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
+
+/// Signals that a person sends need no explanation.
+std::string after_run(const CLI::App& root, int exit_code, const std::string& id) {
+  std::vector<std::string> lines;
+  const bool failed = exit_code != kExitOk && exit_code != kExitInterrupted;
+  if (failed) lines.push_back(fmt::format("report {}", id));
+  lines.push_back(fmt::format("logs {}", id));
+  if (failed) lines.push_back(fmt::format("explain {}", exit_code));
+  if (!failed) lines.push_back(fmt::format("report {}", id));
+  return next_steps(root, lines);
+}
+
+/// Only where the command is short: what a person typed stands above it.
+std::vector<std::string> after_plan(const JobOptions& options) {
+  if (options.config.empty() || !options.program.empty() || !options.overrides.empty()) return {};
+  const std::string hosts =
+      options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
+  return {fmt::format("check {}{}", options.config, hosts),
+          fmt::format("run {}{}", options.config, hosts)};
+}
 
 /// A job needs a config or a program.
 Result<PlannedJob> planned(JobOptions& options, const Program& program) {
@@ -37,10 +62,19 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  const auto detach = std::make_shared<bool>(false);
+  run->add_flag("--detach", *detach,
+                "Return once all ranks run; the run goes on without this terminal and login");
   verbs.push_back({run,
-                   [options, &program] {
-                     const auto job = planned(*options, program);
-                     return job ? run_job(*job) : print_error(job.error());
+                   [options, detach, &program, &root] {
+                     auto job = planned(*options, program);
+                     if (!job) return print_error(job.error());
+                     job->next_steps = [&root](int exit_code, const std::string& id) {
+                       return after_run(root, exit_code, id);
+                     };
+                     if (!*detach) return run_job(*job);
+                     return run_detached(
+                         [&job](StartNotice& notice) { return run_job(*job, &notice); });
                    },
                    true});
 
@@ -50,10 +84,13 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_job_options(*plan, *options);
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   verbs.push_back({plan,
-                   [options, json, &program] {
+                   [options, json, &program, &root] {
                      const auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
-                     return print_text(*json ? plan_json_text(job->plan) : plan_text(job->plan));
+                     if (*json) return print_text(plan_json_text(job->plan));
+                     const int code = print_text(plan_text(job->plan));
+                     if (code == kExitOk) print_next_steps(root, after_plan(*options));
+                     return code;
                    },
                    true});
 }

@@ -25,11 +25,24 @@ using Program = std::vector<std::string>;
 
 // The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+
+void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
 
 /// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
 void add_job_options(CLI::App& app, JobOptions& options);
+
+/// RUN and --log-dir: how every verb about a run that was started names it.
+void add_run_name(CLI::App& app, std::string& run, std::string& log_dir);
+void add_log_dir(CLI::App& app, std::string& log_dir);
 
 /// The message of the error on stderr; its exit code.
 int print_error(const Error& error);

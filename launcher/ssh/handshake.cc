@@ -196,6 +196,10 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
 
 }  // namespace
 
+bool dropped_before_banner(SessionCore& core) {
+  return !ssh_get_serverbanner(core.session()) && core.last_error().starts_with("Socket error");
+}
+
 asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSettings settings,
                                       std::shared_ptr<KnownHosts> known_hosts,
                                       config::SshConfig ssh) {

@@ -19,4 +19,8 @@ boost::asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core,
                                              std::shared_ptr<KnownHosts> known_hosts,
                                              config::SshConfig ssh);
 
+/// After a handshake that failed: the server had closed the connection before it said who it is, as
+/// sshd does at its MaxStartups limit. Another try may do.
+bool dropped_before_banner(SessionCore& core);
+
 }  // namespace sortie::launcher::ssh

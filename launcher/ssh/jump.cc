@@ -19,6 +19,10 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t kPumpBuffer = 32 * 1024;
+// sshd's MaxSessions does not count forwarded streams, but each takes a descriptor of the process
+// that serves the connection, which often has 1024; and that process is one core's worth of
+// encryption.
+constexpr int kMostRiders = 256;
 
 // Both directions hold it; the first to end closes it and with that ends the other.
 struct Pump {
@@ -59,6 +63,22 @@ asio::awaitable<void> pump_in(std::shared_ptr<Pump> pump) {
 }
 
 }  // namespace
+
+bool JumpConnection::has_room() const {
+  if (full || riders >= kMostRiders) return false;
+  return !done || (core && !core->closed() && !core->broken());
+}
+
+bool JumpRide::is_full(const Error& error) {
+  // RFC 4254's SSH_OPEN_RESOURCE_SHORTAGE as libssh writes it; and what OpenSSH's sshd says when its
+  // process has no descriptor left (a target that can not be reached is told with strerror()).
+  const bool short_of_room =
+      error.message.contains("error (4)") || error.message.ends_with("error (2) open failed");
+  // The only stream there is can not be one too many.
+  if (!short_of_room || connection_->riders < 2) return false;
+  connection_->full = true;
+  return true;
+}
 
 asio::awaitable<Result<Fd>> dial_through(std::shared_ptr<SessionCore> jump, std::string host,
                                          int port, Clock::time_point deadline) {

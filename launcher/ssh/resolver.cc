@@ -19,14 +19,17 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 namespace {
 
-constexpr int kMaxThreads = 8;
+constexpr int kThreads = 8;       // that a lookup may occupy for as long as it takes
+constexpr int kMostThreads = 64;  // with those that are stuck and were given up
 
 struct Lookup {
   Lookup(const asio::any_io_executor& executor, std::string name)
       : host(std::move(name)), answered(executor) {}
   const std::string host;
-  asio::steady_timer answered;  // I/O thread only, as are the two below once `done`
+  asio::steady_timer answered;  // I/O thread only, as are all below but for the lookup's own time
+  bool begun = false;
   bool done = false;
+  bool given_up = false;  // under the queue's mutex
   int status = 0;
   int error_number = 0;
   std::vector<asio::ip::address> addresses;
@@ -62,17 +65,31 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
   std::deque<std::shared_ptr<Lookup>> waiting;
   int threads = 0;
   int idle = 0;
+  int stuck = 0;         // threads whose lookup nobody waits for any more
   bool stopped = false;  // once set, the executor is not touched any more
 
   void push(std::shared_ptr<Lookup> lookup) {
     const std::lock_guard lock(mutex);
     waiting.push_back(std::move(lookup));
-    if (idle >= static_cast<int>(waiting.size()) || threads == kMaxThreads) {
+    if (idle >= static_cast<int>(waiting.size()) || threads - stuck >= kThreads) {
       wake.notify_one();
       return;
     }
+    add_thread();
+  }
+
+  void add_thread() {
+    if (threads >= kMostThreads) return;
     ++threads;
     std::thread([self = shared_from_this()] { self->work(); }).detach();
+  }
+
+  // A lookup that has outlasted its timeout: its thread is replaced until it comes back.
+  void give_up(Lookup& lookup) {
+    const std::lock_guard lock(mutex);
+    lookup.given_up = true;
+    ++stuck;
+    if (!waiting.empty()) add_thread();
   }
 
   void work() {
@@ -84,10 +101,22 @@ struct Resolver::Queue : std::enable_shared_from_this<Queue> {
       if (stopped) return;
       const auto lookup = std::move(waiting.front());
       waiting.pop_front();
+      asio::post(executor, [lookup] {
+        lookup->begun = true;
+        lookup->answered.cancel();
+      });
       lock.unlock();
       look_up(*lookup);
       lock.lock();
       if (stopped) return;
+      if (lookup->given_up) {
+        --stuck;
+        if (threads - stuck > kThreads) {
+          --threads;
+          return;
+        }
+        continue;
+      }
       asio::post(executor, [lookup] {
         lookup->done = true;
         lookup->answered.cancel();
@@ -114,9 +143,20 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Resolver::resolve(
   if (!not_numeric) co_return std::vector<tcp::endpoint>{tcp::endpoint(address, port_number)};
 
   const auto lookup = std::make_shared<Lookup>(queue_->executor, host);
-  lookup->answered.expires_after(timeout);
+  // The time counts from when a thread has taken it: names of many hosts may be waiting.
+  lookup->answered.expires_at(std::chrono::steady_clock::time_point::max());
   queue_->push(lookup);
-  co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+  bool timing = false;
+  bool expired = false;
+  while (!lookup->done && !expired) {
+    if (lookup->begun && !timing) {
+      timing = true;
+      lookup->answered.expires_after(timeout);
+    }
+    const auto [error] = co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+    expired = !error;
+  }
+  if (!lookup->done) queue_->give_up(*lookup);
   if (!lookup->done)
     co_return fail(ErrorCode::resolve,
                    fmt::format("name {}: no answer from the name service within {} ms; check "

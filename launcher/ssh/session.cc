@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <libssh/libssh.h>
+#include <libssh/server.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -13,6 +15,10 @@
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
+
+// Three looks without news end a connection: 14 s at most from the last byte.
+constexpr std::chrono::milliseconds kLook{3500};
+constexpr int kLooks = 3;
 
 struct Sleeper {
   explicit Sleeper(int& count) : count_(count) { ++count_; }
@@ -27,7 +33,8 @@ SessionCore::SessionCore(asio::any_io_executor executor, Fd socket,
     : socket_(executor, socket.release()),
       activity_(executor, kNoDeadline),
       keep_alive_(std::move(keep_alive)),
-      counter_(std::make_unique<ssh_counter_struct>()) {}
+      counter_(std::make_unique<ssh_counter_struct>()),
+      look_timer_(executor) {}
 
 Result<std::shared_ptr<SessionCore>> SessionCore::create(asio::any_io_executor executor, Fd socket,
                                                          std::shared_ptr<void> keep_alive) {
@@ -70,7 +77,39 @@ void SessionCore::close() {
   // keeps the registration while libssh's duplicate is open.
   Fd(socket_.release()).reset();
   activity_.cancel();
+  look_timer_.cancel();
   keep_alive_.reset();
+}
+
+std::uint64_t SessionCore::bytes_moved() const {
+  return counter_->in_bytes + counter_->out_bytes;
+}
+
+void SessionCore::watch() {
+  look_timer_.expires_after(kLook);
+  look_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    if (const auto core = weak.lock(); core && !error && !core->closed_) core->look();
+  });
+}
+
+// What waits in the socket was sent by a living peer, whether or not anybody here reads it. Looks
+// are counted and not seconds: it may have been this process that slept.
+void SessionCore::look() {
+  int unread = 0;
+  ::ioctl(socket_.native_handle(), FIONREAD, &unread);
+  const std::uint64_t heard = counter_->in_bytes + static_cast<std::uint64_t>(unread);
+  if (heard != heard_) {
+    heard_ = heard;
+    looks_ = 0;
+  } else if (++looks_ == kLooks) {
+    silent_ = true;
+    close();
+    return;
+  } else if (!broken()) {
+    ssh_send_keepalive(session_);
+    flush();
+  }
+  watch();
 }
 
 std::string SessionCore::last_error() const {

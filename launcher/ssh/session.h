@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -53,10 +54,20 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   /// Wakes everything that sleeps in drive().
   void notify();
 
+  /// From now on (signed in) the other side is asked for a sign of life whenever it is silent, and
+  /// the connection ends when none comes within 15 s: also behind a jump host, whose own TCP
+  /// connection is fine, and also while nothing is being read.
+  void watch();
+
+  /// Bytes received and sent so far.
+  std::uint64_t bytes_moved() const;
+
   /// Ends the connection at once: every drive() returns nullopt. libssh's state stays valid until
   /// the last owner is gone.
   void close();
   bool closed() const { return closed_; }
+  /// Why closed(): the other side was silent, rather than somebody here ended it.
+  bool silent() const { return silent_; }
   /// The other side, or the network, has ended it.
   bool broken() const;
 
@@ -67,6 +78,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   SessionCore(boost::asio::any_io_executor executor, Fd socket, std::shared_ptr<void> keep_alive);
   void arm();
   bool write_pending() const;
+  void look();
 
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer activity_;  // never expires; cancelled to wake the sleepers
@@ -78,6 +90,10 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   bool read_armed_ = false;
   bool write_armed_ = false;
   bool closed_ = false;
+  bool silent_ = false;  // closed because no sign of life came
+  int looks_ = 0;        // without news
+  std::uint64_t heard_ = 0;
+  boost::asio::steady_timer look_timer_;
 };
 
 }  // namespace sortie::launcher::ssh

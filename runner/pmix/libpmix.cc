@@ -37,7 +37,9 @@ Result<Libpmix> Libpmix::load() {
   if (!library)
     return fail(
         ErrorCode::unsupported,
-        fmt::format("libpmix not found: {}; install libpmix2 (Debian, Ubuntu) or pmix", reason));
+        fmt::format(
+            "libpmix not found: {}; install libpmix2 (Debian, Ubuntu) or pmix (Fedora, RHEL)",
+            reason));
   std::string missing;
   resolve(library, "PMIx_Get_version", pmix.get_version, missing);
   resolve(library, "PMIx_Error_string", pmix.error_string, missing);

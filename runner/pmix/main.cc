@@ -9,9 +9,11 @@
 #include <csignal>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "common/base/exit_code.h"
 #include "runner/pmix/frame_pipe.h"
+#include "runner/pmix/probe.h"
 #include "runner/pmix/server.h"
 #include "runner/pmix/upcalls.h"
 
@@ -116,8 +118,9 @@ int run() {
 }  // namespace
 }  // namespace sortie::runner
 
-int main() {
-  const int code = sortie::runner::run();
+int main(int argc, char** argv) {
+  const bool probing = argc == 3 && std::string_view(argv[1]) == "--probe";
+  const int code = probing ? sortie::runner::probe_libraries(argv[2]) : sortie::runner::run();
   std::fflush(nullptr);
   _exit(code);  // libpmix's threads may still run: no destructors under them
 }

@@ -163,6 +163,7 @@ Result<> PmixServer::handle(wire::Message message) {
   if (auto* done = std::get_if<wire::PmixFenceDone>(&message)) return on(*done);
   if (auto* request = std::get_if<wire::PmixModexRequest>(&message)) return on(*request);
   if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) return on(*reply);
+  if (auto* names = std::get_if<wire::PmixNamesDone>(&message)) return on(*names);
   return fail(ErrorCode::protocol, "message that is not for the PMIx server");
 }
 

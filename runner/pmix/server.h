@@ -46,6 +46,9 @@ class PmixServer {
   Result<> on(ModexWanted& wanted);
   Result<> on(ModexFound& found);
   Result<> on(AbortCalled& abort);
+  Result<> on(NamesAsked& asked);
+  Result<> on(SpawnRefused& refused);
+  Result<> on(wire::PmixNamesDone& done);
   Result<> on(wire::PmixFenceDone& done);
   Result<> on(wire::PmixModexRequest& request);
   Result<> on(wire::PmixModexReply& reply);
@@ -65,7 +68,8 @@ class PmixServer {
   FenceNames fence_names_;
   std::map<std::string, Waiting> fences_;
   std::map<std::uint64_t, Waiting> modexes_;
-  std::uint64_t next_modex_id_ = 1;
+  std::map<std::uint64_t, NamesAsked> names_;
+  std::uint64_t next_modex_id_ = 1, next_names_id_ = 1;
 };
 
 }  // namespace sortie::runner

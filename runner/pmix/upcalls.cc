@@ -2,7 +2,9 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include "common/base/check.h"
@@ -61,20 +63,64 @@ pmix_status_t on_direct_modex(const pmix_proc_t* proc, const pmix_info_t[], std:
   return PMIX_SUCCESS;
 }
 
-pmix_status_t refuse_publish(const pmix_proc_t*, const pmix_info_t[], std::size_t, pmix_op_cbfunc_t,
-                             void*) {
-  return PMIX_ERR_NOT_SUPPORTED;
+/// What PMIx itself means by a key, not a name that a program publishes.
+bool is_directive(const char* key) {
+  return std::string_view(key).starts_with("pmix.");
 }
-pmix_status_t refuse_lookup(const pmix_proc_t*, char**, const pmix_info_t[], std::size_t,
-                            pmix_lookup_cbfunc_t, void*) {
-  return PMIX_ERR_NOT_SUPPORTED;
+
+pmix_status_t on_publish(const pmix_proc_t* proc, const pmix_info_t info[], std::size_t count,
+                         pmix_op_cbfunc_t done, void* done_data) {
+  NamesAsked asked;
+  asked.question.rank = proc->rank;
+  asked.question.action = wire::PmixNames::Action::publish;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_directive(info[i].key)) continue;
+    // Other types would need their layout on the wire; MPI publishes strings.
+    if (info[i].value.type != PMIX_STRING || !info[i].value.data.string)
+      return PMIX_ERR_NOT_SUPPORTED;
+    asked.question.keys.emplace_back(info[i].key);
+    asked.question.values.emplace_back(info[i].value.data.string);
+  }
+  asked.done = done;
+  asked.done_data = done_data;
+  server_queue->push(std::move(asked));
+  return PMIX_SUCCESS;
 }
-pmix_status_t refuse_unpublish(const pmix_proc_t*, char**, const pmix_info_t[], std::size_t,
-                               pmix_op_cbfunc_t, void*) {
-  return PMIX_ERR_NOT_SUPPORTED;
+
+std::vector<std::string> listed(char** keys) {
+  std::vector<std::string> list;
+  for (char** key = keys; key && *key; ++key) list.emplace_back(*key);
+  return list;
 }
-pmix_status_t refuse_spawn(const pmix_proc_t*, const pmix_info_t[], std::size_t, const pmix_app_t[],
-                           std::size_t, pmix_spawn_cbfunc_t, void*) {
+
+pmix_status_t on_lookup(const pmix_proc_t* proc, char** keys, const pmix_info_t info[],
+                        std::size_t count, pmix_lookup_cbfunc_t done, void* done_data) {
+  NamesAsked asked;
+  asked.question.rank = proc->rank;
+  asked.question.action = wire::PmixNames::Action::lookup;
+  asked.question.keys = listed(keys);
+  for (std::size_t i = 0; i < count; ++i)  // an int: how many of them; Open MPI wants all
+    if (std::string_view(info[i].key) == PMIX_WAIT) asked.question.wait = 1;
+  asked.lookup_done = done;
+  asked.done_data = done_data;
+  server_queue->push(std::move(asked));
+  return PMIX_SUCCESS;
+}
+
+pmix_status_t on_unpublish(const pmix_proc_t* proc, char** keys, const pmix_info_t[], std::size_t,
+                           pmix_op_cbfunc_t done, void* done_data) {
+  NamesAsked asked;
+  asked.question.rank = proc->rank;
+  asked.question.action = wire::PmixNames::Action::unpublish;
+  asked.question.keys = listed(keys);
+  asked.done = done;
+  asked.done_data = done_data;
+  server_queue->push(std::move(asked));
+  return PMIX_SUCCESS;
+}
+pmix_status_t refuse_spawn(const pmix_proc_t* proc, const pmix_info_t[], std::size_t,
+                           const pmix_app_t[], std::size_t, pmix_spawn_cbfunc_t, void*) {
+  server_queue->push(SpawnRefused{proc->rank});
   return PMIX_ERR_NOT_SUPPORTED;
 }
 pmix_status_t refuse_connect(const pmix_proc_t[], std::size_t, const pmix_info_t[], std::size_t,
@@ -130,9 +176,9 @@ pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& 
   module.abort = on_abort;
   module.fence_nb = on_fence;
   module.direct_modex = on_direct_modex;
-  module.publish = refuse_publish;
-  module.lookup = refuse_lookup;
-  module.unpublish = refuse_unpublish;
+  module.publish = on_publish;
+  module.lookup = on_lookup;
+  module.unpublish = on_unpublish;
   module.spawn = refuse_spawn;
   module.connect = refuse_connect;
   module.disconnect = refuse_connect;
@@ -149,6 +195,28 @@ void answer_modex(pmix_modex_cbfunc_t done, void* done_data, pmix_status_t statu
   done(
       status, bytes, size, done_data, [](void* owned) { delete static_cast<std::string*>(owned); },
       kept.release());
+}
+
+void answer_names(const NamesAsked& asked, const wire::PmixNamesDone& answer,
+                  const std::string& nspace) {
+  if (asked.done) asked.done(answer.status, asked.done_data);
+  if (!asked.lookup_done) return;
+  const std::size_t count =
+      std::min({answer.keys.size(), answer.values.size(), answer.ranks.size()});
+  // Copied by libpmix before the callback returns.
+  std::vector<pmix_pdata_t> found(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    pmix_pdata_t& data = found[i];
+    std::memset(&data, 0, sizeof data);
+    std::memcpy(data.proc.nspace, nspace.data(),
+                std::min<std::size_t>(nspace.size(), PMIX_MAX_NSLEN));
+    data.proc.rank = answer.ranks[i];
+    std::memcpy(data.key, answer.keys[i].data(),
+                std::min<std::size_t>(answer.keys[i].size(), PMIX_MAX_KEYLEN));
+    data.value.type = PMIX_STRING;
+    data.value.data.string = const_cast<char*>(answer.values[i].c_str());
+  }
+  asked.lookup_done(answer.status, found.data(), count, asked.done_data);
 }
 
 void on_pmix_event(std::size_t, pmix_status_t, const pmix_proc_t*, pmix_info_t[], std::size_t,

@@ -12,6 +12,7 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "common/wire/message.h"
 
 namespace sortie::runner {
 
@@ -42,7 +43,19 @@ struct AbortCalled {
   pmix_op_cbfunc_t done = nullptr;
   void* done_data = nullptr;
 };
-using Upcall = std::variant<FenceEntered, ModexWanted, ModexFound, AbortCalled>;
+/// A local rank publishes, looks up or takes back names. One of the two callbacks is set.
+struct NamesAsked {
+  wire::PmixNames question;
+  pmix_op_cbfunc_t done = nullptr;
+  pmix_lookup_cbfunc_t lookup_done = nullptr;
+  void* done_data = nullptr;
+};
+/// A rank wanted more processes, and was refused.
+struct SpawnRefused {
+  pmix_rank_t rank = 0;
+};
+using Upcall =
+    std::variant<FenceEntered, ModexWanted, ModexFound, AbortCalled, NamesAsked, SpawnRefused>;
 
 /// Many writers, one reader that polls fd().
 class UpcallQueue {
@@ -61,14 +74,18 @@ class UpcallQueue {
   Fd event_;
 };
 
-/// The table for PMIx_server_init. Upcalls for other namespaces than `nspace` are refused. Publish,
-/// lookup, spawn and connect are refused with PMIX_ERR_NOT_SUPPORTED, so that a rank which calls
-/// MPI_Comm_spawn gets an error and does not hang. Call once; `queue` must live on.
+/// The table for PMIx_server_init. Upcalls for other namespaces than `nspace` are refused. Spawn
+/// and connect are refused with PMIX_ERR_NOT_SUPPORTED, so that a rank which calls MPI_Comm_spawn
+/// gets an error and does not hang. Call once; `queue` must live on.
 pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& nspace);
 
 /// Calls `done` with a copy of `data`, released by libpmix when it has read it.
 void answer_modex(pmix_modex_cbfunc_t done, void* done_data, pmix_status_t status,
                   std::string data);
+
+/// Gives libpmix what it waits for.
+void answer_names(const NamesAsked& asked, const wire::PmixNamesDone& answer,
+                  const std::string& nspace);
 
 /// Default event handler: says that the event is dealt with.
 void on_pmix_event(std::size_t handler, pmix_status_t status, const pmix_proc_t* source,

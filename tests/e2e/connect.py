@@ -1,11 +1,13 @@
 """Hosts that can not be reached: the message names the host and the stage, no rank starts anywhere, exit code 4."""
 
+import json
+import os
 import re
 import socket
 import threading
 import time
 
-from harness import HOSTS, Run, check, equal, ssh_config_variant
+from harness import HOSTS, Run, check, equal, parent_of, ssh_config_variant, wait_until
 
 UNREACHABLE = 4
 STARTED = "touch ~/started"  # proof that no rank ran on the hosts that were fine
@@ -139,3 +141,126 @@ def scenario_through_a_jump_host(bed):
         equal(run.wait(20), 0, "exit code")
         equal(run.log(0).split()[1], b"h01", "host of rank 0")
         equal(run.log(3).split()[1], b"h04", "host of rank 3")
+
+
+def scenario_chain_of_two_jumps(bed):
+    """h04 through h03, which is reached through h02."""
+    config = ssh_config_variant(bed, bed.shared, h04={"ProxyJump": "h02,h03"})
+    with Run(bed, "sleep", "2", ssh_config=config, hosts="h[01,04]", slots=1) as run:
+        run.wait_for_ranks(2)
+        for host, peer in (("h02", None), ("h03", "h02"), ("h04", "h03")):
+            peers = ssh_peers(bed, host)
+            if peer:
+                equal(peers, [bed.address(peer)], f"who is connected to the sshd of {host}")
+            equal(len(peers), 1, f"connections to the sshd of {host}")
+        equal(run.wait(20), 0, "exit code")
+
+
+def ssh_peers(bed, host):
+    """Addresses of those who have a connection to the host's sshd (port 22, state ESTABLISHED)."""
+    found = []
+    for line in bed.run_in(host, "cat", "/proc/net/tcp").splitlines()[1:]:
+        _, local, peer, state = line.split()[:4]
+        if local.endswith(":0016") and state == "01":
+            found.append(socket.inet_ntoa(bytes.fromhex(peer.split(":")[0])[::-1]))
+    return sorted(found)
+
+
+def many_names(bed, names, jump=None):
+    """An ssh_config in which `names` are h02, h03 and h04 in turn, through `jump`; h01 is itself."""
+    blocks = {match.group(1): block for block in bed.ssh_config.read_text().split("\n\n")
+              if (match := re.match(r"Host (\S+)", block))}
+    text = [blocks["h01"]]
+    for number, name in enumerate(names):
+        block = blocks[HOSTS[1 + number % 3]].replace(HOSTS[1 + number % 3], name, 1)
+        text.append(block + (f"\n  ProxyJump {jump}" if jump else ""))
+    path = bed.shared / "many_names"
+    path.write_text("\n\n".join(text) + "\n")
+    return path
+
+
+def scenario_40_names_behind_a_default_jump_host(bed):
+    """One sshd as it is installed in front, three behind it, 40 names: everybody is reached."""
+    names = [f"t{number:02d}" for number in range(1, 41)]
+    with Run(bed, "sh", "-c", "echo here", ssh_config=many_names(bed, names, "h01"), hosts="t[01-40]", slots=1,
+             settings={"runner.mpi": "off"}) as run:
+        equal(run.wait(50), 0, "exit code")
+        equal([run.log(rank) for rank in range(40)], [b"here\n"] * 40, "output")
+
+
+def connected_at(run):
+    """{host: seconds after the start of the run} of the journal's `connected`."""
+    events = [json.loads(line) for line in (run.folder_of_run() / "events.jsonl").read_text().splitlines()]
+    began = time.time() - run.elapsed()
+    return {event["host"]: event["time"] - began for event in events if event["event"] == "connected"}
+
+
+def scenario_dead_hosts_do_not_delay_living_ones(bed):
+    """More dead hosts than the fan-out, and first in the list: the living ones do not wait for their timeout."""
+    names = [f"t{number:02d}" for number in range(1, 25)]
+    config = many_names(bed, names)
+    text = config.read_text()
+    for name in names:  # all of them are h04 now, and that is down
+        text = re.sub(rf"(Host {name}\n  HostName) \S+", rf"\1 {bed.address('h04')}", text)
+    config.write_text(text + "\n\n" + bed.ssh_config.read_text())
+    bed.link("h04", "down")
+    with Run(bed, "sh", "-c", STARTED, ssh_config=config, hosts="t[01-24],h[01-03]", slots=1,
+             settings={"runner.ssh.fanout": 2, "runner.ssh.connect_timeout": "5s"}) as run:
+        equal(run.wait(30), UNREACHABLE, "exit code")
+        run.expect(r"^t\[01-24\]: connect: ")
+        times = connected_at(run)
+        equal(sorted(times), HOSTS[:3], "hosts that were reached")
+        check(max(times.values()) < 4.5, f"the living ones waited for the dead: {times}")
+
+
+def scenario_link_down_with_default_timing(bed):
+    """Nothing is written, nothing is set: the dead host is noticed within 15 s."""
+    with Run(bed, "sleep", "1000", slots=1) as run:
+        run.wait_for_ranks(4)
+        bed.link("h03", "down")
+        began = time.monotonic()
+        run.wait_for_text(r"h03: lost", 16)
+        check(time.monotonic() - began <= 16, "noticed too late")
+        run.wait(25)
+        bed.link("h03", "up")
+        bed.expect_nothing_left(20)
+
+
+SYSTEM_SSH = {"runner.ssh.command": '["ssh", "-o", "BatchMode=yes"]'}
+
+
+def ssh_children(run):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and parent_of(entry) == run.process.pid:
+            found.append(int(entry))
+    return found
+
+
+def scenario_system_ssh_runs_a_job(bed):
+    """runner.ssh.command: a job as over Sortie's own connections, the runner pushed, no process left here."""
+    bed.run_in("h02", "rm", "-rf", ".cache/sortie")
+    with Run(bed, "sh", "-c", "echo $RANK $MASTER_ADDR; exec sleep 3", settings=SYSTEM_SSH) as run:
+        run.wait_for_ranks(8)
+        children = ssh_children(run)
+        equal(len(children), 4, "ssh programs while the ranks run")
+        equal(run.wait(30), 0, "exit code")
+        for rank in range(8):
+            equal(run.log(rank).decode(), f"{rank} {bed.address('h01')}\n", f"output of rank {rank}")
+        wait_until(lambda: not [pid for pid in children if os.path.exists(f"/proc/{pid}")], 3, "ssh programs gone")
+    with Run(bed, "sleep", "1000", settings=SYSTEM_SSH) as run:
+        _, pid = run.wait_for_ranks(8)[5]
+        os.kill(pid, 9)
+        equal(run.wait(10), 137, "exit code of a run that fails")
+        bed.expect_nothing_left(3)
+
+
+def scenario_system_ssh_names_the_stage(bed):
+    config = ssh_config_variant(bed, bed.shared, h01={"HostName": "no-such-host.invalid"}, h02={"Port": "2"},
+                                h03={"IdentityFile": bed.bed.host_dir(1) / "host_key"},
+                                h04={"UserKnownHostsFile": "/dev/null"})
+    with Run(bed, "sh", "-c", STARTED, ssh_config=config, settings=SYSTEM_SSH) as run:
+        equal(run.wait(30), UNREACHABLE, "exit code")
+        for pattern in (r"^h01: resolve", r"^h02: connect", r"^h03: auth", r"^h04: host_key"):
+            run.expect(pattern)
+    equal(hosts_that_started(bed), [], "hosts where a rank ran")

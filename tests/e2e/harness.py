@@ -144,7 +144,8 @@ class HostBed:
 class Run:
     """One `sortie run`; as a context manager it never outlives the scenario."""
 
-    def __init__(self, bed, *program, config=None, hosts="h[01-04]", slots=2, settings=(), ssh_config=None):
+    def __init__(self, bed, *program, config=None, hosts="h[01-04]", slots=2, settings=(), ssh_config=None,
+                 piped=False):
         self.bed = bed
         self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
         argv = [SORTIE, "run"]
@@ -161,7 +162,8 @@ class Run:
         self.argv = [str(word) for word in argv]
         self.output_file = open(self.folder / "output", "w+b")
         self.started = time.monotonic()
-        self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=self.output_file,
+        self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE if piped else self.output_file,
                                         stderr=subprocess.STDOUT, start_new_session=True,
                                         env={**os.environ, "SORTIE_E2E": "1"})
 

@@ -40,12 +40,13 @@ class Launch {
     const Fd out(::open(dir.str("console").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600));
     launcher::Console::Style style;
     style.out = style.err = out.get();
+    style.terminal = terminal;
     std::optional<launcher::Verdict> verdict;
     {
       launcher::Console console(style);
-      launcher::Supervisor supervisor(
-          {io.get_executor(), transport, transport, *binary, console, *folder, milliseconds(500)},
-          job, *plan);
+      launcher::Supervisor supervisor({io.get_executor(), transport, transport, *binary, console,
+                                       *folder, milliseconds(500), milliseconds(100)},
+                                      job, *plan);
       supervisor_ = &supervisor;
       const auto begun = std::chrono::steady_clock::now();
       boost::asio::co_spawn(io, supervisor.run(),
@@ -85,7 +86,8 @@ class Launch {
   boost::asio::io_context io{1};
   FakeTransport transport{io.get_executor()};
   config::JobConfig job;
-  std::string shown;  // the console, both streams
+  bool terminal = false;  // as if the console were one
+  std::string shown;      // the console, both streams
   std::vector<nlohmann::json> events;
   std::filesystem::path run_folder;
   milliseconds took{};

@@ -22,7 +22,7 @@ config::JobConfig trainer_job() {
 }
 
 LauncherFacts facts() {
-  return {"/opt/sortie/bin/sortie-train", "/work", {}};
+  return {"/opt/sortie/bin/sortie-train", "/work", {}, {}};
 }
 
 std::string value_of(const Environment& env, std::string_view name) {
@@ -38,11 +38,12 @@ TEST_CASE("ranks count over hosts and their slots, in order") {
   REQUIRE(plan.hosts.size() == 2);
   struct Row {
     std::size_t host, index;
-    std::string rank, local, node, local_world, device;
+    std::string rank, local, node, local_world, devices;
   };
-  for (const Row& row : {Row{0, 0, "0", "0", "0", "2", "0"}, Row{0, 1, "1", "1", "0", "2", "1"},
-                         Row{1, 0, "2", "0", "1", "3", "0"}, Row{1, 1, "3", "1", "1", "3", "2"},
-                         Row{1, 2, "4", "2", "1", "3", "5"}}) {
+  for (const Row& row :
+       {Row{0, 0, "0", "0", "0", "2", "0,1"}, Row{0, 1, "1", "1", "0", "2", "0,1"},
+        Row{1, 0, "2", "0", "1", "3", "0,2,5"}, Row{1, 1, "3", "1", "1", "3", "0,2,5"},
+        Row{1, 2, "4", "2", "1", "3", "0,2,5"}}) {
     CAPTURE(row.rank);
     const RankPlan& rank = plan.hosts[row.host].ranks[row.index];
     CHECK(std::to_string(rank.rank) == row.rank);
@@ -52,9 +53,50 @@ TEST_CASE("ranks count over hosts and their slots, in order") {
     CHECK(value_of(rank.env, "LOCAL_WORLD_SIZE") == row.local_world);
     CHECK(value_of(rank.env, "NODE_RANK") == row.node);
     CHECK(value_of(rank.env, "GROUP_RANK") == row.node);
-    CHECK(value_of(rank.env, "CUDA_VISIBLE_DEVICES") == row.device);
-    CHECK(value_of(rank.env, "ROCR_VISIBLE_DEVICES") == row.device);
+    CHECK(value_of(rank.env, "GROUP_WORLD_SIZE") == "2");
+    CHECK(value_of(rank.env, "ROLE_NAME") == "default");
+    CHECK(value_of(rank.env, "ROLE_RANK") == row.rank);
+    CHECK(value_of(rank.env, "ROLE_WORLD_SIZE") == "5");
+    CHECK(value_of(rank.env, "CUDA_VISIBLE_DEVICES") == row.devices);
+    CHECK(value_of(rank.env, "ROCR_VISIBLE_DEVICES") == row.devices);
   }
+}
+
+TEST_CASE("the devices that a rank sees") {
+  config::JobConfig job = program_job();
+  const auto devices = [&](const char* name) {
+    return value_of(make_plan(job, kTwoHosts, facts())->hosts[1].ranks[2].env, name);
+  };
+  CHECK(devices("CUDA_VISIBLE_DEVICES") == "0,2,5");  // LOCAL_RANK 2 counts to device 5
+  job.runner.devices = "rank";
+  CHECK(devices("CUDA_VISIBLE_DEVICES") == "5");
+  CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
+  job.runner.env["CUDA_VISIBLE_DEVICES"] = "7";  // what the user sets stays
+  CHECK(devices("CUDA_VISIBLE_DEVICES") == "(unset)");
+  CHECK(devices("ROCR_VISIBLE_DEVICES") == "5");
+  job.runner.devices = "all";
+  CHECK(devices("ROCR_VISIBLE_DEVICES") == "(unset)");
+}
+
+TEST_CASE("for this machine the plan shows the CPUs") {
+  config::JobConfig job = program_job();
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {1, {2}}, {1, {3}}}, {}};
+  const std::vector<config::HostSlots> hosts = {{"localhost", {0, 1}}, {"h2", {0, 1}}};
+  const LaunchPlan plan = *make_plan(job, hosts, here);
+  CHECK(plan.hosts[0].ranks[1].cpus == "2-3");
+  CHECK(plan.hosts[1].ranks[1].cpus.empty());
+  const std::string text = plan_text(plan);
+  CHECK(text.find("  host       rank  local  device  cpus\n"
+                  "  localhost     0      0       0  0-1\n"
+                  "                1      1       1  2-3\n"
+                  "  h2            2      0       0\n") != text.npos);
+  CHECK(text.find("  cpus      auto, here: core: 2 ranks on 4 cores, 2 NUMA nodes\n") != text.npos);
+  CHECK(plan_json(plan)["hosts"][0]["ranks"][1]["cpus"] == "2-3");
+  CHECK(plan_hash(plan) == plan_hash(*make_plan(job, hosts, facts())));  // not of the machine
+  job.runner.cpu_binding = "none";
+  CHECK(plan_text(*make_plan(job, hosts, here)).find("  cpus      none, here: none: off\n") !=
+        text.npos);
 }
 
 TEST_CASE("variables of the config win over those passed through") {
@@ -92,22 +134,31 @@ TEST_CASE("a star in a name pattern stands for any text") {
   CHECK_FALSE(matches_pattern(pattern + "b", std::string(2000, 'a')));
 }
 
-TEST_CASE("secrets are shown as ***, everywhere, and still decide the hash") {
-  for (const char* name : {"HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "API_KEY", "A_SECRET",
-                           "DB_PASSWORD", "PASSWORD_FILE"})
-    CHECK_MESSAGE(looks_secret(name), name);
-  for (const char* name : {"TOKENIZER", "KEYBOARD", "SECRETARY", "NCCL_DEBUG"})
-    CHECK_MESSAGE(!looks_secret(name), name);
+TEST_CASE("secrets are shown nowhere, and the hash gives no value away") {
   config::JobConfig job = program_job();
   job.runner.env = {{"HF_TOKEN", "hunter2"}, {"PLAIN", "visible"}};
-  const LaunchPlan plan = *make_plan(job, kTwoHosts, facts());
+  job.runner.secret_env = {{"ORDINARY", "hunter2"}};
+  job.runner.env_passthrough = {"MY_*"};
+  LauncherFacts with_key = facts();
+  with_key.environment = {{"MY_API_KEY", "hunter2"}, {"MY_DEBUG", "visible"}};
+  const LaunchPlan plan = *make_plan(job, kTwoHosts, with_key);
+  CHECK(plan.env == Environment{{"HF_TOKEN", "hunter2"},
+                                {"MY_API_KEY", "hunter2"},
+                                {"MY_DEBUG", "visible"},
+                                {"ORDINARY", "hunter2"},
+                                {"PLAIN", "visible"}});
   for (const std::string& text : {plan_text(plan), plan_json(plan).dump()}) {
     CHECK(text.find("hunter2") == text.npos);
-    CHECK(text.find("***") != text.npos);
+    CHECK(text.find("(secret)") != text.npos);
     CHECK(text.find("visible") != text.npos);
   }
   job.runner.env["HF_TOKEN"] = "hunter3";
-  CHECK(plan_hash(*make_plan(job, kTwoHosts, facts())) != plan_hash(plan));
+  CHECK(plan_hash(*make_plan(job, kTwoHosts, with_key)) == plan_hash(plan));
+  job.runner.secret_env["ANOTHER"] = "x";
+  CHECK(plan_hash(*make_plan(job, kTwoHosts, with_key)) != plan_hash(plan));
+  const wire::JobSpec spec = make_job_spec(plan, plan.hosts[0], job, "id", "");
+  CHECK(spec.env == plan.env);  // the ranks get the values
+  CHECK(spec.config_toml.find("hunter2") == spec.config_toml.npos);
 }
 
 TEST_CASE("the hash tells plans apart that differ in one thing") {
@@ -132,6 +183,9 @@ TEST_CASE("the hash tells plans apart that differ in one thing") {
   seen.push_back(hash([](Job job, Hosts) { job.runner.work_dir = "/elsewhere"; }));
   seen.push_back(hash([](Job job, Hosts) { job.runner.master_port = 1; }));
   seen.push_back(hash([](Job job, Hosts) { job.runner.mpi = "off"; }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.devices = "rank"; }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.cpu_binding = "none"; }));
+  seen.push_back(hash([](Job job, Hosts) { job.runner.network.interface = "eth0"; }));
   seen.push_back(hash([](Job, Hosts hosts) { hosts[1].slots = {0, 2, 4}; }));
   seen.push_back(hash([](Job, Hosts hosts) { hosts[1].name = "h3"; }));
   std::ranges::sort(seen);
@@ -191,7 +245,13 @@ TEST_CASE("the plan for people") {
   // A line that a shell would read back as the same arguments.
   CHECK(text.find("  program   ./ring 'two words' 'it'\\''s' '' 'tab\there'\n") != text.npos);
   CHECK(text.find("  folder    /work\n") != text.npos);
-  CHECK(text.find("  master    <address of h1>:29500\n") != text.npos);
+  CHECK(text.find("  master    <chosen at start: address of h1 towards the other hosts>:<chosen "
+                  "at start: free on h1>\n  cpus      auto\n") != text.npos);
+  job.runner.network.interface = "ib0";
+  job.runner.master_port = 29500;
+  const std::string other = plan_text(*make_plan(job, kTwoHosts, facts()));
+  CHECK(other.find("  master    <chosen at start: address of h1 on ib0>:29500\n"
+                   "  network   ib0\n") != other.npos);
   CHECK(text.find("  hash      " + plan_hash(plan).substr(0, 16)) != text.npos);
   CHECK(
       plan_text(*make_plan(job, {{"localhost", {0}}}, facts())).starts_with("1 rank on 1 host\n"));
@@ -222,7 +282,7 @@ TEST_CASE("a host's slice of the plan") {
   job.runner.grace = std::chrono::seconds(3);
   job.runner.mpi = "on";
   const LaunchPlan plan = *make_plan(job, kTwoHosts, facts());
-  const wire::JobSpec spec = make_job_spec(plan, plan.hosts[1], job, "id-1", "10.0.0.7");
+  const wire::JobSpec spec = make_job_spec(plan, plan.hosts[1], job, "id-1", {"10.0.0.7"});
   CHECK(spec.run_id == "id-1");
   CHECK(spec.host == "h2");
   CHECK(spec.node_rank == 1);
@@ -237,16 +297,24 @@ TEST_CASE("a host's slice of the plan") {
   CHECK(spec.ranks[2].rank == 4);
   CHECK(spec.ranks[2].local_rank == 2);
   CHECK(spec.ranks[2].slot == 5);
-  CHECK(value_of(spec.ranks[2].env, "MASTER_ADDR") == "10.0.0.7");
-  CHECK(value_of(spec.ranks[2].env, "MASTER_PORT") == "29500");
+  CHECK(spec.peers.empty());  // a matter of rank 0's host
+  CHECK(spec.master_port == 0);
+  CHECK(spec.cpu_binding == wire::CpuBinding::automatic);
+  CHECK(value_of(spec.env, "TORCHELASTIC_RUN_ID") == "id-1");
+  CHECK(value_of(spec.env, "TORCHELASTIC_RESTART_COUNT") == "0");
+  CHECK(value_of(spec.env, "TORCHELASTIC_MAX_RESTARTS") == "0");
+  CHECK(value_of(spec.env, "TORCHELASTIC_USE_AGENT_STORE") == "False");
   CHECK(spec.config_toml.find("data_prefixes = [\"/data/text\"]") != std::string::npos);
 
-  job.runner.master_addr = "head";
+  job.runner.master_port = 29500;
+  job.runner.cpu_binding = "numa";
   job.runner.mpi = "off";
   job.runner.program = {"true"};
   const LaunchPlan other = *make_plan(job, kTwoHosts, facts());
-  const wire::JobSpec slice = make_job_spec(other, other.hosts[0], job, "id-1", "10.0.0.7");
-  CHECK(value_of(slice.ranks[0].env, "MASTER_ADDR") == "head");
+  const wire::JobSpec slice = make_job_spec(other, other.hosts[0], job, "id-1", {"10.0.0.7"});
+  CHECK(slice.peers == std::vector<std::string>{"10.0.0.7"});
+  CHECK(slice.master_port == 29500);
+  CHECK(slice.cpu_binding == wire::CpuBinding::numa);
   CHECK(slice.mpi == 0);
   CHECK(slice.config_toml.empty());  // only the trainer reads one
 }

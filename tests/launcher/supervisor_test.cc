@@ -39,7 +39,6 @@ void killed_by_9(FakeRunner& runner) {
 TEST_CASE("a run in which every rank exits 0") {
   Launch launch({{"h1", {0, 1}}, {"h2", {0}}});
   launch.host("h1").script = launch.host("h2").script = succeed;
-  launch.host("h1").address = "10.0.0.7";
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 0);
   CHECK(verdict.text.empty());
@@ -52,15 +51,31 @@ TEST_CASE("a run in which every rank exits 0") {
     CHECK(runner.all<wire::Stop>().empty());
     CHECK(runner.all<wire::Goodbye>().size() == 1);
     CHECK(runner.job.run_id == launch.run_folder.filename().string());
-    CHECK(runner.job.ranks[0].env.back() ==
-          std::pair<std::string, std::string>("MASTER_PORT", "29500"));
-    CHECK(runner.job.ranks[0].env[runner.job.ranks[0].env.size() - 2].second == "10.0.0.7");
+    CHECK(runner.start_env.back() ==
+          std::pair<std::string, std::string>("MASTER_PORT", std::to_string(test::kLeasedPort)));
   }
   for (const char* name : {"connected", "ready", "started", "rank_started", "rank_exited", "end"})
     CHECK_MESSAGE(!launch.events_named(name).empty(), name);
   CHECK(launch.events_named("rank_exited").size() == 3);
   CHECK(launch.events.back()["event"] == "end");
   CHECK(launch.events.back()["exit_code"] == 0);
+}
+
+TEST_CASE("after a second a terminal, and only a terminal, says what is waited for") {
+  for (const bool terminal : {true, false}) {
+    Launch launch({{"fast", {0}}, {"slow", {0}}});
+    launch.terminal = terminal;
+    launch.host("fast").script = launch.host("slow").script = succeed;
+    launch.host("slow").connect_delay = milliseconds(1400);
+    CHECK(launch.run().exit_code == 0);
+    CHECK((launch.shown.find("connecting 1/2 hosts") != std::string::npos) == terminal);
+    CHECK((launch.shown.find('\x1b') != std::string::npos) == terminal);
+  }
+  Launch quick({{"h", {0}}});
+  quick.terminal = true;
+  quick.host("h").script = succeed;
+  CHECK(quick.run().exit_code == 0);
+  CHECK(quick.shown.find("connecting") == std::string::npos);
 }
 
 TEST_CASE("no rank starts before every host is ready, however long one takes") {
@@ -114,11 +129,17 @@ TEST_CASE("the first rank to fail decides, and all hosts are told at once") {
     told.push_back(*launch.runner(name).time_of<wire::Stop>());
   }
   CHECK(std::ranges::max(told) - std::ranges::min(told) < milliseconds(1000));
-  const auto decided = launch.events_named("verdict");
-  REQUIRE(decided.size() == 1);
-  CHECK(decided[0]["exit_code"] == 3);
-  CHECK(decided[0]["details"]["rank"] == 1);
-  CHECK(decided[0]["details"]["host"] == "h2");
+  const auto causes = launch.events_named("cause");
+  REQUIRE(causes.size() == 1);
+  CHECK(causes[0]["what"] == "exit");
+  CHECK(causes[0]["code"] == 3);
+  CHECK(causes[0]["exit_code"] == 3);
+  CHECK(causes[0]["rank"] == 1);
+  CHECK(causes[0]["host"] == "h2");
+  CHECK(causes[0]["pid"] == 1001);
+  CHECK(causes[0]["last_lines"] == nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
+  for (const auto& event : launch.events_named("rank_exited"))
+    CHECK(event["consequence"] == (event["rank"] != 1));
   CHECK(launch.took < milliseconds(4000));
 }
 

@@ -235,6 +235,18 @@ TEST_CASE_TEMPLATE("runner and keeper killed together: at least the rank itself 
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
 }
 
+TEST_CASE_TEMPLATE("a keeper that somebody froze is woken, so that its rank can be ended", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  ::kill(parent_of(client.pids.at(0)), SIGSTOP);
+  client.send(wire::Stop{100, "test"});
+  CHECK(client.wait_finished(milliseconds(5000)));
+  say_goodbye(client);
+  CHECK(remains(job) == "");
+}
+
 TEST_CASE_TEMPLATE(
     "what a lost attempt left is killed when the next one starts, a newer one is not", User,
     AsTestUser, WithoutCgroup) {

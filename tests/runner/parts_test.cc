@@ -11,8 +11,10 @@
 #include "runner/cgroup.h"
 #include "runner/environment.h"
 #include "runner/event_socket.h"
+#include "runner/oom.h"
 #include "runner/process_tree.h"
 #include "runner/run_folder.h"
+#include "runner/sweep.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;
@@ -115,6 +117,32 @@ TEST_CASE("OOM kills are read from memory.events") {
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("OOM counters above a rank: cgroup v2 as far as one counts, v1, and the kernel's") {
+  const std::string root = "/tmp/sortie-test-oom-" + std::to_string(::getpid());
+  const std::string proc = root + "/proc/self", v2 = root + "/sys/fs/cgroup/unified",
+                    v1 = root + "/sys/fs/cgroup/memory";
+  for (const std::string& folder : {proc, v2 + "/a/b/c", v1 + "/x/y"})
+    std::filesystem::create_directories(folder);
+  CHECK(oom::Counters::read(root).host == 0);  // nothing there: nothing known
+  std::ofstream(proc + "/mountinfo")
+      << "30 29 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+         "31 29 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+         "32 29 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+  std::ofstream(proc + "/cgroup") << "4:cpu:/z\n3:hugetlb,memory:/x/y\n0::/a/b/c\n";
+  std::ofstream(root + "/proc/vmstat") << "nr_free_pages 1\noom_kill 7\n";
+  std::ofstream(v2 + "/a/memory.events") << "oom 9\noom_kill 5\n";
+  std::ofstream(v2 + "/memory.events") << "oom_kill 100\n";
+  std::ofstream(v1 + "/x/y/memory.oom_control") << "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+  const auto before = oom::Counters::read(root);
+  CHECK(before.group_v2 == 5);
+  CHECK(before.group_v1 == 3);
+  CHECK(before.host == 7);
+  CHECK(!oom::Counters::read(root).rose_since(before));
+  std::ofstream(v1 + "/x/y/memory.oom_control") << "oom_kill 4\n";
+  CHECK(oom::Counters::read(root).rose_since(before));
+  std::filesystem::remove_all(root);
+}
+
 TEST_CASE("event lines: objects in valid UTF-8") {
   CHECK(is_event_line("{}"));
   CHECK(is_event_line("  {\"a\":\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\"}\t"));
@@ -132,6 +160,25 @@ TEST_CASE("folder names stay short and distinct, socket paths fit") {
   const std::string b = run_folder_name(std::string(63, 'a') + "2", 1, 0);
   CHECK(a != b);
   CHECK(a.size() <= 30);
+}
+
+TEST_CASE("folders of a run are told from those of a run with a longer id") {
+  CHECK(is_run_folder_name(run_folder_name("run-a", 1, 12), "run-a"));
+  CHECK(!is_run_folder_name(run_folder_name("run-a-b", 1, 12), "run-a"));
+  CHECK(!is_run_folder_name("run-a-1-", "run-a"));
+  const std::string long_id(60, 'x');
+  CHECK(is_run_folder_name(run_folder_name(long_id, 1, 0), long_id));
+}
+
+TEST_CASE("an order to sweep can name nothing but what runners make") {
+  CHECK(check_sweep({"run-a", 0, ""}));
+  CHECK(check_sweep({"run-a", 0, "/sys/fs/cgroup/user.slice/sortie-run-a-1-0"}));
+  for (const wire::Sweep& bad :
+       {wire::Sweep{"", 0, ""}, wire::Sweep{"../a", 0, ""}, wire::Sweep{"run-a", 0, "/etc"},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/user.slice"},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/sortie-run-b-1-0"},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/../../tmp/sortie-run-a-1-0"}})
+    CHECK(!check_sweep(bad));
 }
 
 TEST_CASE("children are found through the children file and through all of /proc") {

@@ -160,10 +160,19 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   beating_ = true;
   asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
   if (delay.count() > 0) co_await sleep(delay);
-  wire::JobReady ready;
-  ready.hostname = host_;
-  ready.cpus = 2;
-  send(ready);
+  wire::JobReady answer = ready;
+  if (answer.hostname.empty()) answer.hostname = host_;
+  answer.cpus = 2;
+  if (answer.master_port == 0)
+    answer.master_port = job.master_port == wire::kAnyPort ? kLeasedPort : job.master_port;
+  send(answer);
+  co_return true;
+}
+
+asio::awaitable<bool> FakeRunner::autostart() {
+  const bool prepared = co_await prepare();
+  if (!prepared) co_return false;
+  for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }
 
@@ -172,6 +181,7 @@ asio::awaitable<bool> FakeRunner::start() {
   if (!prepared) co_return false;
   const bool go = co_await until<wire::Start>();
   if (!go) co_return false;
+  start_env = std::get<wire::Start>(received.back().second).env;
   for (const wire::RankSpec& rank : job.ranks) send(wire::RankStarted{rank.rank, 1000 + rank.rank});
   co_return true;
 }
@@ -196,6 +206,12 @@ asio::awaitable<void> FakeRunner::finish(bool stopped, int signal) {
   end();
 }
 
+namespace {
+Result<std::unique_ptr<Connection>> refused() {
+  return fail(ErrorCode::connect, "Connection refused");
+}
+}  // namespace
+
 FakeTransport::FakeTransport(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
 FakeTransport::~FakeTransport() = default;
@@ -209,6 +225,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
   }
   --connecting;
   if (host.connect_error) co_return std::unexpected(*host.connect_error);
+  if (runners_.contains(name) && !host.after_loss) co_return refused();
   std::unique_ptr<Connection> connection =
       std::make_unique<FakeConnection>(*this, name, host.address);
   co_return connection;
@@ -217,8 +234,11 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
 std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   auto runner = std::make_shared<FakeRunner>(executor_, name);
   runner->self_ = runner;
-  runners_[name] = runner;
-  asio::co_spawn(executor_, serve(runner, hosts_[name].script), asio::detached);
+  const bool again = runners_.contains(name);
+  (again ? sweepers_ : runners_)[name] = runner;
+  const FakeHost& host = hosts_[name];
+  runner->ready = host.ready;
+  asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
   return std::make_unique<FakeChannel>(runner);
 }
 

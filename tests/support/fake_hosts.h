@@ -36,6 +36,9 @@ class ByteStream {
   boost::asio::steady_timer ready_;
 };
 
+/// The port that rank 0's host says it holds when it was asked for any.
+inline constexpr std::uint32_t kLeasedPort = 23456;
+
 /// The runner's side of a channel, as scripts see it.
 class FakeRunner {
  public:
@@ -65,6 +68,8 @@ class FakeRunner {
   }
   /// Takes Hello and JobSpec, beats, answers Hello and, after `delay`, JobReady.
   boost::asio::awaitable<bool> prepare(std::chrono::milliseconds delay = {});
+  /// prepare, RankStarted of each rank: a job with JobSpec::autostart.
+  boost::asio::awaitable<bool> autostart();
   /// prepare, Start, RankStarted of each rank.
   boost::asio::awaitable<bool> start();
   boost::asio::awaitable<void> sleep(std::chrono::milliseconds time);
@@ -90,6 +95,8 @@ class FakeRunner {
   }
 
   wire::JobSpec job;
+  wire::JobReady ready;         // what prepare answers; hostname and port are filled in
+  wire::Environment start_env;  // of Start
   std::vector<std::pair<Clock::time_point, wire::Message>> received;
   bool closed_by_launcher = false;
   std::uint32_t protocol_version = wire::kProtocolVersion;
@@ -114,7 +121,9 @@ struct FakeHost {
   std::optional<Error> connect_error;
   std::chrono::milliseconds connect_delay{0};
   std::string address = "192.0.2.1";
+  wire::JobReady ready;
   Script script;
+  Script after_loss;  // of the runner that comes when the host was lost; none: not reached again
 };
 
 class FakeTransport : public launcher::Transport {
@@ -123,6 +132,8 @@ class FakeTransport : public launcher::Transport {
   ~FakeTransport() override;
   FakeHost& host(const std::string& name) { return hosts_[name]; }
   FakeRunner& runner(const std::string& name) { return *runners_.at(name); }
+  /// The one that came after the host was lost.
+  FakeRunner& sweeper(const std::string& name) { return *sweepers_.at(name); }
   bool has_runner(const std::string& name) const { return runners_.contains(name); }
   int connecting = 0, most_connecting = 0;
 
@@ -134,7 +145,7 @@ class FakeTransport : public launcher::Transport {
  private:
   boost::asio::any_io_executor executor_;
   std::map<std::string, FakeHost> hosts_;
-  std::map<std::string, std::shared_ptr<FakeRunner>> runners_;
+  std::map<std::string, std::shared_ptr<FakeRunner>> runners_, sweepers_;
 };
 
 }  // namespace sortie::test

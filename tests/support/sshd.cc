@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,6 +58,8 @@ Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, Sshd
   if (::geteuid() == 0) ::mkdir("/run/sshd", 0755);  // sshd insists on it when started by root
   std::string config;
   for (const auto& line : options.config) config += line + '\n';
+  // Of this one the last line wins.
+  if (!config.contains("MaxStartups")) config += "MaxStartups 1000\n";
   for (const auto& type : options.host_key_types) {
     const auto key = folder_ / ("host_" + type);
     if (!std::filesystem::exists(key)) make_key(key, type);
@@ -66,7 +69,7 @@ Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, Sshd
   config += fmt::format(
       "ListenAddress 127.0.0.1\nPidFile none\nStrictModes no\nUsePAM no\nPrintMotd no\n"
       "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
-      "MaxStartups 1000\nAuthorizedKeysFile {0}/authorized_keys\nSetEnv HOME={0}/home\n",
+      "AuthorizedKeysFile {0}/authorized_keys\nSetEnv HOME={0}/home\n",
       folder_.string());
   write_text(folder_ / "sshd_config", config);
   for (int attempt = 0; attempt < 5; ++attempt) {
@@ -85,6 +88,13 @@ Sshd::Sshd(std::filesystem::path folder, const std::string& authorized_key, Sshd
 
 std::string Sshd::log() const {
   return read_text(folder_ / "sshd.log");
+}
+
+void Sshd::limit_open_files(int most) {
+  const auto number = static_cast<rlim_t>(most);
+  const rlimit limit{number, number};
+  if (::prlimit(process_.pid(), RLIMIT_NOFILE, &limit, nullptr) != 0)
+    throw std::runtime_error("prlimit");
 }
 
 std::vector<pid_t> Sshd::sessions() const {

@@ -31,6 +31,8 @@ class Sshd {
   std::string log() const;
   /// The processes that serve connections now.
   std::vector<pid_t> sessions() const;
+  /// For the processes of connections from now on.
+  void limit_open_files(int most);
   void stop() { process_.stop(); }
 
  private:

@@ -32,6 +32,7 @@ TEST_CASE("host lines") {
   CHECK(parse_host_line("g[08-10,12] slots=1", 4).value() ==
         Hosts{{"g08", {0}}, {"g09", {0}}, {"g10", {0}}, {"g12", {0}}});
   CHECK(parse_host_line("[::1] slots=1", 4).value() == Hosts{{"[::1]", {0}}});
+  CHECK(!parse_host_line(std::string("[fe80::1\0x]", 12), 1));  // C functions would stop at the NUL
   CHECK(parse_host_line("[fe80::1%eth0]", 1).value() == Hosts{{"[fe80::1%eth0]", {0}}});
   CHECK(parse_host_line("10.0.0.[1-2]", 1).value() == Hosts{{"10.0.0.1", {0}}, {"10.0.0.2", {0}}});
 }

@@ -95,6 +95,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) change(field, job);
   // What the rules over several keys ask for.
   job.runner.hosts_file.clear();
+  job.runner.secret_env = {{"C", "(secret)"}};
   job.topology = {.data_parallel_size = 2,
                   .micro_batch_size = 3,
                   .gradient_accumulation_steps = 5,
@@ -256,7 +257,7 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
       {"[runner]\nhosts = \"a\"",
        "runner.hosts: must be a list of strings, not \"a\"; write [\"a\"]"},
       {"[runner]\nenv = 3",
-       "runner.env: must be a table of strings, not 3; write env = { NAME = \"value\" }"},
+       "runner.env: must be a table of strings, not a number; write env = { NAME = \"value\" }"},
       {"[runner]\ngrace = \"10\"",
        "runner.grace: \"10\" has no unit; write a number and a unit, like \"500ms\", \"30s\", "
        "\"2m\" or \"1h\""},
@@ -286,7 +287,7 @@ TEST_CASE("an item of a list or table has its own place") {
         "job.toml:5:3: runner.hosts: \"-c\" is no host name; use letters, digits, '.', '_' and "
         "'-', no '.' or '-' first");
   CHECK(errors_of("[runner.env]\nA = \"1\"\nB = 2\n\"C D\" = \"\"\n") ==
-        "job.toml:3:5: runner.env: B must be a string, not 2; put it in quotes");
+        "job.toml:3:5: runner.env: B must be a string, not a number; put it in quotes");
   CHECK(errors_of("[runner.env]\nA = \"1\"\n\"C D\" = \"\"\n") ==
         "job.toml:3:1: runner.env: \"C D\" is no name of an environment variable; use letters, "
         "digits and _, no digit first");
@@ -325,16 +326,16 @@ TEST_CASE("a bad --set is named as it was written") {
         "--set runner.ssh.port=x: runner.ssh.port: must be a whole number, not \"x\"; use 0 to "
         "65535");
   CHECK(set_error("runner.ssh.prot=1") ==
-        "--set runner.ssh.prot=1: unknown key runner.ssh.prot; did you mean runner.ssh.port?");
+        "--set runner.ssh.prot: unknown key runner.ssh.prot; did you mean runner.ssh.port?");
   CHECK(set_error("runner.ssh=1") ==
-        "--set runner.ssh=1: runner.ssh is a section; set one of its keys");
+        "--set runner.ssh: runner.ssh is a section; set one of its keys");
   CHECK(set_error("runner.hosts=a") ==
         "--set runner.hosts=a: runner.hosts: must be a list of strings, not \"a\"; write [\"a\"]");
   CHECK(set_error("trainer.seed=1\n[model]") ==
         "--set trainer.seed=1\n[model]: trainer.seed: must be a whole number, not "
         "\"1\\n[model]\"; use 0 to 9223372036854775807");
   CHECK(set_error("runner.env.A B=1") ==
-        "--set runner.env.A B=1: runner.env: \"A B\" is no name of an environment variable; use "
+        "--set runner.env.A B: runner.env: \"A B\" is no name of an environment variable; use "
         "letters, digits and _, no digit first");
   CHECK(set_error("model.num_attention_heads=3") ==
         "--set model.num_attention_heads=3: model.hidden_size: 256 is no multiple of "

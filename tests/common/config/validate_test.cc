@@ -31,6 +31,22 @@ TEST_CASE("the default job breaks no rule, and only lacks token files for traini
         "PREFIX.idx (`sortie-train data build` makes them)");
 }
 
+TEST_CASE("a network is an interface, a pattern of interfaces, or a CIDR") {
+  JobConfig job;
+  for (const char* good : {"", "eth1", "ib*", "enp3s0f0.100", "*", "10.1.0.0/16", "0.0.0.0/0",
+                           "fd00::/64", "10.1.2.3/32"}) {
+    CAPTURE(good);
+    job.runner.network.interface = good;
+    CHECK(text_of(validate(job)) == "");
+  }
+  for (const char* bad : {"10.1.0.0/", "10.1.0/16", "10.1.0.0/-1", "10.1.0.0/1 ", "fd00::/129", "/",
+                          "a/b", "a-name-too-long-", "e\"", "eth0\n"}) {
+    CAPTURE(bad);
+    job.runner.network.interface = bad;
+    CHECK(text_of(validate(job)).starts_with("F1 runner.network.interface: "));
+  }
+}
+
 TEST_CASE("each rule names the numbers and what to do") {
   struct Row {
     std::function<void(JobConfig&)> change;
@@ -65,6 +81,17 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "R5 runner.env.SORTIE_X: SORTIE_X is set by Sortie itself, another value for each rank; "
        "remove it"},
+      {[](JobConfig& job) {
+         job.runner.env = {{"TORCHELASTIC_RUN_ID", "1"}};
+       },
+       "R5 runner.env.TORCHELASTIC_RUN_ID: TORCHELASTIC_RUN_ID is set by Sortie itself, another "
+       "value for each rank; remove it"},
+      {[](JobConfig& job) { job.runner.network.interface = "10.1.0.0/33"; },
+       "F1 runner.network.interface: \"10.1.0.0/33\" is no network; write it like "
+       "\"10.1.0.0/16\" or \"fd00::/64\""},
+      {[](JobConfig& job) { job.runner.network.interface = "eth 1"; },
+       "F1 runner.network.interface: \"eth 1\" is no name of an interface; write one of at most "
+       "15 letters like \"eth1\", a pattern like \"ib*\", or a network like \"10.1.0.0/16\""},
       {[](JobConfig& job) { job.topology = {.micro_batch_size = 4, .global_batch_size = 30}; },
        "T4 topology.global_batch_size: 30 is no multiple of 4 = 4 (micro_batch_size) * 1 "
        "(gradient_accumulation_steps), so no number of ranks fits; use 28 or 32"},

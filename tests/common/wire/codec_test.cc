@@ -43,8 +43,51 @@ TEST_CASE("a job keeps every byte of argv and env") {
   CHECK(got.node_hosts == job.node_hosts);
 }
 
+TEST_CASE("an adoption keeps its log sizes") {
+  const Adopt adopt =
+      round_trip(Adopt{2, "r1", 1, 3, 7, {{0, Stream::out, 5}, {1, Stream::err, 6}}});
+  CHECK(adopt.run_id == "r1");
+  CHECK(adopt.epoch == 7);
+  REQUIRE(adopt.log_sizes.size() == 2);
+  CHECK(adopt.log_sizes[1].rank == 1);
+  CHECK(adopt.log_sizes[1].stream == Stream::err);
+  CHECK(adopt.log_sizes[1].bytes == 6);
+  CHECK(round_trip(Adopted{7}).epoch == 7);
+}
+
+TEST_CASE("what is known only when hosts are ready comes with JobReady and goes out with Start") {
+  JobSpec job;
+  job.peers = {"10.0.0.2", "fd00::2"};
+  job.master_port = 29500;
+  job.cpu_binding = CpuBinding::numa;
+  const JobSpec spec = round_trip(job);
+  CHECK(spec.peers == job.peers);
+  CHECK(spec.master_port == 29500);
+  CHECK(spec.cpu_binding == CpuBinding::numa);
+  JobReady ready;
+  ready.addresses = {"eth0 10.0.0.1/24"};
+  ready.routes = {{"10.0.0.2", "10.0.0.1"}, {"fd00::2", "fd00::1"}};
+  ready.master_port = 20001;
+  ready.binding = "core";
+  ready.cpu_sets = {"0-3", "4-7"};
+  const JobReady got = round_trip(ready);
+  CHECK(got.addresses == ready.addresses);
+  CHECK(got.routes == ready.routes);
+  CHECK(got.master_port == 20001);
+  CHECK(got.binding == "core");
+  CHECK(got.cpu_sets == ready.cpu_sets);
+  const Start start{{{"MASTER_ADDR", "10.0.0.1"}, {"EMPTY", ""}}};
+  CHECK(round_trip(start).env == start.env);
+  CHECK(round_trip(Start{}).env.empty());
+  // Field 20 of JobSpec, a policy that does not exist.
+  CHECK(decode({2, std::string("\xa0\x01\x04", 3)}).error().message ==
+        "malformed JobSpec: value out of range");
+}
+
 TEST_CASE("negative numbers survive") {
   CHECK(round_trip(PmixAbort{3, -7, "bye"}).status == -7);
+  CHECK(round_trip(CheckRequest{R"({"kind":"clock"})"}).json == R"({"kind":"clock"})");
+  CHECK(round_trip(CheckReport{"{}"}).json == "{}");
   CHECK(round_trip(RunnerError{"spawn", "x", -1}).rank == -1);
 }
 
@@ -70,6 +113,22 @@ TEST_CASE("files: entries and ranges survive, values out of range do not") {
   CHECK_FALSE(decode({type_of(FilesOpen{}), std::string("\x08\x04", 2)}));  // no such purpose
   CHECK_FALSE(decode({type_of(FilesOpen{}), std::string("\x08\x00", 2)}));
   CHECK_FALSE(decode({type_of(FilesWanted{}), std::string("\x18\x80\x80\x04", 4)}));  // port 65536
+}
+
+TEST_CASE("names and their answers keep every byte; an action that does not exist is refused") {
+  const PmixNames asked{7,           3, PmixNames::Action::publish, 1, {"a", std::string("b\0", 2)},
+                        {"", "\xff"}};
+  const PmixNames got = round_trip(asked);
+  CHECK(got.action == asked.action);
+  CHECK(got.wait == 1);
+  CHECK(got.keys == asked.keys);
+  CHECK(got.values == asked.values);
+  const PmixNamesDone done = round_trip(PmixNamesDone{7, -46, {0, 5}, {"a", "b"}, {"", "x"}});
+  CHECK(done.status == -46);
+  CHECK(done.ranks == std::vector<std::uint32_t>{0, 5});
+  for (const char action : {'\0', '\x04'})
+    CHECK(decode({24, std::string{'\x18', action}}).error().message ==
+          "malformed PmixNames: value out of range");
 }
 
 TEST_CASE("every prefix of a frame asks for more bytes") {
@@ -115,6 +174,22 @@ TEST_CASE("payloads outside the grammar are error values") {
         "malformed JobSpec: field has the wrong wire type");
   CHECK(decode({2, std::string("\x42\x02\x10\x01", 4)}).error().message ==
         "malformed JobSpec: field has the wrong wire type");
+}
+
+TEST_CASE("a frame of empty items does not fill the memory") {
+  std::string argv, ranks, names;
+  for (std::size_t i = 0; i < kMaxItems; ++i) {
+    argv += std::string("\x32\0", 2);   // JobSpec::argv
+    ranks += std::string("\x4a\0", 2);  // JobSpec::ranks
+    names += std::string("\x42\0", 2);  // JobSpec::env
+  }
+  CHECK(decode({2, argv}).has_value());
+  CHECK(decode({2, ranks}).has_value());
+  for (const std::string& payload :
+       {argv + ranks, argv + std::string("\x32\0", 2), ranks + std::string("\x42\0", 2),
+        names + std::string("\x42\0", 2), ranks + std::string("\x4a\x02\x22\0", 4)})
+    CHECK(decode({2, payload}).error().message == "malformed JobSpec: too many items in its lists");
+  CHECK(decode({2, argv}).has_value());  // each message for itself
 }
 
 TEST_CASE("fields of a newer peer are skipped") {

@@ -41,11 +41,11 @@ struct Listener {
     if (greeting.empty() || !accepting) return;
     child = ::fork();
     if (child == 0) {
-      const int peer = ::accept(fd, nullptr, nullptr);
-      (void)!::write(peer, greeting.data(), greeting.size());
-      if (greeting.front() == '!') ::_exit(0);
-      ::pause();
-      ::_exit(0);
+      for (;;) {
+        const int peer = ::accept(fd, nullptr, nullptr);
+        (void)!::write(peer, greeting.data(), greeting.size());
+        if (greeting.front() == '!') ::close(peer);
+      }
     }
   }
   ~Listener() {
@@ -335,7 +335,9 @@ TEST_SUITE("launcher") {
     CHECK(connection.error().code == ErrorCode::handshake);
     CHECK(contains(connection.error().message, "banner"));
     const Listener gone("!\r\n");
-    const auto closed = world.connect(at(gone.port));
+    config::SshConfig ssh;
+    ssh.handshake_timeout = 300ms;
+    const auto closed = world.connect(at(gone.port), ssh);
     REQUIRE_FALSE(closed);
     CHECK(closed.error().code == ErrorCode::handshake);
     CHECK(contains(closed.error().message, "closed the connection before its banner"));

@@ -266,6 +266,11 @@ void EmulatedHosts::on_message(std::size_t index, wire::Message message) {
     host.error = std::move(*error);
   } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     aborts_.push_back(std::move(*abort));
+  } else if (auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    notices_.push_back(std::move(*notice));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    for (const auto& answer : names_.on_question(index, std::move(*question)))
+      send(answer.host, answer.message);
   } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
     Fence& open = fences_[fence->key];
     open.hosts.push_back(index);

@@ -18,6 +18,7 @@
 #include "common/base/process_status.h"
 #include "common/wire/frame.h"
 #include "common/wire/message.h"
+#include "launcher/pmix_names.h"
 
 namespace sortie::test {
 
@@ -90,6 +91,7 @@ class EmulatedHosts {
   const wire::PmixReady& ready(std::size_t host) const { return *hosts_[host].ready; }
   /// Messages of the kinds that a launcher acts on, in order of arrival.
   const std::vector<wire::PmixAbort>& aborts() const { return aborts_; }
+  const std::vector<wire::PmixNotice>& notices() const { return notices_; }
   const std::map<std::string, std::uint32_t>& fences() const { return fences_done_; }
   std::size_t modex_requests() const { return modex_requests_; }
   std::vector<Rank>& ranks() { return ranks_; }
@@ -129,6 +131,8 @@ class EmulatedHosts {
   std::uint64_t next_modex_ = 1000;
   std::size_t modex_requests_ = 0;
   std::vector<wire::PmixAbort> aborts_;
+  std::vector<wire::PmixNotice> notices_;
+  launcher::PmixNameTable names_;  // the launcher's own
 };
 
 }  // namespace sortie::test

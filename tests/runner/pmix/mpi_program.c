@@ -73,6 +73,28 @@ static void spawn(char* self, MPI_Comm comm) {
   printf("spawn refused\n");
 }
 
+/* The last rank publishes a port, the first one on another host looks it up: a name that nobody has
+ * published is an error, not a hang; one that was taken back too. */
+static void names(void) {
+  char found[MPI_MAX_PORT_NAME] = "";
+  const char* port = "tag#1;a port \"with\" anything in it";
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  check(MPI_Lookup_name("nobody", MPI_INFO_NULL, found) != MPI_SUCCESS, 17, "found a missing name");
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == size - 1) {
+    check(MPI_Publish_name("service", MPI_INFO_NULL, port) == MPI_SUCCESS, 18, "publish failed");
+    check(MPI_Publish_name("service", MPI_INFO_NULL, port) != MPI_SUCCESS, 19, "published twice");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  check(MPI_Lookup_name("service", MPI_INFO_NULL, found) == MPI_SUCCESS, 20, "lookup failed");
+  check(!strcmp(found, port), 21, "the name gave another port");
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == size - 1)
+    check(MPI_Unpublish_name("service", MPI_INFO_NULL, port) == MPI_SUCCESS, 22, "unpublish failed");
+  MPI_Barrier(MPI_COMM_WORLD);
+  check(MPI_Lookup_name("service", MPI_INFO_NULL, found) != MPI_SUCCESS, 23, "found it again");
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "ring";
   int provided = 0;
@@ -110,6 +132,14 @@ int main(int argc, char** argv) {
   } else if (!strcmp(what, "exit")) {
     if (rank == 1) _exit(3);
     pause();
+  } else if (!strcmp(what, "names")) {
+    names();
+    printf("ok\n");
+  } else if (!strcmp(what, "late-peer")) {
+    /* Rank 0 talks to ranks that have long been up and to one that comes late into its receive. */
+    if (rank == size - 1) sleep(1);
+    ring(MPI_COMM_WORLD);
+    printf("ok\n");
   } else if (!strcmp(what, "spawn")) {
     spawn(argv[0], MPI_COMM_SELF);
   } else if (!strcmp(what, "spawn-world")) {

@@ -121,6 +121,22 @@ TEST_CASE("direct modex: Open MPI asks for what it needs, when it needs it") {
   CHECK(hosts.modex_requests() > 0);
 }
 
+TEST_CASE("direct modex with a peer that comes late") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("late-peer"), {{"OMPI_MCA_pmix_base_async_modex", "1"},
+                                       {"OMPI_MCA_pmix_base_collect_data", "0"}}));
+  check_all_ok(hosts);
+}
+
+TEST_CASE("names: published on one host, found on another, taken back") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("names")));
+  check_all_ok(hosts);
+  check_servers_end(hosts);
+}
+
 TEST_CASE("a PMIx client: values fetched from their owner, fences of some ranks") {
   EmulatedHosts hosts({{0, 1, 2}, {3}, {4, 5}, {7, 6}});
   require_servers(hosts);
@@ -150,6 +166,8 @@ TEST_CASE("MPI_Comm_spawn is refused and does not hang") {
   EmulatedHosts hosts({{0, 1}, {2, 3}});
   require_servers(hosts);
   REQUIRE(hosts.run(mpi("spawn")));
+  CHECK(hosts.notices().size() == 4);
+  CHECK(hosts.notices().at(0).text.starts_with("MPI_Comm_spawn was refused: Sortie starts all"));
   for (Rank& rank : hosts.ranks()) {
     CAPTURE(rank.text());
     CHECK(rank.process.poll()->to_string() == "exit code 0");

@@ -119,7 +119,7 @@ TEST_CASE("a host without libpmix gives an error that says what to install") {
   const wire::RunnerError error = lone.error();
   CHECK(error.code == "unsupported");
   CHECK(error.message.starts_with("libpmix not found: libpmix-not-here.so.2: "));
-  CHECK(error.message.ends_with("; install libpmix2 (Debian, Ubuntu) or pmix"));
+  CHECK(error.message.ends_with("; install libpmix2 (Debian, Ubuntu) or pmix (Fedora, RHEL)"));
   CHECK(lone.server.wait(2s)->to_string() == "exit code 3");
 }
 

@@ -1,0 +1,20 @@
+// `sortie check`: one pass over all hosts of a job, nothing of which is started or changed.
+#pragma once
+
+#include <chrono>
+
+#include "launcher/run_command.h"
+
+namespace sortie::launcher::check {
+
+struct CheckOptions {
+  bool json = false;
+  bool only_hosts = false;                      // no program was named: ask about none
+  double bandwidth_s = 0;                       // 0: not measured
+  std::chrono::milliseconds host_limit{10000};  // of each stage of a connection, and to answer
+};
+
+/// Prints the table (or JSON) on stdout; returns 0, 1 or 2.
+int run_check(const PlannedJob& job, const CheckOptions& options);
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,54 @@
+// CheckHost: the conversation with one host's runner in a check. Each step ends by its own
+// deadline, whatever the host does; a step on a host that is lost returns at once.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/wire/codec.h"
+#include "launcher/bootstrap.h"
+#include "launcher/check/evaluate.h"
+#include "launcher/transport.h"
+
+namespace sortie::launcher::check {
+
+class CheckHost : public std::enable_shared_from_this<CheckHost> {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  CheckHost(boost::asio::any_io_executor executor, std::string host, std::vector<int> slots);
+
+  /// Connects, starts the runner, compares clocks. References must outlive the object.
+  boost::asio::awaitable<void> connect(Transport& transport, const RunnerBinary& binary,
+                                       Milliseconds limit);
+  /// Sends a request (JSON, README.md) and takes the reports in until it is answered in full.
+  boost::asio::awaitable<void> ask(std::string kind, std::string request, Milliseconds limit);
+  /// Says goodbye and drops the connection. Idempotent.
+  void close();
+
+  bool usable() const { return result.reached && !result.error && !closed_; }
+
+  HostResult result;
+
+ private:
+  using Work = boost::asio::awaitable<Result<>>;
+  boost::asio::awaitable<void> bounded(Work work, Milliseconds limit);
+  Work connect_now(Transport& transport, const RunnerBinary& binary);
+  Work greet(std::string build);
+  Work compare_clocks();
+  Work exchange(std::string kind, std::string request);
+  boost::asio::awaitable<Result<wire::Message>> receive();
+
+  boost::asio::any_io_executor executor_;
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Channel> channel_;
+  wire::FrameDecoder decoder_;
+  bool closed_ = false;
+};
+
+}  // namespace sortie::launcher::check

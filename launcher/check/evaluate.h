@@ -1,0 +1,96 @@
+// From what the hosts said to PASS, WARN and FAIL. Pure: no file, host or clock is touched.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/file_sample.h"
+#include "common/base/result.h"
+#include "launcher/check/report.h"
+
+namespace sortie::launcher::check {
+
+enum class Verdict { none, pass, warn, fail };  // none: could not be looked at
+
+std::string_view verdict_name(Verdict verdict);  // "-", "PASS", "WARN", "FAIL"
+
+struct Finding {
+  std::string check;
+  Verdict verdict = Verdict::none;
+  std::string reason;
+  std::string fix;  // of WARN and FAIL
+  bool operator==(const Finding&) const = default;
+};
+
+/// What is asked of the hosts.
+struct Expectations {
+  std::string program;  // empty: none was named, only hosts
+  std::string mpi = "auto";
+  std::string save_dir;
+  std::vector<std::string> files;
+  std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
+  std::size_t world_size = 0;
+  bool bandwidth = false;
+};
+
+struct Stage {
+  std::string name;
+  double ms = 0;
+};
+
+/// One host as it was found.
+struct HostResult {
+  std::string host;
+  std::string address;  // at which others are to reach it
+  std::vector<int> slots;
+  std::vector<Stage> stages;   // of the connection, those that were passed
+  std::optional<Error> error;  // it ended early: not reached, gone, late
+  bool reached = false;        // the runner spoke
+  bool pushed = false;
+  double clock_offset_ms = 0, clock_error_ms = 0;  // host minus launcher, and how far off at most
+  std::vector<std::string> asked_peers;            // whom it was to reach
+  std::string asked_bandwidth;                     // the peer it was to send to
+  HostReport report;
+};
+
+/// The checks in the order of the table, those that apply to `expect`.
+std::vector<std::string> check_names(const Expectations& expect);
+
+/// One finding per check and host: result[host][check].
+std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
+                                           const Expectations& expect);
+
+/// The worst of all.
+Verdict worst(const std::vector<std::vector<Finding>>& findings);
+
+// ---- parts of it, a file each -------------------------------------------------------------------
+
+Finding judge_ssh(const HostResult& host);
+Finding judge_clock(const HostResult& host);
+Finding judge_cores(const HostResult& host);
+Finding judge_memory(const HostResult& host);
+Finding judge_memlock(const HostResult& host);
+Finding judge_open_files(const HostResult& host, const Expectations& expect);
+Finding judge_cgroup(const HostResult& host);
+Finding judge_leftovers(const HostResult& host);
+Finding judge_disk(const HostResult& host);
+Finding judge_save_dir(const HostResult& host);
+Finding judge_shm(const HostResult& host);
+Finding judge_port(const HostResult& host);
+Finding judge_program(const HostResult& host);
+
+/// Those that compare hosts with each other.
+std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
+std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);
+std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Expectations& expect);
+std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect);
+std::vector<Finding> judge_network(const std::vector<HostResult>& hosts);
+std::vector<Finding> judge_bandwidth(const std::vector<HostResult>& hosts);
+
+/// "1.5 GiB"
+std::string size_text(std::uint64_t bytes);
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,158 @@
+// Checks of one host by itself: connection, clock, machine, limits, leftovers.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "launcher/check/evaluate.h"
+
+namespace sortie::launcher::check {
+namespace {
+
+constexpr double kClockWarnMs = 1000, kClockFailMs = 60000;
+constexpr std::uint64_t kMemoryPerSlot = 1u << 30;
+/// What a rank's libraries open by themselves, and the runner's own share of a rank.
+constexpr std::uint64_t kFilesPerRank = 64, kFilesAtLeast = 256;
+constexpr std::uint64_t kMemlockForRdma = std::uint64_t{1} << 30;
+
+/// The same words for all hosts, so that they fold.
+const char* fix_for(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::resolve:
+      return "correct the name, or add it to DNS, /etc/hosts or ~/.ssh/config (HostName)";
+    case ErrorCode::connect:
+      return "see that the host is up and sshd listens: ssh -v HOST";
+    case ErrorCode::handshake:
+      return "see what answers on that port: ssh -v HOST";
+    case ErrorCode::host_key:
+      return "sign in once by hand (ssh HOST) and compare the key";
+    case ErrorCode::auth:
+      return "let the key in (ssh-copy-id HOST), until `ssh HOST true` works without a question";
+    case ErrorCode::channel:
+      return "see MaxSessions and ForceCommand in the host's sshd_config";
+    case ErrorCode::runner:
+      return "see that the home folder is writable, has space and is not mounted noexec";
+    case ErrorCode::timeout:
+      return "see that the host is up (ssh HOST true), and look for a dead network file system or "
+             "driver there; or raise --timeout";
+    default:
+      return "see whether `ssh HOST true` works";
+  }
+}
+
+std::string stages_text(const HostResult& host, bool times) {
+  std::string text;
+  for (const Stage& stage : host.stages)
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", stage.name,
+                        times ? fmt::format(" {:.0f} ms", stage.ms) : "");
+  return text;
+}
+
+}  // namespace
+
+Finding judge_ssh(const HostResult& host) {
+  std::string passed = stages_text(host, !host.error);
+  if (host.error) {
+    std::string reason =
+        fmt::format("{}: {}", error_code_name(host.error->code), host.error->message);
+    if (!passed.empty()) reason += fmt::format(" (passed: {})", passed);
+    return {"ssh", Verdict::fail, std::move(reason), fix_for(host.error->code)};
+  }
+  if (host.pushed) passed += " (the runner was pushed)";
+  return {"ssh", Verdict::pass, std::move(passed), ""};
+}
+
+Finding judge_clock(const HostResult& host) {
+  if (!host.report.clock_us) return {"clock", Verdict::none, "", ""};
+  // The part of the difference that the way there and back can not explain.
+  const double off = std::max(0.0, std::abs(host.clock_offset_ms) - host.clock_error_ms);
+  std::string text;
+  if (off >= kClockWarnMs)
+    text = fmt::format("{:.1f} s {} this machine's clock", std::abs(host.clock_offset_ms) / 1000,
+                       host.clock_offset_ms > 0 ? "ahead of" : "behind");
+  else
+    text = fmt::format("within {:.0f} ms", std::abs(host.clock_offset_ms) + host.clock_error_ms);
+  if (off < kClockWarnMs) return {"clock", Verdict::pass, std::move(text), ""};
+  return {"clock", off >= kClockFailMs ? Verdict::fail : Verdict::warn, std::move(text),
+          "run chrony or systemd-timesyncd on all hosts"};
+}
+
+Finding judge_cores(const HostResult& host) {
+  if (!host.report.host) return {"cores", Verdict::none, "", ""};
+  const std::uint64_t cpus = host.report.host->cpus, slots = host.slots.size();
+  std::string text = fmt::format("{} cores for {} rank{}", cpus, slots, slots == 1 ? "" : "s");
+  if (slots <= cpus) return {"cores", Verdict::pass, std::move(text), ""};
+  return {"cores", Verdict::warn, std::move(text),
+          "give the host fewer slots, or see what limits its CPU set (cgroup, taskset)"};
+}
+
+Finding judge_memory(const HostResult& host) {
+  if (!host.report.host) return {"memory", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  const std::uint64_t slots = std::max<std::uint64_t>(1, host.slots.size());
+  if (facts.available_bytes / slots < kMemoryPerSlot)
+    return {"memory", Verdict::warn,
+            fmt::format("{} available of {} for {} rank{}", size_text(facts.available_bytes),
+                        size_text(facts.memory_bytes), slots, slots == 1 ? "" : "s"),
+            "end what else runs there, or give the host fewer slots"};
+  return {"memory", Verdict::pass,
+          fmt::format("{} available of {}", size_text(facts.available_bytes),
+                      size_text(facts.memory_bytes)),
+          ""};
+}
+
+Finding judge_memlock(const HostResult& host) {
+  if (!host.report.host) return {"memlock", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  const std::string text = facts.memlock ? size_text(*facts.memlock) : "unlimited";
+  if (!facts.infiniband || !facts.memlock || *facts.memlock >= kMemlockForRdma)
+    return {"memlock", Verdict::pass, text, ""};
+  return {"memlock", Verdict::warn,
+          fmt::format("{} on a host with InfiniBand: RDMA pins more than that", text),
+          "`* - memlock unlimited` in /etc/security/limits.conf (sshd needs UsePAM yes)"};
+}
+
+Finding judge_open_files(const HostResult& host, const Expectations& expect) {
+  if (!host.report.host) return {"open_files", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  if (!facts.open_files) return {"open_files", Verdict::pass, "unlimited", ""};
+  // A rank may have a connection to every other one.
+  const std::uint64_t wanted = std::max(kFilesAtLeast, kFilesPerRank + expect.world_size);
+  std::string text = fmt::format("{} a process", *facts.open_files);
+  if (*facts.open_files >= wanted) return {"open_files", Verdict::pass, std::move(text), ""};
+  const bool hopeless = *facts.open_files < expect.world_size || *facts.open_files < kFilesPerRank;
+  return {"open_files", hopeless ? Verdict::fail : Verdict::warn,
+          fmt::format("{}, a rank of {} may need {}", text, expect.world_size, wanted),
+          "raise nofile in /etc/security/limits.conf (sshd needs UsePAM yes)"};
+}
+
+/// For information: without one, Sortie ends ranks just as surely.
+Finding judge_cgroup(const HostResult& host) {
+  if (!host.report.host) return {"cgroup", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  if (!facts.cgroup_error.empty())
+    return {"cgroup", Verdict::pass, "none: " + facts.cgroup_error, ""};
+  return {"cgroup", Verdict::pass,
+          facts.cgroup_writable ? "v2, writable" : "v2, not writable: OOM kills are not told apart",
+          ""};
+}
+
+Finding judge_leftovers(const HostResult& host) {
+  if (!host.report.host) return {"leftovers", Verdict::none, "", ""};
+  const HostFacts& facts = *host.report.host;
+  if (facts.runs_left + facts.cgroups_left > 0)
+    return {"leftovers", Verdict::warn,
+            fmt::format("{} folder{} and {} cgroup{} of runs that are gone", facts.runs_left,
+                        facts.runs_left == 1 ? "" : "s", facts.cgroups_left,
+                        facts.cgroups_left == 1 ? "" : "s"),
+            facts.cgroups_left > 0
+                ? fmt::format("rmdir {}/sortie-*/* {}/sortie-* there", facts.cgroup, facts.cgroup)
+                : "nothing: the next run there removes them"};
+  return {"leftovers", Verdict::pass,
+          facts.runs_alive > 0 ? fmt::format("none; {} run{} alive", facts.runs_alive,
+                                             facts.runs_alive == 1 ? " is" : "s are")
+                               : "none",
+          ""};
+}
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,162 @@
+#include "launcher/check/pass.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <random>
+#include <utility>
+
+#include "launcher/check/pairs.h"
+#include "launcher/check/requests.h"
+
+namespace sortie::launcher::check {
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+namespace {
+
+/// A SYN that is lost is sent again after a second: time for one more.
+constexpr milliseconds kReachLimit{2000};
+/// For what comes on top: round trips, path MTU.
+constexpr milliseconds kReachMargin{8000};
+constexpr milliseconds kTurn{50};
+constexpr milliseconds kListenLimit{5000};
+constexpr milliseconds kBandwidthMargin{5000};
+
+}  // namespace
+
+Pass::Pass(PassEnvironment environment, const PlannedJob& job, const Expectations& expect,
+           const CheckOptions& options)
+    : environment_(environment),
+      job_(job),
+      expect_(expect),
+      options_(options),
+      token_(random_token()),
+      idle_(environment.executor, std::chrono::steady_clock::time_point::max()) {
+  for (const HostPlan& host : job.plan.hosts) {
+    std::vector<int> slots;
+    for (const RankPlan& rank : host.ranks) slots.push_back(rank.slot);
+    hosts_.push_back(
+        std::make_shared<CheckHost>(environment.executor, host.name, std::move(slots)));
+  }
+}
+
+Pass::~Pass() {
+  for (const auto& host : hosts_) host->close();
+}
+
+std::vector<HostResult> Pass::results() const {
+  std::vector<HostResult> results;
+  for (const auto& host : hosts_) results.push_back(host->result);
+  return results;
+}
+
+asio::awaitable<void> Pass::worker(std::shared_ptr<Work> work) {
+  while (next_ < hosts_.size()) {
+    const std::size_t index = next_++;
+    co_await (*work)(index);
+    ++done_;
+  }
+  if (--workers_ == 0) idle_.cancel();
+}
+
+asio::awaitable<void> Pass::for_all(const char* step, Work work) {
+  step_ = step;
+  next_ = done_ = 0;
+  const auto shared = std::make_shared<Work>(std::move(work));
+  workers_ = hosts_.size();
+  std::exception_ptr failure;
+  const auto ended = [&failure, this](std::exception_ptr error) {
+    if (!error) return;
+    failure = error;
+    workers_ = 0;
+    idle_.cancel();
+  };
+  for (std::size_t i = workers_; i > 0; --i)
+    asio::co_spawn(environment_.executor, worker(shared), ended);
+  while (workers_ > 0) co_await idle_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (failure) std::rethrow_exception(failure);
+}
+
+asio::awaitable<void> Pass::run() {
+  const std::size_t all = hosts_.size();
+  Work look_at = [this](std::size_t i) { return look(i); };
+  co_await for_all("looking at the hosts", std::move(look_at));
+  if (all < 2) co_return;
+  Work listen_on = [this](std::size_t i) { return listen(i); };
+  co_await for_all("listening", std::move(listen_on));
+  peers_ = choose_peers(all, std::random_device()());
+  Work reach_from = [this](std::size_t i) { return reach(i); };
+  co_await for_all("reaching each other", std::move(reach_from));
+  if (!expect_.bandwidth) co_return;
+  Work measure_from = [this](std::size_t i) { return measure(i); };
+  co_await for_all("measuring bandwidth", std::move(measure_from));
+}
+
+asio::awaitable<void> Pass::look(std::size_t index) {
+  const auto host = hosts_[index];
+  const bool local = job_.plan.hosts[index].local();
+  // The transport bounds each stage and lets hosts take turns; this bounds what it does not.
+  const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
+  co_await host->connect(local ? environment_.local : environment_.ssh, environment_.binary, limit);
+  if (!host->usable()) co_return;
+  std::string request = look_request(job_, expect_, index == 0);
+  co_await host->ask("look", std::move(request), options_.host_limit);
+}
+
+asio::awaitable<void> Pass::listen(std::size_t index) {
+  const auto host = hosts_[index];
+  if (!host->usable()) co_return;
+  std::vector<std::string> others;
+  for (const auto& other : hosts_)
+    if (other != host && other->usable()) others.push_back(other->result.address);
+  const std::string& interface = job_.loaded.job.runner.network.interface;
+  host->result.address = reach_address(host->result, others, interface);
+  if (host->result.address.empty()) {
+    host->result.report.listen_error =
+        interface.empty() ? "nobody knows at which address others reach it"
+                          : "it has no address on " + interface + " (runner.network.interface)";
+    co_return;
+  }
+  std::string request = listen_request(token_, host->result.address);
+  co_await host->ask("listen", std::move(request), kListenLimit);
+}
+
+asio::awaitable<void> Pass::reach(std::size_t index) {
+  const auto host = hosts_[index];
+  if (!host->usable()) co_return;
+  std::vector<PeerAddress> peers;
+  for (const std::size_t other : peers_[index]) {
+    const HostResult& peer = hosts_[other]->result;
+    if (!hosts_[other]->usable() || !peer.report.listen_port || peer.address.empty()) continue;
+    peers.push_back({peer.host, peer.address, *peer.report.listen_port});
+    host->result.asked_peers.push_back(peer.host);
+  }
+  std::string request = reach_request(peers, static_cast<std::uint64_t>(kReachLimit.count()));
+  co_await host->ask("reach", std::move(request), kReachLimit + kReachMargin);
+}
+
+/// The next one that listens, its own index when there is none.
+std::size_t Pass::next_listening(std::size_t index) const {
+  for (std::size_t step = 1; step < hosts_.size(); ++step) {
+    const std::size_t other = (index + step) % hosts_.size();
+    const HostResult& peer = hosts_[other]->result;
+    if (hosts_[other]->usable() && peer.report.listen_port && !peer.address.empty()) return other;
+  }
+  return index;
+}
+
+/// Around a ring: each link carries one stream in and one out.
+asio::awaitable<void> Pass::measure(std::size_t index) {
+  const auto host = hosts_[index];
+  const std::size_t other = next_listening(index);
+  if (!host->usable() || other == index) co_return;
+  const HostResult& peer = hosts_[other]->result;
+  host->result.asked_bandwidth = peer.host;
+  const milliseconds duration(static_cast<std::int64_t>(options_.bandwidth_s * 1000));
+  PeerAddress to = {peer.host, peer.address, *peer.report.listen_port};
+  std::string request = bandwidth_request(to, static_cast<std::uint64_t>(duration.count()));
+  co_await host->ask("bandwidth", std::move(request), duration + kBandwidthMargin);
+}
+
+}  // namespace sortie::launcher::check

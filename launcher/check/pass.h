@@ -1,0 +1,59 @@
+// A pass over the hosts in three steps, each with all of them at once: look at each host, let them
+// reach each other, measure bandwidth. A step is over when its last host is or has used up its
+// time.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "launcher/check/check_command.h"
+#include "launcher/check/check_host.h"
+
+namespace sortie::launcher::check {
+
+struct PassEnvironment {
+  boost::asio::any_io_executor executor;
+  Transport& ssh;
+  Transport& local;
+  const RunnerBinary& binary;
+};
+
+class Pass {
+ public:
+  Pass(PassEnvironment environment, const PlannedJob& job, const Expectations& expect,
+       const CheckOptions& options);
+  ~Pass();
+
+  boost::asio::awaitable<void> run();
+  /// As far as it is.
+  std::vector<HostResult> results() const;
+  /// For a line of progress: hosts whose step is over, what the step is.
+  std::size_t done() const { return done_; }
+  const char* step() const { return step_; }
+
+ private:
+  using Work = std::function<boost::asio::awaitable<void>(std::size_t)>;
+  boost::asio::awaitable<void> for_all(const char* step, Work work);
+  boost::asio::awaitable<void> worker(std::shared_ptr<Work> work);
+  boost::asio::awaitable<void> look(std::size_t index);
+  boost::asio::awaitable<void> listen(std::size_t index);
+  boost::asio::awaitable<void> reach(std::size_t index);
+  boost::asio::awaitable<void> measure(std::size_t index);
+  std::size_t next_listening(std::size_t index) const;
+
+  PassEnvironment environment_;
+  const PlannedJob& job_;
+  const Expectations& expect_;
+  const CheckOptions& options_;
+  std::vector<std::shared_ptr<CheckHost>> hosts_;
+  std::vector<std::vector<std::size_t>> peers_;
+  std::string token_;
+  std::size_t next_ = 0, done_ = 0, workers_ = 0;
+  const char* step_ = "";
+  boost::asio::steady_timer idle_;
+};
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,207 @@
+#include "launcher/check/present.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/config/hostlist.h"
+
+namespace sortie::launcher::check {
+namespace {
+
+constexpr std::size_t kMaxHeading = 24;
+constexpr std::size_t kGap = 2;
+
+std::string colored(const std::string& text, Verdict verdict, bool color) {
+  if (!color || verdict == Verdict::none) return text;
+  const char* const code = verdict == Verdict::pass   ? "32"
+                           : verdict == Verdict::warn ? "33"
+                                                      : "1;31";
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
+}
+
+std::string folded(const std::vector<std::string>& names) {
+  std::string text = config::fold_host_names(names);
+  if (names.size() > 1) text += fmt::format(" ({})", names.size());
+  return text;
+}
+
+std::string heading(const std::vector<std::string>& names) {
+  std::string text = config::fold_host_names(names);
+  const std::string count = names.size() > 1 ? fmt::format(" ({})", names.size()) : "";
+  if (text.size() + count.size() > kMaxHeading)
+    text = text.substr(0, kMaxHeading - count.size() - 2) + "..";
+  return text + count;
+}
+
+struct Column {
+  std::vector<std::string> hosts;
+  const std::vector<Finding>* findings = nullptr;  // of one of them: the verdicts are the same
+};
+
+std::vector<Column> columns_of(const std::vector<HostResult>& hosts,
+                               const std::vector<std::vector<Finding>>& findings) {
+  std::vector<Column> columns;
+  std::map<std::vector<Verdict>, std::size_t> by_verdicts;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    std::vector<Verdict> verdicts;
+    for (const Finding& finding : findings[i]) verdicts.push_back(finding.verdict);
+    const auto [at, is_new] = by_verdicts.try_emplace(std::move(verdicts), columns.size());
+    if (is_new) columns.push_back({{}, &findings[i]});
+    columns[at->second].hosts.push_back(hosts[i].host);
+  }
+  return columns;
+}
+
+std::size_t name_width(const std::vector<Finding>& findings) {
+  std::size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  return width;
+}
+
+/// As many columns as fit side by side; the rest in tables below.
+std::string table(const std::vector<Column>& columns, const PresentOptions& options) {
+  std::string text;
+  std::size_t begin = 0;
+  while (begin < columns.size()) {
+    const std::size_t names = name_width(*columns[begin].findings);
+    std::size_t end = begin, used = names;
+    std::vector<std::string> headings;
+    for (; end < columns.size(); ++end) {
+      headings.push_back(heading(columns[end].hosts));
+      used += kGap + std::max<std::size_t>(4, headings.back().size());
+      if (used > options.width && end > begin) {
+        headings.pop_back();
+        break;
+      }
+    }
+    text += std::string(names, ' ');
+    for (const std::string& name : headings) text += fmt::format("  {:<4}", name);
+    text += '\n';
+    for (std::size_t row = 0; row < columns[begin].findings->size(); ++row) {
+      std::string line = fmt::format("{:<{}}", (*columns[begin].findings)[row].check, names);
+      for (std::size_t i = begin; i < end; ++i) {
+        const Verdict verdict = (*columns[i].findings)[row].verdict;
+        const std::string cell(verdict_name(verdict));
+        line += "  " + colored(cell, verdict, options.color);
+        if (i + 1 < end)
+          line +=
+              std::string(std::max<std::size_t>(4, headings[i - begin].size()) - cell.size(), ' ');
+      }
+      text += line + '\n';
+    }
+    text += '\n';
+    begin = end;
+  }
+  return text;
+}
+
+/// Each reason once, with the hosts that have it; failures first.
+std::string details(const std::vector<HostResult>& hosts,
+                    const std::vector<std::vector<Finding>>& findings,
+                    const PresentOptions& options) {
+  std::string text;
+  std::vector<Verdict> order = {Verdict::fail, Verdict::warn};
+  if (options.verbose) order.push_back(Verdict::pass);
+  const std::size_t rows = findings.empty() ? 0 : findings.front().size();
+  for (const Verdict verdict : order) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::vector<std::pair<Finding, std::vector<std::string>>> groups;
+      for (std::size_t i = 0; i < hosts.size(); ++i) {
+        const Finding& finding = findings[i][row];
+        if (finding.verdict != verdict) continue;
+        auto group =
+            std::ranges::find_if(groups, [&](const auto& g) { return g.first == finding; });
+        if (group == groups.end()) group = groups.insert(groups.end(), {finding, {}});
+        group->second.push_back(hosts[i].host);
+      }
+      for (const auto& [finding, names] : groups) {
+        text += fmt::format("{} {}: {}: {}\n",
+                            colored(std::string(verdict_name(verdict)), verdict, options.color),
+                            finding.check, folded(names), finding.reason);
+        if (!finding.fix.empty()) text += fmt::format("     fix: {}\n", finding.fix);
+      }
+    }
+  }
+  return text;
+}
+
+Verdict worst_of(const std::vector<Finding>& findings) {
+  Verdict verdict = Verdict::pass;
+  for (const Finding& finding : findings) verdict = std::max(verdict, finding.verdict);
+  return verdict;
+}
+
+std::string lower(Verdict verdict) {
+  std::string name(verdict_name(verdict));
+  if (verdict == Verdict::none) return "none";
+  std::ranges::transform(name, name.begin(), [](char c) { return static_cast<char>(c | 0x20); });
+  return name;
+}
+
+nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Finding>& findings) {
+  nlohmann::ordered_json out = {{"host", host.host},
+                                {"verdict", lower(worst_of(findings))},
+                                {"address", host.address},
+                                {"slots", host.slots}};
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const Stage& stage : host.stages)
+    stages.push_back({{"stage", stage.name}, {"ms", stage.ms}});
+  out["stages"] = stages;
+  if (host.error)
+    out["error"] = {{"stage", error_code_name(host.error->code)}, {"message", host.error->message}};
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings)
+    checks.push_back({{"check", finding.check},
+                      {"verdict", lower(finding.verdict)},
+                      {"reason", finding.reason},
+                      {"fix", finding.fix}});
+  out["checks"] = checks;
+  nlohmann::ordered_json links = nlohmann::ordered_json::array();
+  for (const PeerFacts& peer : host.report.peers)
+    links.push_back({{"to", peer.name},
+                     {"ok", peer.error.empty()},
+                     {"error", peer.error},
+                     {"connect_us", peer.connect_us},
+                     {"round_trip_us", peer.round_trip_us},
+                     {"path_mtu", peer.mtu},
+                     {"interface_mtu", peer.own_mtu}});
+  out["links"] = links;
+  if (const auto& sent = host.report.bandwidth)
+    out["bandwidth"] = {
+        {"to", sent->name}, {"error", sent->error}, {"bytes", sent->bytes}, {"us", sent->us}};
+  return out;
+}
+
+}  // namespace
+
+std::string check_text(const std::vector<HostResult>& hosts,
+                       const std::vector<std::vector<Finding>>& findings,
+                       const PresentOptions& options) {
+  std::string text =
+      table(columns_of(hosts, findings), options) + details(hosts, findings, options);
+  std::map<Verdict, std::size_t> counts;
+  for (const auto& list : findings) ++counts[worst_of(list)];
+  text += fmt::format("{} host{}: {} passed, {} with warnings, {} failed\n", hosts.size(),
+                      hosts.size() == 1 ? "" : "s", counts[Verdict::pass], counts[Verdict::warn],
+                      counts[Verdict::fail]);
+  return text;
+}
+
+std::string check_json_text(const std::vector<HostResult>& hosts,
+                            const std::vector<std::vector<Finding>>& findings, double seconds) {
+  nlohmann::ordered_json out = {
+      {"schema", "sortie/check/1"}, {"verdict", lower(worst(findings))}, {"seconds", seconds}};
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < hosts.size(); ++i) list.push_back(host_json(hosts[i], findings[i]));
+  out["hosts"] = list;
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+}
+
+int check_exit_code(Verdict verdict) {
+  return verdict == Verdict::fail ? 2 : verdict == Verdict::warn ? 1 : 0;
+}
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,178 @@
+#include "launcher/check/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launcher/console.h"
+
+namespace sortie::launcher::check {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDepth = 8;
+constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxItems = 4096;
+constexpr std::size_t kMaxNames = 256;
+
+std::string text(const json& part, const char* key) {
+  const auto it = part.find(key);
+  if (it == part.end() || !it->is_string()) return "";
+  const auto& value = it->get_ref<const std::string&>();
+  if (value.size() <= kMaxText) return printable(value);
+  return printable(value.substr(0, kMaxText)) + "...";
+}
+
+std::uint64_t number(const json& part, const char* key) {
+  const auto it = part.find(key);
+  return it != part.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
+}
+
+std::optional<std::uint64_t> limit(const json& part, const char* key) {
+  const auto it = part.find(key);
+  if (it != part.end() && it->is_null()) return std::nullopt;
+  return number(part, key);
+}
+
+bool flag(const json& part, const char* key) {
+  const auto it = part.find(key);
+  return it != part.end() && it->is_boolean() && it->get<bool>();
+}
+
+const json& object(const json& part, const char* key) {
+  static const json empty = json::object();
+  const auto it = part.find(key);
+  return it != part.end() && it->is_object() ? *it : empty;
+}
+
+std::vector<std::string> texts(const json& part, const char* key, const char* member) {
+  std::vector<std::string> out;
+  const auto list = part.find(key);
+  if (list == part.end() || !list->is_array()) return out;
+  for (const json& item : *list) {
+    if (out.size() == kMaxNames) break;
+    const json as_object = item.is_object() ? item : json{{member, item}};
+    out.push_back(text(as_object, member));
+  }
+  return out;
+}
+
+HostFacts host_facts(const json& part) {
+  HostFacts facts;
+  facts.hostname = text(part, "hostname");
+  // "Linux 6.1.0 x86_64"
+  const std::string names = text(part, "kernel");
+  const std::size_t first = names.find(' '), last = names.rfind(' ');
+  if (first != names.npos && last > first) {
+    facts.kernel = names.substr(first + 1, last - first - 1);
+    facts.machine = names.substr(last + 1);
+  }
+  facts.cpus = number(part, "cpus");
+  facts.memory_bytes = number(part, "memory_bytes");
+  facts.available_bytes = number(part, "available_bytes");
+  facts.memlock = limit(part, "memlock");
+  facts.open_files = limit(part, "open_files");
+  facts.open_files_hard = limit(part, "open_files_hard");
+  facts.infiniband = flag(part, "infiniband");
+  const json& cgroup = object(part, "cgroup");
+  facts.cgroup = text(cgroup, "folder");
+  facts.cgroup_error = text(cgroup, "error");
+  facts.cgroup_writable = flag(cgroup, "writable");
+  facts.cgroups_left = number(object(cgroup, "empty_jobs"), "count");
+  const json& runs = object(part, "run_folders");
+  facts.run_base = text(runs, "base");
+  facts.run_error = text(runs, "error");
+  facts.runs_alive = number(object(runs, "held"), "count");
+  facts.runs_left = number(object(runs, "refuse"), "count");
+  facts.ssh_address = text(part, "ssh_address");
+  facts.addresses = texts(part, "addresses", "address");
+  return facts;
+}
+
+FolderFacts folder_facts(const json& part) {
+  FolderFacts facts;
+  facts.role = text(part, "role");
+  facts.path = text(part, "path");
+  facts.at = text(part, "at");
+  facts.error = text(part, "error");
+  facts.exists = flag(part, "exists");
+  facts.read_only = flag(part, "read_only");
+  facts.tried = flag(part, "tried");
+  facts.writable = flag(part, "writable");
+  facts.free_bytes = number(part, "free_bytes");
+  facts.total_bytes = number(part, "total_bytes");
+  facts.free_inodes = number(part, "free_inodes");
+  facts.total_inodes = number(part, "total_inodes");
+  facts.sync_us = number(part, "sync_us");
+  return facts;
+}
+
+PeerFacts peer_facts(const json& part) {
+  return {text(part, "name"),         text(part, "error"),
+          number(part, "connect_us"), number(part, "round_trip_us"),
+          number(part, "mtu"),        number(part, "own_mtu"),
+          flag(part, "mtu_reported")};
+}
+
+template <class T>
+Result<> append(std::vector<T>& list, T item) {
+  if (list.size() == kMaxItems)
+    return fail(ErrorCode::protocol, "CheckReport: too many of one kind");
+  list.push_back(std::move(item));
+  return {};
+}
+
+Result<> take(HostReport& report, const std::string& kind, const json& part) {
+  if (kind == "folder") return append(report.folders, folder_facts(part));
+  if (kind == "peer") return append(report.peers, peer_facts(part));
+  if (kind == "file")
+    return append(report.files, {text(part, "path"), text(part, "error"), text(part, "hash"),
+                                 number(part, "size")});
+  if (kind == "host") report.host = host_facts(part);
+  if (kind == "program")
+    report.program = {text(part, "name"), text(part, "found"), text(part, "error"),
+                      flag(part, "work_dir"), texts(part, "missing", "name")};
+  if (kind == "mpi")
+    report.mpi = {text(part, "pmix"), text(part, "pmix-error"), text(part, "mpi"),
+                  text(part, "mpi-error"), text(part, "error")};
+  if (kind == "gpus")
+    report.gpus = {number(part, "nvidia_driver"), number(part, "nvidia_devices"),
+                   number(part, "rocm"),          text(part, "smi"),
+                   text(part, "smi_error"),       texts(part, "gpus", "name")};
+  if (kind == "port") report.port = {number(part, "port"), text(part, "error")};
+  if (kind == "listen") {
+    const std::uint64_t port = number(part, "port");
+    if (port > 0 && port < 65536) report.listen_port = port;
+    report.listen_error = text(part, "error");
+  }
+  if (kind == "clock") {
+    constexpr std::uint64_t kMaxUs = std::uint64_t{1} << 60;
+    report.clock_us = static_cast<std::int64_t>(std::min(number(part, "unix_us"), kMaxUs));
+  }
+  if (kind == "bandwidth")
+    report.bandwidth = {text(part, "name"), text(part, "error"), number(part, "bytes"),
+                        number(part, "us")};
+  if (kind == "at") report.at = text(part, "what");
+  if (kind == "done") report.done = text(part, "kind");
+  return {};
+}
+
+}  // namespace
+
+Result<> add_part(HostReport& report, std::string_view text_of_part) {
+  report.bytes += text_of_part.size();
+  if (text_of_part.size() > kMaxReportBytes || ++report.parts > kMaxReportParts ||
+      report.bytes > kMaxReportTotal)
+    return fail(ErrorCode::protocol, "CheckReport: too large, or too many");
+  bool too_deep = false;
+  const auto watch = [&](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  const json part = json::parse(text_of_part, watch, /*allow_exceptions=*/false);
+  if (too_deep || !part.is_object())
+    return fail(ErrorCode::protocol, "CheckReport: not the object that it should be");
+  return take(report, text(part, "part"), part);
+}
+
+}  // namespace sortie::launcher::check

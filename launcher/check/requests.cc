@@ -1,0 +1,149 @@
+#include "launcher/check/requests.h"
+
+#include <fmt/core.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/network_v4.hpp>
+#include <boost/asio/ip/network_v6.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/base/check.h"
+#include "launcher/master_address.h"
+
+namespace sortie::launcher::check {
+namespace asio = boost::asio;
+namespace {
+
+using nlohmann::json;
+
+std::string dump(const json& request) {
+  return request.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+json folder(const char* role, const std::string& path, bool write) {
+  return {{"role", role}, {"path", path}, {"write", write}};
+}
+
+std::vector<std::string> data_files(const config::DataConfig& data) {
+  std::vector<std::string> files;
+  for (const auto* prefixes : {&data.data_prefixes, &data.validation_data_prefixes})
+    for (const std::string& prefix : *prefixes)
+      for (const char* ending : {".bin", ".idx"}) files.push_back(prefix + ending);
+  constexpr std::string_view kModel = "sentencepiece:";
+  if (data.tokenizer.starts_with(kModel)) files.push_back(data.tokenizer.substr(kModel.size()));
+  std::ranges::sort(files);
+  const auto same = std::ranges::unique(files);
+  files.erase(same.begin(), same.end());
+  return files;
+}
+
+bool loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+}  // namespace
+
+Expectations expectations(const PlannedJob& planned, bool only_hosts) {
+  const config::JobConfig& job = planned.loaded.job;
+  Expectations expect;
+  expect.world_size = planned.plan.world_size;
+  if (only_hosts) return expect;
+  expect.program = planned.plan.argv.front();
+  expect.mpi = planned.plan.mpi;
+  // Only Sortie's own trainer reads data and writes checkpoints as the config has it.
+  if (!job.runner.program.empty()) return expect;
+  expect.save_dir = job.trainer.save_dir;
+  expect.files = data_files(job.data);
+  for (const std::string& path : expect.files)
+    if (const auto sample = sample_file(path)) expect.local_files[path] = *sample;
+  return expect;
+}
+
+std::string look_request(const PlannedJob& job, const Expectations& expect, bool first) {
+  json request = {{"kind", "look"}, {"mpi", expect.program.empty() ? "off" : expect.mpi}};
+  json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
+                  folder("shm", "/dev/shm", false)};
+  if (!expect.save_dir.empty()) folders.push_back(folder("save_dir", expect.save_dir, true));
+  request["folders"] = folders;
+  request["files"] = expect.files;
+  if (!expect.program.empty()) {
+    json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
+    for (const auto& [name, value] : job.plan.env)
+      if (name == "PATH") program["path"] = value;
+    request["program"] = program;
+    if (first && job.plan.master_port > 0) request["port"] = job.plan.master_port;
+  }
+  return dump(request);
+}
+
+std::string listen_request(const std::string& token, const std::string& address) {
+  return dump({{"kind", "listen"}, {"token", token}, {"address", address}});
+}
+
+std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms) {
+  json list = json::array();
+  for (const PeerAddress& peer : peers)
+    list.push_back({{"name", peer.name}, {"address", peer.address}, {"port", peer.port}});
+  return dump({{"kind", "reach"}, {"limit_ms", limit_ms}, {"peers", list}});
+}
+
+std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms) {
+  return dump({{"kind", "bandwidth"},
+               {"name", peer.name},
+               {"address", peer.address},
+               {"port", peer.port},
+               {"duration_ms", duration_ms}});
+}
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes;
+  SORTIE_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == ssize_t{bytes.size()});
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string address_on(const std::vector<std::string>& addresses, const std::string& wanted) {
+  boost::system::error_code no_v4, no_v6;
+  const auto v4 = asio::ip::make_network_v4(wanted, no_v4);
+  const auto v6 = asio::ip::make_network_v6(wanted, no_v6);
+  for (const std::string& entry : addresses) {
+    const std::size_t space = entry.find(' ');
+    if (space == entry.npos) continue;
+    const std::string text = entry.substr(space + 1, entry.find('/', space) - space - 1);
+    boost::system::error_code error;
+    const auto address = asio::ip::make_address(text, error);
+    if (error) continue;
+    bool there = false;
+    if (!no_v4)
+      there = address.is_v4() &&
+              asio::ip::make_network_v4(address.to_v4(), v4.prefix_length()).canonical() ==
+                  v4.canonical();
+    else if (!no_v6)
+      there = address.is_v6() &&
+              asio::ip::make_network_v6(address.to_v6(), v6.prefix_length()).canonical() ==
+                  v6.canonical();
+    else
+      there = matches_pattern(wanted, std::string_view(entry).substr(0, space));
+    if (there) return text;
+  }
+  return "";
+}
+
+std::string reach_address(const HostResult& host, const std::vector<std::string>& others,
+                          const std::string& interface) {
+  if (!interface.empty())
+    return host.report.host ? address_on(host.report.host->addresses, interface) : "";
+  if (host.host == "localhost") {
+    for (const std::string& other : others)
+      if (!other.empty() && !loopback(other)) return address_towards(other);
+    return "127.0.0.1";
+  }
+  if (!host.address.empty()) return host.address;
+  return host.report.host ? host.report.host->ssh_address : "";
+}
+
+}  // namespace sortie::launcher::check

@@ -1,0 +1,156 @@
+// `sortie explain CODE`: an exit code, a signal or a failure class, in words. The words are those
+// of common/base/exit_code.h.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "common/base/exit_code.h"
+#include "common/base/process_status.h"
+#include "common/config/text.h"
+#include "launcher/cli/verb.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  sortie explain 137          what an exit code means and what to do
+  sortie explain host_key     the same for the class of an error: "h07: host_key: ..."
+  sortie explain SIGSEGV      or a signal
+  sortie explain              all of them
+)";
+
+struct Answer {
+  std::string what;  // "exit code 137"
+  int code;
+  ExplainedCode text;
+};
+
+std::optional<int> number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
+  if (error != std::errc() || end != text.end()) return std::nullopt;
+  return value;
+}
+
+std::string upper(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return text;
+}
+
+/// "KILL", "SIGKILL" or "sigkill".
+std::optional<int> signal_number(const std::string& word) {
+  std::string name = upper(word);
+  if (!name.starts_with("SIG")) name = "SIG" + name;
+  for (int signal = 1; signal <= 64; ++signal)
+    if (signal_name(signal) == name) return signal;
+  return std::nullopt;
+}
+
+Result<Answer> explain(const std::string& word) {
+  if (const auto code = number(word)) {
+    if (*code < 0 || *code > 255)
+      return fail(ErrorCode::usage, fmt::format("sortie: {}: exit codes are 0 to 255", word));
+    return Answer{fmt::format("exit code {}", *code), *code, explain_exit_code(*code)};
+  }
+  std::vector<std::string_view> names;
+  for (const ErrorClass& entry : error_classes()) {
+    const std::string_view name = error_code_name(entry.code);
+    if (name == word)
+      return Answer{fmt::format("{} (exit code {})", word, entry.exit_code),
+                    entry.exit_code,
+                    {word, std::string(entry.meaning), std::string(entry.advice)}};
+    names.push_back(name);
+  }
+  for (const ExitCode& entry : exit_codes()) {
+    if (entry.name == word)
+      return Answer{fmt::format("exit code {}", entry.code), entry.code,
+                    explain_exit_code(entry.code)};
+    names.push_back(entry.name);
+  }
+  if (const auto signal = signal_number(word))
+    return Answer{fmt::format("exit code {}", 128 + *signal), 128 + *signal,
+                  explain_exit_code(128 + *signal)};
+  const std::string_view near = config::nearest(word, names);
+  return fail(
+      ErrorCode::usage,
+      fmt::format(
+          "sortie: {}: no exit code, signal or failure class; {}", config::shorten(word),
+          near.empty() ? "`sortie explain` lists them" : fmt::format("did you mean `{}`?", near)));
+}
+
+std::string text_of(const Answer& answer) {
+  return fmt::format("{}: {}\n  {}\n  {}\n", answer.what, answer.text.name, answer.text.meaning,
+                     answer.text.advice);
+}
+
+nlohmann::ordered_json json_of(const Answer& answer) {
+  return {{"schema", "sortie/explain/1"},
+          {"code", answer.code},
+          {"name", answer.text.name},
+          {"meaning", answer.text.meaning},
+          {"advice", answer.text.advice}};
+}
+
+std::string list_text() {
+  std::string out = "exit codes\n";
+  for (const ExitCode& entry : exit_codes())
+    out += fmt::format("  {:<7}  {:<12}  {}\n", entry.code, entry.name, entry.meaning);
+  out += fmt::format("  {:<7}  {:<12}  {}\n\n", "128 + N", "SIG...", "Ended by signal N");
+  out += "failure classes, with their exit codes\n";
+  for (const ErrorClass& entry : error_classes())
+    out += fmt::format("  {:<12}  {:>3}  {}\n", error_code_name(entry.code), entry.exit_code,
+                       entry.meaning);
+  return out;
+}
+
+std::string list_json() {
+  nlohmann::ordered_json codes = nlohmann::ordered_json::array();
+  for (const ExitCode& entry : exit_codes())
+    codes.push_back({{"code", entry.code},
+                     {"name", entry.name},
+                     {"meaning", entry.meaning},
+                     {"advice", entry.advice}});
+  nlohmann::ordered_json classes = nlohmann::ordered_json::array();
+  for (const ErrorClass& entry : error_classes())
+    classes.push_back({{"class", error_code_name(entry.code)},
+                       {"code", entry.exit_code},
+                       {"meaning", entry.meaning},
+                       {"advice", entry.advice}});
+  const nlohmann::ordered_json out = {
+      {"schema", "sortie/explain/1"}, {"exit_codes", codes}, {"classes", classes}};
+  return out.dump(2) + "\n";
+}
+
+struct Options {
+  std::string word;
+  bool json = false, markdown = false;
+};
+
+int run(const Options& options) {
+  if (options.markdown) return print_text(exit_codes_markdown());
+  if (options.word.empty()) return print_text(options.json ? list_json() : list_text());
+  const auto answer = explain(options.word);
+  if (!answer) return print_error(answer.error());
+  return print_text(options.json ? json_of(*answer).dump(2) + "\n" : text_of(*answer));
+}
+
+}  // namespace
+
+void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* explain =
+      root.add_subcommand("explain", "What an exit code, signal or failure class means");
+  explain->footer(kFooter);
+  explain->add_option("code", options->word, "Exit code, signal or failure class");
+  explain->add_flag("--json", options->json, "As JSON (schema sortie/explain/1)");
+  explain->add_flag("--markdown", options->markdown, "docs/exit_codes.md");
+  verbs.push_back({explain, [options] { return run(*options); }});
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,57 @@
+// `sortie attach` and `sortie logs`: what the ranks of a run write.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+#include "launcher/control/adopt.h"
+#include "launcher/control/attach.h"
+#include "launcher/control/show_logs.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kAttachFooter = R"(Examples:
+  sortie attach last                 live output of the latest run, from now on
+  sortie attach --from-start k3f9    everything it has written, then live
+  sortie attach --adopt k3f9         its supervisor was killed, and runner.on_launcher_loss is "hold 120s"
+
+Its exit code is the run's. Ctrl-C leaves the run going (exit code 130). Several may be attached.
+)";
+
+constexpr const char* kLogsFooter = R"(Examples:
+  sortie logs last                           all that its ranks have written, in order
+  sortie logs -f --rank 0,8-15 last          some ranks, and what they go on to write
+  sortie logs --host 'gpu[01-04]' --since 10m --grep 'nan|inf' k3f9
+)";
+
+}  // namespace
+
+void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
+  const auto request = std::make_shared<AttachRequest>();
+  CLI::App* attach_verb = root.add_subcommand("attach", "Show a run live; exit with its exit code");
+  attach_verb->footer(kAttachFooter);
+  add_run_name(*attach_verb, request->run, request->log_dir);
+  attach_verb->add_flag("--from-start", request->from_start, "First all that was written before");
+  const auto take_over = std::make_shared<bool>(false);
+  attach_verb->add_flag("--adopt", *take_over,
+                        "Its supervisor is gone: start another one for the ranks that hosts hold");
+  verbs.push_back({attach_verb, [request, take_over] {
+                     return *take_over ? adopt(*request) : attach(*request);
+                   }});
+
+  const auto logs = std::make_shared<LogsRequest>();
+  CLI::App* logs_verb = root.add_subcommand("logs", "Show what the ranks of a run have written");
+  logs_verb->footer(kLogsFooter);
+  add_run_name(*logs_verb, logs->run, logs->log_dir);
+  logs_verb->add_option("--rank", logs->ranks, "Only these ranks: 0,8-15");
+  logs_verb->add_option("--host", logs->hosts, "Only ranks of these hosts: 'gpu[01-04]'");
+  logs_verb->add_option("--since", logs->since,
+                        "Only what came since: 10m, 14:30, '2026-11-21 14:30'");
+  logs_verb->add_option("--grep", logs->grep, "Only lines with this extended regular expression");
+  logs_verb->add_option("--attempt", logs->attempt, "Of this attempt")
+      ->check(CLI::Range(1, 1'000'000));
+  logs_verb->add_flag("-f,--follow", logs->follow, "Go on until the run ends");
+  verbs.push_back({logs_verb, [logs] { return show_logs(*logs); }});
+}
+
+}  // namespace sortie::launcher

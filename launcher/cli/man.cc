@@ -1,0 +1,184 @@
+// `sortie man [VERB]`: manual pages in roff, from the tree of verbs and the table of exit codes.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "common/base/atomic_file.h"
+#include "common/base/exit_code.h"
+#include "launcher/cli/tree.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  sortie man run | man -l -            read the page of a verb
+  sortie man --output-dir man/man1     write all pages (cmake --install does it)
+)";
+
+/// Text as roff would print it: no escapes, no requests at the start of a line, plain hyphens.
+std::string roff(std::string_view text) {
+  std::string out;
+  bool start = true;
+  for (const char c : text) {
+    if (start && (c == '.' || c == '\'')) out += "\\&";
+    start = c == '\n';
+    switch (c) {
+      case '\\':
+        out += "\\e";
+        break;
+      case '-':
+        out += "\\-";
+        break;
+      case '~':
+        out += "\\(ti";
+        break;
+      case '^':
+        out += "\\(ha";
+        break;
+      case '`':
+        out += "\\(ga";
+        break;
+      case '\'':
+        out += "\\(aq";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string options_text(const CLI::App& app) {
+  std::string out;
+  for (const CLI::Option* option : positionals(app))
+    out += fmt::format(".TP\n\\fI{}\\fR\n{}\n", roff(option->get_name(true)),
+                       roff(option->get_description()));
+  for (const CLI::Option* option : named_options(app)) {
+    std::string names;
+    for (const std::string& name : spellings(*option))
+      names += fmt::format("{}\\fB{}\\fR", names.empty() ? "" : ", ", roff(name));
+    if (const std::string value = value_name(*option); !value.empty())
+      names += fmt::format(" \\fI{}\\fR", roff(value));
+    out += fmt::format(".TP\n{}\n{}\n", names, roff(option->get_description()));
+  }
+  return out;
+}
+
+std::string examples_text(const CLI::App& app) {
+  const std::string examples = footer_of(app).examples;
+  return examples.empty() ? "" : fmt::format(".nf\n{}.fi\n", roff(examples));
+}
+
+std::string synopsis(const CLI::App& app, const std::vector<Verb>& verbs) {
+  const auto verb = std::ranges::find(verbs, &app, &Verb::app);
+  return fmt::format("\\fB{}\\fR {}\n", roff(full_name(app)),
+                     roff(usage_of(app, verb != verbs.end() && verb->takes_program)));
+}
+
+/// A verb of a verb: "sortie config show" in the page of `sortie config`.
+std::string section_of(const CLI::App& app, const std::vector<Verb>& verbs) {
+  std::string out =
+      fmt::format(".SS {}\n{}.PP\n{}.\n{}", roff(full_name(app)), synopsis(app, verbs),
+                  roff(app.get_description()), options_text(app));
+  for (const CLI::App* sub : subverbs(app)) out += section_of(*sub, verbs);
+  return out;
+}
+
+std::string exit_status() {
+  std::string out = ".SH EXIT STATUS\n";
+  for (const ExitCode& entry : exit_codes())
+    out += fmt::format(".TP\n{}\n{}.\n", entry.code, roff(entry.meaning));
+  return out + ".TP\n128 + N\nEnded by signal N.\n";
+}
+
+constexpr const char* kEnvironment = R"(.SH ENVIRONMENT
+.TP
+\fBNO_COLOR\fR
+Not empty: no colours.
+.TP
+\fBCLICOLOR_FORCE\fR
+Not empty and not 0: colours also where no terminal is.
+.TP
+\fBXDG_STATE_HOME\fR
+Runs are kept in \fIsortie/runs\fR below it; without it, below \fI\(ti/.local/state\fR.
+)";
+
+std::string page_name(const CLI::App& app) {
+  std::string name = full_name(app);
+  std::ranges::replace(name, ' ', '-');
+  return name;
+}
+
+std::string page(const CLI::App& app, const std::vector<Verb>& verbs) {
+  const bool is_root = app.get_parent() == nullptr;
+  std::string upper = page_name(app);
+  std::ranges::transform(upper, upper.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::string out = fmt::format(".TH {} 1 \"\" \"sortie {}\" \"Sortie\"\n.nh\n.ad l\n", roff(upper),
+                                SORTIE_VERSION);
+  out += fmt::format(".SH NAME\n{} \\- {}\n", roff(page_name(app)), roff(app.get_description()));
+  out += ".SH SYNOPSIS\n" + synopsis(app, verbs);
+  if (const std::string examples = examples_text(app); !examples.empty())
+    out += ".SH EXAMPLES\n" + examples;
+  if (const std::string rest = footer_of(app).rest; !rest.empty())
+    out += ".SH DESCRIPTION\n" + roff(rest);
+  out += ".SH OPTIONS\n" + options_text(app);
+  const auto subs = subverbs(app);
+  if (is_root) {
+    out += ".SH VERBS\n";
+    for (const CLI::App* sub : subs)
+      out += fmt::format(".TP\n\\fB{}\\fR(1)\n{}.\n", roff(page_name(*sub)),
+                         roff(sub->get_description()));
+    return out + exit_status() + kEnvironment;
+  }
+  if (!subs.empty()) out += ".SH VERBS\n";
+  for (const CLI::App* sub : subs) out += section_of(*sub, verbs);
+  return out +
+         ".SH EXIT STATUS\nSee \\fBsortie\\fR(1), or \\fBsortie explain\\fR.\n"
+         ".SH SEE ALSO\n\\fBsortie\\fR(1)\n";
+}
+
+struct Options {
+  std::string verb, folder;
+};
+
+Result<> write_pages(const CLI::App& root, const std::vector<Verb>& verbs,
+                     const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return fail(ErrorCode::io, fmt::format("{}: {}", folder.string(), error.message()));
+  std::vector<const CLI::App*> pages = subverbs(root);
+  pages.push_back(&root);
+  for (const CLI::App* app : pages)
+    SORTIE_TRY(write_file_atomic(folder / (page_name(*app) + ".1"), page(*app, verbs)));
+  return {};
+}
+
+int run(const CLI::App& root, const std::vector<Verb>& verbs, const Options& options) {
+  if (!options.folder.empty()) {
+    const auto written = write_pages(root, verbs, options.folder);
+    return written ? 0 : print_error(written.error());
+  }
+  if (options.verb.empty()) return print_text(page(root, verbs));
+  for (const CLI::App* sub : subverbs(root))
+    if (sub->get_name() == options.verb) return print_text(page(*sub, verbs));
+  const std::string near = did_you_mean(root, {options.verb});
+  return print_error({ErrorCode::usage, fmt::format("sortie: {}: no such verb; {}", options.verb,
+                                                    near.empty() ? "try --help" : near)});
+}
+
+}  // namespace
+
+void add_man_verb(CLI::App& root, std::vector<Verb>& verbs) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* man = root.add_subcommand("man", "The manual page of a verb, in roff");
+  man->footer(kFooter);
+  man->add_option("verb", options->verb, "Verb; none = the page of sortie itself");
+  man->add_option("--output-dir", options->folder, "Write all pages into this folder");
+  verbs.push_back({man, [options, &root, &verbs] { return run(root, verbs, *options); }});
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,49 @@
+// `sortie report`.
+#include "launcher/report/report.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "launcher/cli/verb.h"
+#include "launcher/run_folder.h"
+#include "launcher/run_lookup.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  sortie report                            the newest run: when what happened, what failed first
+  sortie report 20261121-0954              the run whose id begins so
+  sortie report last --json | jq .cause    for a program to read (schema sortie/report/1)
+)";
+
+struct Options {
+  std::string run = "last", log_dir;
+  bool json = false;
+};
+
+Result<std::string> made(const Options& options) {
+  SORTIE_ASSIGN_OR_RETURN(const auto state, state_folder(options.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto folder, find_run(state, options.run));
+  SORTIE_ASSIGN_OR_RETURN(const Report report, read_report(folder));
+  if (!options.json) return report_text(report);
+  return report_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+void add_report_verb(CLI::App& root, std::vector<Verb>& verbs) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* report = root.add_subcommand("report", "Tell what happened in a run, from its journal");
+  report->footer(kFooter);
+  report->add_option("run", options->run, "Id, the beginning of one, or `last` (default)");
+  report->add_option("--log-dir", options->log_dir, "Where runs are (logger.log_dir of the job)");
+  report->add_flag("--json", options->json, "As JSON (schema sortie/report/1)");
+  verbs.push_back({report, [options] {
+                     const auto text = made(*options);
+                     return text ? print_text(*text) : print_error(text.error());
+                   }});
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,96 @@
+// `sortie ps`, `sortie status`, `sortie stop` and `sortie prune`: verbs about runs that were
+// started.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+#include "launcher/control/prune.h"
+#include "launcher/control/show_runs.h"
+#include "launcher/control/stop.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kPsFooter = R"(Examples:
+  sortie ps                what runs now
+  sortie ps --all          every run there is a folder of
+  sortie ps --json         for a program to read (schema sortie/ps/1)
+)";
+
+constexpr const char* kStatusFooter = R"(Examples:
+  sortie status last       each host and rank of the run that was started last
+  sortie status k3f9       the end of a run's id will do, or its beginning
+  sortie status --json 20261121-095400-k3f9
+)";
+
+constexpr const char* kStopFooter = R"(Examples:
+  sortie stop last         TERM to all ranks, KILL after runner.grace; waits for the end
+  sortie stop --now k3f9   KILL at once
+)";
+
+constexpr const char* kPruneFooter = R"(Examples:
+  sortie prune --older-than 7d --dry-run    what would go
+  sortie prune --keep 20                    all ended runs but the latest 20
+)";
+
+int print_result(const Result<std::string>& text) {
+  return text ? print_text(*text) : print_error(text.error());
+}
+
+}  // namespace
+
+void add_run_name(CLI::App& app, std::string& run, std::string& log_dir) {
+  app.add_option("run", run, "Id of a run, its unique beginning or end, `last`, or its folder")
+      ->required();
+  add_log_dir(app, log_dir);
+}
+
+void add_log_dir(CLI::App& app, std::string& log_dir) {
+  app.add_option("--log-dir", log_dir, "Look only where runs with this logger.log_dir are kept");
+}
+
+void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
+  struct Options {
+    std::string run, log_dir;
+    bool all = false, json = false, now = false;
+    PruneRequest prune;
+  };
+  const auto options = std::make_shared<Options>();
+
+  CLI::App* ps = root.add_subcommand("ps", "List runs");
+  ps->footer(kPsFooter);
+  add_log_dir(*ps, options->log_dir);
+  ps->add_flag("--all", options->all, "Those that have ended too");
+  ps->add_flag("--json", options->json, "As JSON (schema sortie/ps/1)");
+  verbs.push_back({ps, [options] {
+                     return print_result(ps_text(options->log_dir, options->all, options->json));
+                   }});
+
+  CLI::App* status = root.add_subcommand("status", "Show the hosts and ranks of a run");
+  status->footer(kStatusFooter);
+  add_run_name(*status, options->run, options->log_dir);
+  status->add_flag("--json", options->json, "As JSON (schema sortie/status/1)");
+  verbs.push_back({status, [options] {
+                     return print_result(
+                         status_text(options->run, options->log_dir, options->json));
+                   }});
+
+  CLI::App* stop = root.add_subcommand("stop", "End a run, and wait until it has ended");
+  stop->footer(kStopFooter);
+  add_run_name(*stop, options->run, options->log_dir);
+  stop->add_flag("--now", options->now, "Without a grace");
+  verbs.push_back(
+      {stop, [options] { return stop_run(options->run, options->log_dir, options->now); }});
+
+  CLI::App* pruning = root.add_subcommand("prune", "Remove the folders of ended runs");
+  pruning->footer(kPruneFooter);
+  add_log_dir(*pruning, options->prune.log_dir);
+  pruning->add_option("--keep", options->prune.keep, "The latest N ended runs stay")
+      ->check(CLI::Range(0, 1'000'000));
+  pruning->add_option("--older-than", options->prune.older_than,
+                      "Only what ended longer ago: 12h, 7d");
+  pruning->add_flag("--dry-run", options->prune.dry_run, "Say what would go; remove nothing");
+  verbs.push_back({pruning, [options] { return print_result(prune(options->prune)); }});
+}
+
+}  // namespace sortie::launcher

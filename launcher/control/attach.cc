@@ -1,0 +1,211 @@
+#include "launcher/control/attach.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/base/exit_code.h"
+#include "common/config/hostlist.h"
+#include "launcher/console.h"
+#include "launcher/control/control_client.h"
+#include "launcher/control/log_feed.h"
+#include "launcher/control/run_index.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kLook = std::chrono::milliseconds(500);
+/// Between a supervisor's death and the word that it is: an adopter may be on its way.
+constexpr auto kLostAfter = std::chrono::milliseconds(1500);
+
+/// Whole lines that are appended to a file.
+class LineTail {
+ public:
+  LineTail(const std::filesystem::path& path, bool from_start) : path_(path) {
+    open();
+    if (file_ && !from_start) position_ = ::lseek(file_.get(), 0, SEEK_END);
+  }
+  template <class Sink>
+  void take(Sink&& sink) {
+    if (!file_) open();
+    std::array<char, 65536> buffer;
+    ssize_t count = 0;
+    while (file_ && (count = ::pread(file_.get(), buffer.data(), buffer.size(), position_)) > 0) {
+      position_ += count;
+      pending_.append(buffer.data(), static_cast<std::size_t>(count));
+      for (std::size_t end; (end = pending_.find('\n')) != pending_.npos;
+           pending_.erase(0, end + 1))
+        sink(std::string_view(pending_).substr(0, end));
+    }
+  }
+
+ private:
+  void open() { file_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)); }
+  std::filesystem::path path_;
+  Fd file_;
+  off_t position_ = 0;
+  std::string pending_;
+};
+
+class Attachment {
+ public:
+  Attachment(const RunRecord& record, const AttachRequest& request, Fd signals)
+      : record_(record),
+        signals_(std::move(signals)),
+        console_(Console::detect()),
+        feed_(record, {},
+              [this](const LogFeed::Chunk& chunk) {
+                console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
+              }),
+        metrics_(record.path / "metrics.jsonl", request.from_start) {
+    if (request.from_start || request.since_ms)
+      feed_.replay(request.from_start ? std::nullopt : request.since_ms);
+    else
+      feed_.skip_to_end();
+    epoch_ = record.supervisor.epoch;
+  }
+
+  int run() {
+    connect();
+    if (!record_.result)
+      console_.message(fmt::format("attached to {}: {}, {} rank{} on {}; Ctrl-C leaves it running",
+                                   record_.id, record_.state_text(), record_.world_size,
+                                   record_.world_size == 1 ? "" : "s",
+                                   config::fold_host_names(record_.host_names())));
+    for (bool more = false;;) {
+      if (const int number = wait(more)) return detached(number);
+      // First the state, then the files: what was written before the end is then there.
+      const auto result = read_result(record_.path);
+      const bool over = result || !client_;
+      more = show(over);
+      if (more) continue;
+      if (result) return ended(result->exit_code, result->text, result->aftermath);
+      if (client_) continue;
+      if (said_code_) return ended(*said_code_, "", "");  // its disk is full, say
+      if (const auto code = find_supervisor()) return *code;
+    }
+  }
+
+ private:
+  void connect() {
+    client_.reset();
+    if (auto client = ControlClient::connect(record_.path, epoch_)) client_ = std::move(*client);
+  }
+
+  /// Waits for news; the number of a signal that came.
+  int wait(bool at_once) {
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
+                       {feed_.fd(), POLLIN, 0},
+                       {client_ ? client_->fd() : -1, POLLIN, 0}};
+    ::poll(polled, std::size(polled), at_once ? 0 : static_cast<int>(kLook.count()));
+    signalfd_siginfo info;
+    if (::read(signals_.get(), &info, sizeof info) == sizeof info)
+      return static_cast<int>(info.ssi_signo);
+    if (client_ && polled[2].revents != 0 && !client_->take()) {
+      said_code_ = client_->end_exit_code();
+      client_.reset();
+    }
+    return 0;
+  }
+
+  bool show(bool everything) {
+    const bool more = feed_.take(everything);
+    metrics_.take([this](std::string_view line) {
+      if (const auto event = parse_event(line)) console_.event(*event);
+    });
+    return more;
+  }
+
+  /// Nobody is at the other end: the latest supervisor is looked for, or the run is lost.
+  std::optional<int> find_supervisor() {
+    const SupervisorFacts facts = latest_supervisor(record_.path);
+    if (facts.alive) {
+      lost_since_.reset();
+      if (facts.epoch != epoch_)
+        console_.message(fmt::format("{} was adopted by another supervisor", record_.id));
+      epoch_ = facts.epoch;
+      connect();
+      return std::nullopt;
+    }
+    const auto now = Clock::now();
+    if (!lost_since_) lost_since_ = now;
+    if (now - *lost_since_ < kLostAfter && !record_.result) return std::nullopt;
+    if (read_result(record_.path)) return std::nullopt;
+    for_each_rank_end();
+    console_.error(
+        fmt::format("{}: lost: its supervisor (pid {} on {}) is gone without a result; its hosts "
+                    "end their ranks by themselves, unless runner.on_launcher_loss holds them for "
+                    "`sortie attach --adopt {}`",
+                    record_.id, facts.pid, facts.machine, record_.id));
+    return kExitLost;
+  }
+
+  void for_each_rank_end() {
+    for (const RunRecord::Host& host : record_.hosts)
+      for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank, host.name);
+  }
+
+  int ended(int code, const std::string& text, const std::string& aftermath) {
+    for_each_rank_end();
+    if (!text.empty()) console_.error(text);
+    if (!aftermath.empty()) console_.message(aftermath);
+    if (console_.dropped_lines() > 0)
+      console_.message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
+                                   console_.dropped_lines(), record_.id));
+    console_.message(fmt::format("run {} ended with exit code {}", record_.id, code));
+    return code;
+  }
+
+  int detached(int number) {
+    console_.message(
+        fmt::format("detached; {0} goes on: `sortie attach {0}` comes back to it, "
+                    "`sortie stop {0}` ends it",
+                    record_.id));
+    return 128 + number;
+  }
+
+  const RunRecord& record_;
+  Fd signals_;
+  Console console_;
+  LogFeed feed_;
+  LineTail metrics_;
+  std::optional<ControlClient> client_;
+  std::optional<int> said_code_;
+  std::optional<Clock::time_point> lost_since_;
+  unsigned epoch_ = 0;
+};
+
+Result<int> attach_to(const AttachRequest& request) {
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
+  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched, number);
+  ::sigprocmask(SIG_BLOCK, &watched, nullptr);
+  Fd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return std::unexpected(os_error(errno, "signalfd"));
+  Attachment attachment(record, request, std::move(signals));
+  return attachment.run();
+}
+
+}  // namespace
+
+int attach(const AttachRequest& request) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto code = attach_to(request);
+  if (code) return *code;
+  Console(Console::detect()).error(code.error().message);
+  return exit_code_for(code.error().code);
+}
+
+}  // namespace sortie::launcher

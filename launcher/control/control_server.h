@@ -1,0 +1,50 @@
+// ControlServer: the supervisor's end of the control socket. Lives on the launcher's I/O thread.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+
+#include "common/base/result.h"
+
+namespace sortie::launcher {
+
+class ControlServer {
+ public:
+  struct Orders {
+    std::function<nlohmann::ordered_json()> status;  // {"state": ..., ...}
+    std::function<void(bool now)> stop;
+  };
+
+  ControlServer(boost::asio::any_io_executor executor, Orders orders);
+  /// Removes the socket.
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  /// Listens in `run`. From then on clients are served, while the I/O thread runs.
+  Result<> open(const std::filesystem::path& run, unsigned epoch);
+
+  /// The run has ended: everybody who is connected gets `line` and the end of the stream.
+  void finish(const nlohmann::ordered_json& line);
+
+ private:
+  using Socket = boost::asio::local::stream_protocol::socket;
+  boost::asio::awaitable<void> accept_loop();
+  boost::asio::awaitable<void> serve(std::shared_ptr<Socket> client);
+  std::string answer(const std::string& request);
+
+  boost::asio::any_io_executor executor_;
+  Orders orders_;
+  boost::asio::local::stream_protocol::acceptor acceptor_;
+  std::set<std::shared_ptr<Socket>> clients_;
+  std::filesystem::path path_;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,51 @@
+#include "launcher/control/run_control.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/console.h"
+#include "launcher/control/run_record.h"
+#include "launcher/run_folder.h"
+#include "launcher/supervisor.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ControlServer::Orders orders_for(Supervisor& supervisor, const RunFolder& folder, unsigned epoch) {
+  ControlServer::Orders orders;
+  orders.status = [&supervisor, &folder, epoch] {
+    return Json{
+        {"run", folder.id()}, {"state", supervisor.state()}, {"epoch", epoch}, {"pid", ::getpid()}};
+  };
+  orders.stop = [&supervisor](bool now) { supervisor.stop(now); };
+  return orders;
+}
+
+}  // namespace
+
+RunControl::RunControl(Supervisor& supervisor, Console& console, RunFolder& folder,
+                       const SupervisorLock& lock, boost::asio::any_io_executor executor)
+    : console_(console),
+      folder_(folder),
+      started_(supervisor_of(folder.path(), 1).started),
+      server_(executor, orders_for(supervisor, folder, lock.epoch())) {
+  if (auto opened = server_.open(folder.path(), lock.epoch()); !opened)
+    console.error(fmt::format("{}: `sortie attach` and `sortie stop` can not reach this run",
+                              opened.error().message));
+}
+
+void RunControl::end(const Verdict& verdict) {
+  if (folder_.superseded()) return server_.finish({{"event", "adopted"}});
+  const RunResult result{verdict.exit_code, verdict.text, verdict.ended_after,
+                         verdict.aftermath, started_,     unix_time()};
+  if (auto written = write_result(folder_.path(), result); !written)
+    console_.error(written.error().message);
+  const Json line = {{"event", "end"}, {"exit_code", verdict.exit_code}, {"text", verdict.text}};
+  server_.finish(line);
+}
+
+}  // namespace sortie::launcher

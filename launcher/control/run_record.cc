@@ -1,0 +1,155 @@
+#include "launcher/control/run_record.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/base/atomic_file.h"
+#include "common/config/hostlist.h"
+#include "common/config/text.h"
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 256u << 20;
+
+Json parse(std::string_view text) {
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+double number(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
+}
+
+std::string text(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+void take_event(RunStory& story, const Json& event) {
+  const std::string name = text(event, "event"), host = text(event, "host");
+  const auto rank = static_cast<std::uint32_t>(number(event, "rank"));
+  if (name == "connected" || name == "ready") {
+    story.hosts[host] = name;
+  } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
+    story.hosts[host] = name == "host_failed" ? "failed" : "lost";
+    story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");
+  } else if (name == "started") {
+    story.started = true;
+  } else if (name == "rank_started") {
+    story.ranks[rank] = {"running", static_cast<std::uint32_t>(number(event, "pid")), ""};
+  } else if (name == "rank_exited") {
+    story.ranks[rank].state = "ended";
+    story.ranks[rank].status = text(event, "status");
+  } else if (name == "stop") {
+    story.stopping = true;
+    story.notices.push_back("stop: " + text(event, "reason"));
+  } else if (name == "adopted") {
+    story.notices.push_back("adopted by a new supervisor");
+  }
+}
+
+}  // namespace
+
+Result<> write_result(const fs::path& run, const RunResult& result) {
+  const nlohmann::ordered_json json = {
+      {"schema", "sortie/result/1"},       {"run", run.filename().string()},
+      {"exit_code", result.exit_code},     {"text", result.text},
+      {"ended_after", result.ended_after}, {"aftermath", result.aftermath},
+      {"started", result.started},         {"ended", result.ended}};
+  return write_file_atomic(
+      run / "result.json",
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+}
+
+std::optional<RunResult> read_result(const fs::path& run) {
+  const auto content = read_file(run / "result.json");
+  if (!content) return std::nullopt;
+  const Json json = parse(*content);
+  if (!json.is_object() || !json.contains("exit_code")) return std::nullopt;
+  return RunResult{static_cast<int>(number(json, "exit_code")), text(json, "text"),
+                   static_cast<std::uint32_t>(number(json, "ended_after")), number(json, "started"),
+                   number(json, "ended")};
+}
+
+std::string_view run_state_name(RunState state) {
+  switch (state) {
+    case RunState::starting:
+      return "starting";
+    case RunState::running:
+      return "running";
+    case RunState::stopping:
+      return "stopping";
+    case RunState::ended:
+      return "ended";
+    case RunState::lost:
+      return "lost";
+  }
+  return "";
+}
+
+std::string RunRecord::state_text() const {
+  if (result) return fmt::format("ended {}", result->exit_code);
+  return std::string(run_state_name(state));
+}
+
+std::vector<std::string> RunRecord::host_names() const {
+  std::vector<std::string> names;
+  for (const Host& host : hosts) names.push_back(host.name);
+  return names;
+}
+
+std::string RunRecord::command() const {
+  std::string line;
+  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + word;
+  return line;
+}
+
+Result<RunRecord> read_run(const fs::path& run) {
+  RunRecord record;
+  record.path = run;
+  record.id = run.filename().string();
+  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxFileBytes));
+  const Json plan = parse(content);
+  if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
+    return fail(ErrorCode::data, (run / "plan.json").string() + ": is no plan of a run");
+  for (const Json& word : plan.value("argv", Json::array()))
+    if (word.is_string()) record.argv.push_back(word.get<std::string>());
+  for (const Json& host : plan["hosts"]) {
+    if (!host.is_object()) continue;
+    record.hosts.push_back({text(host, "name"), {}});
+    for (const Json& rank : host.value("ranks", Json::array()))
+      if (rank.is_object())
+        record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
+    record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
+  }
+  // In this order: a supervisor writes the result before it goes.
+  record.supervisor = latest_supervisor(run);
+  record.result = read_result(run);
+  if (record.result) {
+    record.state = RunState::ended;
+  } else if (record.supervisor.alive) {
+    const RunStory story = read_story(run);
+    record.state = story.stopping  ? RunState::stopping
+                   : story.started ? RunState::running
+                                   : RunState::starting;
+  }
+  return record;
+}
+
+RunStory read_story(const fs::path& run) {
+  RunStory story;
+  const auto content = read_file(run / "events.jsonl", kMaxFileBytes);
+  if (!content) return story;
+  std::istringstream lines(*content);
+  for (std::string line; std::getline(lines, line);)
+    if (const Json event = parse(line); event.is_object()) take_event(story, event);
+  return story;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,173 @@
+#include "launcher/control/show_logs.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <regex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+#include "common/base/exit_code.h"
+#include "common/config/hostlist.h"
+#include "launcher/console.h"
+#include "launcher/control/log_feed.h"
+#include "launcher/control/run_index.h"
+#include "launcher/run_folder.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr std::size_t kMaxPartialBytes = 1u << 20;
+
+class Pattern {
+ public:
+  static Result<Pattern> compile(const std::string& text) {
+    Pattern pattern;
+    if (text.empty()) return pattern;
+    pattern.regex_ = std::shared_ptr<regex_t>(new regex_t{}, [](regex_t* regex) {
+      ::regfree(regex);
+      delete regex;
+    });
+    const int error = ::regcomp(pattern.regex_.get(), text.c_str(), REG_EXTENDED | REG_NOSUB);
+    if (error == 0) return pattern;
+    char why[256];
+    ::regerror(error, pattern.regex_.get(), why, sizeof why);
+    return fail(ErrorCode::usage,
+                fmt::format("--grep {}: is no extended regular expression: {}", text, why));
+  }
+  bool matches(std::string_view line) const {
+    if (!regex_) return true;
+    regmatch_t whole{0, static_cast<regoff_t>(line.size())};  // zero bytes are bytes like others
+    return ::regexec(regex_.get(), line.data(), 1, &whole, REG_STARTEND) == 0;
+  }
+
+ private:
+  std::shared_ptr<regex_t> regex_;
+};
+
+/// Lines of ranks on stdout, all of them: whoever reads slowly makes this process wait.
+class LinePrinter {
+ public:
+  explicit LinePrinter(Pattern pattern)
+      : pattern_(std::move(pattern)), color_(Console::detect().color_out) {}
+
+  void add(const LogFeed::Chunk& chunk) {
+    std::string& partial = partials_[{chunk.rank, chunk.stream}];
+    std::string_view bytes = chunk.bytes;
+    for (std::size_t end; (end = bytes.find('\n')) != bytes.npos; bytes.remove_prefix(end + 1)) {
+      partial.append(bytes.substr(0, end));
+      print(chunk.rank, chunk.host, partial);
+      partial.clear();
+    }
+    partial.append(bytes);
+    if (partial.size() < kMaxPartialBytes) return;
+    print(chunk.rank, chunk.host, partial);
+    partial.clear();
+  }
+  /// What is left of lines without an end.
+  void finish(const RunRecord& record) {
+    for (const RunRecord::Host& host : record.hosts)
+      for (const std::uint32_t rank : host.ranks)
+        for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
+          if (const auto it = partials_.find({rank, stream}); it != partials_.end()) {
+            if (!it->second.empty()) print(rank, host.name, it->second);
+            partials_.erase(it);
+          }
+    flush();
+  }
+  void flush() { good_ = std::fflush(stdout) == 0 && good_; }
+  bool good() const { return good_; }
+
+ private:
+  void print(std::uint32_t rank, const std::string& host, std::string_view line) {
+    if (!good_ || !pattern_.matches(line)) return;
+    const std::string text = rank_line(rank, host, line, color_);
+    good_ = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  }
+
+  const Pattern pattern_;
+  const bool color_;
+  std::map<StreamKey, std::string> partials_;
+  bool good_ = true;
+};
+
+Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const RunRecord& record) {
+  std::set<std::uint32_t> ranks;
+  if (!request.ranks.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(ranks, parse_ranks(request.ranks, record.world_size));
+  }
+  if (request.hosts.empty()) return ranks;
+  SORTIE_ASSIGN_OR_RETURN(const auto names, config::expand_host_expression(request.hosts));
+  std::set<std::uint32_t> on_hosts;
+  for (const std::string& name : names) {
+    const auto host = std::ranges::find(record.hosts, name, &RunRecord::Host::name);
+    if (host == record.hosts.end())
+      return fail(ErrorCode::usage,
+                  fmt::format("--host {}: {} is no host of this run; it has {}", request.hosts,
+                              name, config::fold_host_names(record.host_names())));
+    for (const std::uint32_t rank : host->ranks)
+      if (ranks.empty() || ranks.contains(rank)) on_hosts.insert(rank);
+  }
+  if (on_hosts.empty())
+    return fail(ErrorCode::usage, fmt::format("--rank {} --host {}: none of these ranks is there",
+                                              request.ranks, request.hosts));
+  return on_hosts;
+}
+
+/// Until the run has ended, and all that it wrote has been shown.
+Result<> follow(LogFeed& feed, LinePrinter& printer, const std::filesystem::path& run) {
+  for (;;) {
+    pollfd polled = {feed.fd(), POLLIN, 0};
+    const bool notified = ::poll(&polled, 1, feed.fd() < 0 ? 200 : 1000) > 0;
+    // The state first: what it wrote before it ended is then there to be read.
+    const bool over = !notified && (read_result(run) || !latest_supervisor(run).alive);
+    while (feed.take(!notified)) {
+    }
+    printer.flush();
+    if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
+    if (!over) continue;
+    if (read_result(run)) return {};
+    return fail(ErrorCode::lost,
+                "its supervisor is gone without a result; `sortie status` has what "
+                "is known");
+  }
+}
+
+Result<> print_logs(const LogsRequest& request) {
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
+  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
+  if (request.attempt > 1)
+    return fail(ErrorCode::usage,
+                fmt::format("--attempt {}: {} has one attempt only", request.attempt, record.id));
+  SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
+  SORTIE_ASSIGN_OR_RETURN(Pattern pattern, Pattern::compile(request.grep));
+  std::optional<std::int64_t> since;
+  if (!request.since.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(
+        since, parse_since(request.since, static_cast<std::int64_t>(unix_time() * 1000)));
+  }
+  LinePrinter printer(std::move(pattern));
+  LogFeed feed(record, ranks, [&](const LogFeed::Chunk& chunk) { printer.add(chunk); });
+  feed.replay(since);
+  Result<> done;
+  if (request.follow) done = follow(feed, printer, run);
+  printer.finish(record);
+  if (!done) return done;
+  if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
+  return {};
+}
+
+}  // namespace
+
+int show_logs(const LogsRequest& request) {
+  const auto done = print_logs(request);
+  if (done) return kExitOk;
+  fmt::print(stderr, "{}\n", printable_lines(done.error().message));
+  return exit_code_for(done.error().code);
+}
+
+}  // namespace sortie::launcher

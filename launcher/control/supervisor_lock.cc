@@ -1,0 +1,101 @@
+#include "launcher/control/supervisor_lock.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "launcher/run_folder.h"
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr unsigned kMaxEpoch = 1000;
+constexpr std::size_t kMaxFileBytes = 4096;
+
+/// Some network file systems have no locks: then the process itself is looked for.
+bool no_locks_here(int error) {
+  return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
+}
+
+bool locked(const fs::path& file, const SupervisorFacts& facts) {
+  const Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) return false;
+  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
+  if (!no_locks_here(errno)) return true;
+  // From another machine nothing can be said: it may well live.
+  return facts.machine != machine_name() || (facts.pid > 0 && ::kill(facts.pid, 0) == 0);
+}
+
+}  // namespace
+
+std::string machine_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "this machine";
+}
+
+fs::path supervisor_file(const fs::path& run, unsigned epoch) {
+  return run / fmt::format("supervisor-{}", epoch);
+}
+
+Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch) {
+  const fs::path file = supervisor_file(run, epoch);
+  const fs::path fresh = run / fmt::format(".supervisor-{}.{}", epoch, ::getpid());
+  SupervisorLock lock;
+  lock.epoch_ = epoch;
+  lock.file_.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!lock.file_) return std::unexpected(os_error(errno, fresh.string()));
+  // Locked and written before it has its name: nobody ever sees it free, or without its text.
+  const nlohmann::json facts = {
+      {"pid", ::getpid()}, {"machine", machine_name()}, {"started", unix_time()}};
+  const std::string text = facts.dump() + "\n";
+  Result<> done;
+  if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno))
+    done = std::unexpected(os_error(errno, fresh.string()));
+  else if (::write(lock.file_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    done = std::unexpected(os_error(errno == 0 ? ENOSPC : errno, fresh.string()));
+  else if (::link(fresh.c_str(), file.c_str()) != 0)
+    done = errno == EEXIST ? fail(ErrorCode::io, fmt::format("{}: another sortie has just taken "
+                                                             "this run over",
+                                                             run.filename().string()))
+                           : std::unexpected(os_error(errno, file.string()));
+  ::unlink(fresh.c_str());
+  if (!done) return std::unexpected(std::move(done).error());
+  return lock;
+}
+
+SupervisorFacts latest_supervisor(const fs::path& run) {
+  std::error_code ignored;
+  unsigned epoch = 0;
+  while (epoch < kMaxEpoch && fs::exists(supervisor_file(run, epoch + 1), ignored)) ++epoch;
+  return epoch == 0 ? SupervisorFacts() : supervisor_of(run, epoch);
+}
+
+SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
+  SupervisorFacts facts;
+  facts.epoch = epoch;
+  const fs::path file = supervisor_file(run, epoch);
+  if (const auto text = read_file(file, kMaxFileBytes)) {
+    const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) {
+      const auto number = [&](const char* key) {
+        const auto it = json.find(key);
+        return it != json.end() && it->is_number() ? it->get<double>() : 0.0;
+      };
+      facts.pid = static_cast<pid_t>(number("pid"));
+      facts.started = number("started");
+      if (const auto it = json.find("machine"); it != json.end() && it->is_string())
+        facts.machine = it->get<std::string>();
+    }
+  }
+  facts.alive = locked(file, facts);
+  return facts;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,29 @@
+// `sortie exec`: from the command line to the exit code.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "launcher/run_command.h"
+
+namespace sortie::launcher {
+
+struct ExecOptions {
+  JobOptions job;       // config, --set, --hosts, --groups, --ssh-config, program
+  std::string exclude;  // --exclude EXPR
+  bool shell = false;
+  bool fold = false;
+  bool json = false;
+  bool no_prefix = false;
+  bool send_stdin = false;
+  int fanout = 0;          // 0 = runner.ssh.fanout
+  std::string timeout;     // duration; empty = none
+  std::string grace;       // duration; empty = runner.grace
+  std::string output_dir;  // empty = none
+};
+
+/// Runs the command and returns the exit code; errors are printed.
+int exec_command(const ExecOptions& options);
+
+}  // namespace sortie::launcher

@@ -1,0 +1,263 @@
+#include "launcher/exec/exec_run.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <csignal>
+
+#include "common/base/exit_code.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using Kind = Outcome::Kind;
+
+namespace {
+
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+/// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
+constexpr std::size_t kOutputInFlight = 64u << 20;
+constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
+/// With more than this waiting for the terminal no host gets credit.
+constexpr std::size_t kBacklog = 4u << 20;
+
+}  // namespace
+
+ExecRun::ExecRun(Parts parts, const ExecJob& job, const config::RunnerConfig& runner)
+    : parts_(std::move(parts)),
+      job_(job),
+      runner_(runner),
+      output_window_(static_cast<std::uint32_t>(std::clamp<std::size_t>(
+          kOutputInFlight / std::max<std::size_t>(job.fanout, 1), kMinWindow, kMaxWindow))),
+      active_(job.hosts.size()),
+      changed_(parts_.executor),
+      tick_(parts_.executor) {
+  outcomes_.reserve(job.hosts.size());
+  for (const std::string& host : job.hosts) outcomes_.push_back({host, {}});
+}
+
+bool ExecRun::is_done(std::size_t index) const {
+  return outcomes_[index].outcome.kind != Kind::waiting;
+}
+
+bool ExecRun::congested() const {
+  return parts_.console.backlog() > kBacklog;
+}
+
+asio::awaitable<void> ExecRun::run() {
+  begun_ = Clock::now();
+  start_input();
+  asio::co_spawn(parts_.executor, tick(), asio::detached);
+  for (std::size_t i = std::min(job_.fanout, outcomes_.size()); i > 0; --i)
+    asio::co_spawn(parts_.executor, worker(), asio::detached);
+  while (done_ < outcomes_.size() || open_ > 0) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+  if (parts_.input) parts_.input->close();
+  tick_.cancel();
+  parts_.console.status("");
+}
+
+asio::awaitable<void> ExecRun::worker() {
+  while (next_ < outcomes_.size() && !stopping_) co_await serve(next_++);
+}
+
+wire::JobSpec ExecRun::job_spec(std::size_t index) const {
+  wire::JobSpec spec;
+  spec.run_id = job_.run_id;
+  spec.host = outcomes_[index].host;
+  spec.node_rank = static_cast<std::uint32_t>(index);
+  spec.world_size = 1;
+  spec.argv = job_.argv;
+  spec.ranks.emplace_back();
+  spec.ranks.back().env.emplace_back("SORTIE_HOST", outcomes_[index].host);
+  spec.grace_ms = static_cast<std::uint32_t>(job_.grace.count());
+  spec.heartbeat_interval_ms = static_cast<std::uint32_t>(runner_.heartbeat_interval.count());
+  spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(runner_.heartbeat_timeout.count());
+  spec.output_window = output_window_;
+  spec.autostart = 1;
+  if (parts_.input) spec.input_window = kInputWindow;
+  return spec;
+}
+
+/// One host from connect to its end. When the user has given up on it meanwhile, it is done already
+/// and nothing more is said about it.
+asio::awaitable<void> ExecRun::serve(std::size_t index) {
+  active_[index] = std::make_unique<Active>(parts_.executor);
+  ++open_;
+  Active& active = *active_[index];
+  active.session = std::make_shared<HostSession>(parts_.executor, outcomes_[index].host, runner_);
+  const std::shared_ptr<HostSession> session = active.session;
+  Transport& transport = outcomes_[index].host == "localhost" ? parts_.local : parts_.ssh;
+  auto connected = co_await session->connect(transport, parts_.binary);
+  if (is_done(index)) co_return;
+  if (!connected) {
+    give_up(index, std::move(connected).error());
+    co_return;
+  }
+  active.phase = Phase::preparing;
+  wire::JobSpec spec = job_spec(index);
+  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
+  if (is_done(index)) co_return;
+  if (!ready) {
+    give_up(index, std::move(ready).error());
+    co_return;
+  }
+  begin(index);
+  while (!is_done(index)) {
+    active.timer.expires_at(std::min(active.timeout_at, active.give_up_at));
+    co_await active.timer.async_wait(kToken);
+    if (!is_done(index)) on_deadline(index);
+  }
+}
+
+/// Its runner cleans up and ends; the next host does not wait for that.
+asio::awaitable<void> ExecRun::let_go(std::size_t index) {
+  Active& active = *active_[index];
+  const auto until = Clock::now() + std::chrono::seconds(2);
+  while (!active.session->closed() && Clock::now() < until) {
+    active.timer.expires_at(until);
+    co_await active.timer.async_wait(kToken);
+  }
+  active.session->close();
+  active_[index].reset();
+  --open_;
+  changed_.cancel();
+}
+
+void ExecRun::begin(std::size_t index) {
+  Active& active = *active_[index];
+  active.phase = Phase::running;
+  active.begun = Clock::now();
+  active.timeout_at =
+      job_.timeout.count() > 0 ? active.begun + job_.timeout : Clock::time_point::max();
+  active.give_up_at = Clock::time_point::max();
+  for (ExecSink* sink : parts_.sinks) sink->started(index, outcomes_[index].host);
+  active.session->start(
+      {[this, index](wire::Message message) { on_message(index, std::move(message)); },
+       [this, index](Error error) { on_lost(index, std::move(error)); }});
+  if (stopping_) stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
+  active.input_room = parts_.input ? kInputWindow : 0;
+  send_input(index);
+}
+
+/// Credit that waited for the terminal, a reader of stdout that is gone, the line at the bottom.
+asio::awaitable<void> ExecRun::tick() {
+  while (done_ < outcomes_.size()) {
+    tick_.expires_after(milliseconds(owed_.empty() ? 200 : 5));
+    co_await tick_.async_wait(kToken);
+    if (!owed_.empty() && !congested()) {
+      for (const std::size_t index : std::exchange(owed_, {})) {
+        if (is_done(index)) continue;
+        active_[index]->owed = false;
+        acknowledge(*active_[index]);
+      }
+    }
+    if (const int error = parts_.console.out_error(); error == EPIPE && !interrupted_)
+      interrupt(SIGPIPE);
+    else if (error != 0 && !stopping_)
+      stop_all();  // nobody will see what the commands say; the command line's code tells why
+    if (parts_.console.has_status() && Clock::now() - begun_ > std::chrono::seconds(1) &&
+        done_ < outcomes_.size())
+      parts_.console.status(fmt::format("{} of {} hosts done, {} running{}", done_,
+                                        outcomes_.size(), open_,
+                                        failed_ > 0 ? fmt::format(", {} failed", failed_) : ""));
+  }
+}
+
+void ExecRun::on_deadline(std::size_t index) {
+  Active& active = *active_[index];
+  const auto now = Clock::now();
+  if (now >= active.timeout_at) {
+    active.timeout_at = Clock::time_point::max();
+    if (!active.told_to_stop) {
+      active.timed_out = true;
+      stop(active, job_.grace, "timeout");
+    }
+  }
+  if (now >= active.give_up_at)
+    give_up(index, {ErrorCode::timeout,
+                    "the command did not end in time after it was told to; a process there may be "
+                    "stuck"});
+}
+
+void ExecRun::stop(Active& active, milliseconds grace, const std::string& reason) {
+  active.told_to_stop = true;
+  active.session->send(wire::Stop{static_cast<std::uint32_t>(grace.count()), reason});
+  active.give_up_at = Clock::now() + grace + parts_.stop_slack;
+  active.timer.cancel();
+}
+
+void ExecRun::finish(std::size_t index, Outcome outcome) {
+  Active& active = *active_[index];
+  outcome.order = ++done_;
+  if (active.phase == Phase::running)
+    outcome.seconds = std::chrono::duration<double>(Clock::now() - active.begun).count();
+  if (outcome.kind != Kind::ok) ++failed_;
+  active.phase = Phase::ended;
+  outcomes_[index].outcome = std::move(outcome);
+  for (ExecSink* sink : parts_.sinks)
+    sink->finished(index, outcomes_[index].host, outcomes_[index].outcome);
+  active.timer.cancel();
+  asio::co_spawn(parts_.executor, let_go(index), asio::detached);
+  if (parts_.input) parts_.input->resume();
+  changed_.cancel();
+}
+
+void ExecRun::interrupt(int signal_number) {
+  if (done_ == outcomes_.size()) return;  // what is left is a matter of moments
+  at_once_ = stopping_;
+  if (!interrupted_) interrupted_ = 128 + signal_number;
+  if (at_once_)
+    parts_.console.message("killing all commands now");
+  else if (signal_number != SIGPIPE)
+    parts_.console.message(fmt::format(
+        "{}: ending all commands (TERM, then KILL after {:.3g} s); once more kills them at once",
+        signal_name(signal_number), static_cast<double>(job_.grace.count()) / 1000));
+  stop_all();
+}
+
+void ExecRun::stop_all() {
+  stopping_ = true;
+  const std::size_t begun = next_;
+  next_ = outcomes_.size();
+  for (std::size_t index = 0; index < outcomes_.size(); ++index) {
+    if (is_done(index)) continue;
+    Outcome skipped;
+    skipped.kind = Kind::skipped;
+    skipped.exit_code = interrupted_.value_or(kExitFailed);
+    skipped.reason = "the command was not started";
+    if (index >= begun) {
+      skipped.order = ++done_;
+      ++failed_;
+      outcomes_[index].outcome = skipped;
+      for (ExecSink* sink : parts_.sinks)
+        sink->finished(index, outcomes_[index].host, outcomes_[index].outcome);
+      continue;
+    }
+    Active& active = *active_[index];
+    if (active.phase == Phase::running) {
+      stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
+    } else if (active.phase == Phase::connecting || at_once_) {
+      active.session->close();
+      finish(index, std::move(skipped));
+    } else {
+      // Its runner has the job: the answer is waited for, to end the command in order.
+      active.timer.expires_after(parts_.stop_slack);
+      active.timer.async_wait([this, index](const boost::system::error_code& error) {
+        if (!error && !is_done(index))
+          give_up(index, {ErrorCode::timeout, "no answer from its runner"});
+      });
+    }
+  }
+  changed_.cancel();
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,124 @@
+// ExecRun: one command on many hosts that have nothing to do with each other. At most `fanout` of
+// them at a time, each on its own way from connect to its end; one that fails stops nobody. All
+// state lives on the I/O thread.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/console.h"
+#include "launcher/exec/input_source.h"
+#include "launcher/exec/sink.h"
+#include "launcher/host_session.h"
+
+namespace sortie::launcher {
+
+struct ExecJob {
+  std::vector<std::string> hosts;
+  std::vector<std::string> argv;
+  std::size_t fanout = 64;
+  std::chrono::milliseconds timeout{0};  // of the command on each host; 0 = none
+  std::chrono::milliseconds grace{10000};
+  std::string run_id;
+};
+
+class ExecRun {
+ public:
+  struct Parts {
+    boost::asio::any_io_executor executor;
+    Transport& ssh;
+    Transport& local;
+    const RunnerBinary& binary;
+    Console& console;
+    std::vector<ExecSink*> sinks;
+    std::shared_ptr<InputSource> input;  // none: the commands have /dev/null
+    // What a runner may need beyond the grace: killing, reaping, delivering the last output.
+    std::chrono::milliseconds stop_slack{10000};
+  };
+
+  /// All references must outlive the run.
+  ExecRun(Parts parts, const ExecJob& job, const config::RunnerConfig& runner);
+
+  /// Returns when every host is done with and its runner is gone (or had two seconds for it).
+  boost::asio::awaitable<void> run();
+
+  /// Ctrl-C, TERM or HUP: the first call ends every command with the grace, the next one at once.
+  void interrupt(int signal_number);
+
+  const std::vector<HostOutcome>& outcomes() const { return outcomes_; }
+  /// 128 + signal, when there was one.
+  std::optional<int> interrupted() const { return interrupted_; }
+  /// stdin could not be read to its end.
+  const std::optional<Error>& input_error() const { return input_error_; }
+  /// Hosts where processes that the command had left behind were ended.
+  const std::vector<std::string>& cleaned() const { return cleaned_; }
+
+ private:
+  /// Bytes of stdin that may be on their way to a host.
+  static constexpr std::uint32_t kInputWindow = 256u << 10;
+
+  enum class Phase { connecting, preparing, running, ended };
+  /// A host that is being served.
+  struct Active {
+    explicit Active(const boost::asio::any_io_executor& executor) : timer(executor) {}
+    std::shared_ptr<HostSession> session;
+    boost::asio::steady_timer timer;
+    Phase phase = Phase::connecting;
+    std::chrono::steady_clock::time_point begun, timeout_at, give_up_at;
+    bool timed_out = false, told_to_stop = false;
+    std::optional<wire::RankExited> exited;
+    std::string spawn_error;
+    std::uint64_t unacknowledged = 0;
+    std::uint64_t input_offset = 0, input_room = 0;
+    bool input_done = false, owed = false;
+  };
+
+  boost::asio::awaitable<void> worker();
+  boost::asio::awaitable<void> serve(std::size_t index);
+  boost::asio::awaitable<void> let_go(std::size_t index);
+  boost::asio::awaitable<void> tick();
+  wire::JobSpec job_spec(std::size_t index) const;
+  void begin(std::size_t index);
+  void on_message(std::size_t index, wire::Message message);
+  void on_output(std::size_t index, const wire::Output& output);
+  void on_finished(std::size_t index);
+  void on_lost(std::size_t index, Error error);
+  void on_deadline(std::size_t index);
+  void give_up(std::size_t index, Error error);
+  void acknowledge(Active& active);
+  bool congested() const;
+  void stop(Active& active, std::chrono::milliseconds grace, const std::string& reason);
+  void stop_all();
+  void finish(std::size_t index, Outcome outcome);
+  bool is_done(std::size_t index) const;
+
+  // exec_input.cc
+  void start_input();
+  void send_input(std::size_t index);
+  void send_input_to_all();
+  bool wants_input() const;
+  void forget_input();
+  void on_input_error(Error error);
+
+  Parts parts_;
+  const ExecJob& job_;
+  const config::RunnerConfig& runner_;
+  std::uint32_t output_window_;
+  std::vector<HostOutcome> outcomes_;
+  std::vector<std::unique_ptr<Active>> active_;  // by host; null when not (or no longer) served
+  std::size_t next_ = 0, done_ = 0, failed_ = 0, open_ = 0, credits_ = 0;
+  std::vector<std::size_t> owed_;  // hosts whose output waits for credit
+  std::vector<std::string> cleaned_;
+  std::optional<int> interrupted_;
+  std::optional<Error> input_error_;
+  bool stopping_ = false, at_once_ = false;
+  std::chrono::steady_clock::time_point begun_;
+  boost::asio::steady_timer changed_, tick_;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,76 @@
+// --fold: what hosts printed is kept until all are done; hosts with the same output and the same
+// end are shown once. Memory: 16 KiB for each stream of a host that runs or that has an output of
+// its own; the rest is in one temporary file. Equal is what has the same SHA-256.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/exec/sink.h"
+#include "launcher/exec/spill_file.h"
+
+struct evp_md_ctx_st;
+
+namespace sortie::launcher {
+
+class FoldSink : public ExecSink {
+ public:
+  FoldSink();
+  ~FoldSink() override;
+  void started(std::size_t index, const std::string& host) override;
+  void output(std::size_t index, const std::string& host, wire::Stream stream,
+              std::string_view bytes) override;
+  void finished(std::size_t index, const std::string& host, const Outcome& outcome) override;
+  const Error* trouble() const override { return trouble_ ? &*trouble_ : nullptr; }
+
+  /// The report in pieces of about 64 KiB; nothing when all of it has been given. The largest group
+  /// first; text is printable.
+  std::optional<std::string> next_piece();
+
+ private:
+  /// Bytes of one stream, the older ones in the file.
+  struct Text {
+    struct Extent {
+      std::uint64_t offset = 0, size = 0;
+    };
+    std::vector<Extent> extents;
+    std::string tail;
+    bool empty() const { return extents.empty() && tail.empty(); }
+  };
+  struct HashFree {
+    void operator()(evp_md_ctx_st* hash) const;
+  };
+  struct Running {
+    std::array<Text, 2> texts;  // out, err
+    std::array<std::unique_ptr<evp_md_ctx_st, HashFree>, 2> hashes;
+  };
+  struct Group {
+    std::vector<std::string> hosts;
+    std::string reason;
+    std::array<Text, 2> texts;
+    std::size_t order = 0;
+  };
+  struct Report {
+    std::vector<const Group*> groups;
+    std::size_t group = 0, text = 0, extent = 0;
+    std::uint64_t offset = 0;
+    bool headed = false;
+    std::string line;  // begun
+  };
+
+  void append(Text& text, std::string_view bytes);
+  std::string next_bytes(const Text& text);
+  void begin_report();
+
+  SpillFile spill_;
+  std::map<std::size_t, Running> running_;
+  std::map<std::string, Group> groups_;  // by hashes and end
+  std::optional<Error> trouble_;
+  std::optional<Report> report_;
+};
+
+}  // namespace sortie::launcher

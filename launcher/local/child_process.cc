@@ -1,0 +1,204 @@
+#include "launcher/local/child_process.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <csignal>
+
+#include "common/base/fd.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace {
+
+constexpr std::size_t kStderrTail = 64 * 1024;
+constexpr std::chrono::seconds kUntilKill{1};
+using Descriptor = asio::posix::stream_descriptor;
+
+struct Pipe {
+  Fd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return std::unexpected(os_error(errno, "pipe; raise `ulimit -n`", ErrorCode::channel));
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+Result<Pipe> make_socket_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::channel));
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+Result<pid_t> spawn(std::vector<std::string>& words, int input, int output, int error) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_adddup2(&actions, input, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, 1);
+  posix_spawn_file_actions_adddup2(&actions, error, 2);
+  sigset_t all, none;
+  sigfillset(&all);
+  sigemptyset(&none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_t pid = -1;
+  const int failed = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (failed)
+    return std::unexpected(os_error(failed, "start " + words.front(),
+                                    failed == ENOENT ? ErrorCode::not_found : ErrorCode::channel));
+  return pid;
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(const asio::any_io_executor& executor)
+    : input_(executor),
+      output_(executor),
+      error_(executor),
+      process_(executor),
+      reaped_(executor, std::chrono::steady_clock::time_point::max()),
+      kill_timer_(executor) {}
+
+// Whoever comes here with a child that lives is the end of the I/O thread's loop.
+ChildProcess::~ChildProcess() {
+  if (pid_ < 0 || status_) return;
+  if (on_close_ == OnClose::kill) ::kill(-pid_, SIGKILL);
+  for (int i = 0; i < 50 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) {
+    if (on_close_ != OnClose::kill) return;
+    ::usleep(2000);
+  }
+}
+
+Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor executor,
+                                                          std::vector<std::string> argv,
+                                                          OnClose on_close) {
+  SORTIE_ASSIGN_OR_RETURN(Pipe input, make_socket_pair());
+  SORTIE_ASSIGN_OR_RETURN(Pipe output, make_pipe());
+  SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe());
+  SORTIE_ASSIGN_OR_RETURN(const pid_t pid,
+                          spawn(argv, input.read.get(), output.write.get(), error.write.get()));
+  const auto child = std::make_shared<ChildProcess>(executor);
+  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) {
+    const int why = errno;
+    ::kill(-pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return std::unexpected(os_error(why, "pidfd_open", ErrorCode::channel));
+  }
+  child->pid_ = pid;
+  child->on_close_ = on_close;
+  ::fcntl(input.write.get(), F_SETFL, O_NONBLOCK);
+  child->input_.assign(asio::local::stream_protocol(), input.write.release());
+  child->output_.assign(output.read.release());
+  child->error_.assign(error.read.release());
+  child->process_.assign(pidfd.release());
+  // Detached, but not adrift: they end with the child and with its stderr.
+  asio::co_spawn(executor, reap(child), asio::detached);
+  asio::co_spawn(executor, collect_stderr(child), asio::detached);
+  return child;
+}
+
+asio::awaitable<void> ChildProcess::reap(std::shared_ptr<ChildProcess> self) {
+  co_await self->process_.async_wait(Descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
+  int status = 0;
+  if (::waitpid(self->pid_, &status, WNOHANG) == self->pid_)
+    self->status_ = ProcessStatus::from_wait_status(status);
+  else
+    self->status_ = ProcessStatus{ProcessStatus::Kind::lost, 0, false};
+  self->kill_timer_.cancel();
+  self->reaped_.cancel();
+}
+
+asio::awaitable<void> ChildProcess::collect_stderr(std::shared_ptr<ChildProcess> self) {
+  std::array<char, 4096> buffer;
+  for (;;) {
+    auto [error, count] = co_await self->error_.async_read_some(
+        asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
+    if (error) co_return;
+    self->stderr_tail_.append(buffer.data(), count);
+    if (self->stderr_tail_.size() > 2 * kStderrTail)
+      self->stderr_tail_.erase(0, self->stderr_tail_.size() - kStderrTail);
+  }
+}
+
+std::string ChildProcess::stderr_tail() const {
+  const std::size_t size = stderr_tail_.size();
+  return stderr_tail_.substr(size > kStderrTail ? size - kStderrTail : 0);
+}
+
+Error ChildProcess::lost(std::string_view what, const boost::system::error_code& why) const {
+  if (closed_) return {ErrorCode::lost, fmt::format("{}: the channel was closed here", what)};
+  return {ErrorCode::lost, fmt::format("{}: {}", what, why.message())};
+}
+
+asio::awaitable<Result<std::size_t>> ChildProcess::read_some(std::span<char> buffer) {
+  const auto self = shared_from_this();
+  auto [error, count] = co_await output_.async_read_some(asio::buffer(buffer.data(), buffer.size()),
+                                                         asio::as_tuple(asio::use_awaitable));
+  if (error == asio::error::eof) co_return std::size_t{0};
+  if (error) co_return std::unexpected(lost("read", error));
+  moved_ += count;
+  co_return count;
+}
+
+asio::awaitable<Result<>> ChildProcess::write(std::string_view bytes) {
+  const auto self = shared_from_this();
+  while (!bytes.empty()) {
+    auto [error, count] = co_await input_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
+                                                           asio::as_tuple(asio::use_awaitable));
+    if (error) co_return std::unexpected(lost("write", error));
+    moved_ += count;
+    bytes.remove_prefix(count);
+  }
+  co_return Result<>{};
+}
+
+asio::awaitable<Result<ProcessStatus>> ChildProcess::wait() {
+  const auto self = shared_from_this();
+  while (!status_ && !closed_) co_await reaped_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (!status_) co_return std::unexpected(lost("wait", {}));
+  co_return *status_;
+}
+
+void ChildProcess::close() {
+  if (closed_) return;
+  closed_ = true;
+  boost::system::error_code ignored;
+  input_.close(ignored);
+  output_.close(ignored);
+  error_.close(ignored);
+  reaped_.cancel();
+  if (on_close_ != OnClose::kill || status_) return;
+  ::kill(-pid_, SIGTERM);
+  kill_timer_.expires_after(kUntilKill);
+  kill_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error && !self->status_) ::kill(-self->pid_, SIGKILL);
+  });
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,90 @@
+// ChildProcess: a program on this machine in a session of its own, its stdio as coroutines.
+// ProcessChannel makes it a Channel.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/process_status.h"
+#include "common/base/result.h"
+#include "launcher/transport.h"
+
+namespace sortie::launcher {
+
+/// What close() means for the child.
+enum class OnClose {
+  eof,   // it sees the end of its stdin, and is left to end by itself
+  kill,  // and its whole process group is ended: TERM, KILL a second later
+};
+
+/// Shared by the channel and the coroutines around it; reaped as soon as it ends.
+class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
+ public:
+  /// `argv[0]` is looked for in PATH. ErrorCode::channel when it can not be started, not_found when
+  /// there is no such program.
+  static Result<std::shared_ptr<ChildProcess>> start(boost::asio::any_io_executor executor,
+                                                     std::vector<std::string> argv,
+                                                     OnClose on_close);
+  explicit ChildProcess(const boost::asio::any_io_executor& executor);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
+  boost::asio::awaitable<Result<>> write(std::string_view bytes);
+  boost::asio::awaitable<Result<ProcessStatus>> wait();
+  void close();
+  std::string stderr_tail() const;
+  std::uint64_t bytes_moved() const { return moved_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  Error lost(std::string_view what, const boost::system::error_code& why) const;
+  static boost::asio::awaitable<void> reap(std::shared_ptr<ChildProcess> self);
+  static boost::asio::awaitable<void> collect_stderr(std::shared_ptr<ChildProcess> self);
+
+  // stdin is a socket pair: a write to a command that is gone is then an error, never a SIGPIPE.
+  boost::asio::local::stream_protocol::socket input_;
+  boost::asio::posix::stream_descriptor output_, error_;
+  boost::asio::posix::stream_descriptor process_;  // pidfd
+  boost::asio::steady_timer reaped_, kill_timer_;
+  pid_t pid_ = -1;
+  std::optional<ProcessStatus> status_;
+  std::string stderr_tail_;
+  std::uint64_t moved_ = 0;
+  OnClose on_close_ = OnClose::eof;
+  bool closed_ = false;
+};
+
+class ProcessChannel : public Channel {
+ public:
+  explicit ProcessChannel(std::shared_ptr<ChildProcess> process) : process_(std::move(process)) {}
+  ~ProcessChannel() override { process_->close(); }
+
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
+    return process_->read_some(buffer);
+  }
+  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return process_->write(bytes);
+  }
+  std::string stderr_tail() const override { return process_->stderr_tail(); }
+  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return process_->wait(); }
+  void close() override { process_->close(); }
+
+ private:
+  std::shared_ptr<ChildProcess> process_;
+};
+
+}  // namespace sortie::launcher

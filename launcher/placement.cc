@@ -1,0 +1,56 @@
+#include "launcher/placement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace sortie::launcher {
+namespace {
+
+struct BindingPolicy {
+  std::string_view name;  // of runner.cpu_binding
+  wire::CpuBinding wire;
+  cpu::Policy policy;
+};
+constexpr BindingPolicy kPolicies[] = {
+    {"none", wire::CpuBinding::none, cpu::Policy::none},
+    {"auto", wire::CpuBinding::automatic, cpu::Policy::automatic},
+    {"core", wire::CpuBinding::core, cpu::Policy::core},
+    {"numa", wire::CpuBinding::numa, cpu::Policy::numa},
+};
+const BindingPolicy& policy_named(std::string_view name) {
+  const auto* found = std::ranges::find(kPolicies, name, &BindingPolicy::name);
+  return found == std::end(kPolicies) ? kPolicies[0] : *found;
+}
+
+}  // namespace
+
+wire::CpuBinding binding_named(std::string_view name) {
+  return policy_named(name).wire;
+}
+
+void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topology) {
+  std::vector<std::uint32_t> slots;
+  for (const RankPlan& rank : host.ranks) slots.push_back(static_cast<std::uint32_t>(rank.slot));
+  const cpu::Binding binding =
+      cpu::bind_ranks(topology, policy_named(plan.cpu_binding).policy, slots);
+  plan.binding_here = binding.note;
+  for (std::size_t i = 0; i < binding.ranks.size(); ++i)
+    host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
+}
+
+void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
+                 RankPlan& rank) {
+  if (devices == "all") return;
+  std::vector<int> slots = {rank.slot};
+  if (devices == "host") {
+    slots.clear();
+    for (const RankPlan& other : host.ranks) slots.push_back(other.slot);
+  }
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+    if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
+      rank.env.emplace_back(name, fmt::format("{}", fmt::join(slots, ",")));
+}
+
+}  // namespace sortie::launcher

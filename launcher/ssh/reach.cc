@@ -1,0 +1,256 @@
+#include "launcher/ssh/reach.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "launcher/ssh/auth.h"
+#include "launcher/ssh/dial.h"
+#include "launcher/ssh/handshake.h"
+
+namespace sortie::launcher::ssh {
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+namespace {
+
+// A name or a SYN without an answer costs nothing but a descriptor: after a quarter of a second it
+// counts no more. So that is at least 1000 hosts a second, however many of them are dead.
+constexpr std::size_t kDials = 256;
+constexpr milliseconds kDialPatience{250};
+constexpr milliseconds kPatience{1000};
+
+asio::awaitable<void> sleep_for(asio::any_io_executor executor, milliseconds time) {
+  asio::steady_timer timer(executor, time);
+  co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
+}
+
+std::string chain_of(const std::vector<std::string>& jumps) {
+  std::string chain;
+  for (const auto& jump : jumps) chain += jump + '>';
+  return chain;
+}
+
+std::unexpected<Error> not_taken(Error error, int tries, milliseconds timeout) {
+  if (tries > 1)
+    error.message += fmt::format("; tried {} times over {} ms (runner.ssh.handshake_timeout)",
+                                 tries, timeout.count());
+  return std::unexpected(std::move(error));
+}
+
+}  // namespace
+
+struct Reach::Attempt {
+  std::shared_ptr<ServerGate> gate;
+  std::shared_ptr<ServerGate::Pass> pass;
+  Fd socket;
+  std::shared_ptr<void> carrier;
+  Reached reached;
+  Result<> outcome;
+  bool dropped = false;  // another try may do
+};
+
+Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment)
+    : executor_(executor),
+      ssh_(std::move(ssh)),
+      environment_(environment),
+      config_reader_(environment, ssh_.config_file),
+      resolver_(executor),
+      dials_(std::make_shared<FanOut>(executor, kDials, kDialPatience)),
+      handshakes_(
+          std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout), kPatience)) {}
+
+Result<HostSettings> Reach::settings_for(const HostSpec& spec, bool is_jump) {
+  SORTIE_ASSIGN_OR_RETURN(const HostConfig files, config_reader_.lookup(spec.host));
+  return make_host_settings(spec, ssh_, files, environment_, is_jump);
+}
+
+std::shared_ptr<ServerGate> Reach::gate_of(const std::string& server) {
+  auto& gate = gates_[server];
+  if (!gate) gate = std::make_shared<ServerGate>(executor_);
+  return gate;
+}
+
+// The first jump host may have a ProxyJump of its own, and so on. A loop is found before anything
+// connects: connections in the making wait for each other.
+Result<> Reach::check_jumps(const HostSettings& settings, std::vector<std::string> path) {
+  if (settings.jumps.empty()) return {};
+  const std::string& jump = settings.jumps.front();
+  if (std::ranges::find(path, jump) != path.end())
+    return fail(
+        ErrorCode::config,
+        fmt::format("ProxyJump of {} leads back to itself; give one of them ProxyJump none", jump));
+  path.push_back(jump);
+  SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(jump));
+  SORTIE_ASSIGN_OR_RETURN(const HostSettings next, settings_for(spec, true));
+  return check_jumps(next, std::move(path));
+}
+
+asio::awaitable<Result<Reached>> Reach::reach(std::string host) {
+  const auto self = shared_from_this();
+  auto spec = parse_host_spec(host);
+  if (!spec) co_return std::unexpected(std::move(spec).error());
+  auto settings = settings_for(*spec, false);
+  if (!settings) co_return std::unexpected(std::move(settings).error());
+  auto checked = check_jumps(*settings, {});
+  if (!checked) co_return std::unexpected(std::move(checked).error());
+  co_return co_await reach_with(std::move(*settings));
+}
+
+// A server that drops connections before it says anything has too many of them (MaxStartups): tried
+// again, as long as it lets others in, and then for handshake_timeout.
+asio::awaitable<Result<Reached>> Reach::reach_with(HostSettings settings) {
+  const auto self = shared_from_this();
+  Clock::time_point begun{};
+  for (int tries = 1;; ++tries) {
+    const auto attempt = std::make_unique<Attempt>();
+    co_await try_once(settings, *attempt);
+    if (attempt->outcome) co_return std::move(attempt->reached);
+    if (begun == Clock::time_point{}) begun = Clock::now();
+    if (!attempt->dropped) co_return std::unexpected(std::move(attempt->outcome).error());
+    const auto last_in = attempt->gate ? attempt->gate->last_in() : begun;
+    const auto delay = retry_delay(tries - 1);
+    if (Clock::now() + delay > std::max(begun, last_in) + ssh_.handshake_timeout)
+      co_return not_taken(std::move(attempt->outcome).error(), tries, ssh_.handshake_timeout);
+    attempt->pass.reset();
+    attempt->carrier.reset();
+    co_await sleep_for(executor_, delay);
+  }
+}
+
+asio::awaitable<Result<>> Reach::dial_directly(const HostSettings& settings, Attempt& attempt) {
+  auto dial_slot = co_await dials_->enter();
+  attempt.reached.waited();
+  auto endpoints =
+      co_await resolver_.resolve(settings.host_name, settings.port, ssh_.resolve_timeout);
+  if (!endpoints) co_return std::unexpected(std::move(endpoints).error());
+  attempt.reached.passed(ErrorCode::resolve);
+  const auto& first = endpoints->front();
+  attempt.gate = gate_of(fmt::format("{}:{}", first.address().to_string(), first.port()));
+  dial_slot.reset();  // who waits at the gate sends nothing
+  attempt.pass = co_await attempt.gate->enter();
+  dial_slot = co_await dials_->enter();
+  attempt.reached.waited();
+  auto dialled = co_await dial(std::move(*endpoints), ssh_.connect_timeout);
+  if (!dialled) {
+    attempt.pass->unreachable();
+    co_return std::unexpected(std::move(dialled).error());
+  }
+  attempt.socket = std::move(dialled->socket);
+  attempt.reached.address = std::move(dialled->address);
+  co_return Result<>{};
+}
+
+asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Attempt& attempt) {
+  attempt.gate =
+      gate_of(fmt::format("{}{}:{}", chain_of(settings.jumps), settings.host_name, settings.port));
+  attempt.pass = co_await attempt.gate->enter();
+  for (int tries = 0;; ++tries) {
+    auto ride = co_await reach_jump(settings.jumps);
+    if (!ride) co_return std::unexpected(std::move(ride).error());
+    const auto deadline = Clock::now() + ssh_.connect_timeout;
+    const auto core = (*ride)->core();
+    auto dialled = co_await dial_through(core, settings.host_name, settings.port, deadline);
+    if (dialled) {
+      attempt.socket = std::move(*dialled);
+      attempt.carrier = std::move(*ride);
+      co_return Result<>{};
+    }
+    // It carries as much as it can, or has broken: another connection to it may do.
+    const bool another = (*ride)->is_full(dialled.error()) || core->closed() || core->broken();
+    if (another && tries < 3) continue;
+    co_return std::unexpected(with_context(std::move(dialled).error(),
+                                           fmt::format("jump host {}", settings.jumps.back())));
+  }
+}
+
+// Over TCP or through the jump hosts: connect, shake hands, sign in.
+asio::awaitable<void> Reach::try_once(const HostSettings& settings, Attempt& attempt) {
+  if (settings.jumps.empty())
+    attempt.outcome = co_await dial_directly(settings, attempt);
+  else
+    attempt.outcome = co_await dial_by_jump(settings, attempt);
+  if (!attempt.outcome) co_return;
+  attempt.reached.passed(ErrorCode::connect);
+  attempt.reached.slot = co_await handshakes_->enter();
+  attempt.reached.waited();
+  auto core = SessionCore::create(executor_, std::move(attempt.socket), attempt.carrier);
+  if (!core) {
+    attempt.outcome = std::unexpected(std::move(core).error());
+    co_return;
+  }
+  attempt.reached.core = *core;
+  attempt.reached.slot->watch([weak = std::weak_ptr(*core)]() -> std::uint64_t {
+    const auto alive = weak.lock();
+    return alive ? alive->bytes_moved() : 0;
+  });
+  attempt.outcome = co_await shake_hands(*core, settings, known_hosts_, ssh_);
+  if (!attempt.outcome && dropped_before_banner(**core)) {
+    attempt.dropped = true;
+    attempt.pass->dropped();
+  } else {
+    // The host key is a part of the handshake.
+    if (attempt.outcome) attempt.reached.passed(ErrorCode::handshake);
+    if (attempt.outcome)
+      attempt.outcome = co_await authenticate(*core, settings, credentials_, ssh_.auth_timeout);
+    attempt.pass->got_in();
+  }
+  if (attempt.outcome) attempt.reached.passed(ErrorCode::auth);
+  if (attempt.outcome)
+    (*core)->watch();
+  else
+    (*core)->close();
+}
+
+asio::awaitable<void> Reach::settle_jump(std::shared_ptr<JumpConnection> connection, HostSpec spec,
+                                         std::vector<std::string> before) {
+  const auto self = shared_from_this();
+  auto settings = settings_for(spec, true);
+  if (!settings) {
+    connection->error = settings.error();
+  } else {
+    // In a list, each hop is reached through those before it; only the first has its own ProxyJump.
+    if (!before.empty()) settings->jumps = before;
+    auto reached = co_await reach_with(*settings);
+    if (reached)
+      connection->core = reached->core;
+    else
+      connection->error = reached.error();
+  }
+  connection->done = true;
+  connection->settled.cancel();
+}
+
+asio::awaitable<Result<std::shared_ptr<JumpRide>>> Reach::reach_jump(
+    std::vector<std::string> jumps) {
+  const auto self = shared_from_this();
+  const std::string last = jumps.back();
+  auto spec = parse_host_spec(last);
+  if (!spec) co_return std::unexpected(std::move(spec).error());
+
+  auto& pool = jumps_[chain_of(jumps)];
+  std::erase_if(pool, [](const auto& weak) { return weak.expired(); });
+  std::shared_ptr<JumpConnection> connection;
+  for (const auto& weak : pool)
+    if (auto candidate = weak.lock(); !connection && candidate && candidate->has_room())
+      connection = std::move(candidate);
+  if (!connection) {
+    connection = std::make_shared<JumpConnection>(executor_);
+    pool.push_back(connection);
+    jumps.pop_back();
+    // A coroutine of its own: the target that came first may be given up while others wait.
+    asio::co_spawn(executor_, settle_jump(connection, *spec, jumps), asio::detached);
+  }
+  auto ride = std::make_shared<JumpRide>(connection);
+  while (!connection->done)
+    co_await connection->settled.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (!connection->core)
+    co_return std::unexpected(with_context(connection->error, fmt::format("jump host {}", last)));
+  co_return ride;
+}
+
+}  // namespace sortie::launcher::ssh

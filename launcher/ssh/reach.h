@@ -1,0 +1,84 @@
+// Reach: the whole way to one host that is signed in to: settings, name, TCP or jump hosts, key
+// exchange, host key, sign-in; and what all hosts share on that way.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/config/schema.h"
+#include "launcher/ssh/credentials.h"
+#include "launcher/ssh/fan_out.h"
+#include "launcher/ssh/host_settings.h"
+#include "launcher/ssh/jump.h"
+#include "launcher/ssh/known_hosts.h"
+#include "launcher/ssh/resolver.h"
+#include "launcher/ssh/server_gate.h"
+#include "launcher/ssh/session.h"
+#include "launcher/transport.h"
+
+namespace sortie::launcher::ssh {
+
+/// A session and how it was reached.
+struct Reached {
+  std::shared_ptr<SessionCore> core;
+  std::string address;
+  std::shared_ptr<FanOut::Slot> slot;  // until whoever asked has begun what it came for
+  std::vector<StageTime> stages;
+  Clock::time_point stage_begun = Clock::now();
+
+  /// The stage that began where the last one ended is over.
+  void passed(ErrorCode stage) {
+    const auto now = Clock::now();
+    stages.push_back({error_code_name(stage),
+                      std::chrono::duration_cast<std::chrono::microseconds>(now - stage_begun)});
+    stage_begun = now;
+  }
+  /// The time until now was spent in a queue.
+  void waited() { stage_begun = Clock::now(); }
+};
+
+/// Shared by the transport and the coroutines inside it; on the I/O thread only.
+class Reach : public std::enable_shared_from_this<Reach> {
+ public:
+  Reach(boost::asio::any_io_executor executor, config::SshConfig ssh, UserEnvironment environment);
+
+  /// `host`: [user@]host[:port]. The error's code names the stage.
+  boost::asio::awaitable<Result<Reached>> reach(std::string host);
+  void stop() { resolver_.stop(); }
+  const config::SshConfig& ssh() const { return ssh_; }
+
+ private:
+  // One try: its outcome, and whether the server had dropped the connection before its banner.
+  struct Attempt;
+
+  Result<HostSettings> settings_for(const HostSpec& spec, bool is_jump);
+  Result<> check_jumps(const HostSettings& settings, std::vector<std::string> path);
+  std::shared_ptr<ServerGate> gate_of(const std::string& server);
+  boost::asio::awaitable<Result<Reached>> reach_with(HostSettings settings);
+  boost::asio::awaitable<void> try_once(const HostSettings& settings, Attempt& attempt);
+  boost::asio::awaitable<Result<>> dial_directly(const HostSettings& settings, Attempt& attempt);
+  boost::asio::awaitable<Result<>> dial_by_jump(const HostSettings& settings, Attempt& attempt);
+  boost::asio::awaitable<Result<std::shared_ptr<JumpRide>>> reach_jump(
+      std::vector<std::string> jumps);
+  boost::asio::awaitable<void> settle_jump(std::shared_ptr<JumpConnection> connection,
+                                           HostSpec spec, std::vector<std::string> before);
+
+  boost::asio::any_io_executor executor_;
+  const config::SshConfig ssh_;
+  const UserEnvironment environment_;
+  SshConfigReader config_reader_;
+  Resolver resolver_;
+  std::shared_ptr<KnownHosts> known_hosts_ = std::make_shared<KnownHosts>();
+  std::shared_ptr<Credentials> credentials_ = std::make_shared<Credentials>();
+  std::shared_ptr<FanOut> dials_;       // names looked up and SYNs sent
+  std::shared_ptr<FanOut> handshakes_;  // runner.ssh.fanout: from connected to the runner's start
+  std::map<std::string, std::shared_ptr<ServerGate>> gates_;  // by "address:port" and chain
+  std::map<std::string, std::vector<std::weak_ptr<JumpConnection>>> jumps_;  // by chain
+};
+
+}  // namespace sortie::launcher::ssh

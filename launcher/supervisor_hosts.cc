@@ -1,0 +1,98 @@
+// The supervisor between "every host is connected" and "every rank is told to start": what each
+// host gets and says, and what all of them agree on.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/supervisor.h"
+
+namespace sortie::launcher {
+
+/// What a host says is checked before anything is made of it.
+Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
+  const auto outside = [](const char* what) {
+    return fail(ErrorCode::protocol, fmt::format("runner sent {} outside the grammar", what));
+  };
+  SORTIE_ASSIGN_OR_RETURN(host.network.addresses, parse_addresses(ready.addresses));
+  host.network.name = host.plan->name;
+  host.network.hostname = ready.hostname;
+  host.network.reached_at = host.session->address();
+  host.network.routes = ready.routes;
+  host.master_port = ready.master_port;
+  if (ready.master_port > 65535) return outside("a port");
+  const std::vector<RankPlan>& ranks = host.plan->ranks;
+  if (!ready.cpu_sets.empty() && ready.cpu_sets.size() != ranks.size()) return outside("CPU sets");
+  for (std::size_t i = 0; i < ready.cpu_sets.size(); ++i) {
+    if (!cpu::parse_cpu_list(ready.cpu_sets[i])) return outside("CPU sets");
+    ranks_[ranks[i].rank].cpus = ready.cpu_sets[i];
+  }
+  return {};
+}
+
+/// Where the ranks meet, now that all hosts have said what they have. No such place is a failure.
+void Supervisor::agree_on_meeting() {
+  std::vector<HostNetwork> networks;
+  for (const Host& host : hosts_) networks.push_back(host.network);
+  auto meeting = choose_meeting(networks, plan_.interface);
+  if (!meeting) {
+    Cause cause;
+    cause.what = Cause::What::unreachable;
+    cause.message = meeting.error().message;
+    cause.exit_code = exit_code_for(meeting.error().code);
+    blame(std::move(cause));
+    return;
+  }
+  meeting_ = std::move(*meeting);
+  if (!plan_.master_addr.empty()) meeting_ = {plan_.master_addr, "runner.master_addr", false};
+  master_port_ = hosts_.front().master_port;
+  if (meeting_.doubtful)
+    parts_.console.message(
+        fmt::format("MASTER_ADDR is {} ({}); where ranks can not connect to it, set "
+                    "runner.network.interface",
+                    meeting_.address, meeting_.how));
+  parts_.folder.event("master", {{"host", hosts_.front().plan->name},
+                                 {"address", meeting_.address},
+                                 {"port", master_port_},
+                                 {"how", meeting_.how}});
+}
+
+wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
+  std::vector<std::string> reached_at;
+  if (host.index == 0)
+    for (const Host& other : hosts_) reached_at.push_back(other.session->address());
+  return make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), peers_of_first(reached_at),
+                       host.stage_folder);
+}
+
+void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
+  if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
+  parts_.folder.event("ready", {{"host", host.plan->name},
+                                {"hostname", ready.hostname},
+                                {"cpus", ready.cpus},
+                                {"memory_bytes", ready.memory_bytes},
+                                {"kernel", ready.kernel},
+                                {"cgroup", ready.cgroup},
+                                {"pmix", ready.pmix},
+                                {"addresses", ready.addresses},
+                                {"cpu_binding", ready.binding},
+                                {"cpu_sets", ready.cpu_sets}});
+}
+
+void Supervisor::start_all() {
+  starting_ = false;
+  const Environment common = {{"MASTER_ADDR", meeting_.address},
+                              {"MASTER_PORT", fmt::format("{}", master_port_)}};
+  for (Host& host : hosts_) {
+    wire::Start start{interface_environment(host.network, plan_.interface, plan_.env)};
+    start.env.insert(start.env.end(), common.begin(), common.end());
+    watch(host);
+    host.session->send(start);
+  }
+  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  ::malloc_trim(0);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,48 @@
+// The runner's side of `sortie check`: instead of a job, requests about this host, each answered by
+// reports. README.md has the objects. Requests are answered one after the other, in their order.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "common/base/result.h"
+#include "runner/check/peer_listener.h"
+#include "runner/link.h"
+#include "runner/process_defaults.h"
+
+namespace sortie::runner::check {
+
+class CheckRole : public std::enable_shared_from_this<CheckRole> {
+ public:
+  CheckRole(boost::asio::io_context& io, Link& link, const ProcessDefaults& defaults)
+      : io_(io), link_(link), defaults_(defaults) {}
+  ~CheckRole();
+
+  /// ErrorCode::protocol for what is no request.
+  Result<> take(const std::string& json);
+
+ private:
+  boost::asio::awaitable<void> answer_all();
+  boost::asio::awaitable<void> answer(const nlohmann::json& request);
+  boost::asio::awaitable<void> look_around(const nlohmann::json& request);
+  boost::asio::awaitable<void> reach(const nlohmann::json& request);
+  boost::asio::awaitable<void> bandwidth(const nlohmann::json& request);
+  void listen(const nlohmann::json& request);
+  /// Sends and waits until it is out: what comes next may hold this thread up.
+  boost::asio::awaitable<void> report(const nlohmann::json& part);
+  void send(const nlohmann::json& part);
+
+  boost::asio::io_context& io_;
+  Link& link_;
+  const ProcessDefaults& defaults_;
+  std::deque<std::string> requests_;
+  bool answering_ = false;
+  std::shared_ptr<PeerListener> listener_;
+  std::string token_;
+};
+
+}  // namespace sortie::runner::check

@@ -1,0 +1,105 @@
+#include "runner/check/child.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "common/base/fd.h"
+#include "runner/process_tree.h"
+
+namespace sortie::runner::check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMaxText = 64u << 10;
+/// A process that does not die within this is in the kernel's hands; the check goes on.
+constexpr auto kDeathLimit = std::chrono::seconds(1);
+constexpr useconds_t kPause = 1000;
+
+[[noreturn]] void become(const std::string& path, const std::vector<std::string>& argv,
+                         const std::vector<std::string>& extra_env, int output,
+                         const ProcessDefaults& defaults) {
+  ::setsid();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  ::dup2(null.get(), 0);
+  ::dup2(output, 1);
+  ::dup2(output, 2);
+  restore(defaults);
+  std::vector<char*> arguments;
+  for (const std::string& word : argv) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  for (const std::string& entry : extra_env) ::putenv(const_cast<char*>(entry.c_str()));
+  ::execv(path.c_str(), arguments.data());
+  ::dprintf(2, "%s", std::strerror(errno));
+  ::_exit(errno == ENOENT ? 127 : 126);
+}
+
+/// Everything until the end of the stream or `deadline`; false at the deadline.
+bool read_all(int fd, Clock::time_point deadline, std::string& text) {
+  char buffer[4096];
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{fd, POLLIN, 0};
+    if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) <= 0) return false;
+    const ssize_t count = ::read(fd, buffer, sizeof buffer);
+    if (count <= 0) return true;
+    if (text.size() < kMaxText) text.append(buffer, static_cast<std::size_t>(count));
+  }
+}
+
+/// How it ended, nothing when it had not by `deadline`.
+bool reap(pid_t pid, Clock::time_point deadline, int& status) {
+  for (;;) {
+    if (::waitpid(pid, &status, WNOHANG) == pid) return true;
+    if (Clock::now() >= deadline) return false;
+    ::usleep(kPause);
+  }
+}
+
+/// Whatever it has left behind has become our own child: see process_tree.h.
+void end_all_children() {
+  const auto deadline = Clock::now() + kDeathLimit;
+  for (;;) {
+    kill_children(direct_children());
+    const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
+    if ((pid < 0 && errno == ECHILD) || Clock::now() >= deadline) return;
+    if (pid == 0) ::usleep(kPause);
+  }
+}
+
+}  // namespace
+
+Result<ChildOutput> run_child(const std::string& path, const std::vector<std::string>& argv,
+                              const std::vector<std::string>& extra_env, milliseconds limit,
+                              const ProcessDefaults& defaults) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return std::unexpected(os_error(errno, "pipe", ErrorCode::spawn));
+  const Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
+  const auto deadline = Clock::now() + limit;
+  const pid_t pid = ::fork();
+  if (pid < 0) return std::unexpected(os_error(errno, "fork", ErrorCode::spawn));
+  if (pid == 0) become(path, argv, extra_env, write_end.get(), defaults);
+  write_end.reset();
+  ChildOutput output;
+  int status = 0;
+  const bool ended = read_all(read_end.get(), deadline, output.text) && reap(pid, deadline, status);
+  end_all_children();
+  if (!ended)
+    return fail(ErrorCode::timeout, fmt::format("{}: no end within {} ms", path, limit.count()));
+  output.status = ProcessStatus::from_wait_status(status);
+  return output;
+}
+
+}  // namespace sortie::runner::check

@@ -1,0 +1,102 @@
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "runner/cgroup.h"
+#include "runner/check/parts.h"
+#include "runner/network.h"
+#include "runner/node_facts.h"
+#include "runner/run_folder.h"
+
+namespace sortie::runner::check {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxNames = 16;
+
+/// A limit as JSON has it: null is unlimited.
+json limit_json(rlim_t value) {
+  return value == RLIM_INFINITY ? json(nullptr) : json(std::uint64_t{value});
+}
+
+/// MemAvailable in bytes, 0 when the kernel does not say.
+std::uint64_t available_memory() {
+  const Result<std::string> text = read_file("/proc/meminfo", 64u << 10);
+  constexpr std::string_view kKey = "MemAvailable:";
+  const std::size_t at = text ? text->find(kKey) : std::string::npos;
+  if (at == std::string::npos) return 0;
+  const std::size_t begin = text->find_first_of("0123456789", at);
+  std::uint64_t kib = 0;
+  if (begin != std::string::npos)
+    std::from_chars(text->data() + begin, text->data() + text->size(), kib);
+  return kib << 10;
+}
+
+/// The third word of "client port server port": this host as its clients see it.
+std::string address_of_ssh_server() {
+  const char* value = std::getenv("SSH_CONNECTION");
+  std::string_view text = value ? value : "";
+  for (int skipped = 0; skipped < 2; ++skipped) {
+    const std::size_t space = text.find(' ');
+    if (space == std::string_view::npos) return "";
+    text.remove_prefix(space + 1);
+  }
+  return std::string(text.substr(0, text.find(' ')));
+}
+
+json names_json(const std::vector<std::string>& names) {
+  json list = json::array();
+  for (const std::string& name : names)
+    if (list.size() < kMaxNames) list.push_back(name);
+  return {{"count", names.size()}, {"names", list}};
+}
+
+json cgroup_json() {
+  const Result<cgroup::OwnCgroup> own = cgroup::look_at_own();
+  if (!own) return {{"error", own.error().message}};
+  return {{"folder", own->folder},
+          {"writable", own->writable},
+          {"empty_jobs", names_json(own->empty_jobs)}};
+}
+
+}  // namespace
+
+json host_part(const ProcessDefaults& defaults) {
+  const NodeFacts facts = read_node_facts();
+  rlimit memlock{};
+  ::getrlimit(RLIMIT_MEMLOCK, &memlock);
+  std::error_code ignored;
+  const bool infiniband = std::filesystem::exists("/sys/class/infiniband", ignored) &&
+                          !std::filesystem::is_empty("/sys/class/infiniband", ignored);
+  const RunFolders runs = look_at_run_folders();
+  const char* home = std::getenv("HOME");
+  return {{"part", "host"},
+          {"hostname", facts.hostname},
+          {"kernel", facts.kernel},
+          {"cpus", facts.cpus},
+          {"memory_bytes", facts.memory_bytes},
+          {"available_bytes", available_memory()},
+          {"memlock", limit_json(memlock.rlim_cur)},
+          {"memlock_hard", limit_json(memlock.rlim_max)},
+          {"open_files", limit_json(defaults.open_files.rlim_cur)},
+          {"open_files_hard", limit_json(defaults.open_files.rlim_max)},
+          {"infiniband", infiniband},
+          {"cgroup", cgroup_json()},
+          {"home", home ? home : ""},
+          {"run_folders",
+           {{"base", runs.base},
+            {"error", runs.error},
+            {"held", names_json(runs.held)},
+            {"refuse", names_json(runs.refuse)}}},
+          {"addresses", interface_addresses()},
+          {"ssh_address", address_of_ssh_server()}};
+}
+
+}  // namespace sortie::runner::check

@@ -1,0 +1,112 @@
+#include "runner/check/path_mtu.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <charconv>
+#include <chrono>
+
+#include "runner/check/peer_listener.h"
+#include "runner/wakeup.h"
+
+namespace sortie::runner::check {
+namespace asio = boost::asio;
+using asio::ip::udp;
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr unsigned kSmall = 576;  // what every path carries
+/// Below the interface's own: jumbo frames, Ethernet, PPPoE, tunnels.
+constexpr std::array<unsigned, 9> kUsual = {9000, 8900, 4096, 1500, 1492, 1450, 1400, 1280, kSmall};
+constexpr int kTries = 3;
+constexpr milliseconds kWait{200};
+
+unsigned headers(bool v6) {
+  return v6 ? 48 : 28;
+}
+
+unsigned kernel_mtu(udp::socket& socket, bool v6) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  const bool known = ::getsockopt(socket.native_handle(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
+                                  v6 ? IPV6_MTU : IP_MTU, &value, &length) == 0;
+  return known && value > 0 ? static_cast<unsigned>(value) : 0;
+}
+
+/// Don't-fragment on every packet, whatever the kernel believes the path to carry.
+void never_fragment(udp::socket& socket, bool v6) {
+  const int value = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
+  (void)::setsockopt(socket.native_handle(), v6 ? IPPROTO_IPV6 : IPPROTO_IP,
+                     v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &value, sizeof value);
+}
+
+/// Whether a packet of `size` is answered with just that size.
+asio::awaitable<bool> passes(udp::socket& socket, const std::string& token, unsigned size,
+                             bool v6) {
+  const std::size_t payload = std::min<std::size_t>(size, kMaxDatagram) - headers(v6);
+  std::string datagram = token;
+  datagram.resize(payload, 'm');
+  const auto out = asio::buffer(datagram);
+  std::array<char, 16> answer;
+  const auto in = asio::buffer(answer);
+  asio::steady_timer timer(socket.get_executor());
+  for (int i = 0; i < kTries; ++i) {
+    const auto [sent_error, sent] = co_await socket.async_send(out, kAsTuple);
+    if (sent_error == asio::error::message_size) co_return false;
+    timer.expires_after(kWait);
+    timer.async_wait([&socket](boost::system::error_code cancelled) {
+      boost::system::error_code ignored;
+      if (!cancelled) socket.cancel(ignored);
+    });
+    bool answered = false;
+    for (;;) {
+      const auto [error, count] = co_await socket.async_receive(in, kAsTuple);
+      if (error) break;  // time is up, or the network's own answer: try again
+      std::size_t got = 0;
+      std::from_chars(answer.data(), answer.data() + count, got);
+      answered = got == payload;
+      if (answered) break;
+    }
+    // A handler that is queued already sees a socket that still lives: it is our caller's.
+    timer.cancel();
+    if (answered) co_return true;
+  }
+  co_return false;
+}
+
+}  // namespace
+
+asio::awaitable<PathMtu> find_path_mtu(asio::io_context& io, udp::endpoint peer,
+                                       const std::string& token) {
+  PathMtu found;
+  const bool v6 = peer.address().is_v6();
+  udp::socket socket(io);
+  boost::system::error_code error;
+  socket.open(peer.protocol(), error);
+  if (!error) socket.connect(peer, error);
+  if (error) co_return found;
+  never_fragment(socket, v6);
+  found.own = kernel_mtu(socket, v6);
+  if (found.own < kSmall) co_return found;
+  if (co_await passes(socket, token, found.own, v6)) {
+    found.path = found.own;
+  } else if (co_await passes(socket, token, kSmall, v6)) {
+    for (const unsigned size : kUsual) {
+      if (size >= found.own) continue;
+      found.path = size;
+      if (size == kSmall || co_await passes(socket, token, size, v6)) break;
+    }
+    found.reported = kernel_mtu(socket, v6) < found.own;
+  }
+  // What a cancelled timer has still queued runs before the socket is gone.
+  asio::steady_timer last(io, milliseconds(0));
+  co_await last.async_wait(kAsTuple);
+  co_return found;
+}
+
+}  // namespace sortie::runner::check

@@ -1,0 +1,182 @@
+#include "runner/check/peer_listener.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <vector>
+
+#include "runner/spawn.h"
+#include "runner/wakeup.h"
+
+namespace sortie::runner::check {
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using asio::ip::udp;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxConnections = 512;
+constexpr int kMaxPings = 64;
+constexpr int kPortTries = 8;
+constexpr auto kTokenLimit = std::chrono::seconds(2);
+constexpr auto kServeLimit = std::chrono::seconds(15);
+constexpr std::size_t kBlock = 256u << 10;
+
+/// Cuts the socket off when the time is up; gone with the coroutine that holds it.
+class CutOff {
+ public:
+  CutOff(tcp::socket& socket, std::chrono::steady_clock::duration limit)
+      : socket_(socket), timer_(socket.get_executor()) {
+    extend(limit);
+  }
+  ~CutOff() { timer_.cancel(); }
+  void extend(std::chrono::steady_clock::duration limit) {
+    timer_.expires_after(limit);
+    // The socket lives as long as this object, and a cancelled wait does not touch it.
+    timer_.async_wait([alive = std::weak_ptr<tcp::socket*>(handle_)](auto error) {
+      const auto socket = alive.lock();
+      boost::system::error_code ignored;
+      if (!error && socket) (*socket)->cancel(ignored);
+    });
+  }
+
+ private:
+  tcp::socket& socket_;
+  std::shared_ptr<tcp::socket*> handle_ = std::make_shared<tcp::socket*>(&socket_);
+  asio::steady_timer timer_;
+};
+
+}  // namespace
+
+boost::system::error_code PeerListener::bind_both(const asio::ip::address& address) {
+  boost::system::error_code error;
+  for (int tries = 0; tries < kPortTries; ++tries) {
+    acceptor_.close(error);
+    udp_.close(error);
+    const tcp::endpoint wanted(address, 0);
+    acceptor_.open(wanted.protocol(), error);
+    if (!error) acceptor_.bind(wanted, error);
+    if (!error) acceptor_.listen(128, error);
+    if (error) return error;
+    port_ = acceptor_.local_endpoint().port();
+    const udp::endpoint same(address, port_);
+    udp_.open(same.protocol(), error);
+    if (!error) udp_.bind(same, error);
+    if (!error) return error;  // else somebody's UDP port: another pair
+  }
+  return error;
+}
+
+Result<> PeerListener::open(const std::string& text) {
+  boost::system::error_code error;
+  asio::ip::address address = asio::ip::make_address(text, error);
+  if (!error) error = bind_both(address);
+  if (error) {
+    const bool v6 = address.is_v6();
+    address = v6 ? asio::ip::address(asio::ip::address_v6::any())
+                 : asio::ip::address(asio::ip::address_v4::any());
+    error = bind_both(address);
+  }
+  if (error) return fail(ErrorCode::io, "listen for the other hosts: " + error.message());
+  return {};
+}
+
+void PeerListener::start() {
+  spawn(io_, accept_all());
+  spawn(io_, answer_datagrams());
+}
+
+void PeerListener::close() {
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+  udp_.close(ignored);
+}
+
+/// In a time that does not depend on where the first difference is.
+bool PeerListener::right_token(std::string_view bytes) const {
+  if (bytes.size() < kTokenSize || token_.size() != kTokenSize) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < kTokenSize; ++i)
+    difference |= static_cast<unsigned char>(bytes[i]) ^ static_cast<unsigned char>(token_[i]);
+  return difference == 0;
+}
+
+asio::awaitable<void> PeerListener::accept_all() {
+  const auto self = shared_from_this();
+  while (acceptor_.is_open()) {
+    auto [error, socket] = co_await acceptor_.async_accept(kAsTuple);
+    if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
+    if (error || connections_ >= kMaxConnections) continue;
+    spawn(io_, serve(std::move(socket)));
+  }
+}
+
+asio::awaitable<void> PeerListener::serve(tcp::socket socket) {
+  const auto self = shared_from_this();
+  ++connections_;
+  {
+    CutOff cut_off(socket, kTokenLimit);
+    std::array<char, kTokenSize + 1> opening;
+    const auto buffer = asio::buffer(opening);
+    const auto [error, count] = co_await asio::async_read(socket, buffer, kAsTuple);
+    if (!error && right_token({opening.data(), opening.size()})) {
+      cut_off.extend(kServeLimit);
+      if (opening[kTokenSize] == kPing) co_await answer_pings(socket);
+      if (opening[kTokenSize] == kBandwidth) co_await take_bytes(socket);
+    }
+  }
+  --connections_;
+}
+
+asio::awaitable<void> PeerListener::answer_pings(tcp::socket& socket) {
+  boost::system::error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  char byte = kReady;
+  const auto buffer = asio::buffer(&byte, 1);
+  for (int i = 0; i < kMaxPings; ++i) {
+    const auto [write_error, written] = co_await asio::async_write(socket, buffer, kAsTuple);
+    if (write_error) co_return;
+    const auto [read_error, count] = co_await socket.async_read_some(buffer, kAsTuple);
+    if (read_error) co_return;
+  }
+}
+
+asio::awaitable<void> PeerListener::take_bytes(tcp::socket& socket) {
+  std::vector<char> block(kBlock);
+  const auto buffer = asio::buffer(block);
+  std::uint64_t bytes = 0;
+  const auto begin = Clock::now();
+  for (;;) {
+    const auto [error, count] = co_await socket.async_read_some(buffer, kAsTuple);
+    bytes += count;
+    if (error == asio::error::eof) break;
+    if (error) co_return;
+  }
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
+  const std::string answer = fmt::format("{} {}\n", bytes, took.count());
+  const auto out = asio::buffer(answer);
+  co_await asio::async_write(socket, out, kAsTuple);
+}
+
+asio::awaitable<void> PeerListener::answer_datagrams() {
+  const auto self = shared_from_this();
+  std::vector<char> bytes(kMaxDatagram);
+  const auto buffer = asio::buffer(bytes);
+  udp::endpoint from;
+  while (udp_.is_open()) {
+    const auto [error, count] = co_await udp_.async_receive_from(buffer, from, kAsTuple);
+    if (error == asio::error::operation_aborted || !udp_.is_open()) co_return;
+    if (error || !right_token({bytes.data(), count})) continue;
+    const std::string answer = fmt::format("{}", count);
+    const auto out = asio::buffer(answer);
+    co_await udp_.async_send_to(out, from, kAsTuple);
+  }
+}
+
+}  // namespace sortie::runner::check

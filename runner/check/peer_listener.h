@@ -1,0 +1,55 @@
+// The other side of the reachability check: a TCP listener and a UDP socket of the same port
+// number, open for as long as the check is. Who does not say the launcher's token gets nothing, and
+// is cut off after two seconds; answers are never larger than what was asked with.
+#pragma once
+
+#include <array>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/udp.hpp>
+#include <memory>
+#include <string>
+
+#include "common/base/result.h"
+
+namespace sortie::runner::check {
+
+inline constexpr std::size_t kTokenSize = 32;
+/// What follows the token on a TCP connection.
+inline constexpr char kPing = 'p';       // answered kReady; then each byte comes back
+inline constexpr char kBandwidth = 'b';  // then bytes to the end; answered their number and time
+inline constexpr char kReady = 'k';
+/// Of a datagram: the token, and any padding; the answer is its size as decimal digits.
+inline constexpr std::size_t kMaxDatagram = 65535;
+
+class PeerListener : public std::enable_shared_from_this<PeerListener> {
+ public:
+  PeerListener(boost::asio::io_context& io, std::string token)
+      : io_(io), token_(std::move(token)), acceptor_(io), udp_(io) {}
+
+  /// Listens at `address`, or at all of the host's when that is none of its own (NAT).
+  Result<> open(const std::string& address);
+  /// Serves until close(); held by its own coroutines.
+  void start();
+  void close();
+  unsigned short port() const { return port_; }
+
+ private:
+  boost::system::error_code bind_both(const boost::asio::ip::address& address);
+  boost::asio::awaitable<void> accept_all();
+  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> answer_datagrams();
+  boost::asio::awaitable<void> answer_pings(boost::asio::ip::tcp::socket& socket);
+  boost::asio::awaitable<void> take_bytes(boost::asio::ip::tcp::socket& socket);
+  bool right_token(std::string_view bytes) const;
+
+  boost::asio::io_context& io_;
+  const std::string token_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::ip::udp::socket udp_;
+  unsigned short port_ = 0;
+  std::size_t connections_ = 0;
+};
+
+}  // namespace sortie::runner::check

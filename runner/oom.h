@@ -1,0 +1,35 @@
+// Whether the OOM killer ended a rank: proof by the rank's own cgroup where the memory controller
+// of cgroup v2 was given to us; else evidence, by the counters of what is above it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sortie::runner::oom {
+
+/// As RankExited::oom_killed has it.
+enum class Evidence : std::uint32_t { none = 0, rank = 1, host = 2 };
+
+/// OOM kills so far in the groups that this process is in, and on the whole host: of the nearest
+/// cgroup v2 that counts (memory.events), of its memory group of cgroup v1 (memory.oom_control), of
+/// the kernel (/proc/vmstat). 0 for what is not there. `root` is put before every path, for tests.
+struct Counters {
+  std::uint64_t group_v2 = 0, group_v1 = 0, host = 0;
+  static Counters read(const std::string& root = "");
+  bool rose_since(const Counters& before) const;
+};
+
+/// Remembers the counters of one to two minutes ago: what rose long before a death is no evidence.
+class Watch {
+ public:
+  Watch() : before_(Counters::read()), latest_(before_) {}
+  /// Once a minute.
+  void tick();
+  bool rose() const { return Counters::read().rose_since(before_); }
+
+ private:
+  Counters before_, latest_;
+};
+
+}  // namespace sortie::runner::oom

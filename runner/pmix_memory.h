@@ -1,0 +1,34 @@
+// What sortie-pmix has asked of the launcher and not been answered: another launcher is asked
+// again. Of the fences that were answered the last few are kept too, because other hosts may still
+// wait for theirs. Pure state.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/wire/message.h"
+
+namespace sortie::runner {
+
+class PmixMemory {
+ public:
+  /// On its way to the launcher.
+  void asked(const wire::Message& message);
+  /// From the launcher; false when sortie-pmix has had this answer before.
+  bool answered(const wire::Message& message);
+  /// To be asked again, in order.
+  std::vector<wire::Message> open() const;
+
+ private:
+  std::map<std::string, wire::PmixFence> fences_;
+  std::deque<wire::PmixFence> done_;
+  std::size_t done_bytes_ = 0;
+  std::map<std::uint64_t, wire::PmixModexRequest> requests_;
+  std::vector<wire::PmixAbort> aborts_;
+};
+
+}  // namespace sortie::runner

@@ -1,0 +1,156 @@
+"""`sortie check`: sound hosts pass, and each fault is found on its host, with the others unharmed."""
+
+import contextlib
+import json
+import subprocess
+import time
+
+import look
+from harness import HOSTS, ROOT, SORTIE, check, equal, wait_until
+
+CONFIG = ROOT / "tests/e2e/tiny.toml"
+PREFIX = "/tmp/tokens"  # every host has a /tmp of its own
+SAVE = "/tmp/checkpoints"
+PORT = 29517
+
+
+class Checked:
+    """One `sortie check --json`."""
+
+    def __init__(self, bed, *arguments, hosts="h[01-04]", seconds=30):
+        argv = [SORTIE, "check", *arguments, "--hosts", hosts, "--ssh-config", bed.ssh_config, "--json"]
+        started = time.monotonic()
+        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=seconds)
+        self.seconds = time.monotonic() - started
+        self.code = done.returncode
+        check(done.stdout.startswith("{"), f"{argv}: {done.returncode}: {done.stdout[-500:]}{done.stderr[-2000:]}")
+        self.json = json.loads(done.stdout)
+        equal(self.json["schema"], "sortie/check/1", "schema")
+        self.hosts = {host["host"]: host for host in self.json["hosts"]}
+
+    def finding(self, host, name):
+        return next(one for one in self.hosts[host]["checks"] if one["check"] == name)
+
+    def expect(self, host, name, verdict, words=""):
+        found = self.finding(host, name)
+        equal(found["verdict"], verdict, f"{name} of {host} ({found['reason']})")
+        check(words in found["reason"], f"{name} of {host}: no {words!r} in {found['reason']!r}")
+        check(verdict == "pass" or not words or found["fix"], f"{name} of {host}: no fix")
+
+    def failed(self):
+        return {(host, one["check"]) for host, all_of_it in self.hosts.items()
+                for one in all_of_it["checks"] if one["verdict"] == "fail"}
+
+
+def job(*more):
+    return [CONFIG, "--slots", "2", "--set", f'data.data_prefixes=["{PREFIX}"]', "--set", f"trainer.save_dir={SAVE}",
+            "--set", f"runner.master_port={PORT}", *more]
+
+
+@contextlib.contextmanager
+def data_on(bed):
+    for host in HOSTS:
+        bed.run_in(host, "sh", "-c", f"head -c 300000 /dev/zero > {PREFIX}.bin; head -c 800 /dev/zero > {PREFIX}.idx")
+    try:
+        yield
+    finally:
+        for host in HOSTS:
+            bed.run_in(host, "rm", "-rf", f"{PREFIX}.bin", f"{PREFIX}.idx", SAVE, as_root=True)
+
+
+@contextlib.contextmanager
+def undone(bed, host, do, undo):
+    """Root does `do` on the host, and `undo` at the end, come what may."""
+    bed.run_in(host, "sh", "-c", do, as_root=True)
+    try:
+        yield
+    finally:
+        bed.run_in(host, "sh", "-c", undo, as_root=True)
+
+
+@contextlib.contextmanager
+def listener(bed, host):
+    program = (f"import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+               f"s.bind(('0.0.0.0', {PORT})); s.listen(); time.sleep(60)")
+    child = subprocess.Popen(look.enter_argv(bed.bed, host, ["/usr/bin/python3", "-c", program]),
+                             stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: f":{PORT} " in bed.run_in(host, "ss", "-tln"), 10, f"a listener on {host}")
+        yield
+    finally:
+        for pid, *_, command in bed.processes(host):
+            if str(PORT) in command:
+                subprocess.run(["kill", "-9", str(pid)], check=False)
+        child.wait(10)
+
+
+def scenario_sound_hosts_and_a_job(bed):
+    with data_on(bed):
+        result = Checked(bed, *job())
+        equal(result.failed(), set(), "failures")
+        equal(result.code, {"pass": 0, "warn": 1}[result.json["verdict"]], "exit code")
+        for host in HOSTS:
+            for name in ("ssh", "clock", "kernel", "save_dir", "data", "program", "mpi", "network", "leftovers"):
+                result.expect(host, name, "pass")
+            equal([stage["stage"] for stage in result.hosts[host]["stages"]],
+                  ["resolve", "connect", "handshake", "auth", "runner"], "stages")
+            links = result.hosts[host]["links"]
+            equal(sorted(link["to"] for link in links), sorted(set(HOSTS) - {host}), f"links of {host}")
+            for link in links:
+                check(link["ok"] and link["round_trip_us"] > 0 and link["path_mtu"] == 1500, f"{host}: {link}")
+        result.expect("h01", "port", "pass")
+        result.expect("h02", "port", "none")
+        equal(bed.run_in("h01", "sh", "-c", f"ls -A {SAVE} 2>/dev/null | wc -l").strip(), "0", "files left in save_dir")
+        equal(bed.run_in("h01", "sh", "-c", "ls -d /tmp/.sortie* 2>/dev/null | wc -l").strip(), "0", "files left")
+
+
+def scenario_host_down_data_differs_shm_small(bed):
+    with data_on(bed), undone(bed, "h03", "mount -o remount,size=1m /dev/shm", "mount -o remount,size=50% /dev/shm"):
+        bed.run_in("h02", "sh", "-c", f"printf x | dd of={PREFIX}.bin bs=1 seek=299999 conv=notrunc 2>/dev/null")
+        bed.link("h04", "down")
+        result = Checked(bed, *job("--timeout", "3"))
+        equal(result.code, 2, "exit code")
+        equal(result.failed(), {("h02", "data"), ("h03", "shm"), ("h04", "ssh")}, "failures")
+        result.expect("h02", "data", "fail", "tokens.bin: other content")
+        result.expect("h03", "shm", "fail", "free of 1.0 MiB for 2 ranks")
+        result.expect("h04", "ssh", "fail", "within 3")
+        result.expect("h01", "network", "pass", "2 hosts")
+        check(result.seconds < 15, f"{result.seconds:.1f} s with one dead host")
+
+
+def scenario_blocked_link_unwritable_save_dir_port_taken(bed):
+    blocked = f"{bed.address('h02')}/32"
+    with (data_on(bed), undone(bed, "h03", f"ip route add blackhole {blocked}", f"ip route del blackhole {blocked}"),
+          undone(bed, "h02", f"mkdir -m 700 {SAVE}", f"rmdir {SAVE}"), listener(bed, "h01")):
+        result = Checked(bed, *job())
+        equal(result.code, 2, "exit code")
+        equal(result.failed(), {("h02", "network"), ("h03", "network"), ("h02", "save_dir"), ("h01", "port")}, "failures")
+        result.expect("h02", "network", "fail", "no way to h03: no answer")
+        result.expect("h03", "network", "fail", "no way to h02: ")
+        result.expect("h02", "save_dir", "fail", "Permission denied")
+        result.expect("h01", "port", "fail", f"MASTER_PORT {PORT}: Address already in use")
+
+
+def scenario_large_packets_vanish_and_a_slow_link(bed):
+    with undone(bed, "h02", "ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500"):
+        look.shape(bed.bed, "h04", "100mbit")
+        try:
+            result = Checked(bed, "--bandwidth", "1")
+        finally:
+            look.shape(bed.bed, "h04", "off")
+        equal(result.code, 2, "exit code")
+        for host in ("h01", "h03", "h04"):
+            result.expect(host, "network", "fail", "bytes vanish on the way to h02 (MTU here: 1500)")
+        result.expect("h02", "network", "pass", "MTU 1400")
+        result.expect("h04", "bandwidth", "warn", "Gbit/s to h01")
+        check(result.hosts["h04"]["bandwidth"]["bytes"] * 8 < 200e6, "the shaped link was measured as a fast one")
+
+
+def scenario_program_that_is_not_there(bed):
+    argv = [str(word) for word in (SORTIE, "check", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "/no/such")]
+    done = subprocess.run(argv, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
+    equal(done.returncode, 2, "exit code")
+    check("FAIL program: h[01-02] (2): /no/such: No such file or directory" in done.stdout, done.stdout)
+    check("fix: " in done.stdout and "\x1b" not in done.stdout, done.stdout)
+    check(done.stdout.rstrip().endswith("2 hosts: 0 passed, 0 with warnings, 2 failed"), done.stdout)

@@ -1,0 +1,200 @@
+"""Runs that live apart from the terminal: detached, listed, followed, attached to, stopped; and what becomes of their
+ranks when the supervisor is killed, stopped, or replaced."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from harness import PROGRAMS, SORTIE, check, equal, wait_until
+
+COUNTER = ("/usr/bin/python3", "-S", PROGRAMS / "counter.py")
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
+
+
+class Detached:
+    """A detached run with a state folder of its own; never outlives the scenario."""
+
+    def __init__(self, bed, *program, slots=1, hosts="h[01-04]", settings=()):
+        self.bed = bed
+        self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(self.folder)}
+        argv = ["run", "--detach", "--hosts", hosts, "--slots", str(slots), "--ssh-config", bed.ssh_config]
+        for key, value in {**QUICK, **dict(settings)}.items():
+            argv += ["--set", f"{key}={value}"]
+        done = self.sortie(*argv, "--", *program)
+        equal(done.returncode, 0, f"exit code of run --detach ({done.stderr})")
+        self.id = done.stdout.strip()
+        self.path = self.folder / "sortie/runs" / self.id
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _trace):
+        for pid in self.supervisors():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if error:
+            for name in ("events.jsonl", "supervisor.log"):
+                if (self.path / name).exists():
+                    print(f"--- {name}\n" + (self.path / name).read_text()[-3000:])
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def sortie(self, *argv, seconds=40):
+        return subprocess.run([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True,
+                              capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL)
+
+    def start(self, *argv):
+        return subprocess.Popen([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+    def supervisors(self):
+        """Living supervisors of this run, oldest first."""
+        found = []
+        for file in sorted(self.path.glob("supervisor-*")):
+            pid = json.loads(file.read_text())["pid"]
+            try:
+                if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
+                    found.append(pid)
+            except OSError:
+                pass
+        return found
+
+    def supervisor(self):
+        return self.supervisors()[-1]
+
+    def status(self):
+        return json.loads(self.sortie("status", "--json", self.id).stdout)
+
+    def log(self, rank):
+        path = self.path / "logs" / f"rank-{rank}.out"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_numbers(self, count, ranks=range(4)):
+        wait_until(lambda: all(self.log(rank).count("\n") >= count for rank in ranks), 20, f"{count} numbers of each rank")
+
+    def expect_counted(self, limit, ranks=range(4)):
+        for rank in ranks:
+            equal(self.log(rank), "".join(f"{i}\n" for i in range(limit)), f"stdout of rank {rank}")
+
+
+def ended(process, seconds, code):
+    output, _ = process.communicate(timeout=seconds)
+    equal(process.returncode, code, f"exit code ({output[-600:]})")
+    return output
+
+
+def scenario_detach_follow_stop(bed):
+    with Detached(bed, *COUNTER, "100000", "20") as run:
+        equal(run.status()["state"], "running", "state")
+        check(run.id in run.sortie("ps").stdout, "the run is not in ps")
+        follower = run.start("logs", "-f", "--host", "h02", run.id)
+        attached = [run.start("attach", "--from-start", run.id) for _ in range(2)]
+        run.wait_for_numbers(20)
+        equal(run.sortie("stop", run.id).returncode, 0, "exit code of stop")
+        text = ended(follower, 15, 0)
+        check("[1 h02] 19\n" in text and "[0 h01]" not in text, "the follower shows other ranks or not its own")
+        for process in attached:
+            text = ended(process, 15, 143)
+            check(all(f"[{rank} h0{rank + 1}] 19\n" in text for rank in range(4)), "attach shows not all ranks")
+        bed.expect_nothing_left(3)
+        equal(run.sortie("attach", run.id).returncode, 143, "exit code of attach afterwards")
+
+
+def scenario_killed_supervisor_leaves_nothing(bed):
+    with Detached(bed, "sleep", "1000", slots=2) as run:
+        attached = run.start("attach", run.id)
+        wait_until(lambda: len(bed.ranks()) == 8, 20, "8 ranks")
+        time.sleep(0.5)
+        os.kill(run.supervisor(), signal.SIGKILL)
+        bed.expect_nothing_left(10)
+        text = ended(attached, 15, 5)
+        check("is gone without a result" in text, f"attach says {text}")
+        check("lost" in run.sortie("ps").stdout, "ps does not say lost")
+        done = run.sortie("attach", "--adopt", run.id)
+        equal(done.returncode, 5, "exit code of an adoption where nothing was held")
+
+
+def scenario_hold_and_adopt(bed):
+    """The supervisor dies while all ranks count: with the next one every number is in the logs, once."""
+    limit = 300
+    with Detached(bed, *COUNTER, limit, "60", settings={"runner.on_launcher_loss": "hold 60s"}) as run:
+        attached = run.start("attach", run.id)
+        for adoption in range(2):
+            run.wait_for_numbers(40 + 60 * adoption)
+            os.kill(run.supervisor(), signal.SIGKILL)
+            if adoption == 0:
+                ended(attached, 15, 5)
+            adopter = run.start("attach", "--adopt", run.id)
+            wait_until(lambda: run.status()["supervisor"]["epoch"] == adoption + 2
+                       and "adopted" in (run.path / "events.jsonl").read_text(), 20, "another supervisor")
+        output = ended(adopter, 40, 0)
+        check(f"[3 h04] {limit - 1}\n" in output, "the adopter does not show the last number")
+        run.expect_counted(limit)
+        bed.expect_nothing_left(3)
+
+
+def scenario_hold_keeps_flood(bed):
+    """Ranks that write as fast as they can: nothing is lost or doubled where output was under way."""
+    lines = 1000000
+    text = "".join(f"{i}\n" for i in range(lines)) + "end\n"
+    with Detached(bed, "sh", "-c", f"seq 0 {lines - 1}; echo end", hosts="h[01-02]",
+                  settings={"runner.on_launcher_loss": "hold 60s"}) as run:
+        os.kill(run.supervisor(), signal.SIGKILL)
+        check(all(len(run.log(rank)) < len(text) for rank in range(2)), "the kill came after the last byte")
+        done = run.sortie("attach", "--adopt", run.id)
+        equal(done.returncode, 0, f"exit code ({done.stderr[-600:]})")
+        for rank in range(2):
+            check(run.log(rank) == text, f"rank {rank}: its log of {len(run.log(rank))} bytes is not what it wrote")
+        bed.expect_nothing_left(3)
+
+
+def scenario_stopped_supervisor_is_fenced(bed):
+    limit = 300
+    with Detached(bed, *COUNTER, limit, "60", settings={"runner.on_launcher_loss": "hold 60s"}) as run:
+        refused = run.sortie("attach", "--adopt", run.id)
+        equal(refused.returncode, 2, "exit code of adopting a living supervisor's run")
+        run.wait_for_numbers(30)
+        old = run.supervisor()
+        os.kill(old, signal.SIGSTOP)
+        time.sleep(0.3)
+        adopter = run.start("attach", "--adopt", run.id)
+        wait_until(lambda: len(run.supervisors()) == 2, 20, "a second supervisor")
+        wait_until(lambda: "adopted" in (run.path / "events.jsonl").read_text(), 20, "an adoption")
+        os.kill(old, signal.SIGCONT)
+        wait_until(lambda: old not in run.supervisors(), 15, "the end of the old supervisor")
+        check("was adopted by another supervisor" in (run.path / "supervisor.log").read_text(),
+              "the old supervisor does not say that it was replaced")
+        ended(adopter, 40, 0)
+        run.expect_counted(limit)
+        bed.expect_nothing_left(3)
+
+
+def scenario_hold_expires(bed):
+    with Detached(bed, "sleep", "1000", settings={"runner.on_launcher_loss": "hold 3s"}) as run:
+        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        os.kill(run.supervisor(), signal.SIGKILL)
+        time.sleep(1.5)
+        equal(len(bed.ranks()), 4, "ranks within the hold")
+        bed.expect_nothing_left(15)
+        done = run.sortie("attach", "--adopt", run.id)
+        equal(done.returncode, 5, f"exit code of an adoption that comes too late ({done.stderr})")
+        equal(run.sortie("attach", run.id).returncode, 5, "exit code of attach afterwards")
+
+
+def scenario_adopt_with_a_host_down(bed):
+    settings = {"runner.on_launcher_loss": "hold 5s", "runner.ssh.connect_timeout": "2s"}
+    with Detached(bed, "sleep", "1000", settings=settings) as run:
+        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        bed.link("h03", "down")
+        os.kill(run.supervisor(), signal.SIGKILL)
+        done = run.sortie("attach", "--adopt", run.id)
+        equal(done.returncode, 5, f"exit code ({done.stderr})")
+        check("h03: lost" in done.stderr, f"h03 is not named: {done.stderr}")
+        bed.expect_nothing_left(25)  # h03 by itself, when its hold is over

@@ -1,0 +1,255 @@
+// The first cause: the rule by itself, and whole runs in which several ranks die at nearly the same
+// time.
+#include "launcher/cause.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
+
+namespace sortie::launcher {
+namespace {
+
+using boost::asio::awaitable;
+using std::chrono::milliseconds;
+using test::after_start;
+using test::FakeRunner;
+using test::Launch;
+using test::run_until_stopped;
+using What = Cause::What;
+
+Cause failure(What what, int code, std::int64_t time, std::uint32_t rank = 0) {
+  Cause cause;
+  cause.what = what;
+  cause.code = code;
+  cause.time_unix_ms = time;
+  cause.rank = rank;
+  return cause;
+}
+
+TEST_CASE("which of two failures was first") {
+  struct Row {
+    const char* why;
+    Cause first, second;
+    std::size_t index;
+  };
+  const Row rows[] = {
+      {"the earlier exit", failure(What::exit, 1, 100), failure(What::exit, 2, 101), 0},
+      {"the earlier exit, told later", failure(What::exit, 1, 100), failure(What::exit, 2, 99), 1},
+      {"a kill before an exit", failure(What::exit, 1, 100), failure(What::signal, SIGKILL, 150),
+       1},
+      {"a crash before an exit", failure(What::exit, 1, 9), failure(What::signal, SIGSEGV, 10), 1},
+      {"abort is what processes do when peers go", failure(What::exit, 1, 100),
+       failure(What::signal, SIGABRT, 101), 0},
+      {"broken pipe too", failure(What::signal, SIGPIPE, 100), failure(What::exit, 3, 99), 1},
+      {"out of memory before MPI_Abort", failure(What::mpi_abort, 1, 100),
+       failure(What::oom, SIGKILL, 101), 1},
+      {"MPI_Abort before the exits that follow it", failure(What::mpi_abort, 7, 100),
+       failure(What::exit, 1, 101), 0},
+      {"a lost host by its time", failure(What::exit, 1, 100), failure(What::lost, 0, 90), 1},
+      {"at the same moment the lower rank", failure(What::exit, 1, 5, 3),
+       failure(What::exit, 2, 5, 1), 1},
+      {"the user's word", failure(What::interrupted, SIGINT, 100),
+       failure(What::signal, SIGKILL, 10), 0},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.why);
+    const Cause failures[] = {row.first, row.second};
+    CHECK(first_cause(failures) == row.index);
+  }
+}
+
+TEST_CASE("a host's clock is set against ours by the quickest message") {
+  HostClock clock;
+  CHECK(clock.ours(5000, 9000) == 9000);  // nothing known: when it came in
+  clock.heard(1'000'000, 5'000'300);      // 300 ms on the way
+  CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'400);
+  clock.heard(1'000'200, 5'000'201);  // 1 ms: four seconds ahead, and no more
+  CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'101);
+  clock.heard(0, 7);  // says nothing
+  clock.heard(~0ull, 7);
+  CHECK(clock.ours(1'000'100, 5'000'500) == 5'000'101);
+  CHECK(clock.ours(9'000'000, 5'000'500) == 5'000'500);  // never in the future
+  CHECK(clock.ours(0, 42) == 42);
+}
+
+TEST_CASE("texts of causes") {
+  Cause cause = failure(What::oom, SIGKILL, 1);
+  cause.host = "h1";
+  cause.pid = 7;
+  cause.oom = 1;
+  CHECK(cause_text(cause) ==
+        "rank 0 on h1 (pid 7) ended by signal 9 (SIGKILL), killed for lack of memory");
+  cause.oom = 2;
+  CHECK(cause_text(cause).find("very likely for lack of memory") != std::string::npos);
+  CHECK(cause_json(cause)["oom_evidence"] == "host");
+  cause = failure(What::signal, SIGSEGV, 1);
+  cause.core_dumped = true;
+  CHECK(cause_text(cause).ends_with("ended by signal 11 (SIGSEGV, core dumped)"));
+  CHECK(cause_json(cause)["core_dumped"] == true);
+  cause = failure(What::exit, 1, 1);
+  cause.oom = 1;
+  CHECK(cause_text(cause).ends_with("after a process of it was killed for lack of memory"));
+}
+
+TEST_CASE("what followed is folded") {
+  Aftermath aftermath;
+  CHECK(aftermath.text().empty());
+  aftermath.add("with exit code 1");
+  CHECK(aftermath.text() == "1 rank ended after that: 1 with exit code 1");
+  for (int i = 0; i < 60; ++i) aftermath.add("by signal 15 (SIGTERM)");
+  CHECK(aftermath.text() ==
+        "61 ranks ended after that: 60 by signal 15 (SIGTERM), 1 with exit code 1");
+  for (int code = 10; code < 15; ++code) aftermath.add("with exit code " + std::to_string(code));
+  CHECK(aftermath.text().ends_with("1 with exit code 10, 1 with exit code 11, 3 otherwise"));
+}
+
+// ---- whole runs ---------------------------------------------------------------------------------
+
+wire::RankExited ended(std::uint32_t rank, std::uint32_t code, bool signaled, std::uint64_t time) {
+  wire::RankExited exited;
+  exited.rank = rank;
+  exited.code = code;
+  exited.signaled = signaled;
+  exited.time_unix_ms = time;
+  return exited;
+}
+
+/// Rank 1 is killed; its peer sees the connection go, exits 1, and its host is the first to tell.
+TEST_CASE(
+    "the rank that was killed is the cause, not the peer that noticed it and was told first") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 1); });
+  struct Killed {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Stop>();
+      co_await runner.sleep(milliseconds(30));
+      runner.exit_rank(1, SIGKILL, true);
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  launch.host("h2").script = Killed::run;
+  launch.host("h3").script = run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 137);
+  CHECK(verdict.text == "rank 1 on h2 (pid 1001) ended by signal 9 (SIGKILL)");
+  CHECK(verdict.aftermath ==
+        "2 ranks ended after that: 1 with exit code 1, 1 by signal 15 (SIGTERM)");
+  // Nobody waited for the settlement to stop the others.
+  CHECK(launch.runner("h3").all<wire::Stop>().at(0).reason ==
+        "rank 0 on h1 (pid 1000) failed with exit code 1");
+  CHECK(launch.events_named("cause").size() == 1);
+  for (const auto& event : launch.events_named("rank_exited"))
+    CHECK(event["consequence"] == (event["rank"] != 1));
+}
+
+TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth decides") {
+  // h2's clock is an hour ahead. Its rank dies 60 ms before h1's, and the news comes after.
+  constexpr std::uint64_t kHour = 3'600'000;
+  struct Early {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      runner.send(wire::Heartbeat{1, static_cast<std::uint64_t>(unix_time_ms())});
+      co_await runner.sleep(milliseconds(60));
+      runner.send(ended(0, 3, false, static_cast<std::uint64_t>(unix_time_ms())));
+      co_await runner.until<wire::Stop>();
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  Launch launch({{"h1", {0, 1}}, {"h2", {0, 1}}});
+  launch.host("h1").script = Early::run;
+  struct LateOfHost2 {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      const auto now = static_cast<std::uint64_t>(unix_time_ms());
+      runner.send(wire::Heartbeat{1, now + kHour});
+      co_await runner.until<wire::Stop>();
+      co_await runner.sleep(milliseconds(10));
+      runner.send(ended(2, 4, false, now + kHour));
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  launch.host("h2").script = LateOfHost2::run;
+  CHECK(launch.run().exit_code == 4);
+}
+
+TEST_CASE("a failure after the settlement changes nothing") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.job.runner.grace = milliseconds(2000);
+  launch.host("h1").script = after_start([](FakeRunner& runner) { runner.exit_rank(0, 3); });
+  struct Later {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      co_await runner.until<wire::Stop>();
+      co_await runner.sleep(kSettleTime + milliseconds(200));
+      runner.exit_rank(1, SIGSEGV, true);
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  launch.host("h2").script = Later::run;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 3);
+  CHECK(launch.events_named("rank_exited").back()["consequence"] == true);
+}
+
+TEST_CASE("the end of a rank after its MPI_Abort is no cause of its own, nor a consequence") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) {
+    runner.send(wire::PmixAbort{0, 7, ""});
+    runner.exit_rank(0, SIGKILL, true);
+  });
+  launch.host("h2").script = run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 7);
+  CHECK(verdict.ended_after == 1);
+  CHECK(launch.events_named("cause").at(0)["status"] == 7);
+}
+
+// ---- lost hosts ---------------------------------------------------------------------------------
+
+awaitable<void> sweeps(FakeRunner& runner) {
+  co_await runner.until<wire::Sweep>();
+  runner.send(wire::Hello{});
+  wire::Swept swept;
+  swept.killed = 3;
+  swept.left = {"77 dd (state D)"};
+  runner.send(swept);
+  co_await runner.until<wire::Goodbye>();
+}
+
+TEST_CASE(
+    "a host that was lost and is reached again is swept, and what can not be killed is named") {
+  Launch launch({{"bad", {0}}, {"good", {0}}});
+  launch.host("bad").script = after_start([](FakeRunner& runner) { runner.end(); });
+  launch.host("bad").after_loss = sweeps;
+  launch.host("good").script = run_until_stopped;
+  CHECK(launch.run().exit_code == kExitLost);
+  const auto orders = launch.transport.sweeper("bad").all<wire::Sweep>();
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].run_id == launch.run_folder.filename().string());
+  CHECK(orders[0].patience_ms == 1100);
+  CHECK(launch.transport.sweeper("bad").closed_by_launcher);
+  REQUIRE(launch.events_named("swept").size() == 1);
+  CHECK(launch.events_named("swept")[0]["killed"] == 3);
+  CHECK(launch.shown.find("bad: could not be killed: 77 dd (state D)") != std::string::npos);
+  CHECK(launch.events_named("unconfirmed").size() == 1);
+}
+
+TEST_CASE("a lost host that is not reached again is named, and the end does not wait for it") {
+  Launch launch({{"bad", {0}}, {"good", {0}}});
+  launch.host("bad").script = after_start([](FakeRunner& runner) { runner.end(); });
+  launch.host("good").script = run_until_stopped;
+  CHECK(launch.run().exit_code == kExitLost);
+  REQUIRE(launch.events_named("unconfirmed").size() == 1);
+  CHECK(launch.events_named("unconfirmed")[0]["why"] == "Connection refused");
+  CHECK(launch.shown.find("bad: that nothing is left there is not confirmed") != std::string::npos);
+  CHECK(launch.took < milliseconds(4000));
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,177 @@
+// A pass over hosts in memory: what one of them does, or does not, is its own affair.
+#include "launcher/check/pass.h"
+
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/launcher/check/reports.h"
+#include "tests/support/fake_hosts.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::launcher::check;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kLimit{400};
+
+void answer(FakeRunner& runner, const nlohmann::json& part) {
+  runner.send(wire::CheckReport{part.dump()});
+}
+
+void answer_done(FakeRunner& runner, const std::string& kind) {
+  answer(runner, {{"part", "done"}, {"kind", kind}});
+}
+
+/// A runner that answers everything, its clock `ahead` of ours.
+boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahead) {
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    if (std::holds_alternative<wire::Hello>(*message))
+      runner.send(wire::Hello{wire::kProtocolVersion, ""});
+    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
+    if (!asked) continue;
+    const auto request = nlohmann::json::parse(asked->json);
+    const std::string kind = request["kind"];
+    if (kind == "clock") {
+      const auto now = std::chrono::system_clock::now().time_since_epoch() + ahead;
+      answer(runner,
+             {{"part", "clock"},
+              {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}});
+    }
+    if (kind == "listen") answer(runner, {{"part", "listen"}, {"port", 1000}});
+    if (kind == "reach")
+      for (const auto& peer : request["peers"])
+        answer(runner, {{"part", "peer"},
+                        {"name", peer["name"]},
+                        {"round_trip_us", 100},
+                        {"mtu", 1500},
+                        {"own_mtu", 1500}});
+    answer_done(runner, kind);
+  }
+}
+
+/// Says hello and nothing more.
+boost::asio::awaitable<void> silent(FakeRunner& runner) {
+  while (co_await runner.next()) runner.send(wire::Hello{wire::kProtocolVersion, ""});
+}
+
+/// Never stops reporting, and never says that it is done.
+boost::asio::awaitable<void> flood(FakeRunner& runner) {
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    if (std::holds_alternative<wire::Hello>(*message))
+      runner.send(wire::Hello{wire::kProtocolVersion, ""});
+    else
+      for (std::size_t i = 0; i < kMaxReportParts + 10; ++i)
+        answer(runner, {{"part", "at"}, {"what", "x"}});
+  }
+}
+
+boost::asio::awaitable<void> garbage(FakeRunner& runner) {
+  co_await runner.until<wire::Hello>();
+  runner.send(wire::Hello{wire::kProtocolVersion, ""});
+  runner.send(wire::CheckReport{"\x1b[2J no JSON"});
+  while (co_await runner.next()) {
+  }
+}
+
+boost::asio::awaitable<void> dies(FakeRunner& runner) {
+  co_await runner.until<wire::CheckRequest>();
+  runner.end();
+}
+
+struct Checked {
+  explicit Checked(std::vector<std::string> names) {
+    std::vector<config::HostSlots> hosts;
+    for (const std::string& name : names) hosts.push_back({name, {0}});
+    job.loaded.job.runner.program = {"true"};
+    auto plan = launcher::make_plan(job.loaded.job, hosts, {});
+    REQUIRE(plan);
+    job.plan = std::move(*plan);
+    test::write_text(dir / "runner", "#!/bin/sh\n");
+    options.host_limit = kLimit;
+  }
+
+  std::vector<HostResult> run() {
+    auto binary = launcher::RunnerBinary::open(dir / "runner");
+    REQUIRE(binary);
+    std::vector<HostResult> results;
+    Expectations expect;
+    bool done = false;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      Pass pass({io.get_executor(), transport, transport, *binary}, job, expect, options);
+      boost::asio::co_spawn(io, pass.run(), [&](std::exception_ptr error) {
+        done = !error;
+        io.stop();
+      });
+      io.run_for(std::chrono::seconds(8));
+      results = pass.results();
+    }
+    took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+    REQUIRE(done);
+    return results;
+  }
+
+  ScopedTempDir dir;
+  boost::asio::io_context io{1};
+  FakeTransport transport{io.get_executor()};
+  launcher::PlannedJob job;
+  CheckOptions options;
+  milliseconds took{};
+};
+
+}  // namespace
+
+TEST_CASE("pass: a clock that is off is seen whatever the network does") {
+  Checked checked({"h1", "h2"});
+  checked.transport.host("h1").script = [](FakeRunner& r) {
+    return sound(r, std::chrono::seconds(0));
+  };
+  checked.transport.host("h2").script = [](FakeRunner& r) {
+    return sound(r, std::chrono::seconds(-90));
+  };
+  const auto results = checked.run();
+  CHECK(judge_clock(results[0]).verdict == Verdict::pass);
+  CHECK(judge_clock(results[1]).verdict == Verdict::fail);
+  CHECK(judge_clock(results[1]).reason == "90.0 s behind this machine's clock");
+  CHECK(judge_network(results)[0].verdict == Verdict::pass);
+}
+
+TEST_CASE("pass: silent, flooding, lying and dying hosts cost no one else anything") {
+  Checked checked({"good", "silent", "flood", "garbage", "dies", "refused", "slow", "good2"});
+  for (const char* name : {"good", "good2"})
+    checked.transport.host(name).script = [](FakeRunner& r) {
+      return sound(r, std::chrono::seconds(0));
+    };
+  checked.transport.host("silent").script = silent;
+  checked.transport.host("flood").script = flood;
+  checked.transport.host("garbage").script = garbage;
+  checked.transport.host("dies").script = dies;
+  checked.transport.host("refused").connect_error = Error{ErrorCode::auth, "no key"};
+  checked.transport.host("slow").connect_delay = milliseconds(5000);
+  const auto results = checked.run();
+  CHECK(checked.took < milliseconds(4500));
+  const auto code = [&](std::size_t i) {
+    return results[i].error ? error_code_name(results[i].error->code) : "fine";
+  };
+  CHECK(code(0) == "fine");
+  CHECK(code(1) == "timeout");
+  CHECK(code(2) == "protocol");
+  CHECK(code(3) == "protocol");
+  CHECK(code(4) == "lost");
+  CHECK(code(5) == "auth");
+  CHECK(code(6) == "timeout");
+  CHECK(code(7) == "fine");
+  CHECK(results[0].asked_peers == std::vector<std::string>{"good2"});
+  CHECK(judge_network(results)[0].verdict == Verdict::pass);
+  CHECK(results[3].error->message.find('\x1b') == std::string::npos);
+}

@@ -1,0 +1,66 @@
+// The built `sortie`, as a user calls it, and the verbs that it has.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie::test {
+
+using testing::Finished;
+
+inline Finished sortie(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SORTIE_BINARY);
+  return testing::run(arguments);
+}
+
+inline Finished shell(const std::string& command) {
+  return testing::run({"/bin/sh", "-c", command});
+}
+
+inline bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out.push_back(line);
+  return out;
+}
+
+/// The words that may follow, without their descriptions; the last one is the mode.
+inline std::vector<std::string> after(std::vector<std::string> words) {
+  words.insert(words.begin(), {"__complete", "--"});
+  std::vector<std::string> out = lines_of(sortie(words).output);
+  for (std::string& line : out) line = line.substr(0, line.find('\t'));
+  return out;
+}
+
+inline bool holds(const std::vector<std::string>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+/// Every verb, with those below it: {"run"}, {"config"}, {"config", "show"} ...
+inline std::vector<std::vector<std::string>> all_verbs() {
+  std::vector<std::vector<std::string>> out;
+  std::vector<std::string> top = after({""});
+  top.pop_back();
+  for (const std::string& verb : top) {
+    out.push_back({verb});
+    if (!has(sortie({verb, "--help"}).output, " VERB\n")) continue;
+    std::vector<std::string> below = after({verb, ""});
+    below.pop_back();
+    for (const std::string& sub : below) out.push_back({verb, sub});
+  }
+  return out;
+}
+
+}  // namespace sortie::test

@@ -1,0 +1,254 @@
+// The control socket, the files of a run as other processes read them, and logs in time.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "launcher/control/control_client.h"
+#include "launcher/control/control_server.h"
+#include "launcher/control/control_socket.h"
+#include "launcher/control/log_feed.h"
+#include "launcher/control/prune.h"
+#include "launcher/control/run_index.h"
+#include "launcher/control/supervisor_lock.h"
+#include "launcher/run_folder.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A server on a thread of its own, in a folder whose path no socket address could hold.
+struct Served {
+  test::ScopedTempDir dir;
+  fs::path run = dir.path() / std::string(120, 'x');
+  boost::asio::io_context io{1};
+  int stops = 0, stops_now = 0;
+  ControlServer server{io.get_executor(),
+                       {[] {
+                          return Json{{"state", "running"}};
+                        },
+                        [this](bool now) { now ? ++stops_now : ++stops; }}};
+  std::thread thread;
+  Served() {
+    fs::create_directory(run);
+    REQUIRE(server.open(run, 1));
+    thread = std::thread([this] { io.run_for(std::chrono::seconds(20)); });
+  }
+  ~Served() {
+    io.stop();
+    thread.join();
+  }
+};
+
+std::string raw_exchange(const fs::path& run, const std::string& bytes) {
+  const auto socket = connect_control(run, 1);
+  REQUIRE(socket);
+  REQUIRE(::send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(bytes.size()));
+  char buffer[1024];
+  const ssize_t count = ::recv(socket->get(), buffer, sizeof buffer, 0);
+  return count > 0 ? std::string(buffer, static_cast<std::size_t>(count)) : std::string();
+}
+
+TEST_CASE("control: orders are answered, and what is no order is refused with a reason") {
+  Served served;
+  struct stat info {};
+  REQUIRE(::stat(control_path(served.run, 1).c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  auto client = ControlClient::connect(served.run, 1);
+  REQUIRE(client);
+  const auto status = client->ask({{"op", "status"}});
+  REQUIRE(status);
+  CHECK((*status)["state"] == "running");
+  CHECK(client->ask({{"op", "stop"}, {"now", true}}));
+  CHECK(client->ask({{"op", "stop"}}));
+  CHECK(served.stops_now == 1);
+  CHECK(served.stops == 1);
+  const auto unknown = client->ask({{"op", "dance"}});
+  REQUIRE_FALSE(unknown);
+  CHECK(unknown.error().message.find("no such order") != std::string::npos);
+  CHECK(raw_exchange(served.run, "{\"sortie\":2,\"op\":\"status\"}\n").find("version 1") !=
+        std::string::npos);
+  CHECK(raw_exchange(served.run, "rubbish\n").find("one JSON object") != std::string::npos);
+  CHECK(raw_exchange(served.run, std::string(5000, 'a')).find("too long") != std::string::npos);
+}
+
+TEST_CASE("control: the end of a run reaches whoever listens, with its exit code") {
+  Served served;
+  auto client = ControlClient::connect(served.run, 1);
+  REQUIRE(client);
+  REQUIRE(client->ask({{"op", "status"}}));
+  boost::asio::post(served.io, [&] { served.server.finish({{"event", "end"}, {"exit_code", 7}}); });
+  while (client->take()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  REQUIRE(client->end_exit_code());
+  CHECK(*client->end_exit_code() == 7);
+  CHECK_FALSE(ControlClient::connect(served.run, 1));
+}
+
+TEST_CASE("control: a process of another user is refused" * doctest::skip(::geteuid() != 0)) {
+  Served served;
+  for (const fs::path& path : {served.dir.path(), served.run}) ::chmod(path.c_str(), 0755);
+  ::chmod(control_path(served.run, 1).c_str(), 0666);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
+    // Its own end refuses a server of another user; a client that does not care is refused as well.
+    const auto polite = connect_control(served.run, 1);
+    if (polite || polite.error().code != ErrorCode::auth) ::_exit(1);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, "control-1.sock");
+    const Fd rude(::socket(AF_UNIX, SOCK_STREAM, 0));
+    if (::chdir(served.run.c_str()) != 0 ||
+        ::connect(rude.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      ::_exit(2);
+    const std::string order = "{\"sortie\":1,\"op\":\"stop\"}\n";
+    (void)!::write(rude.get(), order.data(), order.size());
+    std::string said(1024, '\0');
+    const ssize_t count = ::read(rude.get(), said.data(), said.size());
+    ::_exit(count > 0 && said.find("refused") != said.npos ? 0 : 3);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(served.stops + served.stops_now == 0);
+}
+
+TEST_CASE("control: a supervisor's file is locked as long as it lives, and has one owner") {
+  test::ScopedTempDir dir;
+  CHECK(latest_supervisor(dir.path()).epoch == 0);
+  {
+    const auto lock = SupervisorLock::take(dir.path(), 1);
+    REQUIRE(lock);
+    CHECK(latest_supervisor(dir.path()).alive);
+    CHECK(latest_supervisor(dir.path()).pid == ::getpid());
+    CHECK_FALSE(SupervisorLock::take(dir.path(), 1));
+    const auto next = SupervisorLock::take(dir.path(), 2);
+    REQUIRE(next);
+    CHECK(latest_supervisor(dir.path()).epoch == 2);
+  }
+  CHECK_FALSE(latest_supervisor(dir.path()).alive);
+}
+
+/// A run folder with a plan, as a supervisor leaves it.
+fs::path make_run(const fs::path& state, const std::string& id, std::optional<RunResult> result) {
+  const fs::path run = state / "runs" / id;
+  fs::create_directories(run / "logs");
+  test::write_text(run / "plan.json", R"({"argv":["a"],"hosts":[{"name":"h1","ranks":[{"rank":0}]},
+                                                              {"name":"h2","ranks":[{"rank":1}]}]})");
+  if (result) REQUIRE(write_result(run, *result));
+  return run;
+}
+
+TEST_CASE(
+    "runs: found by id, beginning, ending, last, and folder; else the error says what is near") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  make_run(dir.path(), "20260101-000000-aaaa", RunResult{});
+  const fs::path second = make_run(dir.path(), "20260102-000000-bbbb", RunResult{});
+  const auto index = RunIndex::open(state);
+  REQUIRE(index);
+  for (const std::string name : {"20260102-000000-bbbb", "20260102", "bbbb", "last"}) {
+    CAPTURE(name);
+    const auto found = index->find(name);
+    REQUIRE(found);
+    CHECK(found->filename() == second.filename());
+  }
+  CHECK(index->find(second.string()));
+  const auto ambiguous = index->find("2026");
+  REQUIRE_FALSE(ambiguous);
+  CHECK(ambiguous.error().message.find("2 runs begin so") != std::string::npos);
+  const auto none = index->find("zz");
+  REQUIRE_FALSE(none);
+  CHECK(none.error().message.find("no such run; the latest are") != std::string::npos);
+}
+
+TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones stay") {
+  test::ScopedTempDir dir;
+  const auto ended = [](double hours_ago) {
+    return RunResult{0, "", 0, "", 0, unix_time() - hours_ago * 3600};
+  };
+  const auto old_run = make_run(dir.path(), "20260101-000000-aaaa", ended(50));
+  const auto middle = make_run(dir.path(), "20260102-000000-bbbb", ended(30));
+  const auto recent = make_run(dir.path(), "20260103-000000-cccc", ended(1));
+  const auto lost = make_run(dir.path(), "20260104-000000-dddd", std::nullopt);
+  const auto living = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  const auto lock = SupervisorLock::take(living, 1);
+  REQUIRE(lock);
+  const std::string state = dir.path().string();
+  CHECK_FALSE(prune({state, -1, "", false}));
+  CHECK_FALSE(prune({state, -1, "soon", false}));
+  const auto dry = prune({state, -1, "2d", true});
+  REQUIRE(dry);
+  CHECK(dry->find("would remove 20260101-000000-aaaa  ended 0\n1 of 5") != std::string::npos);
+  CHECK(fs::exists(old_run));
+  REQUIRE(prune({state, -1, "2d", false}));
+  CHECK_FALSE(fs::exists(old_run));
+  REQUIRE(prune({state, 1, "", false}));
+  CHECK_FALSE(fs::exists(middle));
+  REQUIRE(prune({state, 0, "", false}));
+  CHECK_FALSE(fs::exists(recent));
+  CHECK(fs::exists(lost));
+  CHECK(fs::exists(living));
+  CHECK(read_run(lost)->state == RunState::lost);
+  CHECK(read_run(living)->state == RunState::starting);
+}
+
+TEST_CASE("logs: in the order in which they came, from a time on, and then what is new") {
+  test::ScopedTempDir dir;
+  const fs::path run = make_run(dir.path(), "20260101-000000-aaaa", std::nullopt);
+  test::write_text(run / "logs/rank-0.out", "a0\na1\n");
+  test::write_text(run / "logs/rank-1.out", "b0\nb1\n");
+  test::write_text(run / "logs/rank-1.err", "unmarked\n");
+  test::write_text(run / "logs/times",
+                   "10000 1 out 0\n11500 0 out 0\nrubbish\n20000 0 out 3\n30000 1 out 3\n");
+  const auto record = read_run(run);
+  REQUIRE(record);
+  std::string got;
+  const auto sink = [&](const LogFeed::Chunk& chunk) { got += std::string(chunk.bytes); };
+  {
+    LogFeed feed(*record, {}, sink);
+    feed.replay(std::nullopt);
+    CHECK(got == "unmarked\nb0\na0\na1\nb1\n");
+    got.clear();
+    std::ofstream(run / "logs/rank-0.out", std::ios::app) << "more\n";
+    while (feed.take(false)) {
+    }
+    CHECK(got == "more\n");
+  }
+  got.clear();
+  LogFeed since(*record, {0}, sink);
+  since.replay(20500);  // a second earlier counts: that is what the index can tell apart
+  CHECK(got == "a1\nmore\n");
+}
+
+TEST_CASE("logs: ranks, ages and times as people write them") {
+  CHECK(*parse_ranks("0,2-4", 8) == std::set<std::uint32_t>{0, 2, 3, 4});
+  for (const char* bad : {"", "a", "3-1", "1,", "8", "-1", "0-9"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_ranks(bad, 8));
+  }
+  CHECK(*parse_age_ms("7d") == 7ll * 24 * 3600 * 1000);
+  CHECK(*parse_age_ms("90s") == 90000);
+  CHECK_FALSE(parse_age_ms("soon"));
+  const std::int64_t now = 1795272076000;
+  CHECK(*parse_since("10m", now) == now - 600000);
+  CHECK(*parse_since("23:59", now) <= now);
+  CHECK(*parse_since("2026-11-21 14:30:05", now) - *parse_since("2026-11-21T14:30", now) == 5000);
+  CHECK_FALSE(parse_since("yesterday", now));
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,316 @@
+// The check role of the real runner, on this machine.
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/base/fd.h"
+#include "tests/support/runner_client.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
+
+/// A runner that has been greeted.
+struct CheckedRunner {
+  explicit CheckedRunner(std::vector<std::string> environment = {})
+      : client(SORTIE_RUNNER_BINARY, std::move(environment)) {
+    client.send(wire::Hello{wire::kProtocolVersion, ""});
+    REQUIRE(client.expect<wire::Hello>());
+  }
+
+  /// All parts of the answer but "at" and "done".
+  std::vector<json> ask(const json& request, milliseconds limit = milliseconds(20000)) {
+    client.send(wire::CheckRequest{request.dump()});
+    std::vector<json> parts;
+    for (;;) {
+      const auto report = client.expect<wire::CheckReport>(limit);
+      REQUIRE(report);
+      json part = json::parse(report->json);
+      if (part["part"] == "done") {
+        CHECK(part["kind"] == request["kind"]);
+        return parts;
+      }
+      if (part["part"] != "at") parts.push_back(std::move(part));
+    }
+  }
+
+  json part_of(const json& request, const std::string& name) {
+    for (json& part : ask(request))
+      if (part["part"] == name) return part;
+    FAIL("no part " << name);
+    return {};
+  }
+
+  RunnerClient client;
+};
+
+json look() {
+  return {{"kind", "look"}, {"mpi", "off"}};
+}
+
+/// A TCP connection to this machine.
+Fd connect_to(unsigned port) {
+  Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval limit{5, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    socket.reset();
+  return socket;
+}
+
+}  // namespace
+
+TEST_CASE("check: clock and the host's facts") {
+  CheckedRunner runner;
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  const json clock = runner.part_of({{"kind", "clock"}}, "clock");
+  CHECK(clock["unix_us"].get<std::int64_t>() >= now);
+  CHECK(clock["unix_us"].get<std::int64_t>() < now + 10000000);
+  const json host = runner.part_of(look(), "host");
+  CHECK(host["cpus"].get<int>() >= 1);
+  CHECK(host["available_bytes"].get<std::uint64_t>() > 0);
+  CHECK(host["available_bytes"] <= host["memory_bytes"]);
+  CHECK(host["kernel"].get<std::string>().starts_with("Linux "));
+  CHECK_FALSE(host["run_folders"]["base"].get<std::string>().empty());
+  runner.client.send(wire::Goodbye{});
+  const auto ended = runner.client.wait_exit();
+  REQUIRE(ended);
+  CHECK(ended->success());
+}
+
+TEST_CASE("check: folders that are there, to be made, not writable; nothing is left in them") {
+  CheckedRunner runner;
+  ScopedTempDir dir;
+  json request = look();
+  const json here = {{"role", "a"}, {"path", dir.path().string()}, {"write", true}};
+  const json later = {{"role", "b"}, {"path", dir.str("x/y/z")}, {"write", true}};
+  const json never = {{"role", "c"}, {"path", "/proc/sys/x"}, {"write", true}};
+  const json shm = {{"role", "shm"}, {"path", "/dev/shm"}};
+  request["folders"] = json::array({here, later, never, shm});
+  std::vector<json> folders;
+  for (const json& part : runner.ask(request))
+    if (part["part"] == "folder") folders.push_back(part);
+  REQUIRE(folders.size() == 4);
+  CHECK(folders[0]["writable"] == true);
+  CHECK(folders[0]["free_bytes"].get<std::uint64_t>() > 0);
+  CHECK(folders[0]["sync_us"].get<std::uint64_t>() > 0);
+  CHECK(folders[1]["exists"] == false);
+  CHECK(folders[1]["at"] == dir.path().string());
+  CHECK(folders[1]["writable"] == true);
+  CHECK(folders[2]["writable"] == false);
+  CHECK_FALSE(folders[2]["error"].get<std::string>().empty());
+  CHECK(folders[3]["tried"] == false);
+  CHECK(folders[3]["total_bytes"].get<std::uint64_t>() > 0);
+  CHECK(std::filesystem::is_empty(dir.path()));
+}
+
+TEST_CASE("check: files by size and hash of head and tail; nothing waits for a pipe") {
+  CheckedRunner runner;
+  ScopedTempDir dir;
+  std::string content(3u << 20, 'a');
+  test::write_text(dir / "one", content);
+  test::write_text(dir / "same", content);
+  content.back() = 'b';
+  test::write_text(dir / "tail", content);
+  test::write_text(dir / "empty", "");
+  REQUIRE(::mkfifo(dir.str("pipe").c_str(), 0600) == 0);
+  json request = look();
+  request["files"] = json::array();
+  for (const char* name : {"one", "same", "tail", "empty", "pipe", "missing"})
+    request["files"].push_back(dir.str(name));
+  std::vector<json> files;
+  for (const json& part : runner.ask(request))
+    if (part["part"] == "file") files.push_back(part);
+  REQUIRE(files.size() == 6);
+  CHECK(files[0]["size"] == content.size());
+  CHECK(files[0]["hash"] == files[1]["hash"]);
+  CHECK(files[0]["hash"] != files[2]["hash"]);
+  CHECK(files[3]["error"] == "");
+  CHECK(files[4]["error"] == "not a regular file");
+  CHECK(files[5]["error"] == "No such file or directory");
+}
+
+TEST_CASE("check: programs: found, scripts, libraries that are missing, another machine's") {
+  CheckedRunner runner;
+  ScopedTempDir dir;
+  const auto look_at = [&](const std::string& name) {
+    json request = look();
+    request["program"] = {{"name", name}, {"work_dir", dir.path().string()}};
+    return runner.part_of(request, "program");
+  };
+  const auto make = [&](const char* name, const std::string& content) {
+    test::write_text(dir / name, content);
+    std::filesystem::permissions(dir / name, std::filesystem::perms(0755));
+  };
+  const json shell = look_at("sh");
+  CHECK(shell["found"].get<std::string>().ends_with("/sh"));
+  CHECK_FALSE(shell.contains("error"));
+  CHECK(shell["missing"].empty());
+  make("script", "#!/bin/sh\n");
+  CHECK_FALSE(look_at("./script").contains("error"));
+  make("script", "#!/usr/bin/env no-such-interpreter\n");
+  CHECK(look_at("./script")["error"] ==
+        "its interpreter no-such-interpreter: No such file or directory");
+  make("script", "neither\n");
+  CHECK(look_at("./script").contains("error"));
+  std::filesystem::permissions(dir / "script", std::filesystem::perms(0644));
+  CHECK(look_at("./script")["error"] == "Permission denied");
+  CHECK(look_at("no-such-program")["error"] == "No such file or directory");
+  // A real program that asks for a library of another name.
+  std::string binary = test::read_text("/bin/sh");
+  const std::size_t name = binary.find("libc.so.6");
+  REQUIRE(name != binary.npos);
+  binary.replace(name, 9, "libq.so.6");
+  make("broken", binary);
+  const json broken = look_at("./broken");
+  CAPTURE(broken.dump());
+  const bool told = broken.contains("error") || !broken["missing"].empty();
+  CHECK(told);
+  binary = test::read_text("/bin/sh");
+  binary[18] = static_cast<char>(0xf3);  // e_machine: RISC-V
+  binary[19] = 0;
+  make("foreign", binary);
+  CHECK(look_at("./foreign")["error"] == "it was built for another kind of machine");
+}
+
+TEST_CASE("check: libpmix and libmpi are loaded to be known; one that is missing is told") {
+  CheckedRunner runner;
+  json request = look();
+  request["mpi"] = "on";
+  const json mpi = runner.part_of(request, "mpi");
+  CAPTURE(mpi.dump());
+  CHECK(mpi["pmix"].get<std::string>().find('.') != std::string::npos);
+  CHECK(mpi["mpi"].get<std::string>().starts_with("Open MPI"));
+  CheckedRunner without(
+      {"SORTIE_LIBPMIX=/no/such/libpmix.so", std::string("PATH=") + std::getenv("PATH")});
+  CHECK(without.part_of(request, "mpi").contains("pmix-error"));
+}
+
+TEST_CASE("check: nvidia-smi that answers, fails, hangs") {
+  ScopedTempDir dir;
+  const auto gpus = [&](const std::string& script) {
+    test::write_text(dir / "nvidia-smi", "#!/bin/sh\n" + script);
+    std::filesystem::permissions(dir / "nvidia-smi", std::filesystem::perms(0755));
+    CheckedRunner runner({"PATH=" + dir.path().string() + ":/usr/bin:/bin"});
+    return runner.part_of(look(), "gpus");
+  };
+  const json two = gpus("echo 'NVIDIA H100, 81559'; echo 'NVIDIA H100, 81559'\n");
+  REQUIRE(two["gpus"].size() == 2);
+  CHECK(two["gpus"][1]["memory_mib"] == 81559);
+  const json failed =
+      gpus("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n");
+  CHECK(failed["smi_error"].get<std::string>().find("exit code 18: Failed to init") == 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const json hung = gpus("sleep 99 & sleep 98\n");
+  CHECK(hung["smi_error"].get<std::string>().find("no end within") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
+}
+
+TEST_CASE("check: a port that is free, and one that is taken") {
+  CheckedRunner runner;
+  const Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  REQUIRE(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(taken.get(), 1) == 0);
+  ::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  json request = look();
+  request["port"] = ntohs(address.sin_port);
+  CHECK(runner.part_of(request, "port")["error"] == "Address already in use");
+}
+
+TEST_CASE("check: two runners reach each other; without the token there is nothing to get") {
+  CheckedRunner one, two;
+  const json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
+  const unsigned port = two.part_of(listen, "listen")["port"];
+  REQUIRE(one.part_of(listen, "listen")["port"].get<unsigned>() > 0);
+  const json peer = {{"name", "two"}, {"address", "127.0.0.1"}, {"port", port}};
+  json reach = {{"kind", "reach"}, {"limit_ms", 2000}};
+  const json dead = {{"name", "dead"}, {"address", "127.0.0.1"}, {"port", 1}};
+  reach["peers"] = json::array({peer, dead});
+  const auto parts = one.ask(reach);
+  REQUIRE(parts.size() == 2);
+  CAPTURE(parts[0].dump());
+  CHECK(parts[0]["name"] == "two");
+  CHECK(parts[0]["error"] == "");
+  CHECK(parts[0]["round_trip_us"].get<int>() > 0);
+  CHECK(parts[0]["own_mtu"] == 65535);  // the loopback's, as the kernel tells it
+  CHECK(parts[0]["mtu"] == 65535);
+  CHECK(parts[1]["error"] == "Connection refused");
+
+  json bandwidth = peer;
+  bandwidth["kind"] = "bandwidth";
+  bandwidth["duration_ms"] = 200;
+  const json sent = one.part_of(bandwidth, "bandwidth");
+  CHECK(sent["error"] == "");
+  CHECK(sent["bytes"].get<std::uint64_t>() > 1000000);
+  CHECK(sent["us"].get<std::uint64_t>() >= 150000);
+
+  for (const std::string& opening :
+       std::vector<std::string>{std::string(kToken).replace(5, 1, "x") + "p",
+                                "GET / HTTP/1.0\r\n\r\n                "}) {
+    const Fd stranger = connect_to(port);
+    REQUIRE(stranger);
+    REQUIRE(::send(stranger.get(), opening.data(), opening.size(), 0) > 0);
+    char byte = 0;
+    const auto got = ::recv(stranger.get(), &byte, 1, 0);
+    CHECK(got <= 0);
+  }
+  // The same of datagrams: the right token is answered with the size, another with nothing.
+  const Fd datagrams(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval limit{0, 300000};
+  ::setsockopt(datagrams.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  REQUIRE(::connect(datagrams.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  for (const bool right : {false, true}) {
+    const std::string datagram = right ? kToken : std::string(kToken).replace(31, 1, "x");
+    REQUIRE(::send(datagrams.get(), datagram.data(), datagram.size(), 0) == 32);
+    char size[16] = "";
+    const auto got = ::recv(datagrams.get(), size, sizeof size - 1, 0);
+    CHECK((got > 0) == right);
+    if (right) CHECK(std::string(size) == "32");
+  }
+  two.client.close_input();
+  REQUIRE(two.client.wait_exit());
+  CHECK_FALSE(connect_to(port));
+}
+
+TEST_CASE("check: what is no request is answered with nothing but its end; a job can not follow") {
+  CheckedRunner runner;
+  for (const char* nonsense : {"", "[]", "{", R"({"kind":7})", R"({"kind":"reach","peers":{}})",
+                               R"({"kind":"listen","token":3,"address":[]})"}) {
+    runner.client.send(wire::CheckRequest{nonsense});
+    for (;;) {
+      const auto report = runner.client.expect<wire::CheckReport>();
+      REQUIRE(report);
+      if (json::parse(report->json)["part"] == "done") break;
+    }
+  }
+  runner.client.send(make_job({"true"}));
+  REQUIRE_FALSE(runner.client.expect<wire::JobReady>(milliseconds(5000)));
+  REQUIRE_FALSE(runner.client.errors.empty());
+  CHECK(runner.client.errors[0].code == "protocol");
+}

@@ -1,0 +1,114 @@
+// A fresh runner ends what a lost one has left, and nothing else.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <string>
+
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+const std::string kHelper = public_copy(SORTIE_RANK_HELPER);
+
+void wait_up(RunnerClient& client, std::size_t ranks) {
+  const auto deadline = steady_clock::now() + milliseconds(15000);
+  while (client.out.size() < ranks && steady_clock::now() < deadline) client.pump(milliseconds(20));
+  REQUIRE(client.out.size() == ranks);
+}
+
+void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
+  REQUIRE(client.start(job));
+  wait_up(client, job.ranks.size());
+}
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  return std::stoi(text.substr(text.rfind(')') + 4));
+}
+
+double seconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
+}
+
+/// As the launcher does with a host that it has lost and reached again.
+std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cgroup,
+                                 bool unprivileged, std::uint32_t patience_ms = 1000) {
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, unprivileged);
+  client.send(wire::Hello{});
+  client.send(wire::Sweep{job.run_id, patience_ms, cgroup});
+  auto swept = client.expect<wire::Swept>(milliseconds(15000));
+  const auto status = client.wait_exit();
+  CHECK((status && status->success()));
+  return swept;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("swept: what runner and keeper left that were killed together", User, AsTestUser,
+                   WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "daemons", "3"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  const auto ready = client.prepare(job);
+  REQUIRE(ready);
+  client.send(wire::Start{});
+  wait_up(client, 2);
+  std::vector<pid_t> keepers;
+  for (const auto& [rank, pid] : client.pids) keepers.push_back(parent_of(pid));
+  for (const pid_t keeper : keepers) ::kill(keeper, SIGSTOP);
+  client.signal(SIGKILL);
+  for (const pid_t keeper : keepers) ::kill(keeper, SIGKILL);
+  client.pump(milliseconds(200));
+  REQUIRE(processes_with("SORTIE_RUN_ID=" + job.run_id).size() >= 3);
+  const std::string cgroup =
+      ready->cgroup.starts_with("v2 ") ? ready->cgroup.substr(3) : std::string();
+  const auto swept = sweep(job, cgroup, User::kUnprivileged);
+  REQUIRE(swept);
+  CHECK(swept->left.empty());
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks in order", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"}, 2);
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  client.signal(SIGSTOP);
+  const auto begin = steady_clock::now();
+  const auto swept = sweep(job, "", User::kUnprivileged, 60000);
+  REQUIRE(swept);
+  CHECK(swept->killed == 1);  // the runner; all else was its keepers' work
+  CHECK(swept->left.empty());
+  CHECK(seconds_since(begin) > 0.9);  // ranks had their second between TERM and KILL
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has the patience", User,
+                   AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "sleep"}), other = make_job({kHelper, "sleep"});
+  other.run_id = "x" + job.run_id;
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged),
+      other_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  start_and_wait_up(client, job);
+  start_and_wait_up(other_client, other);
+  const auto begin = steady_clock::now();
+  const auto swept = sweep(job, "", User::kUnprivileged, 500);
+  REQUIRE(swept);
+  CHECK(seconds_since(begin) > 0.45);
+  CHECK(::kill(client.pids.at(0), 0) != 0);
+  CHECK(remains(job) == "");
+  CHECK(::kill(other_client.pids.at(0), 0) == 0);
+  other_client.send(wire::Stop{100, "test"});
+  CHECK(other_client.wait_finished(milliseconds(5000)));
+  other_client.send(wire::Goodbye{});
+  CHECK(other_client.wait_exit());
+}
