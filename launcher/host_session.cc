@@ -67,7 +67,8 @@ HostSession::HostSession(asio::any_io_executor executor, std::string host,
       host_(std::move(host)),
       runner_(runner),
       outgoing_ready_(executor, Clock::time_point::max()),
-      watch_timer_(executor) {}
+      watch_timer_(executor),
+      drained_(executor, Clock::time_point::max()) {}
 
 std::string HostSession::runner_stderr() const {
   return channel_ ? channel_->stderr_tail() : std::string();
@@ -121,6 +122,74 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
   }
 }
 
+asio::awaitable<Result<>> HostSession::greet(std::string expected_build) {
+  const auto self = shared_from_this();
+  const auto late = std::make_shared<bool>(false);
+  const auto done = std::make_shared<bool>(false);
+  asio::steady_timer deadline(executor_, runner_.startup_timeout);
+  deadline.async_wait([this, self, late, done](boost::system::error_code error) {
+    if (error || *done) return;
+    *late = true;
+    if (channel_) channel_->close();
+  });
+  const std::string bytes = wire::encode(wire::Hello{wire::kProtocolVersion, expected_build});
+  Result<wire::Message> answer = fail(ErrorCode::lost, "");
+  auto written = co_await channel_->write(bytes);
+  if (written)
+    answer = co_await receive();
+  else
+    answer = std::unexpected(written.error());
+  *done = true;
+  if (*late)
+    co_return fail(ErrorCode::timeout,
+                   fmt::format("runner: no answer within {} s (runner.startup_timeout)",
+                               runner_.startup_timeout.count() / 1000));
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  if (const auto* error = std::get_if<wire::RunnerError>(&*answer))
+    co_return fail(runner_error_code(*error), error->message);
+  const auto* hello = std::get_if<wire::Hello>(&*answer);
+  if (!hello || hello->protocol_version != wire::kProtocolVersion)
+    co_return fail(ErrorCode::protocol, "the runner speaks another protocol than this sortie");
+  greeted_ = true;
+  last_heard_ = Clock::now();
+  keep_alive();
+  co_return Result<>();
+}
+
+asio::awaitable<Result<wire::Message>> HostSession::next() {
+  const auto self = shared_from_this();
+  for (;;) {
+    if (closed_ && lost_early_) co_return std::unexpected(*lost_early_);
+    if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+    last_heard_ = Clock::now();
+    reading_ = true;
+    auto message = co_await receive();
+    reading_ = false;
+    if (!message && lost_early_) co_return std::unexpected(*lost_early_);  // silence has a reason
+    if (message && std::holds_alternative<wire::Heartbeat>(*message)) continue;
+    co_return message;
+  }
+}
+
+asio::awaitable<void> HostSession::drained(std::size_t bytes) {
+  const auto self = shared_from_this();
+  while (!closed_ && outgoing_bytes_ > bytes) {
+    drained_.expires_at(Clock::time_point::max());
+    co_await drained_.async_wait(kToken);
+  }
+}
+
+asio::awaitable<Result<>> HostSession::hand_over(wire::Message order, std::string expected_build) {
+  if (greeted_) {
+    send(order);
+    co_return Result<>();
+  }
+  // Hello and job go out together: one round trip less.
+  const std::string bytes =
+      wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) + wire::encode(order);
+  co_return co_await channel_->write(bytes);
+}
+
 asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
                                                              std::string expected_build) {
   wire::Message order(std::move(job));
@@ -160,11 +229,8 @@ asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
                               runner_.startup_timeout.count() / 1000));
     return std::unexpected(std::move(error));
   };
-  // Hello and job go out together: one round trip less.
-  const std::string bytes =
-      wire::encode(wire::Hello{wire::kProtocolVersion, expected_build}) + wire::encode(order);
-  if (auto written = co_await channel_->write(bytes); !written)
-    co_return outcome(std::move(written).error());
+  auto handed = co_await hand_over(std::move(order), std::move(expected_build));
+  if (!handed) co_return outcome(std::move(handed).error());
   for (;;) {
     auto message = co_await receive();
     if (!message) co_return outcome(std::move(message).error());
@@ -176,7 +242,7 @@ asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
     } else if (std::holds_alternative<wire::JobReady>(*message) ||
                std::holds_alternative<wire::Adopted>(*message)) {
       *wait = Wait::done;
-      keep_alive();
+      if (!greeted_) keep_alive();
       co_return std::move(*message);
     } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
       co_return outcome({runner_error_code(*error), error->message});
@@ -235,6 +301,7 @@ asio::awaitable<void> HostSession::write_loop() {
     outgoing_.pop_front();
     outgoing_bytes_ -= bytes.size();
     auto written = co_await channel_->write(bytes);
+    drained_.cancel();
     if (closed_) co_return;
     if (!written) {
       lost(std::move(written).error());
@@ -250,7 +317,8 @@ asio::awaitable<void> HostSession::watch_loop() {
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
     send(wire::Heartbeat{sequence});
-    if (!listener_ || Clock::now() - last_heard_ <= runner_.heartbeat_timeout) continue;
+    if ((!listener_ && !reading_) || Clock::now() - last_heard_ <= runner_.heartbeat_timeout)
+      continue;
     // Perhaps it was this process that slept: what has arrived meanwhile is read first.
     const auto before = last_heard_;
     watch_timer_.expires_after(std::chrono::milliseconds(500));
@@ -291,6 +359,7 @@ void HostSession::close() {
   closed_ = true;
   watch_timer_.cancel();
   outgoing_ready_.cancel();
+  drained_.cancel();
   if (channel_) channel_->close();
   if (connection_) connection_->close();
 }

@@ -47,6 +47,15 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// their code.
   boost::asio::awaitable<Result<>> connect(Transport& transport, const RunnerBinary& binary);
 
+  /// Hello both ways (runner.startup_timeout); from then on heartbeats flow, and messages can be
+  /// sent and read with next() before there is a job.
+  boost::asio::awaitable<Result<>> greet(std::string expected_build);
+  /// The next message that is no heartbeat; silence meanwhile is an error. Between greet() and
+  /// prepare() or start().
+  boost::asio::awaitable<Result<wire::Message>> next();
+  /// Waits until at most `bytes` of what was sent wait to be written, or the session is closed.
+  boost::asio::awaitable<void> drained(std::size_t bytes);
+
   /// Hands the job over and waits until the host is ready to start its ranks
   /// (runner.startup_timeout). From then on heartbeats flow: other hosts may take their time.
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
@@ -70,7 +79,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
  private:
   boost::asio::awaitable<Result<wire::Message>> receive();
-  /// Sends Hello and `order`, and waits for the message that answers it.
+  boost::asio::awaitable<Result<>> hand_over(wire::Message order, std::string build);
+  /// Sends Hello (unless it was greeted) and `order`, and waits for the message that answers it.
   boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
   boost::asio::awaitable<void> read_loop();
   boost::asio::awaitable<void> write_loop();
@@ -89,10 +99,12 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::string read_buffer_;  // as large as the host has much to say
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
-  boost::asio::steady_timer outgoing_ready_, watch_timer_;
+  boost::asio::steady_timer outgoing_ready_, watch_timer_, drained_;
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
+  bool greeted_ = false;             // its loops run
+  bool reading_ = false;             // somebody waits in next(): silence counts
   bool closed_ = false, pushing_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
+#include "common/config/stage.h"
 #include "common/config/text.h"
 #include "launcher/placement.h"
 
@@ -71,6 +72,16 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.argv = job.runner.program;
   const bool trainer = plan.argv.empty();
   if (trainer) plan.argv = {facts.trainer, "train"};
+  if (trainer && config::is_staged(job.runner, "sortie-train"))
+    plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
+  // Once more: the program may come from the command line, after the config was checked.
+  for (const config::Violation& violation : config::check_stage(job))
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", violation.keys.front(), violation.message));
+  for (const std::string& item : job.runner.stage) {
+    config::StageItem parsed = config::parse_stage_item(item);
+    plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));
+  }
   plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
   plan.master_addr = job.runner.master_addr;
   plan.master_port = job.runner.master_port;
@@ -140,7 +151,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            std::vector<std::string> peers) {
+                            std::vector<std::string> peers, const std::string& stage_folder) {
   wire::JobSpec spec;
   spec.run_id = run_id;
   spec.host = host.name;
@@ -149,6 +160,11 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.argv = plan.argv;
   spec.work_dir = plan.work_dir;
   spec.env = plan.env;
+  if (!stage_folder.empty()) {
+    for (std::string& argument : spec.argv) argument = config::with_stage(argument, stage_folder);
+    for (auto& [name, value] : spec.env) value = config::with_stage(value, stage_folder);
+    spec.env.emplace_back("SORTIE_STAGE", stage_folder);
+  }
   // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
   spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
@@ -194,6 +210,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
+  for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
     for (const RankPlan& rank : host.ranks) {

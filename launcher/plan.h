@@ -47,7 +47,8 @@ struct LaunchPlan {
   std::string cpu_binding;       // the policy
   std::string binding_here;      // what it comes to on this machine; empty = no rank is here
   std::string mpi;
-  std::optional<config::BatchPlan> batch;  // when the program is Sortie's trainer
+  std::vector<std::pair<std::string, std::string>> stage;  // path here, name on the hosts
+  std::optional<config::BatchPlan> batch;                  // when the program is Sortie's trainer
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
@@ -65,9 +66,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const LauncherFacts& facts);
 
 /// The runner's slice for one host. `peers`: where the other hosts were reached; used for rank 0's.
+/// `stage_folder`: where that host has the staged files, for every {stage}.
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
-                            std::vector<std::string> peers);
+                            std::vector<std::string> peers, const std::string& stage_folder = "");
 
 /// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}), with config::kSecretShown
 /// for the values of secrets.

@@ -76,6 +76,9 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  for (const auto& [path, name] : plan.stage)
+    out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
+                       path, name);
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
@@ -100,6 +103,8 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   }
   Json env = Json::object();
   for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
+  Json stage = Json::array();
+  for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
   Json out = {{"schema", "sortie/plan/1"},
               {"hash", plan_hash(plan)},
               {"world_size", plan.world_size},
@@ -111,6 +116,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
               {"network_interface", plan.interface},
               {"cpu_binding", plan.cpu_binding},
               {"mpi", plan.mpi},
+              {"stage", stage},
               {"env", env},
               {"hosts", hosts}};
   if (plan.batch)

@@ -143,16 +143,24 @@ asio::awaitable<Verdict> Supervisor::run() {
   note_begin();
   const auto prepared = std::make_shared<bool>(false);
   asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
-  // 1. Every host: connect, authenticate, start the runner.
-  co_await for_all_hosts(&Supervisor::connect_host);
+  // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
+  bool readable = true;
+  if (parts_.epoch <= 1) readable = co_await read_staged();
+  if (readable) co_await for_all_hosts(&Supervisor::connect_host);
   bool may_start = false;
   if (parts_.epoch > 1) {
     // 2. Whoever still holds ranks of this run is taken over.
     co_await for_all_hosts(&Supervisor::adopt_host);
-  } else if (!report_host_errors() && !failing()) {
+  } else if (readable && !report_host_errors() && !failing()) {
+    bool staged = true;
+    if (stager_) {
+      co_await for_all_hosts(&Supervisor::stage_host);
+      note_staged();
+      staged = !report_host_errors() && !failing();
+    }
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    co_await for_all_hosts(&Supervisor::prepare_host);
-    may_start = !report_host_errors() && !failing();
+    if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
+    may_start = staged && !report_host_errors() && !failing();
     if (may_start) agree_on_meeting();
   }
   *prepared = true;

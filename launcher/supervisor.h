@@ -17,6 +17,7 @@
 #include "common/base/process_status.h"
 #include "launcher/cause.h"
 #include "launcher/console.h"
+#include "launcher/copy/stage.h"
 #include "launcher/host_session.h"
 #include "launcher/meeting.h"
 #include "launcher/plan.h"
@@ -77,6 +78,7 @@ class Supervisor {
     HostNetwork network;
     std::uint32_t master_port = 0;     // that it holds
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    std::string stage_folder;          // where the staged files are, when there are any
     unsigned unacknowledged_pieces = 0;
     int errors = 0;      // RunnerErrors that it sent
     std::string cgroup;  // of the job there, as the runner has it; empty = none
@@ -103,6 +105,10 @@ class Supervisor {
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
+  boost::asio::awaitable<void> stage_host(std::size_t index);
+  boost::asio::awaitable<bool> read_staged();
+  void note_staged();
+  void blame_files(const Error& error);
   boost::asio::awaitable<void> adopt_host(std::size_t index);
   wire::Adopt adopt_order(const HostPlan& host) const;
   void watch(Host& host);
@@ -160,6 +166,7 @@ class Supervisor {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
+  std::unique_ptr<Stager> stager_;  // when the job stages files
   Meeting meeting_;
   std::uint32_t master_port_ = 0;
   PmixNameTable names_;

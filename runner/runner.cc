@@ -11,6 +11,8 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
+#include "runner/files/file_receiver.h"
+#include "runner/files/file_sender.h"
 #include "runner/job_check.h"
 #include "runner/spawn.h"
 #include "runner/sweep.h"
@@ -29,6 +31,15 @@ constexpr milliseconds kLostLauncherGrace{5000};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
 constexpr auto kFlushTimeout = std::chrono::seconds(2);
+
+bool is_of_transfer(const wire::Message& message) {
+  return std::holds_alternative<wire::FilesManifest>(message) ||
+         std::holds_alternative<wire::FilesWanted>(message) ||
+         std::holds_alternative<wire::FilePiece>(message) ||
+         std::holds_alternative<wire::FilesCredit>(message) ||
+         std::holds_alternative<wire::FilesServe>(message) ||
+         std::holds_alternative<wire::FilesFetch>(message);
+}
 
 }  // namespace
 
@@ -190,10 +201,15 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
   if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (files_ && is_of_transfer(message)) {
+    SORTIE_TRY(files_->take(message));
+    return true;
+  }
   if (std::holds_alternative<wire::Goodbye>(message)) {
     if (!job_ || !job_->started() || job_->finished()) return false;
     return fail(ErrorCode::protocol, "Goodbye while ranks run");
@@ -244,12 +260,43 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   if (job_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
   SORTIE_TRY(check_job(spec));
-  handshake_timer_.cancel();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   preparing_ = true;
   spawn(io_, prepare());
-  spawn(io_, beat());
+  set_heartbeat(spec.heartbeat_interval_ms, spec.heartbeat_timeout_ms);
   return true;
+}
+
+Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
+  if (files_ || job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "a transfer out of turn");
+  if (order.heartbeat_interval_ms == 0 || order.heartbeat_timeout_ms <= order.heartbeat_interval_ms)
+    return fail(ErrorCode::protocol, "heartbeat times that can not be");
+  const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+  if (order.purpose == wire::FilesPurpose::get)
+    files_ = std::make_unique<FileSender>(io_, link_, on_failure);
+  else
+    files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
+  SORTIE_TRY(files_->open(order));
+  set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
+  return true;
+}
+
+void Runner::set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
+  const bool beating = beat_interval_.count() > 0;
+  beat_interval_ = milliseconds(interval_ms);
+  beat_timeout_ = milliseconds(timeout_ms);
+  handshake_timer_.cancel();
+  if (!beating) spawn(io_, beat());
+}
+
+boost::asio::awaitable<void> Runner::leave_after(Error error) {
+  if (leaving_) co_return;
+  send_error(error);
+  exit_code_ = kExitFailed;
+  leaving_ = true;
+  co_await link_.flush(kFlushTimeout);
+  link_.close();
 }
 
 /// In place of a job: nothing else is taken from then on but the end.
@@ -299,11 +346,7 @@ boost::asio::awaitable<void> Runner::prepare() {
     const wire::Environment nothing_more;
     if (job_->spec().autostart) co_await job_->start(nothing_more);
   } else {
-    send_error(ready.error());
-    exit_code_ = kExitFailed;
-    leaving_ = true;
-    co_await link_.flush(kFlushTimeout);
-    link_.close();
+    co_await leave_after(ready.error());
   }
 }
 
@@ -321,13 +364,12 @@ void Runner::listen_for_adoption() {
 /// (stopped, or the machine asleep) is not the launcher's silence: its messages may still be on
 /// their way in.
 boost::asio::awaitable<void> Runner::beat() {
-  const milliseconds interval(job_->spec().heartbeat_interval_ms);
-  const milliseconds timeout(job_->spec().heartbeat_timeout_ms);
-  const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
   const unsigned generation = link_.generation();
   std::uint64_t sequence = 0;
   Clock::time_point last_sent{};
   for (;;) {
+    const milliseconds interval = beat_interval_, timeout = beat_timeout_;
+    const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
     const Clock::time_point before = Clock::now();
     beat_timer_.expires_after(tick);
     const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
@@ -336,7 +378,7 @@ boost::asio::awaitable<void> Runner::beat() {
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
       link_.send(wire::Heartbeat{++sequence, unix_ms()});
-      job_->wake_keepers();
+      if (job_) job_->wake_keepers();
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;
@@ -350,7 +392,7 @@ boost::asio::awaitable<void> Runner::beat() {
 boost::asio::awaitable<void> Runner::limit_handshake() {
   handshake_timer_.expires_after(kHandshakeTimeout);
   const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
-  if (error || job_ || sweeping_) co_return;
+  if (error || job_ || files_ || sweeping_) co_return;
   log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
   link_.close();
 }

@@ -13,6 +13,7 @@
 #include "common/base/result.h"
 #include "runner/adoption.h"
 #include "runner/check/check_role.h"
+#include "runner/files/file_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
 #include "runner/wakeup.h"
@@ -46,6 +47,9 @@ class Runner {
   Result<bool> handle(const wire::Message& message);
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
+  Result<bool> handle_files(const wire::FilesOpen& order);
+  void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
+  boost::asio::awaitable<void> leave_after(Error error);
   Result<bool> handle_check(const wire::CheckRequest& request);
   Result<bool> handle_start(const wire::Start& start);
   Result<bool> handle_sweep(const wire::Sweep& order);
@@ -58,7 +62,9 @@ class Runner {
   const std::string build_;
   Link link_;
   std::unique_ptr<Job> job_;
-  std::shared_ptr<check::CheckRole> check_;  // instead of a job
+  std::unique_ptr<FileRole> files_;
+  std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
+  std::shared_ptr<check::CheckRole> check_;                       // instead of a job
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   std::unique_ptr<AdoptionListener> adoptions_;

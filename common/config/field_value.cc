@@ -8,6 +8,7 @@
 #include "common/config/fields.h"
 #include "common/config/forms.h"
 #include "common/config/secret.h"
+#include "common/config/stage.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
@@ -183,7 +184,13 @@ void resolve_paths(JobConfig& job, std::string_view base, std::string_view home)
   for (const Field& field : fields()) {
     if (!(field.flags & kPath)) continue;
     const auto resolve = [&](std::string& path) {
-      if (field.key != "data.tokenizer")
+      if (path.starts_with(kStagePlaceholder) ||
+          path.starts_with(fmt::format("{}{}", kFile, kStagePlaceholder)))
+        return;  // on each host another place
+      if (field.key == "runner.stage") {
+        const StageItem item = parse_stage_item(path);
+        path = fmt::format("{} -> {}", absolute(item.path, base, home).string(), item.name);
+      } else if (field.key != "data.tokenizer")
         path = path.empty() ? path : absolute(path, base, home).string();
       else if (path.starts_with(kFile))
         path = fmt::format("{}{}", kFile, absolute(path.substr(kFile.size()), base, home).string());

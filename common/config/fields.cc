@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/config/forms.h"
+#include "common/config/stage.h"
 
 namespace sortie::config {
 namespace {
@@ -118,6 +119,10 @@ const Field kFields[] = {
      "File with more such variables on the launcher's machine, NAME=value lines and # comments, readable by its owner alone", kPath},
     {"runner.env_passthrough", runner<&Runner::env_passthrough>, Form{"name patterns", check_env_pattern}, "",
      "Variables of the launcher's environment that every rank gets, * = any characters"},
+    {"runner.stage", runner<&Runner::stage>, Form{"path, or path -> name", check_stage_item}, "",
+     "Files and folders that every host gets before ranks start; ranks find them in SORTIE_STAGE, written {stage} in program, env and data paths", kPath},
+    {"runner.stage_cache_gib", runner<&Runner::stage_cache_gib>, IntegerRange{0, 1'000'000}, "",
+     "Size in GiB down to which a host removes staged files of earlier runs, the longest unused first"},
     {"runner.mpi", runner<&Runner::mpi>, Choices{{"auto", "on", "off"}}, "",
      "Serve PMIx to the ranks, so that MPI programs start without mpirun: auto = where the host has libpmix, on = required"},
     {"runner.grace", runner<&Runner::grace>, DurationRange{"0s", "1h"}, "",

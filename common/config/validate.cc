@@ -7,6 +7,7 @@
 
 #include "common/config/fields.h"
 #include "common/config/hostlist.h"
+#include "common/config/stage.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
@@ -198,6 +199,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   check_schedule(job.learning_rate_scheduler, job.trainer, rules);
   check_trainer(job, rules);
   check_model(job.model, rules);
+  for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
   return rules.take();
 }
 

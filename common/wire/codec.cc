@@ -46,6 +46,22 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
+  if constexpr (std::is_same_v<T, FileEntry>)
+    return std::tie(m.path, m.kind, m.mode, m.size, m.hashes, m.link_target);
+  if constexpr (std::is_same_v<T, PieceRange>) return std::tie(m.entry, m.first, m.count);
+  if constexpr (std::is_same_v<T, FilesOpen>)
+    return std::tie(m.purpose, m.folder, m.paths, m.key, m.cache_bytes, m.heartbeat_interval_ms,
+                    m.heartbeat_timeout_ms, m.relay_address);
+  if constexpr (std::is_same_v<T, FilesManifest>) return std::tie(m.entries, m.last);
+  if constexpr (std::is_same_v<T, FilesWanted>)
+    return std::tie(m.ranges, m.last, m.relay_port, m.reason);
+  if constexpr (std::is_same_v<T, FilePiece>) return std::tie(m.entry, m.piece, m.bytes);
+  if constexpr (std::is_same_v<T, FilesCredit> || std::is_same_v<T, FilesProgress>)
+    return std::tie(m.bytes);
+  if constexpr (std::is_same_v<T, FilesServe>) return std::tie(m.link, m.key);
+  if constexpr (std::is_same_v<T, FilesFetch>) return std::tie(m.link, m.key, m.address, m.port);
+  if constexpr (std::is_same_v<T, FilesDone>)
+    return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
   if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
@@ -70,6 +86,9 @@ using Tag = protozero::pbf_tag_type;
 void put(Writer& w, Tag tag, std::uint8_t v) {
   w.add_uint32(tag, v);
 }
+void put(Writer& w, Tag tag, std::uint16_t v) {
+  w.add_uint32(tag, v);
+}
 void put(Writer& w, Tag tag, std::uint32_t v) {
   w.add_uint32(tag, v);
 }
@@ -80,6 +99,12 @@ void put(Writer& w, Tag tag, std::int32_t v) {
   w.add_sint32(tag, v);
 }
 void put(Writer& w, Tag tag, Stream v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, FileKind v) {
+  w.add_uint32(tag, static_cast<std::uint32_t>(v));
+}
+void put(Writer& w, Tag tag, FilesPurpose v) {
   w.add_uint32(tag, static_cast<std::uint32_t>(v));
 }
 void put(Writer& w, Tag tag, PmixNames::Action v) {
@@ -106,14 +131,11 @@ void put(Writer& w, Tag tag, const std::vector<std::pair<std::string, std::strin
 }
 template <class M>
 void put_members(Writer& w, const M& message);
-void put(Writer& w, Tag tag, const std::vector<RankSpec>& v) {
-  for (const RankSpec& item : v) {
-    Writer nested(w, tag);
-    put_members(nested, item);
-  }
-}
-void put(Writer& w, Tag tag, const std::vector<LogSize>& v) {
-  for (const LogSize& item : v) {
+template <class M>
+requires std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> ||
+    std::is_same_v<M, FileEntry> || std::is_same_v<M, PieceRange>
+void put(Writer& w, Tag tag, const std::vector<M>& v) {
+  for (const M& item : v) {
     Writer nested(w, tag);
     put_members(nested, item);
   }
@@ -143,6 +165,11 @@ void get(Reader& r, std::uint8_t& v) {
   if (wide > 255) throw out_of_range_error{};
   v = static_cast<std::uint8_t>(wide);
 }
+void get(Reader& r, std::uint16_t& v) {
+  const std::uint32_t wide = r.get_uint32();
+  if (wide > 65535) throw out_of_range_error{};
+  v = static_cast<std::uint16_t>(wide);
+}
 void get(Reader& r, std::uint32_t& v) {
   v = r.get_uint32();
 }
@@ -152,10 +179,20 @@ void get(Reader& r, std::uint64_t& v) {
 void get(Reader& r, std::int32_t& v) {
   v = r.get_sint32();
 }
-void get(Reader& r, Stream& v) {
+template <class E>
+void get_enum(Reader& r, E& v, std::uint32_t last) {
   const std::uint32_t wide = r.get_uint32();
-  if (wide != 1 && wide != 2) throw out_of_range_error{};
-  v = static_cast<Stream>(wide);
+  if (wide < 1 || wide > last) throw out_of_range_error{};
+  v = static_cast<E>(wide);
+}
+void get(Reader& r, Stream& v) {
+  get_enum(r, v, 2);
+}
+void get(Reader& r, FileKind& v) {
+  get_enum(r, v, 3);
+}
+void get(Reader& r, FilesPurpose& v) {
+  get_enum(r, v, 3);
 }
 void get(Reader& r, PmixNames::Action& v) {
   const std::uint32_t wide = r.get_uint32();
@@ -205,12 +242,10 @@ void get(Reader& r, std::vector<std::pair<std::string, std::string>>& v) {
 }
 template <class M>
 void get_members(Reader& r, M& message);
-void get(Reader& r, std::vector<RankSpec>& v) {
-  take_item();
-  Reader nested = r.get_message();
-  get_members(nested, v.emplace_back());
-}
-void get(Reader& r, std::vector<LogSize>& v) {
+template <class M>
+requires std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> ||
+    std::is_same_v<M, FileEntry> || std::is_same_v<M, PieceRange>
+void get(Reader& r, std::vector<M>& v) {
   take_item();
   Reader nested = r.get_message();
   get_members(nested, v.emplace_back());
@@ -288,7 +323,16 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Adopt",
                                                                                "Adopted",
                                                                                "CheckRequest",
-                                                                               "CheckReport"};
+                                                                               "CheckReport",
+                                                                               "FilesOpen",
+                                                                               "FilesManifest",
+                                                                               "FilesWanted",
+                                                                               "FilePiece",
+                                                                               "FilesCredit",
+                                                                               "FilesServe",
+                                                                               "FilesFetch",
+                                                                               "FilesProgress",
+                                                                               "FilesDone"};
 
 }  // namespace
 

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "common/wire/file_messages.h"
+
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
@@ -314,6 +316,7 @@ using Message =
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
                  Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
-                 Adopted, CheckRequest, CheckReport>;
+                 Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
+                 FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone>;
 
 }  // namespace sortie::wire

@@ -41,6 +41,7 @@ int run_cli(int argc, char** argv) {
   add_follow_verbs(app, verbs, program);
   add_exec_verb(app, verbs, program);
   add_check_verbs(app, verbs, program);
+  add_copy_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
   add_report_verb(app, verbs);
   add_explain_verb(app, verbs);

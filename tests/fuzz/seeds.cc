@@ -114,7 +114,19 @@ std::vector<wire::Message> messages() {
           Adopt{2, "r1", 1, 0, 2, {{0, Stream::out, 7}, {1, Stream::err, 1u << 20}}},
           Adopted{2},
           CheckRequest{R"({"kind":"clock"})"},
-          CheckReport{R"({"part":"clock","unix_us":1700000000000000})"}};
+          CheckReport{R"({"part":"clock","unix_us":1700000000000000})"},
+          FilesOpen{FilesPurpose::put, "~/a", {"b"}, "0a", 1u << 30, 2000, 10000, "10.0.0.1"},
+          FilesManifest{{{"d", FileKind::folder, 0755, 0, "", ""},
+                         {"d/f", FileKind::file, 0644, 3, std::string(32, 'h'), ""},
+                         {"d/l", FileKind::symlink, 0777, 0, "", "f"}},
+                        1},
+          FilesWanted{{{1, 0, 1}}, 1, 4711, "why"},
+          FilePiece{1, 0, "abc"},
+          FilesCredit{3},
+          FilesServe{1, std::string(32, 'k')},
+          FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},
+          FilesProgress{3},
+          FilesDone{"/home/u/a", 1, 3, 0}};
 }
 
 void write_frames(Writer& out) {

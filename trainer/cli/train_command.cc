@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
+#include "common/config/stage.h"
 #include "trainer/dataset_source.h"
 #include "trainer/startup_check.h"
 #include "trainer/storage/sha256.h"
@@ -47,6 +48,8 @@ Result<> train(const std::string& config_path) {
   std::error_code ignored;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
+  const config::JobConfig told = job;  // the same on every host; where staged files are is not
+  if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
   omp_set_num_threads(rank.threads);
 
@@ -70,7 +73,7 @@ Result<> train(const std::string& config_path) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
-  SORTIE_TRY(check_start(*communicator, rank, job, build, *training, validation.get(), precision));
+  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
                   precision, build);
   const Result<> outcome = trainer.run();

@@ -91,6 +91,30 @@ TEST_CASE("negative numbers survive") {
   CHECK(round_trip(RunnerError{"spawn", "x", -1}).rank == -1);
 }
 
+TEST_CASE("files: entries and ranges survive, values out of range do not") {
+  FilesManifest manifest;
+  manifest.entries = {{"d", FileKind::folder, 0755, 0, "", ""},
+                      {"d/f", FileKind::file, 0644, 5, std::string(32, 'h'), ""},
+                      {"d/l", FileKind::symlink, 0777, 0, "", "f"}};
+  manifest.last = 1;
+  const FilesManifest back = round_trip(manifest);
+  REQUIRE(back.entries.size() == 3);
+  CHECK(back.entries[1].path == "d/f");
+  CHECK(back.entries[1].kind == FileKind::file);
+  CHECK(back.entries[1].hashes == std::string(32, 'h'));
+  CHECK(back.entries[2].link_target == "f");
+  const FilesWanted wanted = round_trip(FilesWanted{{{1, 2, 3}, {4, 5, 6}}, 1, 65535, "why"});
+  CHECK(wanted.ranges[1].count == 6);
+  CHECK(wanted.relay_port == 65535);
+  CHECK(round_trip(FilesOpen{FilesPurpose::stage, "", {}, "0a", 7, 1, 2, "::1"}).cache_bytes == 7);
+  const auto type_of = [](const Message& message) {
+    return static_cast<std::uint8_t>(message.index() + 1);
+  };
+  CHECK_FALSE(decode({type_of(FilesOpen{}), std::string("\x08\x04", 2)}));  // no such purpose
+  CHECK_FALSE(decode({type_of(FilesOpen{}), std::string("\x08\x00", 2)}));
+  CHECK_FALSE(decode({type_of(FilesWanted{}), std::string("\x18\x80\x80\x04", 4)}));  // port 65536
+}
+
 TEST_CASE("names and their answers keep every byte; an action that does not exist is refused") {
   const PmixNames asked{7,           3, PmixNames::Action::publish, 1, {"a", std::string("b\0", 2)},
                         {"", "\xff"}};

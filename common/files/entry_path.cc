@@ -1,0 +1,75 @@
+#include "common/files/entry_path.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace sortie::files {
+namespace {
+
+constexpr std::size_t kMaxName = 255;
+constexpr std::size_t kMaxPath = 4000;
+constexpr std::ptrdiff_t kMaxDepth = 200;
+
+}  // namespace
+
+std::string printable(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (out.size() >= 200) return out + "...";
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte >= 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return out;
+}
+
+Result<> check_entry_name(std::string_view name) {
+  const char* why = nullptr;
+  if (name.empty())
+    why = "an empty name";
+  else if (name == "." || name == "..")
+    why = "a name that is no name";
+  else if (name.size() > kMaxName)
+    why = "a name of more than 255 bytes";
+  else if (name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos)
+    why = "a name with '/' or NUL";
+  else if (name.starts_with(kPartPrefix))
+    why = "the name of an unfinished transfer";
+  if (!why) return {};
+  return fail(ErrorCode::data, fmt::format("'{}': {}", printable(name), why));
+}
+
+Result<> check_entry_path(std::string_view path) {
+  if (path.size() > kMaxPath || std::ranges::count(path, '/') >= kMaxDepth)
+    return fail(ErrorCode::data, fmt::format("'{}': a path that is too long", printable(path)));
+  for (std::size_t at = 0;;) {
+    const std::size_t end = std::min(path.find('/', at), path.size());
+    if (auto checked = check_entry_name(path.substr(at, end - at)); !checked)
+      return fail(ErrorCode::data,
+                  fmt::format("path '{}': {}", printable(path), checked.error().message));
+    if (end == path.size()) return {};
+    at = end + 1;
+  }
+}
+
+bool entry_path_less(std::string_view a, std::string_view b) {
+  return std::ranges::lexicographical_compare(a, b, [](char x, char y) {
+    const auto rank = [](char c) { return c == '/' ? 0 : 1 + static_cast<unsigned char>(c); };
+    return rank(x) < rank(y);
+  });
+}
+
+std::string_view parent_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+}
+
+std::string_view name_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+}  // namespace sortie::files

@@ -1,0 +1,144 @@
+#include "common/files/tree_file.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "common/files/entry_path.h"
+#include "common/files/piece.h"
+
+namespace sortie::files {
+namespace {
+
+constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+}  // namespace
+
+std::optional<struct stat> look_at(int folder, std::string_view name) {
+  struct stat info {};
+  if (::fstatat(folder, std::string(name).c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return std::nullopt;
+  return info;
+}
+
+Fd open_existing(int folder, std::string_view name) {
+  Fd fd(::openat(folder, std::string(name).c_str(), kLookFlags));
+  struct stat info {};
+  if (fd && (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))) fd.reset();
+  return fd;
+}
+
+std::string part_name(std::string_view name) {
+  std::string out(kPartPrefix);
+  for (const char c : hash_bytes(name).substr(0, 12))
+    out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
+Result<Fd> open_part(int folder, std::string_view name) {
+  Fd fd(::openat(folder, part_name(name).c_str(),
+                 O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  if (!fd) return std::unexpected(os_error(errno, printable(name)));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid())
+    return fail(ErrorCode::io,
+                fmt::format("{} is no file of this user; remove it", part_name(name)));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(ErrorCode::io,
+                printable(name) + ": another transfer is writing it; wait for its end");
+  // Between open and lock its owner may have put it into its place.
+  struct stat now {};
+  if (::fstat(fd.get(), &now) != 0 || now.st_nlink == 0 || !look_at(folder, part_name(name)) ||
+      look_at(folder, part_name(name))->st_ino != now.st_ino)
+    return fail(ErrorCode::io,
+                printable(name) + ": another transfer has just written it; try again");
+  return fd;
+}
+
+void remove_part(int folder, std::string_view name) {
+  const std::string part = part_name(name);
+  const Fd fd(::openat(folder, part.c_str(), kLookFlags));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlinkat(folder, part.c_str(), 0);
+}
+
+bool read_exactly(int fd, std::string& buffer, std::uint64_t offset, std::uint64_t length) {
+  buffer.resize(static_cast<std::size_t>(length));
+  for (std::size_t done = 0; done < buffer.size();) {
+    const ssize_t count =
+        ::pread(fd, buffer.data() + done, buffer.size() - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+Result<> write_exactly(int fd, std::string_view bytes, std::uint64_t offset) {
+  const auto begin = static_cast<off_t>(offset);
+  const std::size_t length = bytes.size();
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return std::unexpected(os_error(errno, "write"));
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+  // Starts now what the fsync at the end would otherwise do all at once. A hint: errors show there.
+  ::sync_file_range(fd, begin, static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+  return {};
+}
+
+Result<> make_folder(int parent, std::string_view name) {
+  const std::string path(name);
+  if (::mkdirat(parent, path.c_str(), 0700) == 0) return {};
+  if (errno != EEXIST) return std::unexpected(os_error(errno, "mkdir"));
+  const Fd fd(::openat(parent, path.c_str(), kLookFlags | O_DIRECTORY));
+  if (!fd && (errno == ENOTDIR || errno == ELOOP))
+    return fail(ErrorCode::io, "a file or symlink is where a folder is needed; remove it");
+  struct stat info {};
+  if (fd && ::fstat(fd.get(), &info) == 0 && info.st_uid == ::geteuid() &&
+      (info.st_mode & 0700) != 0700 && ::fchmod(fd.get(), (info.st_mode & 0777) | 0700) != 0)
+    return std::unexpected(os_error(errno, "chmod"));
+  return {};  // whether it can be written to shows when something is
+}
+
+Result<> make_symlink(int folder, std::string_view name, const std::string& target, bool& changed) {
+  const std::string path(name);
+  std::array<char, 4096> now{};
+  const ssize_t length = ::readlinkat(folder, path.c_str(), now.data(), now.size());
+  if (length >= 0 && std::string_view(now.data(), static_cast<std::size_t>(length)) == target)
+    return {};
+  changed = true;
+  const std::string part = part_name(name);
+  ::unlinkat(folder, part.c_str(), 0);
+  if (::symlinkat(target.c_str(), folder, part.c_str()) != 0)
+    return std::unexpected(os_error(errno, "symlink"));
+  if (::renameat(folder, part.c_str(), folder, path.c_str()) == 0) return {};
+  const int error = errno;
+  ::unlinkat(folder, part.c_str(), 0);
+  return std::unexpected(os_error(error, "rename"));
+}
+
+Result<> set_mode(int folder, std::string_view name, unsigned mode, bool& changed) {
+  const std::optional<struct stat> info = look_at(folder, name);
+  if (!info) return fail(ErrorCode::io, "went away");
+  if ((info->st_mode & 07777) == mode) return {};
+  changed = true;
+  const Fd fd(::openat(folder, std::string(name).c_str(), kLookFlags));
+  if (!fd || ::fchmod(fd.get(), mode) != 0) return std::unexpected(os_error(errno, "chmod"));
+  return {};
+}
+
+Result<> sync_folder(int parent, std::string_view name) {
+  const Fd fd(::openat(parent, std::string(name).c_str(), kLookFlags | O_DIRECTORY));
+  if (!fd) return {};  // a folder that may be written to but not read has nothing to sync by
+  // Some file systems can not sync a folder (EINVAL): their renames are in order anyway.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return std::unexpected(os_error(errno, "fsync"));
+  return {};
+}
+
+}  // namespace sortie::files

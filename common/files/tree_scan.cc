@@ -1,0 +1,152 @@
+#include "common/files/tree_scan.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "common/files/entry_path.h"
+#include "common/files/piece.h"
+
+namespace sortie::files {
+namespace {
+
+std::string joined(const std::string& folder, std::string_view name) {
+  return folder.ends_with('/') ? folder + std::string(name) : fmt::format("{}/{}", folder, name);
+}
+
+Result<std::vector<std::string>> names_in(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  if (!dir) return std::unexpected(os_error(errno, path));
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    const std::string_view name = entry->d_name;
+    // What an interrupted transfer left is not part of the tree.
+    if (name != "." && name != ".." && !name.starts_with(kPartPrefix)) names.emplace_back(name);
+    errno = 0;
+  }
+  if (errno != 0) return std::unexpected(os_error(errno, path));
+  std::ranges::sort(names, std::ranges::greater());
+  return names;
+}
+
+/// Reads `length` bytes at `offset`; fewer only at the end of the file.
+Result<std::size_t> read_at(int fd, char* to, std::size_t length, std::uint64_t offset,
+                            const std::string& path) {
+  std::size_t done = 0;
+  while (done < length) {
+    const ssize_t count = ::pread(fd, to + done, length - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return std::unexpected(os_error(errno, path));
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
+}  // namespace
+
+TreeScan::TreeScan(std::vector<ScanRoot> roots) : roots_(std::move(roots)) {
+  std::ranges::sort(
+      roots_, [](const ScanRoot& a, const ScanRoot& b) { return entry_path_less(b.name, a.name); });
+}
+
+Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool follow) {
+  struct stat info {};
+  if ((follow ? ::stat(path.c_str(), &info) : ::lstat(path.c_str(), &info)) != 0)
+    return std::unexpected(
+        os_error(errno, path, errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
+  if (auto checked = check_entry_path(name); !checked)
+    return std::unexpected(with_context(std::move(checked).error(), path));
+  wire::FileEntry entry;
+  entry.path = name;
+  entry.mode = info.st_mode & 0777;
+  if (S_ISDIR(info.st_mode)) {
+    entry.kind = wire::FileKind::folder;
+    SORTIE_ASSIGN_OR_RETURN(auto children, names_in(path));
+    levels_.push_back({path, std::move(name), std::move(children)});
+  } else if (S_ISLNK(info.st_mode)) {
+    entry.kind = wire::FileKind::symlink;
+    entry.mode = 0777;
+    std::array<char, 4096> target{};
+    const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+    if (length < 0) return std::unexpected(os_error(errno, path));
+    entry.link_target.assign(target.data(), static_cast<std::size_t>(length));
+  } else if (S_ISREG(info.st_mode)) {
+    entry.kind = wire::FileKind::file;
+    entry.size = static_cast<std::uint64_t>(info.st_size);
+    if (entry.size > kMaxFileBytes)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("{}: larger than {} GiB; split it", path, kMaxFileBytes >> 30));
+    file_.reset(
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
+    if (!file_) return std::unexpected(os_error(errno, path));
+    paths_.push_back(std::move(path));
+    hashing_ = std::move(entry);
+    at_ = 0;
+    return hash_more();
+  } else {
+    return fail(ErrorCode::unsupported,
+                path + ": neither a file, a folder nor a symlink; leave it out");
+  }
+  paths_.push_back(std::move(path));
+  return Step{std::move(entry), false};
+}
+
+Result<TreeScan::Step> TreeScan::hash_more() {
+  if (at_ < hashing_.size) {
+    buffer_.resize(wire::kPieceBytes);
+    const auto wanted = static_cast<std::size_t>(std::min(wire::kPieceBytes, hashing_.size - at_));
+    SORTIE_ASSIGN_OR_RETURN(const std::size_t count,
+                            read_at(file_.get(), buffer_.data(), wanted, at_, paths_.back()));
+    if (count != wanted)
+      return fail(ErrorCode::data, paths_.back() + ": became shorter while it was read");
+    hashing_.hashes += hash_bytes({buffer_.data(), count});
+    at_ += count;
+    bytes_hashed_ += count;
+    if (at_ < hashing_.size) return Step{};
+  }
+  file_.reset();
+  return Step{std::move(hashing_), false};
+}
+
+Result<TreeScan::Step> TreeScan::step() {
+  if (file_) return hash_more();
+  while (!levels_.empty()) {
+    Level& level = levels_.back();
+    if (level.children.empty()) {
+      levels_.pop_back();
+      continue;
+    }
+    const std::string child = std::move(level.children.back());
+    level.children.pop_back();
+    return visit(joined(level.path, child), level.name + "/" + child, false);
+  }
+  if (roots_.empty()) return Step{std::nullopt, true};
+  ScanRoot root = std::move(roots_.back());
+  roots_.pop_back();
+  return visit(std::move(root.path), std::move(root.name), true);
+}
+
+Result<std::string> PieceReader::read(const std::string& path, std::uint64_t size,
+                                      std::uint64_t piece) {
+  if (path != path_ || !file_) {
+    path_ = path;
+    file_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file_) return std::unexpected(os_error(errno, path));
+  }
+  std::string bytes(static_cast<std::size_t>(piece_length(size, piece)), '\0');
+  SORTIE_ASSIGN_OR_RETURN(const std::size_t count, read_at(file_.get(), bytes.data(), bytes.size(),
+                                                           piece * wire::kPieceBytes, path));
+  if (count != bytes.size())
+    return fail(ErrorCode::data, path + ": became shorter while it was sent");
+  return bytes;
+}
+
+}  // namespace sortie::files

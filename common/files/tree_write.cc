@@ -1,0 +1,267 @@
+#include "common/files/tree_write.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/files/entry_path.h"
+#include "common/files/piece.h"
+#include "common/files/tree_file.h"
+
+namespace sortie::files {
+namespace {
+
+constexpr std::size_t kOpenParts = 32;
+
+bool matches(int fd, std::string& buffer, const wire::FileEntry& entry, std::uint64_t piece) {
+  return read_exactly(fd, buffer, piece * wire::kPieceBytes, piece_length(entry.size, piece)) &&
+         hash_bytes(buffer) == piece_hash(entry, piece);
+}
+
+}  // namespace
+
+TreeWriter::TreeWriter(Folder folder, std::vector<wire::FileEntry> entries)
+    : folder_(std::move(folder)), entries_(std::move(entries)), states_(entries_.size()) {}
+
+Error TreeWriter::at_entry(Error error, std::uint32_t entry) const {
+  return with_context(std::move(error), folder_.shown(entries_[entry].path));
+}
+
+Result<bool> TreeWriter::inspect() {
+  if (entry_ == entries_.size()) return true;
+  const wire::FileEntry& entry = entries_[entry_];
+  SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
+  if (entry.kind == wire::FileKind::folder) {
+    if (auto made = make_folder(parent, name_of(entry.path)); !made)
+      return std::unexpected(at_entry(std::move(made).error(), entry_));
+  } else if (entry.kind == wire::FileKind::file) {
+    auto done = inspect_file();
+    if (!done) return std::unexpected(at_entry(std::move(done).error(), entry_));
+    if (!*done) return false;
+  }
+  ++entry_;
+  return entry_ == entries_.size();
+}
+
+Result<> TreeWriter::begin_file(int parent) {
+  const wire::FileEntry& entry = entries_[entry_];
+  const std::string_view name = name_of(entry.path);
+  const auto there = look_at(parent, name);
+  if (there && S_ISDIR(there->st_mode))
+    return fail(
+        ErrorCode::io,
+        "a folder is there already; end the target with / to put the file into it, or remove it");
+  target_ = open_existing(parent, name);
+  same_size_ = target_ && there && static_cast<std::uint64_t>(there->st_size) == entry.size;
+  old_part_ = open_existing(parent, part_name(name));
+  in_target_.assign(static_cast<std::size_t>(piece_count(entry.size)), false);
+  in_part_ = in_target_;
+  piece_ = 0;
+  copying_ = false;
+  begun_ = true;
+  return {};
+}
+
+/// The file is the same already, or gets a part; what the target has of it is then copied there.
+Result<> TreeWriter::end_comparison(int parent) {
+  const wire::FileEntry& entry = entries_[entry_];
+  State& state = states_[entry_];
+  const std::string_view name = name_of(entry.path);
+  if (same_size_ && std::ranges::all_of(in_target_, [](bool b) { return b; })) {
+    if (old_part_) remove_part(parent, name);
+    begun_ = false;
+    return {};
+  }
+  state.part = true;
+  SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
+  if (::ftruncate(part,
+                  std::min<off_t>(static_cast<off_t>(entry.size), ::lseek(part, 0, SEEK_END))))
+    return std::unexpected(os_error(errno, "truncate"));
+  copying_ = true;
+  piece_ = 0;
+  return {};
+}
+
+Result<bool> TreeWriter::inspect_file() {
+  const wire::FileEntry& entry = entries_[entry_];
+  SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
+  if (!begun_) {
+    SORTIE_TRY(begin_file(parent));
+    states_[entry_] = {};
+  }
+  const std::uint64_t count = in_target_.size();
+  if (!copying_) {
+    if (piece_ < count) {
+      const auto at = static_cast<std::size_t>(piece_);
+      in_target_[at] = target_ && matches(target_.get(), buffer_, entry, piece_);
+      if (!in_target_[at])
+        in_part_[at] = old_part_ && matches(old_part_.get(), buffer_, entry, piece_);
+      if (++piece_ < count) return false;
+    }
+    SORTIE_TRY(end_comparison(parent));
+    if (!begun_) return true;
+    if (count > 0) return false;
+  }
+  State& state = states_[entry_];
+  if (piece_ < count) {
+    const auto at = static_cast<std::size_t>(piece_);
+    bool here = in_part_[at];
+    if (in_target_[at] && matches(target_.get(), buffer_, entry, piece_)) {
+      SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(entry_));
+      SORTIE_TRY(write_exactly(part, buffer_, piece_ * wire::kPieceBytes));
+      here = true;
+    }
+    if (!here) {
+      state.missing.resize(static_cast<std::size_t>(count));
+      state.missing[at] = true;
+      ++state.lacking;
+      missing_bytes_ += piece_length(entry.size, piece_);
+    }
+    if (++piece_ < count) return false;
+  }
+  target_.reset();
+  old_part_.reset();
+  begun_ = false;
+  return true;
+}
+
+std::vector<wire::PieceRange> TreeWriter::missing() const {
+  std::vector<wire::PieceRange> ranges;
+  for (std::uint32_t entry = 0; entry < states_.size(); ++entry)
+    for (std::size_t piece = 0; piece < states_[entry].missing.size(); ++piece)
+      if (states_[entry].missing[piece])
+        add_piece(ranges, entry, static_cast<std::uint32_t>(piece));
+  return ranges;
+}
+
+bool TreeWriter::has(std::uint32_t entry, std::uint32_t piece) const {
+  const std::vector<bool>& missing = states_[entry].missing;
+  return missing.empty() || !missing[piece];
+}
+
+Result<int> TreeWriter::part_fd(std::uint32_t entry) {
+  const auto open =
+      std::ranges::find_if(open_parts_, [&](const OpenPart& part) { return part.entry == entry; });
+  if (open != open_parts_.end()) {
+    open_parts_.splice(open_parts_.begin(), open_parts_, open);
+    return open->fd.get();
+  }
+  SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[entry].path));
+  SORTIE_ASSIGN_OR_RETURN(Fd fd, open_part(parent, name_of(entries_[entry].path)));
+  if (open_parts_.size() >= kOpenParts) {
+    states_[open_parts_.back().entry].reopened = true;
+    open_parts_.pop_back();
+  }
+  open_parts_.push_front({entry, std::move(fd)});
+  return open_parts_.front().fd.get();
+}
+
+void TreeWriter::forget_part(std::uint32_t entry) {
+  std::erase_if(open_parts_, [&](const OpenPart& part) { return part.entry == entry; });
+}
+
+Result<TreeWriter::Taken> TreeWriter::put(std::uint32_t entry, std::uint32_t piece,
+                                          std::string_view bytes) {
+  if (entry >= entries_.size() || piece >= piece_count(entries_[entry].size))
+    return fail(ErrorCode::protocol, "a piece that no file has");
+  if (has(entry, piece)) return Taken::had;
+  const wire::FileEntry& file = entries_[entry];
+  if (bytes.size() != piece_length(file.size, piece) ||
+      hash_bytes(bytes) != piece_hash(file, piece))
+    return Taken::wrong;
+  auto part = part_fd(entry);
+  if (!part) return std::unexpected(at_entry(std::move(part).error(), entry));
+  if (auto written = write_exactly(*part, bytes, piece * wire::kPieceBytes); !written)
+    return std::unexpected(at_entry(std::move(written).error(), entry));
+  std::vector<bool>& missing = states_[entry].missing;
+  missing[piece] = false;
+  missing_bytes_ -= bytes.size();
+  if (--states_[entry].lacking == 0) missing.clear();
+  return Taken::wrote;
+}
+
+Result<std::string> TreeWriter::read(std::uint32_t entry, std::uint32_t piece) {
+  const wire::FileEntry& file = entries_[entry];
+  std::string bytes;
+  int fd = -1;
+  if (states_[entry].part) {
+    SORTIE_ASSIGN_OR_RETURN(fd, part_fd(entry));
+  } else {
+    if (reading_ != entry) {
+      SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(file.path));
+      reading_fd_ = open_existing(parent, name_of(file.path));
+      reading_ = entry;
+    }
+    fd = reading_fd_.get();
+  }
+  if (fd < 0 || !read_exactly(fd, bytes, piece * wire::kPieceBytes, piece_length(file.size, piece)))
+    return fail(ErrorCode::io, folder_.shown(file.path) + ": can not be read any more");
+  return bytes;
+}
+
+Result<bool> TreeWriter::still_whole(std::uint32_t entry, int part) {
+  for (std::uint64_t piece = 0; piece < piece_count(entries_[entry].size); ++piece)
+    if (!matches(part, buffer_, entries_[entry], piece)) return false;
+  return true;
+}
+
+Result<> TreeWriter::settle_file(std::uint32_t index) {
+  const wire::FileEntry& entry = entries_[index];
+  const std::string_view name = name_of(entry.path);
+  bool changed = false;
+  SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
+  if (entry.kind == wire::FileKind::symlink) {
+    SORTIE_TRY(make_symlink(parent, name, entry.link_target, changed));
+  } else if (!states_[index].part) {
+    SORTIE_TRY(set_mode(parent, name, entry.mode, changed));
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(const int part, part_fd(index));
+    if (states_[index].reopened) {
+      SORTIE_ASSIGN_OR_RETURN(const bool whole, still_whole(index, part));
+      if (!whole)
+        return fail(ErrorCode::io, "another transfer has changed it meanwhile; try again");
+    }
+    if (::fchmod(part, entry.mode) != 0) return std::unexpected(os_error(errno, "chmod"));
+    if (::fsync(part) != 0) return std::unexpected(os_error(errno, "fsync"));
+    const std::string from = part_name(name), to(name);
+    if (::renameat(parent, from.c_str(), parent, to.c_str()) != 0)
+      return std::unexpected(os_error(errno, "rename"));
+    forget_part(index);
+    states_[index].part = false;
+    changed = true;
+  }
+  if (changed) ++files_changed_;
+  return {};
+}
+
+Result<bool> TreeWriter::settle() {
+  const auto count = static_cast<std::uint32_t>(entries_.size());
+  while (settled_ < count && entries_[settled_].kind == wire::FileKind::folder) ++settled_;
+  if (settled_ < count) {
+    if (auto done = settle_file(settled_); !done)
+      return std::unexpected(at_entry(std::move(done).error(), settled_));
+    ++settled_;
+    return false;
+  }
+  // Folders from the innermost out: a mode that forbids writing comes after what is written.
+  while (folders_settled_ < count) {
+    const std::uint32_t index = count - 1 - folders_settled_++;
+    if (entries_[index].kind != wire::FileKind::folder) continue;
+    SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entries_[index].path));
+    const std::string_view name = name_of(entries_[index].path);
+    bool changed = false;
+    auto done = sync_folder(parent, name);
+    if (done) done = set_mode(parent, name, entries_[index].mode, changed);
+    if (!done) return std::unexpected(at_entry(std::move(done).error(), index));
+    return false;
+  }
+  if (auto synced = sync_folder(folder_.fd(), "."); !synced)
+    return std::unexpected(with_context(std::move(synced).error(), folder_.path()));
+  return true;
+}
+
+}  // namespace sortie::files

@@ -1,0 +1,64 @@
+// `sortie push` and `sortie pull`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+#include "launcher/copy/copy_command.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kPushFooter = R"(Examples:
+  sortie push --hosts 'gpu[01-16]' data/ /scratch/            the folder as /scratch/data on each host
+  sortie push --hosts 'gpu[01-16]' model.bin /scratch/m.bin   one file, under another name
+  sortie push --config job.toml a.bin b.bin work/             to the hosts of a job, below the home folder
+
+REMOTE ending with / is a folder to put things into; else it is the new name of the one LOCAL.
+Only what differs is sent, an interrupted push goes on where it was, files change all at once.
+)";
+
+constexpr const char* kPullFooter = R"(Examples:
+  sortie pull --hosts 'gpu[01-04]' /scratch/run7/metrics results   results/gpu01/metrics, results/gpu02/...
+  sortie pull --config job.toml /var/log/nvidia.log work/out logs  several at once, to logs/HOST/
+
+Only what differs is fetched. Symlinks come as symlinks; nothing is written outside LOCALDIR.
+)";
+
+void add_host_options(CLI::App& app, CopyOptions& options) {
+  app.add_option("--hosts", options.job.hosts, "Hosts: 'gpu[01-04],h7'");
+  app.add_option("--config", options.job.config,
+                 "The hosts, and the ssh settings, of a job's config");
+  app.add_option("--set", options.job.overrides,
+                 "Override a key: --set section.key=value (repeatable)")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--ssh-config", options.job.ssh_config,
+                 "OpenSSH client config; overrides runner.ssh.config_file");
+  app.add_flag("--json", options.json, "The result as JSON");
+}
+
+}  // namespace
+
+void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
+  const auto pushed = std::make_shared<CopyOptions>();
+  CLI::App* push = root.add_subcommand("push", "Copy files and folders to all hosts");
+  push->footer(kPushFooter);
+  push->add_option("paths", pushed->paths, "LOCAL... REMOTE")->required()->expected(2, 100000);
+  add_host_options(*push, *pushed);
+  const std::map<std::string, RelayMode> modes = {
+      {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
+  push->add_option("--relay", pushed->relay,
+                   "Hosts pass pieces on to each other: auto (from 3 hosts and 8 MiB), on, off")
+      ->transform(CLI::CheckedTransformer(modes))
+      ->option_text("auto|on|off");
+  verbs.push_back({push, [pushed] { return push_files(*pushed); }});
+
+  const auto pulled = std::make_shared<CopyOptions>();
+  CLI::App* pull = root.add_subcommand("pull", "Copy files and folders from all hosts");
+  pull->footer(kPullFooter);
+  pull->add_option("paths", pulled->paths, "REMOTE... LOCALDIR")->required()->expected(2, 100000);
+  add_host_options(*pull, *pulled);
+  verbs.push_back({pull, [pulled] { return pull_files(*pulled); }});
+}
+
+}  // namespace sortie::launcher

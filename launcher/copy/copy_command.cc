@@ -1,0 +1,209 @@
+#include "launcher/copy/copy_command.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/config/hostlist.h"
+#include "common/files/entry_path.h"
+#include "launcher/copy/host_crew.h"
+#include "launcher/copy/progress.h"
+#include "launcher/copy/tree_download.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Of lists of files, over all hosts of a pull.
+constexpr std::uint64_t kListBytes = 512u << 20;
+constexpr std::uint64_t kLeastListBytes = 4u << 20;
+
+int say(const Error& error) {
+  fmt::print(stderr, "{}\n", error.message);
+  return exit_code_for(error.code);
+}
+
+struct Targets {
+  config::RunnerConfig runner;
+  std::vector<std::string> hosts;
+};
+
+Result<Targets> targets_of(const JobOptions& options, std::string_view verb) {
+  if (options.hosts.empty() && options.config.empty())
+    return fail(ErrorCode::usage,
+                fmt::format("sortie: which hosts? `sortie {} --hosts 'gpu[01-04]' ...`, or --config"
+                            " FILE for the hosts of a job",
+                            verb));
+  SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
+  Targets targets{loaded.job.runner, {}};
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(targets.runner));
+  for (const config::HostSlots& host : hosts) targets.hosts.push_back(host.name);
+  return targets;
+}
+
+wire::FilesOpen order_for(const config::RunnerConfig& runner, wire::FilesPurpose purpose) {
+  wire::FilesOpen order;
+  order.purpose = purpose;
+  order.heartbeat_interval_ms = static_cast<std::uint32_t>(runner.heartbeat_interval.count());
+  order.heartbeat_timeout_ms = static_cast<std::uint32_t>(runner.heartbeat_timeout.count());
+  return order;
+}
+
+struct Summary {
+  std::size_t hosts = 0, changed_hosts = 0;
+  std::uint64_t files = 0, from_launcher = 0, from_hosts = 0;
+};
+
+Summary summary_of(const std::vector<HostResult>& results) {
+  Summary sum;
+  for (const HostResult& result : results) {
+    if (result.error) continue;
+    ++sum.hosts;
+    if (result.done.files_changed > 0) ++sum.changed_hosts;
+    sum.files += result.done.files_changed;
+    sum.from_launcher += result.done.bytes_from_launcher;
+    sum.from_hosts += result.done.bytes_from_hosts;
+  }
+  return sum;
+}
+
+void print_json(const char* schema, const std::vector<HostResult>& results, double seconds) {
+  nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
+  for (const HostResult& result : results) {
+    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error}};
+    if (result.error) {
+      host["error"] = error_code_name(result.error->code);
+      host["message"] = result.error->message;
+    } else {
+      host["folder"] = result.done.folder;
+      host["files_changed"] = result.done.files_changed;
+      host["bytes_from_launcher"] = result.done.bytes_from_launcher;
+      host["bytes_from_hosts"] = result.done.bytes_from_hosts;
+    }
+    out["hosts"].push_back(std::move(host));
+  }
+  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+/// Errors, and the exit code of it all.
+int finish(const HostCrew& crew) {
+  const int exit_code = print_host_errors(crew.results());
+  if (!crew.interrupted()) return exit_code;
+  fmt::print(stderr, "interrupted; the same command goes on from here\n");
+  return *crew.interrupted();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begun) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+}  // namespace
+
+int push_files(const CopyOptions& options) {
+  const std::vector<std::string> locals(options.paths.begin(), options.paths.end() - 1);
+  const auto names = push_names(locals, options.paths.back());
+  if (!names) return say(names.error());
+  const auto targets = targets_of(options.job, "push");
+  if (!targets) return say(targets.error());
+
+  HostCrew crew(targets->runner, targets->hosts);
+  LocalTree tree;
+  std::uint64_t hashed = 0;
+  std::shared_ptr<TreeUpload> upload;
+  ProgressLine progress;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto first = [&]() -> asio::awaitable<Result<>> {
+    auto read =
+        co_await read_local_tree(names->roots, [&](std::uint64_t bytes) { hashed = bytes; });
+    if (!read) co_return std::unexpected(std::move(read).error());
+    tree = std::move(*read);
+    const bool relay = relay_pays(options.relay, crew.size(), tree.bytes);
+    upload = std::make_shared<TreeUpload>(crew.io().get_executor(), tree, crew.size(), relay,
+                                          [&](const std::string& text) {
+                                            progress.clear();
+                                            fmt::print(stderr, "{}\n", text);
+                                          });
+    co_return Result<>();
+  };
+  const auto work = [&](std::size_t index, std::shared_ptr<HostSession> session) {
+    wire::FilesOpen order = order_for(targets->runner, wire::FilesPurpose::put);
+    order.folder = names->folder;
+    return upload->send_to(index, std::move(session), std::move(order));
+  };
+  const auto tick = [&] {
+    if (upload)
+      progress.show(fmt::format("push to {} hosts", crew.size()), upload->bytes_done(),
+                    upload->bytes_wanted());
+    else
+      progress.show("reading files", hashed, 0);
+  };
+  const Result<> ran = crew.run(first, work, tick);
+  progress.clear();
+  if (!ran) return say(ran.error());
+  const double seconds = seconds_since(begun);
+  const Summary sum = summary_of(crew.results());
+  if (options.json) {
+    print_json("sortie/push/1", crew.results(), seconds);
+  } else if (sum.hosts > 0) {
+    fmt::print("{} files, {}, on {} of {} hosts in {:.1f} s: {} files written", tree.files,
+               byte_count(tree.bytes), sum.hosts, crew.size(), seconds, sum.files);
+    if (sum.from_launcher + sum.from_hosts > 0)
+      fmt::print(", {} sent from here{}", byte_count(sum.from_launcher),
+                 sum.from_hosts > 0
+                     ? fmt::format(", {} from host to host", byte_count(sum.from_hosts))
+                     : "");
+    fmt::print("\n");
+  }
+  return finish(crew);
+}
+
+int pull_files(const CopyOptions& options) {
+  const std::vector<std::string> remotes(options.paths.begin(), options.paths.end() - 1);
+  const auto targets = targets_of(options.job, "pull");
+  if (!targets) return say(targets.error());
+  for (const std::string& host : targets->hosts)
+    if (auto checked = files::check_entry_name(host); !checked) return say(checked.error());
+  std::error_code error;
+  const fs::path local = fs::absolute(options.paths.back(), error);
+
+  HostCrew crew(targets->runner, targets->hosts);
+  std::vector<DownloadProgress> progresses(crew.size());
+  ProgressLine progress;
+  const auto begun = std::chrono::steady_clock::now();
+  const std::uint64_t list_bytes = std::max(kLeastListBytes, kListBytes / crew.size());
+  const auto first = []() -> asio::awaitable<Result<>> { co_return Result<>(); };
+  const auto work = [&](std::size_t index, std::shared_ptr<HostSession> session) {
+    wire::FilesOpen order = order_for(targets->runner, wire::FilesPurpose::get);
+    order.paths = remotes;
+    std::string folder = (local / session->host()).string();
+    return download_tree(std::move(session), std::move(order), std::move(folder), list_bytes,
+                         progresses[index]);
+  };
+  const auto tick = [&] {
+    DownloadProgress sum;
+    for (const DownloadProgress& one : progresses) {
+      sum.wanted += one.wanted;
+      sum.done += one.done;
+    }
+    progress.show(fmt::format("pull from {} hosts", crew.size()), sum.done, sum.wanted);
+  };
+  const Result<> ran = crew.run(first, work, tick);
+  progress.clear();
+  if (!ran) return say(ran.error());
+  const double seconds = seconds_since(begun);
+  const Summary sum = summary_of(crew.results());
+  if (options.json)
+    print_json("sortie/pull/1", crew.results(), seconds);
+  else if (sum.hosts > 0)
+    fmt::print("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n", sum.files,
+               byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds, local.string());
+  return finish(crew);
+}
+
+}  // namespace sortie::launcher

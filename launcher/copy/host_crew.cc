@@ -1,0 +1,187 @@
+#include "launcher/copy/host_crew.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "common/base/exit_code.h"
+#include "common/config/hostlist.h"
+#include "launcher/local/local_transport.h"
+#include "launcher/ssh/ssh_transport.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+constexpr auto kGoodbye = std::chrono::seconds(2);
+constexpr auto kTick = std::chrono::milliseconds(200);
+
+Result<RunnerBinary> runner_binary() {
+  const char* given = std::getenv("SORTIE_RUNNER");
+  std::error_code error;
+  return RunnerBinary::open(given ? fs::path(given)
+                                  : fs::read_symlink("/proc/self/exe", error).parent_path() /
+                                        "sortie-runner");
+}
+
+}  // namespace
+
+struct HostCrew::Reach {
+  std::unique_ptr<Transport> ssh, local;
+  RunnerBinary binary;
+};
+
+HostCrew::HostCrew(const config::RunnerConfig& runner, std::vector<std::string> hosts)
+    : runner_(runner),
+      connecting_(io_.get_executor(), static_cast<std::size_t>(runner.ssh.fanout)),
+      changed_(io_) {
+  for (std::string& host : hosts) {
+    sessions_.push_back(std::make_shared<HostSession>(io_.get_executor(), host, runner_));
+    results_.push_back({std::move(host), std::nullopt, {}});
+  }
+}
+
+HostCrew::~HostCrew() = default;
+
+Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work work,
+                       std::function<void()> tick) {
+  SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, runner_binary());
+  reach_ =
+      std::make_unique<Reach>(Reach{make_ssh_transport(io_.get_executor(), runner_.ssh),
+                                    make_local_transport(io_.get_executor()), std::move(binary)});
+  std::signal(SIGPIPE, SIG_IGN);
+  asio::co_spawn(io_, watch_signals(), asio::detached);
+  asio::co_spawn(io_, tick_loop(std::move(tick)), asio::detached);
+  std::exception_ptr broken;
+  asio::co_spawn(io_, conduct(std::move(first), std::move(work)), [&](std::exception_ptr error) {
+    broken = error;
+    io_.stop();
+  });
+  io_.run();
+  if (broken) std::rethrow_exception(broken);
+  if (failure_) return std::unexpected(*failure_);
+  return {};
+}
+
+asio::awaitable<void> HostCrew::conduct(std::function<asio::awaitable<Result<>>()> first,
+                                        Work work) {
+  const Result<> prepared = co_await first();
+  if (!prepared) {
+    failure_ = prepared.error();
+    co_return;
+  }
+  running_ = sessions_.size();
+  for (std::size_t index = 0; index < sessions_.size(); ++index)
+    asio::co_spawn(io_, serve(index, work), asio::detached);
+  while (running_ > 0) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+  co_await say_goodbye();
+}
+
+asio::awaitable<void> HostCrew::serve(std::size_t index, Work& work) {
+  auto done = co_await attempt(index, work);
+  HostResult& result = results_[index];
+  if (done)
+    result.done = std::move(*done);
+  else
+    result.error = std::move(done).error();
+  // What failed is closed at once; what is done stays, because others may fetch from it.
+  if (result.error) sessions_[index]->close();
+  --running_;
+  changed_.cancel();
+}
+
+asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Work& work) {
+  const auto session = sessions_[index];
+  co_await connecting_.acquire();
+  Result<> reached = fail(ErrorCode::interrupted, "interrupted");
+  if (!interrupted_) {
+    Transport& transport = session->host() == "localhost" ? *reach_->local : *reach_->ssh;
+    reached = co_await session->connect(transport, reach_->binary);
+  }
+  if (reached) reached = co_await session->greet(reach_->binary.sha256());
+  connecting_.release();
+  if (!reached) co_return std::unexpected(std::move(reached).error());
+  co_return co_await work(index, session);
+}
+
+asio::awaitable<void> HostCrew::say_goodbye() {
+  for (const auto& session : sessions_) session->send(wire::Goodbye{});
+  const auto limit = Clock::now() + kGoodbye;
+  // The runner ends by itself; waiting for it leaves nothing behind, but not for longer than that.
+  for (const auto& session : sessions_) {
+    if (session->closed()) continue;
+    asio::steady_timer timer(io_, limit);
+    timer.async_wait([session](boost::system::error_code error) {
+      if (!error) session->close();
+    });
+    for (bool open = true; open;) {
+      const auto message = co_await session->next();
+      open = message.has_value();
+    }
+    timer.cancel();
+    session->close();
+  }
+}
+
+asio::awaitable<void> HostCrew::watch_signals() {
+  asio::signal_set signals(io_);
+  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (struct sigaction was{};
+        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
+      signals.add(number);
+  for (;;) {
+    const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (interrupted_) std::_Exit(128 + number);
+    interrupted_ = 128 + number;
+    for (const auto& session : sessions_) session->close();
+    if (running_ == 0) {
+      failure_ = Error{ErrorCode::interrupted, "interrupted"};
+      io_.stop();
+    }
+  }
+}
+
+asio::awaitable<void> HostCrew::tick_loop(std::function<void()> tick) {
+  asio::steady_timer timer(io_);
+  for (;;) {
+    timer.expires_after(kTick);
+    co_await timer.async_wait(kToken);
+    tick();
+  }
+}
+
+int print_host_errors(const std::vector<HostResult>& results) {
+  std::map<std::string, std::vector<std::string>> hosts_by_text;
+  std::vector<std::string> order;
+  int exit_code = kExitOk;
+  for (const HostResult& result : results) {
+    if (!result.error) continue;
+    if (exit_code == kExitOk) exit_code = exit_code_for(result.error->code);
+    const std::string text =
+        fmt::format("{}: {}", error_code_name(result.error->code), result.error->message);
+    if (hosts_by_text[text].empty()) order.push_back(text);
+    hosts_by_text[text].push_back(result.host);
+  }
+  for (const std::string& text : order)
+    fmt::print(stderr, "{}: {}\n", config::fold_host_names(hosts_by_text[text]), text);
+  return exit_code;
+}
+
+}  // namespace sortie::launcher

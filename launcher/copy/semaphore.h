@@ -1,0 +1,35 @@
+// Semaphore: at most so many coroutines of one thread between acquire() and release().
+#pragma once
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <cstddef>
+
+namespace sortie::launcher {
+
+class Semaphore {
+ public:
+  Semaphore(boost::asio::any_io_executor executor, std::size_t seats)
+      : seats_(seats), free_(executor, std::chrono::steady_clock::time_point::max()) {}
+
+  boost::asio::awaitable<void> acquire() {
+    while (seats_ == 0) {
+      free_.expires_at(std::chrono::steady_clock::time_point::max());
+      co_await free_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+    }
+    --seats_;
+  }
+  void release() {
+    ++seats_;
+    free_.cancel_one();
+  }
+
+ private:
+  std::size_t seats_;
+  boost::asio::steady_timer free_;
+};
+
+}  // namespace sortie::launcher

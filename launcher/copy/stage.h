@@ -1,0 +1,45 @@
+// Staging: the files of runner.stage into each host's cache before any rank starts, and `{stage}`
+// in what ranks are given. common/config/stage.h has the rules of the text.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+#include "launcher/copy/tree_upload.h"
+#include "launcher/host_session.h"
+
+namespace sortie::launcher {
+
+class Stager {
+ public:
+  /// `runner` must outlive the stager.
+  Stager(boost::asio::any_io_executor executor, const config::RunnerConfig& runner,
+         std::size_t hosts, std::function<void(std::string)> on_note);
+
+  /// Reads and hashes the files, before any host is touched.
+  boost::asio::awaitable<Result<>> read();
+  /// Brings one connected host up to date; the folder of the staged files there.
+  boost::asio::awaitable<Result<std::string>> stage(std::size_t index,
+                                                    std::shared_ptr<HostSession> session,
+                                                    std::string build);
+  /// "3 files, 12.0 MiB, staged on 4 hosts: ...".
+  std::string summary() const;
+  const std::string& hash() const { return hash_; }
+
+ private:
+  boost::asio::any_io_executor executor_;
+  const config::RunnerConfig& runner_;
+  const std::size_t hosts_;
+  std::function<void(std::string)> on_note_;
+  LocalTree tree_;
+  std::string hash_;
+  std::shared_ptr<TreeUpload> upload_;
+  std::size_t staged_ = 0;
+  std::uint64_t from_launcher_ = 0, from_hosts_ = 0;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,106 @@
+#include "launcher/copy/tree_download.h"
+
+#include <fmt/core.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "common/files/entry_path.h"
+#include "common/files/manifest.h"
+#include "common/files/tree_write.h"
+#include "launcher/console.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+Error unexpected_message(const wire::Message& message) {
+  if (const auto* error = std::get_if<wire::RunnerError>(&message)) return file_error(*error);
+  return {ErrorCode::protocol,
+          fmt::format("runner sent {} in a transfer", wire::message_name(message))};
+}
+
+/// From the host's list to what the folder lacks of it.
+Result<files::TreeWriter> make_writer(const std::string& path, files::ManifestReader& manifest) {
+  SORTIE_ASSIGN_OR_RETURN(files::Folder folder, files::Folder::open(path));
+  return files::TreeWriter(std::move(folder), manifest.take());
+}
+
+Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
+  SORTIE_ASSIGN_OR_RETURN(const auto taken, tree.put(piece.entry, piece.piece, piece.bytes));
+  if (taken == files::TreeWriter::Taken::wrote) return {};
+  if (taken == files::TreeWriter::Taken::had)
+    return fail(ErrorCode::protocol, "runner sent a piece that was not asked for");
+  return fail(ErrorCode::data,
+              fmt::format("{}: what arrives is not what was announced; was the file"
+                          " changed while it was sent?",
+                          files::printable(tree.entries()[piece.entry].path)));
+}
+
+void ask(HostSession& session, const files::TreeWriter& tree) {
+  const wire::FilesWanted frame;
+  files::send_wanted(tree.missing(), frame, [&](wire::FilesWanted part) { session.send(part); });
+}
+
+}  // namespace
+
+Error file_error(const wire::RunnerError& error) {
+  ErrorCode code = runner_error_code(error);
+  for (const ErrorCode known : {ErrorCode::io, ErrorCode::data, ErrorCode::not_found,
+                                ErrorCode::usage, ErrorCode::interrupted})
+    if (error.code == error_code_name(known)) code = known;
+  return {code, printable(error.message.substr(0, 4000))};
+}
+
+asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSession> session,
+                                                       wire::FilesOpen order, std::string folder,
+                                                       std::uint64_t max_list_bytes,
+                                                       DownloadProgress& progress) {
+  const auto executor = co_await asio::this_coro::executor;
+  session->send(order);
+  files::ManifestReader manifest(max_list_bytes);
+  while (!manifest.complete()) {
+    auto message = co_await session->next();
+    if (!message) co_return std::unexpected(std::move(message).error());
+    auto* part = std::get_if<wire::FilesManifest>(&*message);
+    if (!part) co_return std::unexpected(unexpected_message(*message));
+    auto added = manifest.add(std::move(*part));
+    if (!added)
+      co_return std::unexpected(with_context(std::move(added).error(), "the host's list"));
+  }
+  auto tree = make_writer(folder, manifest);
+  if (!tree) co_return std::unexpected(std::move(tree).error());
+  for (;;) {
+    auto compared = tree->inspect();
+    if (!compared) co_return std::unexpected(std::move(compared).error());
+    if (*compared) break;
+    co_await asio::post(executor, asio::use_awaitable);
+  }
+  wire::FilesDone done;
+  progress.wanted = tree->missing_bytes();
+  ask(*session, *tree);
+  while (tree->missing_bytes() > 0) {
+    auto message = co_await session->next();
+    if (!message) co_return std::unexpected(std::move(message).error());
+    const auto* piece = std::get_if<wire::FilePiece>(&*message);
+    if (!piece) co_return std::unexpected(unexpected_message(*message));
+    auto taken = put_piece(*tree, *piece);
+    if (!taken) co_return std::unexpected(std::move(taken).error());
+    done.bytes_from_hosts += piece->bytes.size();
+    progress.done = done.bytes_from_hosts;
+    session->send(wire::FilesCredit{piece->bytes.size()});
+  }
+  for (;;) {
+    auto settled = tree->settle();
+    if (!settled) co_return std::unexpected(std::move(settled).error());
+    if (*settled) break;
+    co_await asio::post(executor, asio::use_awaitable);
+  }
+  done.folder = tree->folder().path();
+  done.files_changed = tree->files_changed();
+  co_return done;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,251 @@
+#include "runner/files/file_receiver.h"
+
+#include <fmt/core.h>
+
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+
+#include "common/files/entry_path.h"
+#include "common/files/piece.h"
+#include "runner/files/user_path.h"
+#include "runner/spawn.h"
+
+namespace sortie::runner {
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kCachePoll{100};
+constexpr milliseconds kConnectLimit{3000};
+/// Of the other host: it says something every second.
+constexpr milliseconds kSilenceLimit{5000};
+constexpr milliseconds kProgressInterval{250};
+
+}  // namespace
+
+FileReceiver::FileReceiver(asio::io_context& io, Link& link, FailureHandler on_failure)
+    : io_(io), link_(link), on_failure_(std::move(on_failure)) {}
+
+Result<> FileReceiver::open(const wire::FilesOpen& order) {
+  order_ = order;
+  if (order.purpose == wire::FilesPurpose::stage) {
+    SORTIE_ASSIGN_OR_RETURN(cache_, StageCache::open(order.key));
+    return {};
+  }
+  if (order.folder.empty()) return fail(ErrorCode::protocol, "no folder to put files into");
+  return {};
+}
+
+std::string FileReceiver::staged_folder() const {
+  return cache_ && done_ ? cache_->folder() : "";
+}
+
+Result<> FileReceiver::take(const wire::Message& message) {
+  if (const auto* manifest = std::get_if<wire::FilesManifest>(&message))
+    return take_manifest(*manifest);
+  if (!compared_) return fail(ErrorCode::protocol, "a message out of turn in a transfer");
+  if (const auto* piece = std::get_if<wire::FilePiece>(&message)) return take_piece(*piece);
+  if (const auto* serve = std::get_if<wire::FilesServe>(&message)) {
+    if (serve->key.size() != SealedStream::kKeyBytes)
+      return fail(ErrorCode::protocol, "a link key of a wrong size");
+    if (server_) server_->allow(serve->link, serve->key);
+    return {};
+  }
+  if (const auto* order = std::get_if<wire::FilesFetch>(&message)) {
+    if (order->key.size() != SealedStream::kKeyBytes || fetching_ || !tree_)
+      return fail(ErrorCode::protocol, "an order to fetch that can not be carried out");
+    fetching_ = true;
+    spawn(io_, fetch(*order));
+    return {};
+  }
+  return fail(ErrorCode::protocol, "a message of this type is not for who receives files");
+}
+
+Result<> FileReceiver::take_manifest(const wire::FilesManifest& message) {
+  SORTIE_TRY(manifest_.add(message));
+  if (manifest_.complete()) spawn(io_, receive());
+  return {};
+}
+
+/// True when the staged tree is there already.
+asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
+  asio::steady_timer pause(io_);
+  for (;;) {
+    const Result<bool> locked = cache_->try_lock();
+    if (!locked) co_return std::unexpected(locked.error());
+    if (*locked) break;
+    pause.expires_after(kCachePoll);
+    co_await pause.async_wait(kAsTuple);
+    if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
+  }
+  co_return cache_->ready(manifest_.entries());
+}
+
+Result<files::Folder> FileReceiver::target_folder() {
+  if (cache_) return cache_->part(files::total_bytes(manifest_.entries()));
+  SORTIE_ASSIGN_OR_RETURN(const std::string path, user_path(order_.folder));
+  return files::Folder::open(path);
+}
+
+asio::awaitable<void> FileReceiver::receive() {
+  if (cache_) {
+    const Result<bool> there = co_await prepare_cache();
+    if (!there) {
+      on_failure_(there.error());
+      co_return;
+    }
+    if (*there) {
+      compared_ = true;
+      co_await finish();
+      co_return;
+    }
+  }
+  auto folder = target_folder();
+  if (!folder) {
+    on_failure_(std::move(folder).error());
+    co_return;
+  }
+  tree_.emplace(std::move(*folder), manifest_.take());
+  for (;;) {
+    const Result<bool> compared = tree_->inspect();
+    if (!compared) {
+      on_failure_(compared.error());
+      co_return;
+    }
+    if (*compared) break;
+    co_await asio::post(io_, asio::use_awaitable);  // heartbeats get their turn
+  }
+  if (!order_.relay_address.empty()) {
+    server_.emplace(io_, *tree_);
+    relay_port_ = server_->listen(order_.relay_address);
+  }
+  compared_ = true;
+  say_wanted("");
+  if (tree_->missing_bytes() == 0) co_await finish();
+}
+
+void FileReceiver::say_wanted(std::string reason) {
+  wire::FilesWanted frame;
+  frame.relay_port = relay_port_;
+  frame.reason = std::move(reason);
+  files::send_wanted(tree_->missing(), frame, [&](wire::FilesWanted part) { link_.send(part); });
+}
+
+Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
+  if (!tree_) return fail(ErrorCode::protocol, "a piece for a tree that is there");
+  link_.send(wire::FilesCredit{piece.bytes.size()});
+  SORTIE_ASSIGN_OR_RETURN(const auto taken, tree_->put(piece.entry, piece.piece, piece.bytes));
+  if (taken == files::TreeWriter::Taken::wrong)
+    return fail(ErrorCode::data,
+                fmt::format("{}: what arrives is not what was announced; was the file changed while"
+                            " it was sent?",
+                            files::printable(tree_->entries()[piece.entry].path)));
+  if (taken == files::TreeWriter::Taken::wrote) {
+    from_launcher_ += piece.bytes.size();
+    took(piece.bytes.size());
+  }
+  return {};
+}
+
+void FileReceiver::took(std::uint64_t) {
+  if (server_) server_->notify();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_progress_ >= kProgressInterval) {
+    last_progress_ = now;
+    link_.send(wire::FilesProgress{from_launcher_ + from_hosts_});
+  }
+  if (tree_->missing_bytes() == 0 && !finishing_) spawn(io_, finish());
+}
+
+asio::awaitable<void> FileReceiver::fetch(wire::FilesFetch order) {
+  const Result<> fetched = co_await fetch_from(order);
+  if (tree_->missing_bytes() == 0) co_return;
+  say_wanted(fetched ? "the other host has no more pieces" : fetched.error().message);
+}
+
+asio::awaitable<Result<>> FileReceiver::fetch_from(const wire::FilesFetch& order) {
+  boost::system::error_code error;
+  const asio::ip::address address = asio::ip::make_address(order.address, error);
+  if (error) co_return fail(ErrorCode::protocol, "an address that is none");
+  const asio::ip::tcp::endpoint endpoint(address, order.port);
+  SealedStream stream{asio::ip::tcp::socket(io_)};
+  stream.set_deadline(kConnectLimit);
+  auto done = co_await stream.connect(endpoint);
+  if (done) done = co_await stream.write_link(order.link);
+  if (done) done = co_await stream.open(order.key, SealedStream::Side::fetches);
+  if (!done) co_return done;
+  std::vector<wire::FilesWanted> lists;
+  files::send_wanted(tree_->missing(), wire::FilesWanted(),
+                     [&](wire::FilesWanted part) { lists.push_back(std::move(part)); });
+  for (wire::FilesWanted& list : lists) {
+    wire::Message message(std::move(list));
+    done = co_await stream.write(std::move(message));
+    if (!done) co_return done;
+  }
+  while (tree_->missing_bytes() > 0) {
+    stream.set_deadline(kSilenceLimit);
+    const auto message = co_await stream.read();
+    if (!message) co_return std::unexpected(message.error());
+    done = take_from_host(*message);
+    if (!done) co_return done;
+  }
+  co_return Result<>();
+}
+
+Result<> FileReceiver::take_from_host(const wire::Message& message) {
+  if (std::holds_alternative<wire::Heartbeat>(message)) return {};
+  const auto* piece = std::get_if<wire::FilePiece>(&message);
+  if (!piece) return fail(ErrorCode::protocol, "the other host sent what is no piece");
+  const auto taken = tree_->put(piece->entry, piece->piece, piece->bytes);
+  if (!taken) {
+    // The disk's trouble is not the other host's.
+    if (taken.error().code != ErrorCode::protocol) on_failure_(taken.error());
+    return std::unexpected(taken.error());
+  }
+  if (*taken == files::TreeWriter::Taken::wrong)
+    return fail(ErrorCode::data, "a piece from the other host has a wrong hash");
+  if (*taken == files::TreeWriter::Taken::wrote) {
+    from_hosts_ += piece->bytes.size();
+    took(piece->bytes.size());
+  }
+  return {};
+}
+
+asio::awaitable<void> FileReceiver::finish() {
+  finishing_ = true;
+  while (tree_) {
+    const Result<bool> settled = tree_->settle();
+    if (!settled) {
+      on_failure_(settled.error());
+      co_return;
+    }
+    if (*settled) break;
+    co_await asio::post(io_, asio::use_awaitable);
+  }
+  if (auto installed = install(); !installed) {
+    on_failure_(installed.error());
+    co_return;
+  }
+  say_done();
+}
+
+Result<> FileReceiver::install() {
+  if (!cache_) return {};
+  if (tree_) SORTIE_TRY(cache_->install(tree_->entries()));
+  SORTIE_TRY(cache_->use());
+  cache_->prune(order_.cache_bytes);
+  return {};
+}
+
+void FileReceiver::say_done() {
+  done_ = true;
+  wire::FilesDone done;
+  done.folder = cache_ ? cache_->folder() : tree_->folder().path();
+  done.files_changed = tree_ ? tree_->files_changed() : 0;
+  done.bytes_from_launcher = from_launcher_;
+  done.bytes_from_hosts = from_hosts_;
+  link_.send(done);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,133 @@
+#include "runner/files/file_sender.h"
+
+#include <fmt/core.h>
+
+#include <boost/asio/post.hpp>
+#include <set>
+
+#include "common/files/entry_path.h"
+#include "common/files/piece.h"
+#include "runner/files/user_path.h"
+#include "runner/spawn.h"
+
+namespace sortie::runner {
+namespace {
+
+constexpr std::size_t kMaxPaths = 1000;
+constexpr std::uint64_t kMessageBytes = 256u << 10;
+/// Of manifest that the launcher has not taken from the pipe yet.
+constexpr std::size_t kMaxQueued = 4u << 20;
+constexpr std::chrono::milliseconds kQueuePause{5};
+
+/// "/a/b/" is sent as "b".
+Result<files::ScanRoot> scan_root(const std::string& path) {
+  SORTIE_ASSIGN_OR_RETURN(std::string full, user_path(path));
+  while (full.size() > 1 && full.ends_with('/')) full.pop_back();
+  std::string name(files::name_of(full));
+  if (auto checked = files::check_entry_name(name); !checked)
+    return fail(ErrorCode::usage, path +
+                                      ": has no name of its own to be copied under; name a file"
+                                      " or folder in it");
+  return files::ScanRoot{std::move(full), std::move(name)};
+}
+
+}  // namespace
+
+FileSender::FileSender(boost::asio::io_context& io, Link& link, FailureHandler on_failure)
+    : io_(io), link_(link), on_failure_(std::move(on_failure)), credit_(io) {}
+
+Result<> FileSender::open(const wire::FilesOpen& order) {
+  if (order.paths.empty() || order.paths.size() > kMaxPaths)
+    return fail(ErrorCode::protocol, "no path to send, or too many");
+  std::vector<files::ScanRoot> roots;
+  std::set<std::string> names;
+  for (const std::string& path : order.paths) {
+    SORTIE_ASSIGN_OR_RETURN(files::ScanRoot root, scan_root(path));
+    if (!names.insert(root.name).second)
+      return fail(ErrorCode::usage,
+                  fmt::format("two of the paths are called '{}'; pull them one after the other into"
+                              " different folders",
+                              files::printable(root.name)));
+    roots.push_back(std::move(root));
+  }
+  scan_ = std::make_unique<files::TreeScan>(std::move(roots));
+  spawn(io_, list());
+  return {};
+}
+
+boost::asio::awaitable<void> FileSender::list() {
+  wire::FilesManifest message;
+  std::uint64_t bytes = 0, all_bytes = 0;
+  boost::asio::steady_timer pause(io_);
+  for (;;) {
+    auto step = scan_->step();
+    if (!step) {
+      on_failure_(std::move(step).error());
+      co_return;
+    }
+    if (step->entry) {
+      bytes += files::entry_bytes(*step->entry);
+      all_bytes += files::entry_bytes(*step->entry);
+      message.entries.push_back(*step->entry);
+      entries_.push_back(std::move(*step->entry));
+    }
+    if (all_bytes > files::ManifestReader::kMaxBytes) {
+      on_failure_(Error{ErrorCode::unsupported, "too many files at once; pull parts of the tree"});
+      co_return;
+    }
+    if (step->done || bytes > kMessageBytes) {
+      message.last = step->done ? 1 : 0;
+      if (step->done) listed_ = true;
+      link_.send(message);
+      message = {};
+      bytes = 0;
+    }
+    if (step->done) co_return;
+    while (link_.queued_bytes() > kMaxQueued && !link_.broken()) {
+      pause.expires_after(kQueuePause);
+      co_await pause.async_wait(kAsTuple);
+    }
+    if (link_.broken()) co_return;
+    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // heartbeats get their turn
+  }
+}
+
+Result<> FileSender::take(const wire::Message& message) {
+  if (const auto* credit = std::get_if<wire::FilesCredit>(&message)) {
+    if (credit->bytes > unacknowledged_)
+      return fail(ErrorCode::protocol, "credit for pieces that were not sent");
+    unacknowledged_ -= credit->bytes;
+    credit_.notify();
+    return {};
+  }
+  const auto* wanted = std::get_if<wire::FilesWanted>(&message);
+  if (!wanted || !listed_ || sending_)
+    return fail(ErrorCode::protocol, "a message out of turn in a transfer");
+  SORTIE_TRY(wanted_.add(*wanted, entries_));
+  if (!wanted_.complete()) return {};
+  sending_ = true;
+  spawn(io_, send_pieces());
+  return {};
+}
+
+boost::asio::awaitable<void> FileSender::send_pieces() {
+  files::PieceReader reader;
+  for (const wire::PieceRange& range : wanted_.take())
+    for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
+      while (unacknowledged_ >= wire::kFileWindow) co_await credit_.wait();
+      auto bytes = reader.read(scan_->path_of(range.entry), entries_[range.entry].size, piece);
+      if (!bytes) {
+        on_failure_(std::move(bytes).error());
+        co_return;
+      }
+      unacknowledged_ += bytes->size();
+      wire::FilePiece next;
+      next.entry = range.entry;
+      next.piece = piece;
+      next.bytes = std::move(*bytes);
+      link_.send(next);
+      if (link_.broken()) co_return;
+    }
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,38 @@
+// FileSender: this host's files to the launcher (`sortie pull`): list them, then send the pieces
+// that the launcher lacks, within its credit.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <vector>
+
+#include "common/files/manifest.h"
+#include "common/files/tree_scan.h"
+#include "runner/files/file_role.h"
+#include "runner/link.h"
+
+namespace sortie::runner {
+
+class FileSender : public FileRole {
+ public:
+  FileSender(boost::asio::io_context& io, Link& link, FailureHandler on_failure);
+
+  Result<> open(const wire::FilesOpen& order) override;
+  Result<> take(const wire::Message& message) override;
+
+ private:
+  boost::asio::awaitable<void> list();
+  boost::asio::awaitable<void> send_pieces();
+
+  boost::asio::io_context& io_;
+  Link& link_;
+  FailureHandler on_failure_;
+  std::unique_ptr<files::TreeScan> scan_;
+  std::vector<wire::FileEntry> entries_;
+  files::WantedReader wanted_;
+  std::uint64_t unacknowledged_ = 0;
+  Wakeup credit_;
+  bool listed_ = false, sending_ = false;
+};
+
+}  // namespace sortie::runner

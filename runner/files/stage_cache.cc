@@ -1,0 +1,171 @@
+#include "runner/files/stage_cache.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/base/atomic_file.h"
+#include "common/base/log.h"
+#include "runner/files/user_path.h"
+
+namespace sortie::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kKeyLength = 64;
+/// Modification time of every staged file: a write after that shows.
+constexpr time_t kStagedTime = 1;
+
+bool is_key(const std::string& text) {
+  return text.size() == kKeyLength &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+Fd open_lock(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  return fd;
+}
+
+/// Locked, and still the file of that name: a pruner may have removed it meanwhile.
+bool take_lock(const Fd& fd, int kind, const std::string& path) {
+  if (!fd || ::flock(fd.get(), kind | LOCK_NB) != 0) return false;
+  struct stat held {
+  }, named{};
+  return ::fstat(fd.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino;
+}
+
+}  // namespace
+
+Result<StageCache> StageCache::open(const std::string& key) {
+  if (!is_key(key)) return fail(ErrorCode::protocol, "a staged tree without a hash");
+  StageCache cache;
+  SORTIE_ASSIGN_OR_RETURN(const std::string home, user_path("~"));
+  cache.base_ = home + "/.cache/sortie/stage";
+  cache.key_ = key;
+  SORTIE_ASSIGN_OR_RETURN(const files::Folder base, files::Folder::open(cache.base_, 0700));
+  struct stat info {};
+  if (::fstat(base.fd(), &info) != 0 || info.st_uid != ::geteuid())
+    return fail(ErrorCode::io, cache.base_ + ": not a folder of this user; remove it");
+  if ((info.st_mode & 077) != 0 && ::fchmod(base.fd(), 0700) != 0)
+    return std::unexpected(os_error(errno, cache.base_));
+  return cache;
+}
+
+Result<bool> StageCache::try_lock() {
+  const std::string path = folder() + ".lock";
+  lock_ = open_lock(path);
+  if (!lock_) return std::unexpected(os_error(errno, path));
+  exclusive_ = take_lock(lock_, LOCK_EX, path);
+  if (exclusive_) return true;
+  struct stat info {};
+  return take_lock(lock_, LOCK_SH, path) && ::stat(folder().c_str(), &info) == 0;
+}
+
+bool StageCache::ready(const std::vector<wire::FileEntry>& entries) {
+  struct stat info {};
+  if (::lstat(folder().c_str(), &info) != 0) return false;
+  const bool same = std::ranges::all_of(entries, [&](const wire::FileEntry& entry) {
+    struct stat now {};
+    if (::lstat((folder() + "/" + entry.path).c_str(), &now) != 0) return false;
+    if (entry.kind == wire::FileKind::folder) return S_ISDIR(now.st_mode) != 0;
+    if (entry.kind == wire::FileKind::symlink) return S_ISLNK(now.st_mode) != 0;
+    return S_ISREG(now.st_mode) && static_cast<std::uint64_t>(now.st_size) == entry.size &&
+           (now.st_mode & 07777) == entry.mode && now.st_mtime == kStagedTime;
+  });
+  if (same || !exclusive_) return same;
+  std::error_code ignored;
+  fs::remove_all(folder() + ".part", ignored);
+  fs::rename(folder(), folder() + ".part", ignored);
+  return false;
+}
+
+Result<> StageCache::note_size(std::uint64_t bytes) const {
+  const std::string size = fmt::format("{}\n", bytes);
+  if (::pwrite(lock_.get(), size.data(), size.size(), 0) < 0)
+    return std::unexpected(os_error(errno, folder() + ".lock"));
+  return {};
+}
+
+Result<files::Folder> StageCache::part(std::uint64_t bytes) const {
+  if (!exclusive_)
+    return fail(ErrorCode::io, folder() +
+                                   ": was changed while another job uses it; end that job or"
+                                   " remove the folder");
+  SORTIE_TRY(note_size(bytes));
+  return files::Folder::open(folder() + ".part", 0700);
+}
+
+Result<> StageCache::install(const std::vector<wire::FileEntry>& entries) {
+  const std::string part = folder() + ".part";
+  for (const wire::FileEntry& entry : entries) {
+    if (entry.kind != wire::FileKind::file) continue;
+    const std::array<timespec, 2> times = {timespec{kStagedTime, 0}, timespec{kStagedTime, 0}};
+    const std::string path = part + "/" + entry.path;
+    if (::utimensat(AT_FDCWD, path.c_str(), times.data(), AT_SYMLINK_NOFOLLOW) != 0)
+      return std::unexpected(os_error(errno, path));
+  }
+  if (::rename(part.c_str(), folder().c_str()) != 0)
+    return std::unexpected(os_error(errno, folder()));
+  return sync_path(base_);
+}
+
+Result<> StageCache::use() {
+  if (::futimens(lock_.get(), nullptr) != 0)
+    return std::unexpected(os_error(errno, folder() + ".lock"));
+  if (::flock(lock_.get(), LOCK_SH) != 0)
+    return std::unexpected(os_error(errno, folder() + ".lock"));
+  exclusive_ = false;
+  return {};
+}
+
+void StageCache::prune(std::uint64_t limit) const {
+  struct Tree {
+    std::string key;
+    std::uint64_t bytes = 0;
+    timespec used{};
+  };
+  std::vector<Tree> trees;
+  std::uint64_t total = 0;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(base_, error)) {
+    const std::string name = file.path().filename().string();
+    struct stat info {};
+    if (!name.ends_with(".lock") || !is_key(name.substr(0, name.size() - 5)) ||
+        ::lstat(file.path().c_str(), &info) != 0)
+      continue;
+    Tree tree{name.substr(0, name.size() - 5), 0, info.st_mtim};
+    if (const auto text = read_file(file.path(), 64))
+      tree.bytes = std::strtoull(text->c_str(), nullptr, 10);
+    total += tree.bytes;
+    trees.push_back(std::move(tree));
+  }
+  std::ranges::sort(trees, [](const Tree& a, const Tree& b) {
+    return a.used.tv_sec != b.used.tv_sec ? a.used.tv_sec < b.used.tv_sec
+                                          : a.used.tv_nsec < b.used.tv_nsec;
+  });
+  for (const Tree& tree : trees) {
+    if (total <= limit) return;
+    const std::string path = base_ + "/" + tree.key;
+    const Fd lock = open_lock(path + ".lock");
+    if (tree.key == key_ || !take_lock(lock, LOCK_EX, path + ".lock")) continue;
+    log::info("stage cache: removes {} ({} bytes)", tree.key, tree.bytes);
+    // A tree that may lack something must not be found by its name.
+    fs::remove_all(path + ".part", error);
+    fs::rename(path, path + ".part", error);
+    fs::remove_all(path + ".part", error);
+    fs::remove(path + ".lock", error);
+    total -= tree.bytes;
+  }
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,269 @@
+// Trees on a disk: what a scan says, what a writer makes of it, and what it refuses.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "common/files/entry_path.h"
+#include "common/files/manifest.h"
+#include "common/files/piece.h"
+#include "common/files/tree_file.h"
+#include "common/files/tree_scan.h"
+#include "common/files/tree_write.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::files;
+using test::read_text;
+using test::ScopedTempDir;
+using test::write_text;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Scanned {
+  std::vector<wire::FileEntry> entries;
+  std::vector<std::string> paths;
+};
+
+Result<Scanned> scan(const fs::path& path, const std::string& name) {
+  TreeScan scan({{path.string(), name}});
+  Scanned out;
+  for (;;) {
+    SORTIE_ASSIGN_OR_RETURN(TreeScan::Step step, scan.step());
+    if (step.done) return out;
+    if (!step.entry) continue;
+    out.paths.push_back(scan.path_of(out.entries.size()));
+    out.entries.push_back(std::move(*step.entry));
+  }
+}
+
+TreeWriter writer(const fs::path& folder, const Scanned& tree) {
+  auto opened = Folder::open(folder.string());
+  REQUIRE(opened);
+  return {std::move(*opened), tree.entries};
+}
+
+Result<> inspect(TreeWriter& tree) {
+  for (;;) {
+    SORTIE_ASSIGN_OR_RETURN(const bool done, tree.inspect());
+    if (done) return {};
+  }
+}
+
+Result<> settle(TreeWriter& tree) {
+  for (;;) {
+    SORTIE_ASSIGN_OR_RETURN(const bool done, tree.settle());
+    if (done) return {};
+  }
+}
+
+/// Everything that is missing from `source`; returns how many pieces that were.
+Result<int> fill(TreeWriter& tree, const Scanned& source) {
+  PieceReader reader;
+  int pieces = 0;
+  for (const wire::PieceRange& range : tree.missing())
+    for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
+      SORTIE_ASSIGN_OR_RETURN(
+          const std::string bytes,
+          reader.read(source.paths[range.entry], source.entries[range.entry].size, piece));
+      SORTIE_ASSIGN_OR_RETURN(const auto taken, tree.put(range.entry, piece, bytes));
+      if (taken != TreeWriter::Taken::wrote) return fail(ErrorCode::internal, "not written");
+      ++pieces;
+    }
+  return pieces;
+}
+
+Result<int> copy(const fs::path& from, const std::string& name, const fs::path& to) {
+  SORTIE_ASSIGN_OR_RETURN(const Scanned source, scan(from, name));
+  TreeWriter tree = writer(to, source);
+  SORTIE_TRY(inspect(tree));
+  SORTIE_ASSIGN_OR_RETURN(const int pieces, fill(tree, source));
+  SORTIE_TRY(settle(tree));
+  return pieces;
+}
+
+std::string big(std::size_t bytes, char seed) {
+  std::string text(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i)
+    text[i] = static_cast<char>(seed + static_cast<char>(i * 7 / 1000));
+  return text;
+}
+
+unsigned mode_of(const fs::path& path) {
+  struct stat info {};
+  REQUIRE(::lstat(path.c_str(), &info) == 0);
+  return info.st_mode & 07777;
+}
+
+bool has_parts(const fs::path& folder) {
+  for (const auto& file : fs::recursive_directory_iterator(folder))
+    if (file.path().filename().string().starts_with(kPartPrefix)) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a tree arrives with modes, symlinks and empty files; then only what differs") {
+  const ScopedTempDir dir;
+  const fs::path from = dir / "from", to = dir / "to";
+  write_text(from / "run.sh", "#!/bin/sh\n");
+  fs::permissions(from / "run.sh", static_cast<fs::perms>(0750));
+  write_text(from / "deep/er/file", big((3u << 20) + 17, 'a'));
+  write_text(from / "empty", "");
+  write_text(from / "deep.txt", "sorts between\n");
+  fs::create_symlink("../run.sh", from / "deep/link");
+  fs::create_directory(from / "closed");
+  write_text(from / "closed/inside", "x");
+  fs::permissions(from / "closed", static_cast<fs::perms>(0555));
+
+  auto pieces = copy(from, "tree", to);
+  REQUIRE(pieces);
+  CHECK(*pieces == 4 + 3);
+  CHECK(read_text(to / "tree/deep/er/file") == read_text(from / "deep/er/file"));
+  CHECK(mode_of(to / "tree/run.sh") == 0750);
+  CHECK(mode_of(to / "tree/closed") == 0555);
+  CHECK(fs::read_symlink(to / "tree/deep/link") == "../run.sh");
+  CHECK(fs::file_size(to / "tree/empty") == 0);
+  CHECK_FALSE(has_parts(to));
+
+  SUBCASE("the same again sends nothing") {
+    CHECK(*copy(from, "tree", to) == 0);
+  }
+  SUBCASE("a byte of a large file is one piece") {
+    std::string text = read_text(from / "deep/er/file");
+    text[(1u << 20) + 5] ^= 1;
+    write_text(from / "deep/er/file", text);
+    CHECK(*copy(from, "tree", to) == 1);
+    CHECK(read_text(to / "tree/deep/er/file") == text);
+  }
+  SUBCASE("what was appended, and what became shorter") {
+    write_text(from / "deep/er/file", read_text(from / "deep/er/file") + big(1u << 20, 'q'));
+    CHECK(*copy(from, "tree", to) == 2);
+    CHECK(read_text(to / "tree/deep/er/file") == read_text(from / "deep/er/file"));
+    write_text(from / "deep/er/file", big(1u << 20, 'a'));
+    CHECK(*copy(from, "tree", to) == 0);
+    CHECK(fs::file_size(to / "tree/deep/er/file") == 1u << 20);
+  }
+  SUBCASE("a mode alone") {
+    fs::permissions(from / "deep.txt", static_cast<fs::perms>(0600));
+    CHECK(*copy(from, "tree", to) == 0);
+    CHECK(mode_of(to / "tree/deep.txt") == 0600);
+  }
+  fs::permissions(from / "closed", static_cast<fs::perms>(0755));
+  fs::permissions(to / "tree/closed", static_cast<fs::perms>(0755));
+}
+
+TEST_CASE("an interrupted transfer goes on where it was, and leaves the old file until the end") {
+  const ScopedTempDir dir;
+  const std::string text = big(8u << 20, 'n');
+  write_text(dir / "source", text);
+  write_text(dir / "to/file", "old");
+  const auto source = scan(dir / "source", "file");
+  REQUIRE(source);
+  {
+    TreeWriter tree = writer(dir / "to", *source);
+    REQUIRE(inspect(tree));
+    for (const std::uint32_t piece : {0u, 3u, 4u})
+      CHECK(tree.put(0, piece, text.substr(piece << 20, 1u << 20)));
+  }
+  CHECK(read_text(dir / "to/file") == "old");
+  CHECK(has_parts(dir / "to"));
+  TreeWriter tree = writer(dir / "to", *source);
+  REQUIRE(inspect(tree));
+  CHECK(tree.missing_bytes() == 5u << 20);
+  CHECK(tree.missing().size() == 2);
+  CHECK(*fill(tree, *source) == 5);
+  REQUIRE(settle(tree));
+  CHECK(read_text(dir / "to/file") == text);
+  CHECK_FALSE(has_parts(dir / "to"));
+}
+
+TEST_CASE("a piece that is not what was announced is not written") {
+  const ScopedTempDir dir;
+  write_text(dir / "source", big(2u << 20, 'n'));
+  const auto source = scan(dir / "source", "file");
+  TreeWriter tree = writer(dir / "to", *source);
+  REQUIRE(inspect(tree));
+  const std::string wrong = big(1u << 20, 'z');
+  CHECK(*tree.put(0, 0, wrong) == TreeWriter::Taken::wrong);
+  CHECK(*tree.put(0, 0, "short") == TreeWriter::Taken::wrong);
+  CHECK(*tree.put(0, 0, "") == TreeWriter::Taken::wrong);
+  CHECK(tree.missing_bytes() == 2u << 20);
+  CHECK_FALSE(tree.put(0, 2, wrong));
+  CHECK_FALSE(tree.put(7, 0, wrong));
+  REQUIRE(fill(tree, *source));
+  CHECK(*tree.put(0, 0, wrong) == TreeWriter::Taken::had);
+}
+
+TEST_CASE("a symlink that is planted in the folder is never followed") {
+  const ScopedTempDir dir;
+  fs::create_directories(dir / "outside");
+  write_text(dir / "outside/secret", "keep");
+  write_text(dir / "from/sub/secret", "evil");
+  SUBCASE("in place of a folder") {
+    fs::create_directories(dir / "to/tree");
+    fs::create_symlink(dir / "outside", dir / "to/tree/sub");
+    const auto copied = copy(dir / "from", "tree", dir / "to");
+    REQUIRE_FALSE(copied);
+    CHECK(copied.error().message.find("folder is needed") != std::string::npos);
+  }
+  SUBCASE("in place of a file: the link is replaced, not what it points to") {
+    fs::create_directories(dir / "to/tree/sub");
+    fs::create_symlink(dir / "outside/secret", dir / "to/tree/sub/secret");
+    REQUIRE(copy(dir / "from", "tree", dir / "to"));
+    CHECK(fs::is_regular_file(fs::symlink_status(dir / "to/tree/sub/secret")));
+    CHECK(read_text(dir / "to/tree/sub/secret") == "evil");
+  }
+  SUBCASE("in place of the part") {
+    fs::create_directories(dir / "to/tree/sub");
+    fs::create_symlink(dir / "outside/secret", dir / "to/tree/sub" / part_name("secret"));
+    CHECK_FALSE(copy(dir / "from", "tree", dir / "to"));
+  }
+  SUBCASE("while the transfer runs") {
+    const auto source = scan(dir / "from", "tree");
+    TreeWriter tree = writer(dir / "to", *source);
+    REQUIRE(inspect(tree));
+    // The open part still belongs to the folder that was checked; the link leads nowhere.
+    fs::rename(dir / "to/tree/sub", dir / "to/tree/moved");
+    fs::create_symlink(dir / "outside", dir / "to/tree/sub");
+    (void)fill(tree, *source);
+    (void)settle(tree);
+  }
+  CHECK(read_text(dir / "outside/secret") == "keep");
+  CHECK(std::distance(fs::directory_iterator(dir / "outside"), {}) == 1);
+}
+
+TEST_CASE("a file does not replace a folder, and two transfers do not mix") {
+  const ScopedTempDir dir;
+  write_text(dir / "source", "text");
+  fs::create_directories(dir / "to/file");
+  CHECK_FALSE(copy(dir / "source", "file", dir / "to"));
+  const auto source = scan(dir / "source", "other");
+  TreeWriter first = writer(dir / "to", *source);
+  REQUIRE(inspect(first));
+  TreeWriter second = writer(dir / "to", *source);
+  const auto refused = inspect(second);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("another transfer") != std::string::npos);
+}
+
+TEST_CASE("what can not be sent is named") {
+  const ScopedTempDir dir;
+  fs::create_directories(dir / "from");
+  REQUIRE(::mkfifo((dir / "from/pipe").c_str(), 0600) == 0);
+  const auto scanned = scan(dir / "from", "tree");
+  REQUIRE_FALSE(scanned);
+  CHECK(scanned.error().message.find("from/pipe: neither a file") != std::string::npos);
+  CHECK(scan(dir / "nothing", "x").error().code == ErrorCode::not_found);
+}
+
+TEST_CASE("more files than may be open at a time") {
+  const ScopedTempDir dir;
+  for (int i = 0; i < 100; ++i)
+    write_text(dir / "from" / ("f" + std::to_string(i)), std::to_string(i));
+  CHECK(*copy(dir / "from", "tree", dir / "to") == 100);
+  for (int i = 0; i < 100; ++i)
+    CHECK(read_text(dir / "to/tree" / ("f" + std::to_string(i))) == std::to_string(i));
+  CHECK_FALSE(has_parts(dir / "to"));
+}

@@ -1,0 +1,217 @@
+// push, pull and staging: who fetches from whom, what names mean, and hosts that lie.
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <optional>
+
+#include "common/config/load.h"
+#include "common/config/stage.h"
+#include "common/files/piece.h"
+#include "launcher/copy/local_tree.h"
+#include "launcher/copy/progress.h"
+#include "launcher/copy/relay_chains.h"
+#include "launcher/copy/tree_download.h"
+#include "launcher/copy/tree_upload.h"
+#include "tests/support/fake_hosts.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::launcher;
+using test::FakeRunner;
+using test::ScopedTempDir;
+using test::write_text;
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+TEST_CASE("relay: hosts line up as they become ready") {
+  RelayChains chains;
+  CHECK_FALSE(chains.attach(4, true, true));
+  CHECK(chains.attach(1, true, true) == 4);
+  CHECK(chains.attach(0, true, true) == 1);
+  CHECK(chains.attach(2, true, false) == 0);  // nobody reaches it: it fetches, nobody fetches there
+  CHECK(chains.attach(3, true, true) == 0);
+  CHECK(chains.chains() == 1);
+}
+
+TEST_CASE("relay: a dead end is passed by, a full chain is followed by another") {
+  RelayChains chains(3);
+  CHECK_FALSE(chains.attach(0, true, true));
+  CHECK(chains.attach(1, true, true) == 0);
+  chains.remove(1);
+  CHECK_FALSE(chains.attach(2, true, true));
+  CHECK(chains.attach(3, true, true) == 2);
+  CHECK(chains.attach(4, true, true) == 3);
+  CHECK_FALSE(chains.attach(5, true, true));
+  CHECK(chains.chains() == 2);
+}
+
+TEST_CASE("relay: a host that has all begins a chain that costs nothing") {
+  RelayChains chains;
+  CHECK_FALSE(chains.attach(0, false, true));
+  CHECK(chains.attach(1, true, true) == 0);
+  CHECK_FALSE(chains.attach(2, false, false));
+  CHECK(chains.chains() == 1);
+}
+
+TEST_CASE("relay: by itself where it pays") {
+  CHECK_FALSE(relay_pays(RelayMode::automatic, 2, 1u << 30));
+  CHECK(relay_pays(RelayMode::automatic, 3, 8u << 20));
+  CHECK_FALSE(relay_pays(RelayMode::automatic, 100, 1000));
+  CHECK(relay_pays(RelayMode::on, 2, 1));
+  CHECK_FALSE(relay_pays(RelayMode::off, 1000, 1u << 30));
+}
+
+TEST_CASE("LOCAL... REMOTE: a new name, or a folder to put into") {
+  const ScopedTempDir dir;
+  write_text(dir / "a", "x");
+  write_text(dir / "b/c", "x");
+  const auto named = [&](std::vector<std::string> locals, const std::string& remote) {
+    for (std::string& local : locals) local = dir.str(local);
+    const auto names = push_names(locals, remote);
+    if (!names) return std::string(error_code_name(names.error().code));
+    std::string text = names->folder + ":";
+    for (const files::ScanRoot& root : names->roots) text += " " + root.name;
+    return text;
+  };
+  CHECK(named({"a"}, "/data/x") == "/data: x");
+  CHECK(named({"a"}, "/x") == "/: x");
+  CHECK(named({"a"}, "x") == "~: x");
+  CHECK(named({"a"}, "x/") == "x/: a");
+  CHECK(named({"b"}, "/data/") == "/data/: b");
+  CHECK(named({"b/"}, "/data/n") == "/data: n");
+  CHECK(named({"b/."}, "~") == "~: b");
+  CHECK(named({"a", "b"}, "/data") == "/data: a b");
+  CHECK(named({"a"}, "~") == "~: a");
+  CHECK(named({"a", "b/../a"}, "/data") == "usage");
+  CHECK(named({"a"}, "") == "usage");
+  CHECK(named({"nothing"}, "/data/") == "not_found");
+}
+
+TEST_CASE("byte counts") {
+  CHECK(byte_count(0) == "0 B");
+  CHECK(byte_count(1536) == "1.5 KiB");
+  CHECK(byte_count(256u << 20) == "256.0 MiB");
+}
+
+TEST_CASE("{stage} names what is staged, at the beginning of a path") {
+  const auto broken = [](const std::string& text) {
+    const auto job = config::load_job_text(text, "job.toml", {});
+    return job ? std::string() : job.error().message;
+  };
+  const std::string stage =
+      "[runner]\nstage = [\"/d/books.bin\", \"/d/books.idx\", \"/e -> dir\"]\n";
+  CHECK(broken(stage + "[data]\ndata_prefixes = [\"{stage}/books\", \"{stage}/dir/x\"]\n") == "");
+  CHECK(broken(stage + "program = [\"{stage}/dir/p\", \"--in={stage}/books.bin,{stage}/dir\"]\n") ==
+        "");
+  CHECK(broken(stage + "[data]\ndata_prefixes = [\"{stage}/other\"]\n")
+            .find("books.bin, books.idx, dir") != std::string::npos);
+  CHECK(broken(stage + "program = [\"{stage}/p\"]\n").find("names nothing") != std::string::npos);
+  CHECK(broken(stage + "[data]\ndata_prefixes = [\"/x/{stage}/books\"]\n").find("begin") !=
+        std::string::npos);
+  CHECK(broken(stage + "[trainer]\nsave_dir = \"{stage}/dir\"\n").find("only read") !=
+        std::string::npos);
+  CHECK(broken("[runner]\nstage = [\"/a/x\", \"/b/x\"]\n").find("two items") != std::string::npos);
+  CHECK(broken("[runner]\nstage = [\"/a -> b/c\"]\n").find("one component") != std::string::npos);
+  CHECK(broken("[runner]\nprogram = [\"sed\", \"{stage}\"]\n") ==
+        "");  // staging nothing: just text
+  CHECK(config::with_stage("a{stage}b{stage}", "/s") == "a/sb/s");
+}
+
+namespace {
+
+using Script = test::FakeHost::Script;
+
+/// A pull from one host in memory.
+Result<wire::FilesDone> pull(const fs::path& folder, Script script,
+                             std::uint64_t max_list = 1u << 20) {
+  const ScopedTempDir dir;
+  write_text(dir / "runner", "#!/bin/sh\n");
+  auto binary = RunnerBinary::open(dir / "runner");
+  REQUIRE(binary);
+  asio::io_context io(1);
+  test::FakeTransport transport(io.get_executor());
+  transport.host("h").script = std::move(script);
+  config::RunnerConfig runner;
+  runner.startup_timeout = std::chrono::milliseconds(2000);
+  auto session = std::make_shared<HostSession>(io.get_executor(), "h", runner);
+  DownloadProgress progress;
+  std::optional<Result<wire::FilesDone>> result;
+  const auto work = [&]() -> asio::awaitable<void> {
+    const auto connected = co_await session->connect(transport, *binary);
+    if (!connected) co_return;
+    const auto greeted = co_await session->greet("");
+    if (!greeted) co_return;
+    wire::FilesOpen order;
+    order.purpose = wire::FilesPurpose::get;
+    result = co_await download_tree(session, order, folder.string(), max_list, progress);
+    session->close();
+  };
+  asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
+  io.run_for(std::chrono::seconds(8));
+  REQUIRE(result);
+  return *result;
+}
+
+/// Hello, the order, then these messages.
+Script says(std::vector<wire::Message> messages) {
+  return [messages = std::move(messages)](FakeRunner& runner) -> asio::awaitable<void> {
+    co_await runner.next();
+    runner.send(wire::Hello{});
+    bool ordered = false;
+    while (!ordered) {
+      const auto message = co_await runner.next();
+      if (!message) co_return;
+      ordered = std::holds_alternative<wire::FilesOpen>(*message);
+    }
+    for (const wire::Message& message : messages) runner.send(message);
+    for (bool open = true; open;) {
+      const auto message = co_await runner.next();
+      open = message.has_value();
+    }
+  };
+}
+
+wire::FileEntry file(const char* path, const std::string& content) {
+  return {path, wire::FileKind::file, 0644, content.size(), files::hash_bytes(content), ""};
+}
+
+}  // namespace
+
+TEST_CASE("pull: what a host gives is what is written") {
+  const ScopedTempDir dir;
+  const auto done =
+      pull(dir / "in/h",
+           says({wire::FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 0, "text"}}));
+  REQUIRE(done);
+  CHECK(done->files_changed == 1);
+  CHECK(test::read_text(dir / "in/h/a") == "text");
+}
+
+TEST_CASE("pull: a host that lies writes nothing, and nothing outside its folder") {
+  const ScopedTempDir dir;
+  write_text(dir / "outside", "keep");
+  const auto refused = [&](std::vector<wire::Message> messages, std::uint64_t max = 1u << 20) {
+    const auto done = pull(dir / "in/h", says(std::move(messages)), max);
+    return done ? std::string() : done.error().message;
+  };
+  using wire::FilesManifest;
+  CHECK(refused({FilesManifest{{file("../../outside", "x")}, 1}}).find("..") != std::string::npos);
+  CHECK(refused({FilesManifest{{file("/etc/x", "x")}, 1}}) != "");
+  const wire::FileEntry link = {"l", wire::FileKind::symlink, 0777, 0, "", dir.str("")};
+  CHECK(refused({FilesManifest{{link, file("l/outside", "x")}, 1}})
+            .find("folder is not in the list") != std::string::npos);
+  CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 0, "tixt"}})
+            .find("not what was announced") != std::string::npos);
+  CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{7, 0, "text"}}) != "");
+  CHECK(refused({FilesManifest{{file("a", "text")}, 1}, wire::FilePiece{0, 9, "text"}}) != "");
+  CHECK(refused({wire::FilePiece{0, 0, "text"}}).find("sent FilePiece") != std::string::npos);
+  CHECK(refused({wire::RunnerError{"not_found", "/x: \x1b[2Jgone", -1}}).find("\x1b") ==
+        std::string::npos);
+  std::vector<wire::Message> endless;
+  for (int i = 0; i < 400; ++i)
+    endless.push_back(FilesManifest{{file(("f" + std::to_string(1000 + i)).c_str(), "x")}, 0});
+  CHECK(refused(std::move(endless), 16u << 10).find("names and hashes") != std::string::npos);
+  CHECK(test::read_text(dir / "outside") == "keep");
+  CHECK_FALSE(fs::exists(dir / "in/h/a"));
+}

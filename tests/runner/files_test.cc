@@ -1,0 +1,390 @@
+// Files to and from a real runner: what is sent, what is not, and what a crash leaves.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+
+#include "common/files/manifest.h"
+#include "common/files/piece.h"
+#include "common/files/tree_scan.h"
+#include "tests/support/runner_client.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Tree {
+  std::vector<wire::FileEntry> entries;
+  std::vector<std::string> paths;
+};
+
+Tree scan(const fs::path& path, const std::string& name) {
+  files::TreeScan scan({{path.string(), name}});
+  Tree tree;
+  for (;;) {
+    auto step = scan.step();
+    REQUIRE(step);
+    if (step->done) return tree;
+    if (!step->entry) continue;
+    tree.paths.push_back(scan.path_of(tree.entries.size()));
+    tree.entries.push_back(std::move(*step->entry));
+  }
+}
+
+std::string numbers(std::size_t bytes, unsigned seed) {
+  std::string text(bytes, '\0');
+  for (char& c : text) c = static_cast<char>((seed = seed * 1664525u + 1013904223u) >> 24);
+  return text;
+}
+
+/// A runner of a user with a home of its own, greeted.
+struct FileRunner {
+  explicit FileRunner(const fs::path& home)
+      : client(SORTIE_RUNNER_BINARY, {"HOME=" + home.string(), "PATH=/usr/bin:/bin"}) {
+    fs::create_directories(home);
+    client.send(wire::Hello{wire::kProtocolVersion, "build"});
+    REQUIRE(client.expect<wire::Hello>());
+  }
+
+  void open(wire::FilesPurpose purpose, const std::string& folder, const std::string& relay = "",
+            const std::string& key = "", std::uint64_t cache = 1u << 30) {
+    wire::FilesOpen order;
+    order.purpose = purpose;
+    order.folder = folder;
+    order.key = key;
+    order.cache_bytes = cache;
+    order.heartbeat_interval_ms = 200;
+    order.heartbeat_timeout_ms = 5000;
+    order.relay_address = relay;
+    client.send(order);
+  }
+  void list(const Tree& tree) {
+    files::send_manifest(tree.entries, [&](wire::FilesManifest part) { client.send(part); });
+  }
+  std::vector<wire::PieceRange> wanted() {
+    std::vector<wire::PieceRange> ranges;
+    for (;;) {
+      const auto part = client.expect<wire::FilesWanted>();
+      REQUIRE(part);
+      ranges.insert(ranges.end(), part->ranges.begin(), part->ranges.end());
+      relay_port = part->relay_port;
+      reason = part->reason;
+      if (part->last) return ranges;
+    }
+  }
+  /// At most `limit` pieces, waiting for credit; how many.
+  int feed(const Tree& tree, const std::vector<wire::PieceRange>& ranges, int limit = 1 << 30) {
+    files::PieceReader reader;
+    int sent = 0;
+    for (const wire::PieceRange& range : ranges)
+      for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
+        if (sent == limit) return sent;
+        auto bytes = reader.read(tree.paths[range.entry], tree.entries[range.entry].size, piece);
+        REQUIRE(bytes);
+        client.send(wire::FilePiece{range.entry, piece, *bytes});
+        REQUIRE(client.expect<wire::FilesCredit>()->bytes == bytes->size());
+        ++sent;
+      }
+    return sent;
+  }
+  std::string refused() {
+    const auto error = client.expect<wire::RunnerError>();
+    return error ? error->message : "";
+  }
+  void goodbye() {
+    client.send(wire::Goodbye{});
+    const auto status = client.wait_exit();
+    REQUIRE(status);
+    CHECK(status->success());
+  }
+
+  RunnerClient client;
+  std::uint16_t relay_port = 0;
+  std::string reason;
+};
+
+/// A whole push; how many pieces it took.
+int push(const fs::path& home, const Tree& tree, const std::string& folder) {
+  FileRunner runner(home);
+  runner.open(wire::FilesPurpose::put, folder);
+  runner.list(tree);
+  const int sent = runner.feed(tree, runner.wanted());
+  REQUIRE(runner.client.expect<wire::FilesDone>());
+  runner.goodbye();
+  return sent;
+}
+
+unsigned mode_of(const fs::path& path) {
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  return info.st_mode & 07777;
+}
+
+}  // namespace
+
+TEST_CASE("push: a folder with modes, then the one file that was changed") {
+  const ScopedTempDir dir;
+  write_text(dir / "tree/run", "#!/bin/sh\n");
+  fs::permissions(dir / "tree/run", static_cast<fs::perms>(0751));
+  write_text(dir / "tree/data/one", numbers(3u << 20, 1));
+  write_text(dir / "tree/data/two", numbers(100, 2));
+  fs::create_symlink("data/one", dir / "tree/link");
+  CHECK(push(dir / "home", scan(dir / "tree", "tree"), "~/a/b") == 5);
+  CHECK(read_text(dir / "home/a/b/tree/data/one") == read_text(dir / "tree/data/one"));
+  CHECK(mode_of(dir / "home/a/b/tree/run") == 0751);
+  CHECK(fs::read_symlink(dir / "home/a/b/tree/link") == "data/one");
+  write_text(dir / "tree/data/two", "other");
+  CHECK(push(dir / "home", scan(dir / "tree", "tree"), "a/b") == 1);
+  CHECK(read_text(dir / "home/a/b/tree/data/two") == "other");
+  CHECK(push(dir / "home", scan(dir / "tree", "tree"), dir.str("home/a/b")) == 0);
+}
+
+TEST_CASE("push: a runner killed in mid-transfer leaves the old file, and the next one goes on") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", numbers(6u << 20, 3));
+  write_text(dir / "home/file", "old");
+  const Tree tree = scan(dir / "file", "file");
+  {
+    FileRunner runner(dir / "home");
+    runner.open(wire::FilesPurpose::put, "~");
+    runner.list(tree);
+    CHECK(runner.feed(tree, runner.wanted(), 4) == 4);
+    runner.client.signal(SIGKILL);
+    REQUIRE(runner.client.wait_exit());
+  }
+  CHECK(read_text(dir / "home/file") == "old");
+  CHECK(push(dir / "home", tree, "~") == 2);
+  CHECK(read_text(dir / "home/file") == read_text(dir / "file"));
+  CHECK(std::distance(fs::directory_iterator(dir / "home"), {}) == 1);
+}
+
+TEST_CASE("push: a launcher that goes away ends the runner; a wrong piece ends the transfer") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", numbers(2u << 20, 4));
+  const Tree tree = scan(dir / "file", "file");
+  {
+    FileRunner runner(dir / "home");
+    runner.open(wire::FilesPurpose::put, "~");
+    runner.list(tree);
+    runner.wanted();
+    runner.client.close_input();
+    REQUIRE(runner.client.wait_exit());
+  }
+  FileRunner runner(dir / "home");
+  runner.open(wire::FilesPurpose::put, "~");
+  runner.list(tree);
+  runner.wanted();
+  runner.client.send(wire::FilePiece{0, 0, numbers(1u << 20, 99)});
+  CHECK(runner.refused().find("not what was announced") != std::string::npos);
+  CHECK(runner.client.wait_exit()->code == 1);
+  CHECK_FALSE(fs::exists(dir / "home/file"));
+}
+
+TEST_CASE("what a launcher must not ask for") {
+  const ScopedTempDir dir;
+  FileRunner runner(dir / "home");
+  SUBCASE("a name that leaves the folder") {
+    runner.open(wire::FilesPurpose::put, "~/in");
+    runner.client.send(wire::FilesManifest{{{"../out", wire::FileKind::file, 0644, 0, "", ""}}, 1});
+    CHECK(runner.refused().find("'..'") != std::string::npos);
+  }
+  SUBCASE("pieces before the list") {
+    runner.open(wire::FilesPurpose::put, "~/in");
+    runner.client.send(wire::FilePiece{0, 0, "x"});
+    CHECK(runner.refused().find("out of turn") != std::string::npos);
+  }
+  SUBCASE("two transfers") {
+    runner.open(wire::FilesPurpose::put, "~/in");
+    runner.open(wire::FilesPurpose::put, "~/in");
+    CHECK(runner.refused().find("out of turn") != std::string::npos);
+  }
+  SUBCASE("a stage key that is a path") {
+    runner.open(wire::FilesPurpose::stage, "", "", "../../" + std::string(58, 'a'));
+    CHECK(runner.refused().find("hash") != std::string::npos);
+  }
+  SUBCASE("credit that was not used") {
+    wire::FilesOpen order;
+    order.purpose = wire::FilesPurpose::get;
+    write_text(dir / "home/file", "x");
+    order.paths = {"file"};
+    runner.client.send(order);
+    REQUIRE(runner.client.expect<wire::FilesManifest>());
+    runner.client.send(wire::FilesCredit{1});
+    CHECK(runner.refused().find("credit") != std::string::npos);
+  }
+  CHECK_FALSE(fs::exists(dir / "home/out"));
+  CHECK_FALSE(fs::exists(dir / "out"));
+}
+
+TEST_CASE("pull: pieces within the credit, no more") {
+  const ScopedTempDir dir;
+  write_text(dir / "home/out/file", numbers(7u << 20, 5));
+  FileRunner runner(dir / "home");
+  wire::FilesOpen order;
+  order.purpose = wire::FilesPurpose::get;
+  order.paths = {"out/", dir.str("home/out/file")};
+  runner.client.send(order);
+  const auto list = runner.client.expect<wire::FilesManifest>();
+  REQUIRE(list);
+  REQUIRE(list->entries.size() == 3);
+  CHECK(list->entries[1].path == "out");
+  CHECK(list->entries[2].path == "out/file");
+  runner.client.send(wire::FilesWanted{{{2, 0, 7}}, 1, 0, ""});
+  int pieces = 0;
+  while (runner.client.expect<wire::FilePiece>(milliseconds(500))) ++pieces;
+  CHECK(pieces == static_cast<int>(wire::kFileWindow / wire::kPieceBytes));
+  runner.client.send(wire::FilesCredit{wire::kFileWindow});
+  for (; pieces < 7; ++pieces) {
+    const auto piece = runner.client.expect<wire::FilePiece>();
+    REQUIRE(piece);
+    CHECK(files::hash_bytes(piece->bytes) == files::piece_hash(list->entries[2], piece->piece));
+  }
+  runner.goodbye();
+}
+
+TEST_CASE("pull: what is not there is named") {
+  const ScopedTempDir dir;
+  FileRunner runner(dir / "home");
+  wire::FilesOpen order;
+  order.purpose = wire::FilesPurpose::get;
+  order.paths = {"nothing"};
+  runner.client.send(order);
+  CHECK(runner.refused().find("home/nothing") != std::string::npos);
+}
+
+TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody else") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", numbers(5u << 20, 6));
+  const Tree tree = scan(dir / "file", "file");
+  FileRunner first(dir / "one"), second(dir / "two");
+  first.open(wire::FilesPurpose::put, "~", "127.0.0.1");
+  first.list(tree);
+  const auto lacking = first.wanted();
+  REQUIRE(first.relay_port != 0);
+  second.open(wire::FilesPurpose::put, "~", "127.0.0.1");
+  second.list(tree);
+  second.wanted();
+  const std::string key(32, 'k');
+  first.client.send(wire::FilesServe{7, key});
+  wire::FilesFetch fetch{7, key, "127.0.0.1", first.relay_port};
+  SUBCASE("all of it") {
+    second.client.send(fetch);
+    CHECK(first.feed(tree, lacking) == 5);
+    const auto done = second.client.expect<wire::FilesDone>();
+    REQUIRE(done);
+    CHECK(done->bytes_from_hosts == 5u << 20);
+    CHECK(done->bytes_from_launcher == 0);
+    CHECK(read_text(dir / "two/file") == read_text(dir / "file"));
+  }
+  SUBCASE("another key") {
+    fetch.key[0] = 'x';
+    second.client.send(fetch);
+    CHECK(second.wanted().size() == 1);
+    CHECK_FALSE(second.reason.empty());
+    CHECK(second.feed(tree, {{0, 0, 5}}) == 5);
+    CHECK(second.client.expect<wire::FilesDone>());
+  }
+  SUBCASE("a link that the other host does not know") {
+    fetch.link = 8;
+    second.client.send(fetch);
+    CHECK(second.wanted().size() == 1);
+  }
+  SUBCASE("a port where nobody listens") {
+    fetch.port = 1;
+    second.client.send(fetch);
+    CHECK(second.wanted().size() == 1);
+    CHECK(second.reason.find("refused") != std::string::npos);
+  }
+  SUBCASE("the other host dies in the middle") {
+    second.client.send(fetch);
+    CHECK(first.feed(tree, lacking, 2) == 2);
+    second.client.pump(milliseconds(300));
+    first.client.signal(SIGKILL);
+    const auto rest = second.wanted();
+    REQUIRE(rest.size() == 1);
+    CHECK(second.feed(tree, rest) <= 5);
+    CHECK(second.client.expect<wire::FilesDone>());
+    CHECK(read_text(dir / "two/file") == read_text(dir / "file"));
+  }
+  SUBCASE("the other host freezes") {
+    second.client.send(fetch);
+    CHECK(first.feed(tree, lacking, 2) == 2);
+    first.client.signal(SIGSTOP);
+    second.client.pump(milliseconds(4000));
+    CHECK_FALSE(second.wanted().empty());  // within the silence limit
+    first.client.signal(SIGCONT);
+  }
+}
+
+TEST_CASE("stage: kept between runs, repaired when written to, pruned when too much") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", numbers(2u << 20, 8));
+  fs::permissions(dir / "file", static_cast<fs::perms>(0555));
+  const Tree tree = scan(dir / "file", "trainer");
+  const std::string key = files::tree_hash(tree.entries);
+  const fs::path cache = dir / "home/.cache/sortie/stage";
+  const auto stage = [&](std::uint64_t limit = 1u << 30) {
+    FileRunner runner(dir / "home");
+    runner.open(wire::FilesPurpose::stage, "", "", key, limit);
+    runner.list(tree);
+    int pieces = 0;
+    for (;;) {
+      const auto message = runner.client.next();
+      REQUIRE(message);
+      if (const auto* done = std::get_if<wire::FilesDone>(&*message)) {
+        CHECK(done->folder == (cache / key).string());
+        break;
+      }
+      const auto* wanted = std::get_if<wire::FilesWanted>(&*message);
+      if (!wanted) continue;  // progress
+      pieces += runner.feed(tree, wanted->ranges);
+    }
+    runner.goodbye();
+    return pieces;
+  };
+  CHECK(stage() == 2);
+  CHECK(mode_of(cache) == 0700);
+  CHECK(mode_of(cache / key / "trainer") == 0555);
+  CHECK(stage() == 0);
+  fs::permissions(cache / key / "trainer", static_cast<fs::perms>(0755));
+  {
+    std::fstream file(cache / key / "trainer", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5);
+    file.put('!');
+  }
+  CHECK(stage() == 1);  // the one piece that was changed
+  CHECK(read_text(cache / key / "trainer") == read_text(dir / "file"));
+
+  const fs::path old = cache / std::string(64, 'a');
+  write_text(old / "x", "y");
+  write_text(old.string() + ".lock", "1000000\n");
+  CHECK(stage() == 0);
+  CHECK(fs::exists(old));
+  CHECK(stage(1u << 10) == 0);
+  CHECK_FALSE(fs::exists(old));
+  CHECK(fs::exists(cache / key));  // in use, whatever the limit says
+}
+
+TEST_CASE("stage: then a job, which finds its folder") {
+  const ScopedTempDir dir;
+  write_text(dir / "file", "#!/bin/sh\necho staged\n");
+  fs::permissions(dir / "file", static_cast<fs::perms>(0555));
+  const Tree tree = scan(dir / "file", "program");
+  FileRunner runner(dir / "home");
+  runner.open(wire::FilesPurpose::stage, "", "", files::tree_hash(tree.entries));
+  runner.list(tree);
+  runner.feed(tree, runner.wanted());
+  const auto done = runner.client.expect<wire::FilesDone>();
+  REQUIRE(done);
+  const wire::JobSpec job = make_job({done->folder + "/program"});
+  runner.client.send(job);
+  REQUIRE(runner.client.expect<wire::JobReady>());
+  runner.client.send(wire::Start{});
+  REQUIRE(runner.client.wait_finished());
+  CHECK(runner.client.out[0] == "staged\n");
+  runner.goodbye();
+}
