@@ -6,6 +6,7 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <csignal>
@@ -136,6 +137,7 @@ asio::awaitable<void> ExecRun::serve(std::size_t index) {
 
 /// Its runner cleans up and ends; the next host does not wait for that.
 asio::awaitable<void> ExecRun::let_go(std::size_t index) {
+  co_await asio::post(parts_.executor, asio::use_awaitable);  // the caller may still be using it
   Active& active = *active_[index];
   const auto until = Clock::now() + std::chrono::seconds(2);
   while (!active.session->closed() && Clock::now() < until) {
@@ -155,12 +157,13 @@ void ExecRun::begin(std::size_t index) {
   active.timeout_at =
       job_.timeout.count() > 0 ? active.begun + job_.timeout : Clock::time_point::max();
   active.give_up_at = Clock::time_point::max();
+  active.input_room = parts_.input ? kInputWindow : 0;
   for (ExecSink* sink : parts_.sinks) sink->started(index, outcomes_[index].host);
   active.session->start(
       {[this, index](wire::Message message) { on_message(index, std::move(message)); },
        [this, index](Error error) { on_lost(index, std::move(error)); }});
+  if (is_done(index)) return;  // all that a short command had to say was there already
   if (stopping_) stop(active, at_once_ ? milliseconds(0) : job_.grace, "interrupted");
-  active.input_room = parts_.input ? kInputWindow : 0;
   send_input(index);
 }
 
