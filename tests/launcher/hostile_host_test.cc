@@ -16,7 +16,12 @@ using test::Launch;
 const std::string kMega(1u << 20, 'x');
 
 wire::JobReady talkative_ready() {
-  return {kMega, 1, 1, kMega, kMega, kMega};
+  wire::JobReady ready;
+  ready.cpus = 1;
+  ready.memory_bytes = 1;
+  for (std::string* text : {&ready.hostname, &ready.kernel, &ready.cgroup, &ready.pmix})
+    *text = kMega;
+  return ready;
 }
 
 wire::RankExited exit_of(std::uint32_t rank) {

@@ -43,8 +43,10 @@ void change(const Field& field, JobConfig& job) {
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
     if (const auto* choices = std::get_if<Choices>(&field.rule))
       **value = **value == choices->words.front() ? choices->words.back() : choices->words.front();
+    else if (field.key == "data.tokenizer")
+      **value = "sentencepiece:/m";
     else
-      **value = field.key == "data.tokenizer" ? "sentencepiece:/m" : "changed";
+      **value = field.key == "runner.on_launcher_loss" ? "hold 7s" : "changed";
   }
 }
 
@@ -228,8 +230,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
       {"[runner.shs]\nport = 1\n",
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
-       "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.ssh] "
-       "[logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] [profiler] [model] "
+       "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
+       "[runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] [profiler] [model] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",
        "job.toml:2:1: unknown key data.qqqqqqqqqqq; `sortie config init` prints all keys"},
