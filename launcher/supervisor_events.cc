@@ -201,7 +201,8 @@ void Supervisor::on_lost(Host& host, Error error) {
   parts_.folder.event(
       "host_lost",
       {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
-  if (failing()) parts_.console.error(cause.message);
+  // At once: the verdict comes only when the host was looked for again.
+  parts_.console.error(cause.message);
   blame(std::move(cause));
   start_sweep(host);
 }

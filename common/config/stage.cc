@@ -65,7 +65,7 @@ class StageRules {
       broken(key, "staged files are only read; write a path without {stage}");
   }
   void broken(const std::string& key, std::string message) {
-    found_.push_back({"S2", {key}, std::move(message)});
+    found_.push_back({"S3", {key}, std::move(message)});
   }
   std::vector<Violation> take() { return std::move(found_); }
 
@@ -107,7 +107,7 @@ std::vector<Violation> check_stage(const JobConfig& job) {
   for (const std::string& text : job.runner.stage)
     if (const std::string name = parse_stage_item(text).name; !names.insert(name).second)
       found.push_back(
-          {"S1",
+          {"S2",
            {"runner.stage"},
            fmt::format("two items are called {}; give one another name: \"path -> name\"",
                        quote(name))});

@@ -22,7 +22,7 @@ StageItem parse_stage_item(std::string_view text);
 /// The form of an item: "why; what to do", and nothing for good text.
 std::string check_stage_item(std::string_view text);
 
-/// Rules S1 (names) and S2 (where `{stage}` may stand, and what it may name).
+/// Rules S2 (names) and S3 (where `{stage}` may stand, and what it may name).
 std::vector<Violation> check_stage(const JobConfig& job);
 
 /// Whether an item of that name is staged.

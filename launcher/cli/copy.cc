@@ -1,4 +1,6 @@
 // `sortie push` and `sortie pull`.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -34,7 +36,7 @@ void add_host_options(CLI::App& app, CopyOptions& options) {
       ->allow_extra_args(false);
   app.add_option("--ssh-config", options.job.ssh_config,
                  "OpenSSH client config; overrides runner.ssh.config_file");
-  app.add_flag("--json", options.json, "The result as JSON");
+  app.add_flag("--json", options.json, fmt::format("As JSON (schema sortie/{}/1)", app.get_name()));
 }
 
 }  // namespace

@@ -13,6 +13,10 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
+// "Exceeded MaxStartups" is all that an sshd says which drops connections; who talks more is
+// something else.
+constexpr std::uint64_t kMostWordsBytes = 64;
+
 // P-256 first: sshd takes it from libcrypto's assembler, and Curve25519 from portable C of its own,
 // which costs every host 3 ms of CPU more. (OpenSSH's default, sntrup761, costs 60 ms more, and
 // libssh has it not.) KexAlgorithms of the ssh config decides where it is set.
@@ -185,6 +189,8 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
                         "runner.ssh.handshake_timeout",
                         timeout.count())};
   const std::string reason = core.last_error();
+  if (!has_banner && core.bytes_received() > kMostWordsBytes)
+    return {ErrorCode::handshake, "what answers there is no SSH server; check the port"};
   if (!has_banner && reason.starts_with("Socket error"))
     return {
         ErrorCode::handshake,
@@ -197,7 +203,8 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
 }  // namespace
 
 bool dropped_before_banner(SessionCore& core) {
-  return !ssh_get_serverbanner(core.session()) && core.last_error().starts_with("Socket error");
+  return !ssh_get_serverbanner(core.session()) && core.bytes_received() <= kMostWordsBytes &&
+         core.last_error().starts_with("Socket error");
 }
 
 asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSettings settings,

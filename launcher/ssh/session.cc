@@ -85,6 +85,10 @@ std::uint64_t SessionCore::bytes_moved() const {
   return counter_->in_bytes + counter_->out_bytes;
 }
 
+std::uint64_t SessionCore::bytes_received() const {
+  return counter_->in_bytes;
+}
+
 void SessionCore::watch() {
   look_timer_.expires_after(kLook);
   look_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {

@@ -61,6 +61,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
 
   /// Bytes received and sent so far.
   std::uint64_t bytes_moved() const;
+  std::uint64_t bytes_received() const;
 
   /// Ends the connection at once: every drive() returns nullopt. libssh's state stays valid until
   /// the last owner is gone.

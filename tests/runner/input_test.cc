@@ -84,6 +84,8 @@ TEST_CASE("stdin arrives whole, in order, with its end") {
     REQUIRE(feed(client, part, window));
     REQUIRE(client.wait_finished());
     CHECK(client.out[0] == part);
+    client.send(wire::Goodbye{});
+    CHECK(client.wait_exit()->success());
     CHECK(remains(job) == "");
   }
 }

@@ -94,7 +94,7 @@ TEST_CASE("orders out of turn end the conversation with a reason") {
     RunnerClient client;
     REQUIRE(client.prepare(job));
     client.send(job);
-    CHECK(client.expect<wire::RunnerError>()->message == "JobSpec twice");
+    CHECK(client.expect<wire::RunnerError>()->message == "JobSpec twice, or after another order");
     CHECK(client.wait_exit()->code == 1);
   }
   SUBCASE("Goodbye while ranks run") {

@@ -59,7 +59,11 @@ boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahea
 
 /// Says hello and nothing more.
 boost::asio::awaitable<void> silent(FakeRunner& runner) {
-  while (co_await runner.next()) runner.send(wire::Hello{wire::kProtocolVersion, ""});
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    runner.send(wire::Hello{wire::kProtocolVersion, ""});
+  }
 }
 
 /// Never stops reporting, and never says that it is done.
@@ -79,7 +83,9 @@ boost::asio::awaitable<void> garbage(FakeRunner& runner) {
   co_await runner.until<wire::Hello>();
   runner.send(wire::Hello{wire::kProtocolVersion, ""});
   runner.send(wire::CheckReport{"\x1b[2J no JSON"});
-  while (co_await runner.next()) {
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
   }
 }
 
