@@ -51,7 +51,7 @@ struct RunnerConfig {
   std::string secrets_file;  // more of those, "NAME=value" lines; readable by its owner alone
   std::vector<std::string> env_passthrough = {"NCCL_*", "UCX_*", "OMPI_MCA_*"};  // name patterns
   std::vector<std::string> stage;  // "path" or "path -> name": put on every host before ranks start
-  std::int64_t stage_cache_gib = 100;  // staged files that a host keeps between runs
+  std::int64_t stage_cache_gib = 100;   // staged files that a host keeps between runs
   std::string mpi = "auto";             // auto | on | off: serve PMIx to the ranks
   Milliseconds grace{10000};            // between TERM and KILL
   Milliseconds startup_timeout{60000};  // from connected to every rank started, per host

@@ -231,7 +231,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
-       "[runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] [profiler] [model] "
+       "[runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] "
+       "[profiler] [model] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",
        "job.toml:2:1: unknown key data.qqqqqqqqqqq; `sortie config init` prints all keys"},

@@ -90,6 +90,8 @@ boost::asio::awaitable<void> garbage(FakeRunner& runner) {
 }
 
 boost::asio::awaitable<void> dies(FakeRunner& runner) {
+  co_await runner.until<wire::Hello>();
+  runner.send(wire::Hello{wire::kProtocolVersion, ""});
   co_await runner.until<wire::CheckRequest>();
   runner.end();
 }
