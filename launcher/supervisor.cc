@@ -90,18 +90,18 @@ asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   const auto session = host.session;
   wire::JobSpec spec = job_spec_of(host);
   auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  Result<> good;
-  if (!ready)
-    good = std::unexpected(std::move(ready).error());
-  else
-    good = take_ready(host, *ready);
-  if (good) {
-    host.state = HostState::ready;
-    note_ready(host, *ready);
-  } else {
-    host.state = HostState::lost;
+  if (ready) {
+    Result<> good = take_ready(host, *ready);
+    if (good) {
+      host.state = HostState::ready;
+      note_ready(host, *ready);
+      co_return;
+    }
     host.error = std::move(good).error();
+  } else {
+    host.error = std::move(ready).error();
   }
+  host.state = HostState::lost;
 }
 
 /// One line per distinct error, hosts folded: "h[03-05]: connect: Connection refused; ...".

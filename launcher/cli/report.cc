@@ -6,8 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/cli/verb.h"
-#include "launcher/run_folder.h"
-#include "launcher/run_lookup.h"
+#include "launcher/control/run_index.h"
 
 namespace sortie::launcher {
 namespace {
@@ -24,8 +23,8 @@ struct Options {
 };
 
 Result<std::string> made(const Options& options) {
-  SORTIE_ASSIGN_OR_RETURN(const auto state, state_folder(options.log_dir));
-  SORTIE_ASSIGN_OR_RETURN(const auto folder, find_run(state, options.run));
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
   SORTIE_ASSIGN_OR_RETURN(const Report report, read_report(folder));
   if (!options.json) return report_text(report);
   return report_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
+#include <tuple>
 
 #include "launcher/run_folder.h"
 
@@ -56,13 +58,23 @@ void RunIndex::remember(const fs::path& log_dir) {
                      ignored);
 }
 
+namespace {
+/// By the time in the id; of runs that began in one second by when their config was written.
+std::tuple<std::string, fs::file_time_type> begin_of(const fs::path& run) {
+  constexpr std::size_t kTimeBytes = std::string_view("20261121-095400").size();
+  std::error_code missing;
+  const auto written = fs::last_write_time(run / "config.toml", missing);
+  return {run.filename().string().substr(0, kTimeBytes), missing ? fs::file_time_type{} : written};
+}
+}  // namespace
+
 std::vector<fs::path> RunIndex::runs() const {
   std::vector<fs::path> out;
   std::error_code ignored;
   for (const fs::path& state : states_)
     for (const auto& entry : fs::directory_iterator(state / "runs", ignored))
       if (is_run(entry.path())) out.push_back(entry.path());
-  std::ranges::sort(out, {}, [](const fs::path& path) { return path.filename().string(); });
+  std::ranges::sort(out, {}, begin_of);
   return out;
 }
 

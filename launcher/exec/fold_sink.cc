@@ -80,7 +80,7 @@ void FoldSink::finished(std::size_t index, const std::string& host, const Outcom
 }
 
 void FoldSink::begin_report() {
-  report_.emplace();
+  report_ = Report{};
   for (const auto& [key, group] : groups_) report_->groups.push_back(&group);
   std::ranges::sort(report_->groups, [](const Group* a, const Group* b) {
     return a->hosts.size() != b->hosts.size() ? a->hosts.size() > b->hosts.size()

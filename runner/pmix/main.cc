@@ -48,6 +48,7 @@ void set_up_signals(int queue_fd) {
 bool wait_for_work(FramePipe& pipe, int queue_fd) {
   const short out_events = pipe.wants_write() ? POLLOUT : 0;
   pollfd fds[] = {{pipe.in_fd(), POLLIN, 0}, {queue_fd, POLLIN, 0}, {pipe.out_fd(), out_events, 0}};
+  if (end_requested) return false;  // the signal came while the queue was read, its wake-up with it
   return (poll(fds, 3, -1) >= 0 || errno == EINTR) && !end_requested;
 }
 

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/run_lookup.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 
@@ -76,24 +75,6 @@ TEST_CASE("a run without an end is told as such") {
   CHECK(!report->exit_code);
   CHECK(report_text(*report).find("no end is recorded") != std::string::npos);
   CHECK(report_json(*report)["exit_code"].is_null());
-}
-
-TEST_CASE("runs are found by id, by the beginning of one, and the last one") {
-  const test::ScopedTempDir state;
-  CHECK(find_run(state.path(), "last").error().code == ErrorCode::not_found);
-  for (const char* id : {"20261120-080000-aaaa", "20261121-080000-bbbb", "20261121-090000-cccc"})
-    fs::create_directories(state / "runs" / id);
-  fs::create_directory_symlink("20261120-080000-aaaa", state / "runs" / "latest");
-  const auto found = [&](const char* name) { return find_run(state.path(), name)->filename(); };
-  CHECK(found("last") == "20261121-090000-cccc");
-  CHECK(found("20261120") == "20261120-080000-aaaa");
-  CHECK(found("20261121-080000-bbbb") == "20261121-080000-bbbb");
-  CHECK(
-      find_run(state.path(), "20261121").error().message ==
-      "20261121: 2 runs begin like that: 20261121-080000-bbbb, 20261121-090000-cccc; more letters "
-      "make it one");
-  CHECK(find_run(state.path(), "../runs").error().code == ErrorCode::not_found);
-  CHECK(find_run(state.path(), "").error().code == ErrorCode::not_found);
 }
 
 }  // namespace

@@ -333,7 +333,7 @@ TEST_SUITE("launcher") {
     const auto connection = world.connect(at(chatty.port));
     REQUIRE_FALSE(connection);
     CHECK(connection.error().code == ErrorCode::handshake);
-    CHECK(contains(connection.error().message, "banner"));
+    CHECK(contains(connection.error().message, "no SSH server"));
     const Listener gone("!\r\n");
     config::SshConfig ssh;
     ssh.handshake_timeout = 300ms;
