@@ -37,10 +37,10 @@ def losses(run):
     """{step: loss} as the journal has them; JSON keeps every bit of a double."""
     found = {}
     try:
-        lines = (run.folder_of_run() / "metrics.jsonl").read_text().splitlines()
+        text = (run.folder_of_run() / "metrics.jsonl").read_text()
     except (OSError, TypeError):
         return found
-    for line in lines:
+    for line in text[:text.rfind("\n") + 1].splitlines():  # the last one may be half there in a living run
         event = json.loads(line)
         if event["type"] == "step":
             found[event["step"]] = event["loss"]

@@ -104,7 +104,7 @@ std::vector<wire::Message> messages() {
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
           PmixAbort{1, -7, "bye"},
-          Sweep{"20261121-120000-abcd", 6000},
+          Sweep{"20261121-120000-abcd", 6000, "/sys/fs/cgroup/sortie-1"},
           Swept{3, {"1234 python3 (state D)"}},
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
