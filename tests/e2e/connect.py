@@ -1,6 +1,5 @@
 """Hosts that can not be reached: the message names the host and the stage, no rank starts anywhere, exit code 4."""
 
-import json
 import os
 import re
 import signal
@@ -9,7 +8,7 @@ import threading
 import time
 
 from exec import Exec
-from harness import HOSTS, Run, check, equal, parent_of, ssh_config_variant, wait_until
+from harness import HOSTS, Run, check, equal, parent_of, ssh_config_variant, wait_until, whole_events
 
 UNREACHABLE = 4
 STARTED = "touch ~/started"  # proof that no rank ran on the hosts that were fine
@@ -192,7 +191,7 @@ def scenario_40_names_behind_a_default_jump_host(bed):
 
 def connected_at(run):
     """{host: seconds after the start of the run} of the journal's `connected`."""
-    events = [json.loads(line) for line in (run.folder_of_run() / "events.jsonl").read_text().splitlines()]
+    events = whole_events(run.folder_of_run() / "events.jsonl")
     began = time.time() - run.elapsed()
     return {event["host"]: event["time"] - began for event in events if event["event"] == "connected"}
 

@@ -58,11 +58,11 @@ class Detached:
         """Living supervisors of this run, oldest first."""
         found = []
         for file in sorted(self.path.glob("supervisor-*")):
-            pid = json.loads(file.read_text())["pid"]
             try:
+                pid = json.loads(file.read_text())["pid"]
                 if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
                     found.append(pid)
-            except OSError:
+            except (OSError, ValueError):  # gone, or just being written
                 pass
         return found
 

@@ -228,7 +228,13 @@ class Run:
         return (self.folder_of_run() / "logs" / f"rank-{rank}.{stream}").read_bytes()
 
     def metrics(self):
-        return [json.loads(line) for line in (self.folder_of_run() / "metrics.jsonl").read_text().splitlines()]
+        return whole_events(self.folder_of_run() / "metrics.jsonl")
+
+
+def whole_events(path):
+    """Objects of a file with one per line; the last line may be half there while the run lives."""
+    text = path.read_text()
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def ssh_config_variant(bed, folder, **changes):

@@ -5,7 +5,7 @@ import contextlib
 import json
 import subprocess
 
-from harness import BUILD, HOSTS, PROGRAMS, Run, check, equal
+from harness import BUILD, HOSTS, PROGRAMS, Run, check, equal, whole_events
 
 RING = BUILD / "bin/e2e_mpi_ring"
 THREADS = BUILD / "bin/e2e_mpi_threads"
@@ -41,8 +41,7 @@ def second_network(bed, hosts=HOSTS):
 
 
 def events(run, name):
-    lines = (run.folder_of_run() / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == name]
+    return [event for event in whole_events(run.folder_of_run() / "events.jsonl") if event["event"] == name]
 
 
 def stores(run, count):
