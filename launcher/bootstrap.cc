@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "common/base/fd.h"
+#include "common/base/hex.h"
 #include "launcher/bootstrap_script.h"
 
 namespace sortie::launcher {
@@ -34,9 +35,7 @@ std::string sha256_hex(std::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
   EVP_Digest(bytes.data(), bytes.size(), digest, &length, EVP_sha256(), nullptr);
-  std::string text;
-  for (unsigned int i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return hex({reinterpret_cast<const char*>(digest), length});
 }
 
 std::string machine_of(std::string_view bytes) {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "common/base/check.h"
+#include "common/base/hex.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
@@ -221,7 +222,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
   SORTIE_CHECK(EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr) == 1);
-  return fmt::format("{:02x}", fmt::join(digest, digest + length, ""));
+  return hex({reinterpret_cast<const char*>(digest), length});
 }
 
 }  // namespace sortie::launcher

@@ -22,13 +22,6 @@ std::unexpected<Error> bad(std::string message) {
   return fail(ErrorCode::config, std::move(message));
 }
 
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const std::size_t first = text.find_first_not_of(kBlank);
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
-
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }

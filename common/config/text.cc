@@ -120,6 +120,13 @@ std::string duration_text(std::chrono::milliseconds value) {
   return fmt::format("{}ms", value.count());
 }
 
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t first = text.find_first_not_of(kBlank);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
 std::string shorten(std::string_view text) {
   constexpr std::size_t kMax = 60;
   if (text.size() <= kMax) return std::string(text);

@@ -23,6 +23,9 @@ Result<std::chrono::milliseconds> parse_duration(std::string_view text);
 /// In the largest unit that holds it exactly.
 std::string duration_text(std::chrono::milliseconds value);
 
+/// Without blanks, tabs and carriage returns at its ends.
+std::string_view trim(std::string_view text);
+
 /// At most 60 bytes, cut at a UTF-8 border, "..." for the rest.
 std::string shorten(std::string_view text);
 

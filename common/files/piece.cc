@@ -1,4 +1,5 @@
 #include "common/files/piece.h"
+#include "common/base/hex.h"
 
 // SHA256_* rather than EVP: EVP brings all of libcrypto, and dlopen, into a static program.
 #define OPENSSL_SUPPRESS_DEPRECATED
@@ -58,9 +59,7 @@ std::string tree_hash(const std::vector<wire::FileEntry>& entries) {
     hash.add_part(entry.hashes);
     hash.add_part(entry.link_target);
   }
-  std::string hex;
-  for (const char c : hash.digest()) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
+  return hex(hash.digest());
 }
 
 void add_piece(std::vector<wire::PieceRange>& ranges, std::uint32_t entry, std::uint32_t piece) {

@@ -1,4 +1,5 @@
 #include "common/files/tree_file.h"
+#include "common/base/hex.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -33,10 +34,7 @@ Fd open_existing(int folder, std::string_view name) {
 }
 
 std::string part_name(std::string_view name) {
-  std::string out(kPartPrefix);
-  for (const char c : hash_bytes(name).substr(0, 12))
-    out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
+  return std::string(kPartPrefix) + hex(hash_bytes(name).substr(0, 12));
 }
 
 Result<Fd> open_part(int folder, std::string_view name) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/hex.h"
 #include "launcher/check/local_address.h"
 #include "launcher/meeting.h"
 
@@ -96,11 +97,9 @@ std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms
 }
 
 std::string random_token() {
-  std::array<unsigned char, 16> bytes;
+  std::array<char, 16> bytes;
   SORTIE_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == ssize_t{bytes.size()});
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+  return hex({bytes.data(), bytes.size()});
 }
 
 std::string address_on(const std::vector<std::string>& addresses, const std::string& wanted) {

@@ -9,18 +9,16 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 namespace {
@@ -28,14 +26,6 @@ namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr auto kGoodbye = std::chrono::seconds(2);
 constexpr auto kTick = std::chrono::milliseconds(200);
-
-Result<RunnerBinary> runner_binary() {
-  const char* given = std::getenv("SORTIE_RUNNER");
-  std::error_code error;
-  return RunnerBinary::open(given ? fs::path(given)
-                                  : fs::read_symlink("/proc/self/exe", error).parent_path() /
-                                        "sortie-runner");
-}
 
 }  // namespace
 
@@ -58,7 +48,7 @@ HostCrew::~HostCrew() = default;
 
 Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work work,
                        std::function<void()> tick) {
-  SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, runner_binary());
+  SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, open_runner_binary());
   reach_ =
       std::make_unique<Reach>(Reach{make_ssh_transport(io_.get_executor(), runner_.ssh),
                                     make_local_transport(io_.get_executor()), std::move(binary)});
