@@ -35,6 +35,30 @@ class BedOf:
         subprocess.run([TESTBED, "down"], env=self.environment, check=True)
 
 
+def shape(device, rate, netns=None):
+    """Limits what a device sends (tc syntax: 1gbit); "off": nothing is limited."""
+    enter = ["ip", "netns", "exec", netns] if netns else []
+    if rate == "off":
+        subprocess.run([*enter, "tc", "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
+        return
+    subprocess.run([*enter, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "256kb",
+                    "latency", "50ms"], check=True)
+
+
+def shape_links(bed, hosts, rate):
+    """The bastion's own link, and each host's both ways."""
+    for number in range(1, hosts + 1):
+        shape(bed.netns(number), rate)
+        shape("eth0", rate, bed.netns(number))
+    shape(bed.bridge, rate)
+
+
+def on_all(environment, hosts, command):
+    """What a shell command prints on each host."""
+    return [subprocess.run([TESTBED, "exec", host, "sh", "-c", command], env=environment, check=True, text=True,
+                           stdout=subprocess.PIPE).stdout for host in hosts]
+
+
 def with_names(environment, argv):
     """The command with the bed's names in its /etc/hosts, as a cluster's bastion has them, and no name server: mpirun
     asks for every host's name, and waits for seconds where nobody answers."""
