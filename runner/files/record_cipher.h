@@ -1,6 +1,6 @@
 // RecordCipher: seals the records of one direction of a link, in place, one after the other
-// (libsodium). AES-256-GCM where the CPUs of both ends have instructions for it, which is half as
-// much work again as ChaCha20-Poly1305, else the latter. The number of the record is the nonce, so
+// (libsodium). AES-256-GCM where the CPUs of both ends have instructions for it, which costs a
+// quarter less than ChaCha20-Poly1305, else the latter. The number of the record is the nonce, so
 // that none can be repeated, left out or moved; a key is used for one direction of one connection.
 #pragma once
 
