@@ -9,10 +9,13 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")  # the trainer's numerics ask for more themselves
+
 find_program(SORTIE_CCACHE ccache)
 if(SORTIE_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${SORTIE_CCACHE}")
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${SORTIE_CCACHE}")
+  # The sloppiness is what ccache asks for before it takes part where headers are precompiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${SORTIE_CCACHE}")
 endif()
 find_program(SORTIE_MOLD mold)
 if(SORTIE_MOLD)
@@ -29,7 +32,7 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these inside libstdc++ and Asio headers for correct code.
   target_compile_options(sortie_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-dangling-pointer
-                                                -Wno-array-bounds -Wno-stringop-overflow)
+                                                -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # clang 16 needs this to accept libstdc++ 12's std::expected.
   target_compile_options(sortie_flags INTERFACE -Wno-builtin-macro-redefined -U__cpp_concepts -D__cpp_concepts=202002L)
@@ -44,8 +47,14 @@ elseif(SORTIE_SANITIZE)
   message(FATAL_ERROR "SORTIE_SANITIZE must be address, thread or empty, not '${SORTIE_SANITIZE}'")
 endif()
 
-# sortie_library(NAME SOURCES... ) - a static library with the project's flags.
+# sortie_library(NAME SOURCES... [PRECOMPILED stack]) - a static library with the project's flags; stack as in
+# SortiePrecompiled.cmake, standard if not given.
 function(sortie_library name)
-  add_library(${name} STATIC ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED" "" ${ARGN})
+  add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PUBLIC sortie_flags)
+  if(NOT arg_PRECOMPILED)
+    set(arg_PRECOMPILED standard)
+  endif()
+  sortie_precompile(${name} ${arg_PRECOMPILED})
 endfunction()

@@ -12,14 +12,13 @@ find_package(nlohmann_json REQUIRED)
 find_package(doctest REQUIRED)
 find_package(CLI11 REQUIRED)
 
-# Asio and Process v2 in header-only form; one thread owns all state, so no thread support is needed
-# inside Asio except where a pool is used explicitly.
-add_library(sortie_asio INTERFACE)
-target_link_libraries(sortie_asio INTERFACE Boost::headers Threads::Threads)
-target_compile_definitions(sortie_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
+# Asio with its own half compiled once: header-only, every file that touches a socket would compile the reactor again.
+add_library(sortie_asio STATIC "${CMAKE_SOURCE_DIR}/common/asio/instances.cc")
+target_link_libraries(sortie_asio PUBLIC Boost::headers Threads::Threads)
+target_compile_definitions(sortie_asio PUBLIC BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 says so of Asio's coroutine frames when it optimises with the sanitizers on.
-  target_compile_options(sortie_asio INTERFACE -Wno-mismatched-new-delete)
+  target_compile_options(sortie_asio PUBLIC -Wno-mismatched-new-delete)
 endif()
 
 # fmt compiled once: the runner is linked fully statically and Debian ships no libfmt.a, and header-only

@@ -18,7 +18,7 @@ FileEntry folder(const char* path) {
 FileEntry file(const char* path, std::uint64_t size) {
   return {path, FileKind::file, 0644, size, std::string(piece_count(size) * 32, 'h'), ""};
 }
-FileEntry link(const char* path, const char* target) {
+FileEntry link_entry(const char* path, const char* target) {
   return {path, FileKind::symlink, 0777, 0, "", target};
 }
 Result<> read(std::vector<FileEntry> entries) {
@@ -30,7 +30,7 @@ Result<> read(std::vector<FileEntry> entries) {
 
 TEST_CASE("a tree in order is taken") {
   ManifestReader reader;
-  CHECK(reader.add({{folder("a"), file("a/b", 3), folder("a/c"), link("a/c/l", "../b")}, 0}));
+  CHECK(reader.add({{folder("a"), file("a/b", 3), folder("a/c"), link_entry("a/c/l", "../b")}, 0}));
   CHECK_FALSE(reader.complete());
   CHECK(reader.add({{file("a/d", 5u << 20), file("z", 0)}, 1}));
   CHECK(reader.complete());
@@ -43,7 +43,7 @@ TEST_CASE("names twice, out of order or without their folder are refused") {
   CHECK_FALSE(read({file("b", 1), file("a", 1)}));
   CHECK_FALSE(read({file("a/b", 1)}));
   CHECK_FALSE(read({file("a", 1), file("a/b", 1)}));            // below a file
-  CHECK_FALSE(read({link("a", "/etc"), file("a/passwd", 1)}));  // through a symlink
+  CHECK_FALSE(read({link_entry("a", "/etc"), file("a/passwd", 1)}));  // through a symlink
   CHECK_FALSE(read({folder("a"), folder("b"), file("b/c/d", 1)}));
   CHECK_FALSE(read({folder("a"), file("../x", 1)}));
   CHECK_FALSE(read({file("/etc/x", 1)}));
@@ -70,8 +70,8 @@ TEST_CASE("sizes and hashes must fit") {
   entry = file("a", 1);
   entry.link_target = "x";
   CHECK_FALSE(read({entry}));
-  CHECK_FALSE(read({link("a", "")}));
-  CHECK_FALSE(read({link("a", std::string(5000, 'x').c_str())}));
+  CHECK_FALSE(read({link_entry("a", "")}));
+  CHECK_FALSE(read({link_entry("a", std::string(5000, 'x').c_str())}));
 }
 
 TEST_CASE("what a list may take of memory is bounded") {
@@ -125,5 +125,5 @@ TEST_CASE("the hash of a tree is that of all it says") {
   CHECK(one != tree_hash({file("b", 1)}));
   CHECK(one != tree_hash({file("a", 2)}));
   CHECK(one != tree_hash({file("a", 1), file("b", 1)}));
-  CHECK(tree_hash({folder("a")}) != tree_hash({link("a", "x")}));
+  CHECK(tree_hash({folder("a")}) != tree_hash({link_entry("a", "x")}));
 }

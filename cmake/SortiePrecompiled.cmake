@@ -1,0 +1,41 @@
+# Headers that most files of a part parse, parsed once. A file still includes all that it needs: the dev preset
+# compiles without this, and so finds an include that is missing.
+option(SORTIE_PCH "Precompile the standard library's, Asio's and doctest's headers" ON)
+
+set(SORTIE_PCH_standard <algorithm> <array> <chrono> <expected> <filesystem> <functional> <map> <memory> <optional> <span>
+                        <string> <string_view> <unordered_map> <variant> <vector> <fmt/format.h>)
+set(SORTIE_PCH_asio ${SORTIE_PCH_standard}
+  <boost/asio/any_io_executor.hpp> <boost/asio/as_tuple.hpp> <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp>
+  <boost/asio/detached.hpp> <boost/asio/io_context.hpp> <boost/asio/post.hpp> <boost/asio/posix/stream_descriptor.hpp>
+  <boost/asio/local/stream_protocol.hpp> <boost/asio/read.hpp> <boost/asio/steady_timer.hpp>
+  <boost/asio/use_awaitable.hpp> <boost/asio/write.hpp>)
+set(SORTIE_PCH_tests ${SORTIE_PCH_standard} <doctest/doctest.h>)
+set(SORTIE_PCH_asio_tests ${SORTIE_PCH_asio} <doctest/doctest.h>)
+
+# sortie_precompile(TARGET STACK) - TARGET's files start from the precompiled headers of STACK: standard, asio,
+# tests, asio_tests, or none for a target with code generation flags of its own.
+function(sortie_precompile target stack)
+  if(NOT SORTIE_PCH OR stack STREQUAL "none")
+    return()
+  endif()
+  set(owner sortie_pch_${stack})
+  if(NOT TARGET ${owner})
+    # Libraries and programs differ in -fPIC and -fPIE, so a stack's owner is of the kind of its users.
+    file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${stack}.cc" CONTENT "int main() {}\n")
+    if(stack MATCHES tests)
+      add_executable(${owner} "${CMAKE_BINARY_DIR}/pch/${stack}.cc")
+    else()
+      add_library(${owner} OBJECT "${CMAKE_BINARY_DIR}/pch/${stack}.cc")
+    endif()
+    target_link_libraries(${owner} PRIVATE sortie_flags sortie_fmt)
+    if(stack MATCHES asio)
+      target_link_libraries(${owner} PRIVATE sortie_asio)
+    endif()
+    if(stack MATCHES tests)
+      target_link_libraries(${owner} PRIVATE sortie_test_main)
+    endif()
+    target_precompile_headers(${owner} PRIVATE ${SORTIE_PCH_${stack}})
+  endif()
+  set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${owner})
+  add_dependencies(${target} ${owner})
+endfunction()
