@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/wire/container_messages.h"
 #include "common/wire/file_messages.h"
 
 namespace sortie::wire {
@@ -73,6 +74,7 @@ struct JobSpec {
                                    // Only for a job of one rank on this host
   /// How long ranks are held after the launcher is gone, for another one to adopt them; 0: not.
   std::uint32_t hold_ms = 0;
+  ContainerSpec container;  // engine empty = bare processes
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -317,6 +319,7 @@ using Message =
                  PmixReady, PmixFence, PmixFenceDone, PmixModexRequest, PmixModexReply, PmixAbort,
                  Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
-                 FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone>;
+                 FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
+                 ImageOrder, ImageProgress, ImageReady>;
 
 }  // namespace sortie::wire

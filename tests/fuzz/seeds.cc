@@ -126,7 +126,10 @@ std::vector<wire::Message> messages() {
           FilesServe{1, std::string(32, 'k')},
           FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},
           FilesProgress{3},
-          FilesDone{"/home/u/a", 1, 3, 0}};
+          FilesDone{"/home/u/a", 1, 3, 0},
+          ImageOrder{"docker", "sortie:1", 0, "{}"},
+          ImageProgress{"1.2 of 3.4 GB"},
+          ImageReady{"sha256:00", "sortie@sha256:11", "docker 20.10.24", 1u << 30, 1}};
 }
 
 void write_frames(Writer& out) {

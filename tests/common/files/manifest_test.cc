@@ -42,7 +42,7 @@ TEST_CASE("names twice, out of order or without their folder are refused") {
   CHECK_FALSE(read({file("a", 1), file("a", 1)}));
   CHECK_FALSE(read({file("b", 1), file("a", 1)}));
   CHECK_FALSE(read({file("a/b", 1)}));
-  CHECK_FALSE(read({file("a", 1), file("a/b", 1)}));            // below a file
+  CHECK_FALSE(read({file("a", 1), file("a/b", 1)}));                  // below a file
   CHECK_FALSE(read({link_entry("a", "/etc"), file("a/passwd", 1)}));  // through a symlink
   CHECK_FALSE(read({folder("a"), folder("b"), file("b/c/d", 1)}));
   CHECK_FALSE(read({folder("a"), file("../x", 1)}));

@@ -131,6 +131,40 @@ TEST_CASE("names and their answers keep every byte; an action that does not exis
           "malformed PmixNames: value out of range");
 }
 
+TEST_CASE("containers: a spec survives inside its job, a scope that does not exist is refused") {
+  CHECK(round_trip(JobSpec{}).container.engine.empty());
+  JobSpec job;
+  ContainerSpec& spec = job.container;
+  spec.engine = "docker";
+  spec.image = "sortie:1";
+  spec.scope = ContainerScope::rank;
+  spec.mounts = {{"/data", "/dataset", "ro"}, {"/a b", "/c", ""}};
+  spec.shm_bytes = 1ull << 34;
+  spec.ulimits = {{"memlock", "-1"}};
+  spec.entrypoint = {""};
+  spec.labels = {{"team", "\xff\n"}};
+  spec.rank_memory_bytes = 1ull << 40;
+  spec.image_id = "sha256:00";
+  const ContainerSpec got = round_trip(job).container;
+  CHECK(got.engine == "docker");
+  CHECK(got.scope == ContainerScope::rank);
+  REQUIRE(got.mounts.size() == 2);
+  CHECK(got.mounts[0].options == "ro");
+  CHECK(got.mounts[1].source == "/a b");
+  CHECK(got.shm_bytes == spec.shm_bytes);
+  CHECK(got.ulimits == spec.ulimits);
+  CHECK(got.entrypoint == spec.entrypoint);
+  CHECK(got.labels == spec.labels);
+  CHECK(got.rank_memory_bytes == spec.rank_memory_bytes);
+  CHECK(got.image_id == spec.image_id);
+  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}"}).pull == 2);
+  CHECK(round_trip(ImageProgress{"layer 2 of 3"}).text == "layer 2 of 3");
+  CHECK(round_trip(ImageReady{"sha256:00", "a@sha256:11", "docker 20", 7, 1}).bytes == 7);
+  // Field 24 of JobSpec is the container, field 3 of that its scope.
+  CHECK(decode({2, std::string("\xc2\x01\x02\x18\x02", 5)}).error().message ==
+        "malformed JobSpec: value out of range");
+}
+
 TEST_CASE("every prefix of a frame asks for more bytes") {
   const std::string bytes = encode(Output{2, Stream::err, "hello"});
   for (std::size_t length = 0; length < bytes.size(); ++length) {
