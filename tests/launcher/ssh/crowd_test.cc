@@ -158,8 +158,9 @@ TEST_SUITE("launcher") {
     const auto core = ssh::SessionCore::create(world.io.get_executor(), Fd(pair[0]), nullptr);
     REQUIRE(core);
     const auto known_hosts = std::make_shared<ssh::KnownHosts>();
-    const auto shaken =
-        finish(world.io, ssh::shake_hands(*core, ssh::HostSettings{}, known_hosts, {}));
+    ssh::HostSettings settings;
+    settings.user = world.environment.user;
+    const auto shaken = finish(world.io, ssh::shake_hands(*core, settings, known_hosts, {}));
     REQUIRE_FALSE(shaken);
     CHECK(shaken.error().message.contains("closed the connection before its banner"));
     CHECK(ssh::dropped_before_banner(**core));
