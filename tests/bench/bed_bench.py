@@ -16,10 +16,11 @@ TESTBED = ROOT / "scripts/testbed"
 
 
 class BedOf:
-    """with BedOf(64) as environment: a bed of its own id, removed at the end."""
+    """with BedOf(64) as environment: a bed of its own id (SORTIE_TESTBED_ID, if set), removed at the end."""
 
     def __init__(self, count, bed_id="bench"):
-        self.count, self.environment = count, {**os.environ, "SORTIE_TESTBED_ID": bed_id}
+        self.count = count
+        self.environment = {**os.environ, "SORTIE_TESTBED_ID": os.environ.get("SORTIE_TESTBED_ID", bed_id)}
 
     def __enter__(self):
         subprocess.run([TESTBED, "up", str(self.count)], env=self.environment, check=True,
@@ -103,6 +104,8 @@ def machine():
 
 
 def require(path, what):
-    if not path.exists():
-        sys.exit(f"{path} is missing; build it first: cmake --preset release && cmake --build --preset release"
-                 f" --target {what}")
+    """Exits when a program that is measured has not been built; sortie is nothing without its runner."""
+    missing = [name for name in (path, path.with_name("sortie-runner")) if not name.exists()]
+    if missing:
+        sys.exit(f"{missing[0]} is missing; build it first: cmake --preset release && cmake --build --preset release"
+                 f" --target {what} sortie-runner")
