@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ struct SuperviseParts {
   const SupervisorLock& lock;
   Console& console;
   StartNotice* detached = nullptr;
+  std::map<std::string, std::string> cgroups = {};  // on the hosts of an adopted run
 };
 int supervise(const SuperviseParts& parts);
 

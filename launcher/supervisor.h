@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,6 +53,8 @@ class Supervisor {
     std::function<void()> on_started = {};
     // Above 1: takes over what a lost supervisor of this run has left, instead of starting it.
     std::uint32_t epoch = 1;
+    // Then: of the job on each host, as the first supervisor was told it.
+    std::map<std::string, std::string> cgroups = {};
   };
 
   /// All references must outlive the supervisor.
@@ -155,6 +158,7 @@ class Supervisor {
   Verdict make_verdict() const;
   /// Ends what a lost host may have left.
   void start_sweep(Host& host);
+  void sweep_unprepared(Host& host);
   boost::asio::awaitable<void> sweep(Host& host);
   void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();

@@ -59,6 +59,7 @@ void Supervisor::start_adopted() {
           fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), why);
     parts_.folder.event("host_lost", {{"host", host.plan->name}, {"message", why}});
   }
+  names_.await_restored(reached.size());
   parts_.folder.event("adopted", {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
   parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
   if (lost.empty()) {

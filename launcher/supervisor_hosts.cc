@@ -58,6 +58,34 @@ void Supervisor::agree_on_meeting() {
                                  {"how", meeting_.how}});
 }
 
+boost::asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  wire::JobSpec spec = job_spec_of(host);
+  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
+  if (ready) {
+    Result<> good = take_ready(host, *ready);
+    if (good) {
+      host.state = HostState::ready;
+      note_ready(host, *ready);
+      co_return;
+    }
+    host.error = std::move(good).error();
+  } else {
+    host.error = std::move(ready).error();
+  }
+  host.state = HostState::lost;
+  sweep_unprepared(host);
+}
+
+/// A runner that was killed or hangs has said nothing, and what it had made is still there. One that
+/// refuses has cleaned up.
+void Supervisor::sweep_unprepared(Host& host) {
+  const ErrorCode code = host.error->code;
+  if (code == ErrorCode::lost || code == ErrorCode::timeout || code == ErrorCode::protocol)
+    start_sweep(host);
+}
+
 wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
   std::vector<std::string> reached_at;
   if (host.index == 0)
