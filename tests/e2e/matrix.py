@@ -96,7 +96,7 @@ def found_ranks(bed, run, row):
 def strike_while_starting(bed, run, row):
     """The supervisor is held still where no rank runs yet, while its starter is struck."""
     def has_begun():
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError, TypeError):
             return '"begin"' in (run.folder_of_run() / "events.jsonl").read_text()
         return False
     check(wait_for(has_begun, 20, 0.003), f"{row.name()}: no begin")
@@ -224,7 +224,7 @@ def scenario_every_death(_):
                 lines.append(f"{row.name():34} exit code {row.exit_code:3} after {took:4.1f} s, nothing left; {verdict}")
         print("\n".join(sorted(lines)))
         print(f"{len(lines)} rows in {time.monotonic() - began:.0f} s")
+        check(not failures, "\n".join(failures))
         bed.expect_nothing_left(5)
     finally:
         testbed("down")
-    check(not failures, "\n".join(failures))
