@@ -78,12 +78,12 @@ boost::asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
   sweep_unprepared(host);
 }
 
-/// A runner that was killed or hangs has said nothing, and what it had made is still there. One that
-/// refuses has cleaned up.
+/// A runner that was killed or hangs may have left what it had made. One that refuses, or whose
+/// connection was closed, cleans up by itself.
 void Supervisor::sweep_unprepared(Host& host) {
   const ErrorCode code = host.error->code;
-  if (code == ErrorCode::lost || code == ErrorCode::timeout || code == ErrorCode::protocol)
-    start_sweep(host);
+  if (failing()) return;  // then it was us who closed
+  if (code == ErrorCode::lost || code == ErrorCode::timeout) start_sweep(host);
 }
 
 wire::JobSpec Supervisor::job_spec_of(const Host& host) const {

@@ -133,7 +133,8 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
     become_supervisor(std::move(out), supervise);
   }
   out.reset();
-  const Json said = Json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
+  const Json said =
+      Json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
     if (!announce) return kExitOk;
     const std::string id = said.value("run", "");

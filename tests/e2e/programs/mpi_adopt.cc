@@ -1,6 +1,6 @@
 // An MPI job across an adoption, in three steps, each begun by a file in the folder of argv[1]:
-// names published, "published"; then a lookup of them and a name more, while nobody supervises; then
-// ranks that have not spoken yet speak, and MPI_Finalize. Ends with "adopt ok" on rank 0.
+// names published, "published"; then a lookup of them and a name more, while nobody supervises;
+// then ranks that have not spoken yet speak, and MPI_Finalize. Ends with "adopt ok" on rank 0.
 #include <mpi.h>
 #include <unistd.h>
 
