@@ -1,6 +1,7 @@
 // How a supervisor takes a run over from a lost one, and how one notices that it was replaced.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <nlohmann/json.hpp>
 
@@ -44,6 +45,9 @@ void Supervisor::start_adopted() {
   starting_ = false;
   std::vector<std::string> reached, lost;
   std::string first_error;
+  // Before the first one is listened to.
+  names_.await_restored(static_cast<std::size_t>(
+      std::ranges::count(hosts_, HostState::ready, [](const Host& host) { return host.state; })));
   for (Host& host : hosts_) {
     if (host.state == HostState::ready) {
       reached.push_back(host.plan->name);
@@ -59,7 +63,6 @@ void Supervisor::start_adopted() {
           fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), why);
     parts_.folder.event("host_lost", {{"host", host.plan->name}, {"message", why}});
   }
-  names_.await_restored(reached.size());
   parts_.folder.event("adopted", {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
   parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
   if (lost.empty()) {
