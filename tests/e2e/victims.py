@@ -160,8 +160,9 @@ class Traces:
                         local, state = line.split()[1], line.split()[3]
                         if int(local.rsplit(":", 1)[1], 16) == self.port and state != "06":  # TIME_WAIT
                             left.append(f"{host}: port {self.port}")
-        cgroup = self.bed.bed.cgroup
-        return left + [str(path) for path in (cgroup.glob(f"**/sortie-{self.id}-*") if cgroup.exists() else ())]
+        # Not below them: the groups of other runs come and go meanwhile.
+        return left + [str(path) for host in self.hosts
+                       for path in (self.bed.bed.cgroup / host).glob(f"sortie-{self.id}-*")]
 
     def remains(self):
         return self.of_processes() or self.of_files()
