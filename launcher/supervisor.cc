@@ -232,7 +232,7 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
     if (host.state == HostState::running)
       host.session->send(wire::Stop{grace_ms, reason});
     else if (host.state != HostState::finished)
-      host.session->close();  // nothing was started there; the runner, if any, sees EOF
+      let_go(host);
   }
   wake();
 }

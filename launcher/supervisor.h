@@ -79,9 +79,10 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     HostNetwork network;
-    std::uint32_t master_port = 0;     // that it holds
-    std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
-    std::string stage_folder;          // where the staged files are, when there are any
+    std::chrono::steady_clock::time_point ordered{};  // when it was given its job
+    std::uint32_t master_port = 0;                    // that it holds
+    std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
+    std::string stage_folder;  // where the staged files are, when there are any
     unsigned unacknowledged_pieces = 0;
     int errors = 0;      // RunnerErrors that it sent
     std::string cgroup;  // of the job there, as the runner has it; empty = none
@@ -159,6 +160,7 @@ class Supervisor {
   /// Ends what a lost host may have left.
   void start_sweep(Host& host);
   void sweep_unprepared(Host& host);
+  void let_go(Host& host);
   boost::asio::awaitable<void> sweep(Host& host);
   void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();
