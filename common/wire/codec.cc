@@ -121,7 +121,7 @@ void get(Reader& r, FilesPurpose& v) {
   get_enum(r, v, 3);
 }
 void get(Reader& r, PmixNames::Action& v) {
-  get_enum(r, v, 3);
+  get_enum(r, v, 4);
 }
 void get(Reader& r, CpuBinding& v) {
   get_enum(r, v, 3, 0);

@@ -126,7 +126,7 @@ TEST_CASE("names and their answers keep every byte; an action that does not exis
   const PmixNamesDone done = round_trip(PmixNamesDone{7, -46, {0, 5}, {"a", "b"}, {"", "x"}});
   CHECK(done.status == -46);
   CHECK(done.ranks == std::vector<std::uint32_t>{0, 5});
-  for (const char action : {'\0', '\x04'})
+  for (const char action : {'\0', '\x05'})
     CHECK(decode({24, std::string{'\x18', action}}).error().message ==
           "malformed PmixNames: value out of range");
 }
