@@ -187,6 +187,20 @@ TEST_CASE("a length beyond the limit is refused before its bytes arrive") {
   CHECK(decoder.next().error().code == ErrorCode::protocol);
 }
 
+TEST_CASE("one whole frame is read where it lies, less or more is none") {
+  std::string bytes = "before";
+  append_frame(bytes, Heartbeat{42});
+  CHECK(bytes.substr(6) == encode(Heartbeat{42}));
+  const std::string_view frame = std::string_view(bytes).substr(6);
+  const auto view = view_frame(frame);
+  REQUIRE(view);
+  CHECK(std::get<Heartbeat>(decode(*view).value()).sequence == 42);
+  CHECK_FALSE(view_frame(frame.substr(0, frame.size() - 1)));
+  CHECK_FALSE(view_frame(frame.substr(0, kFrameHeaderBytes - 1)));
+  CHECK_FALSE(view_frame(std::string(frame) + "x"));
+  CHECK_FALSE(view_frame("Last login: Fri Nov 20 2026"));
+}
+
 TEST_CASE("text instead of a frame is refused") {
   FrameDecoder decoder;
   decoder.feed("Last login: Fri Nov 20 2026");
