@@ -7,6 +7,7 @@
 
 #include "common/config/schema.h"
 #include "trainer/autograd/functions.h"
+#include "trainer/models/hf_format.h"
 
 namespace sortie::trainer {
 
@@ -72,6 +73,7 @@ struct Family {
   ops::NormKind final_norm;
   bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
+  HfFormat hf;
 };
 
 }  // namespace sortie::trainer

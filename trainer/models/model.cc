@@ -53,9 +53,8 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
       embedding_dropout_(config.embedding_dropout),
       store_(store) {
   const Family& family = family_of(config.architecture);
-  rope_ =
-      ops::make_rope_table(context, shape_.sequence_length,
-                           ops::rope_frequencies(shape_.rotary_dims, config.rotary_embedding_base));
+  rope_ = ops::make_rope_table(context, shape_.sequence_length,
+                               model_rope_frequencies(config, shape_.rotary_dims));
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
   embedding_ =
       &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
