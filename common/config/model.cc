@@ -150,6 +150,15 @@ std::vector<Violation> check_model(const ModelConfig& model) {
                      fmt::format("{} is less than model.sequence_length = {}; use 0, or shorter "
                                  "sequences",
                                  model.num_positions, model.sequence_length)});
+  if (model.document_end_token >= model.vocab_size)
+    found.push_back({"M4",
+                     {"model.document_end_token", "model.vocab_size"},
+                     fmt::format("{} is outside of the vocabulary of {}; use -1, or an id below it",
+                                 model.document_end_token, model.vocab_size)});
+  if (model.reset_positions && model.document_end_token < 0)
+    found.push_back({"M4",
+                     {"model.reset_positions", "model.document_end_token"},
+                     "no model.document_end_token says where documents end; set it"});
   return found;
 }
 

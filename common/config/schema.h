@@ -145,7 +145,9 @@ struct ModelConfig {
   double rope_scaling_high_frequency = 4.0;
   std::int64_t rope_scaling_original_length = 8192;
   double norm_epsilon = 1e-5;
-  bool parallel_residual = true;  // gpt-neo-x only
+  bool parallel_residual = true;         // gpt-neo-x only
+  std::int64_t document_end_token = -1;  // attention does not pass it; -1 = none
+  bool reset_positions = false;          // each document's positions start at 0
   double embedding_dropout = 0.0;
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;

@@ -139,7 +139,9 @@ Result<> write_hf_config(const config::ModelConfig& given, Json& json) {
                             model.head_dim, family.hf.architecture));
   config::ModelConfig old;
   const bool same_family = json.is_object() && find_model_type(json) == &family;
-  if (!same_family) json = Json::object();
+  // transformers has ids of its own where a file has none.
+  if (!same_family)
+    json = {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr}};
   json["model_type"] = family.hf.model_type;
   json["architectures"] = Json::array({family.hf.architecture});
   for (const HfKey& key : family.hf.keys) {

@@ -23,7 +23,7 @@ Result<ImportReport> import_hf(const std::filesystem::path& folder,
                                const std::filesystem::path& out);
 
 struct ExportOptions {
-  std::optional<StorageType> type;  // of all weights; none = as imported, else F32
+  std::optional<StorageType> type{};  // of all weights; none = as imported, else F32
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 /// Makes a folder that transformers loads. `out` must not exist or be empty.

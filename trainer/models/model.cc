@@ -51,6 +51,8 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
     : shape_(resolve_shape(config)),
       recompute_layers_(recompute_layers),
       embedding_dropout_(config.embedding_dropout),
+      document_end_(config.document_end_token),
+      reset_positions_(config.reset_positions),
       store_(store) {
   const Family& family = family_of(config.architecture);
   rope_ = ops::make_rope_table(context, shape_.sequence_length,
@@ -84,6 +86,28 @@ std::int64_t LanguageModel::matrix_parameters() const {
   return total;
 }
 
+/// Documents end with a token: the next one starts another.
+void LanguageModel::find_documents(ExecutionContext& execution, const Tensor& tokens,
+                                   ForwardContext& context) const {
+  context.batch = tokens.size(0);
+  context.tokens = tokens.size(1);
+  if (document_end_ < 0 || context.document_start.defined()) return;
+  context.document_start = execution.empty(DType::i32, tokens.shape());
+  if (reset_positions_) context.positions = execution.empty(DType::i32, tokens.shape());
+  const auto* ids = tokens.data<std::int32_t>();
+  auto* starts = context.document_start.data<std::int32_t>();
+  std::int32_t start = 0;
+  for (std::int64_t i = 0; i < tokens.elements(); ++i) {
+    const auto t = static_cast<std::int32_t>(i % context.tokens);
+    if (t == 0)
+      start = 0;
+    else if (ids[i - 1] == document_end_)
+      start = t;
+    starts[i] = start;
+    if (reset_positions_) context.positions.data<std::int32_t>()[i] = t - start;
+  }
+}
+
 /// The embedding of the tokens plus, where there is a table, that of their positions.
 Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
   Hidden hidden{embedding(graph, tokens, *embedding_), {}};
@@ -103,8 +127,7 @@ Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& 
 }
 
 Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
-  context.batch = tokens.size(0);
-  context.tokens = tokens.size(1);
+  find_documents(graph.context(), tokens, context);
   Hidden hidden = embed(graph, tokens, context);
   for (const auto& block : blocks_) {
     if (!recompute_layers_) {

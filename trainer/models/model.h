@@ -37,12 +37,16 @@ class LanguageModel {
   Tensor last_logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
 
  private:
+  void find_documents(ExecutionContext& execution, const Tensor& tokens,
+                      ForwardContext& context) const;
   Hidden embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
   Var final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
 
   ModelShape shape_;
   bool recompute_layers_;
   double embedding_dropout_;
+  std::int64_t document_end_;  // token, -1 = none
+  bool reset_positions_;
   ParameterStore& store_;
   ops::RopeTable rope_;
   Parameter* embedding_ = nullptr;

@@ -73,6 +73,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
                                                     "model.num_positions",
+                                                    "model.reset_positions",
                                                     "model.attention_layers",
                                                     "model.attention_window"};
   for (const Field& field : fields()) {

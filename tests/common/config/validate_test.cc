@@ -214,6 +214,11 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "M2 model.rope_scaling_high_frequency: 1.0 is not above rope_scaling_low_frequency = 1.0; "
        "raise it"},
+      {[](JobConfig& job) { job.model.document_end_token = 256; },
+       "M4 model.document_end_token: 256 is outside of the vocabulary of 256; use -1, or an id "
+       "below it"},
+      {[](JobConfig& job) { job.model.reset_positions = true; },
+       "M4 model.reset_positions: no model.document_end_token says where documents end; set it"},
       {[](JobConfig& job) { job.model.num_positions = 100; },
        "M3 model.num_positions: 100 is less than model.sequence_length = 256; use 0, or shorter "
        "sequences"},
