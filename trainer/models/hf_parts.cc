@@ -168,7 +168,7 @@ Result<std::vector<bool>> expand(const Json& types) {
 }
 
 Result<> read_gpt_neo_layers(const Json& json, ModelConfig& model) {
-  static const Json kDefault = Json::array({Json::array({Json::array({"global", "local"}), 12})});
+  static const Json kDefault = Json::array({Json::array({Json::array({"global", "local"}), 12u})});
   const Json* types = find(json, "attention_types");
   SORTIE_ASSIGN_OR_RETURN(const std::vector<bool> local,
                           expand(types != nullptr ? *types : kDefault));
