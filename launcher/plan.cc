@@ -14,6 +14,7 @@
 #include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
+#include "common/wire/codec.h"
 #include "launcher/placement.h"
 #include "launcher/plan_container.h"
 
@@ -231,7 +232,11 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
-  if (plan.container) put(wire::encode_payload(*plan.container));
+  if (plan.container) {
+    wire::JobSpec carrier;
+    carrier.container = *plan.container;
+    put(wire::encode(carrier));
+  }
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
     for (const RankPlan& rank : host.ranks) {
