@@ -266,6 +266,7 @@ asio::awaitable<Result<>> ImageArchive::write_without(std::size_t layers, std::s
   for (std::size_t i = 0; i < std::min(layers, layers_.size()); ++i)
     for (std::string& name : names_of(layers_[i]))
       if (!needed.contains(name)) left_out.insert(std::move(name));
+  const auto executor = co_await asio::this_coro::executor;
   const Fd in(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   const Fd out(::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600));
   if (!in || !out) co_return std::unexpected(os_error(errno, path));
@@ -277,7 +278,7 @@ asio::awaitable<Result<>> ImageArchive::write_without(std::size_t layers, std::s
       if (!bytes) co_return std::unexpected(bytes.error());
       const Result<> written = write_all(out.get(), *bytes);
       if (!written) co_return std::unexpected(with_context(written.error(), path));
-      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+      co_await asio::post(executor, asio::use_awaitable);
     }
   }
   const std::string end(2 * kBlock, '\0');
