@@ -36,13 +36,13 @@ struct SavedImage {
   void pack(const std::string& options) {
     REQUIRE(shell("tar -C '" + dir.str("image") + "' " + options + " -cf '" + dir.str("image.tar") +
                   "' .")
-                .exit_code == 0);
+                .code == 0);
   }
   test::ScopedTempDir dir;
 };
 
 std::string listed(const std::string& tar) {
-  return shell("tar -tf '" + tar + "' | sort").out;
+  return shell("tar -tf '" + tar + "' | sort").output;
 }
 
 Result<> write_without(const ImageArchive& archive, std::size_t layers, const std::string& path) {
@@ -62,7 +62,7 @@ TEST_CASE("an archive knows its image's id and layers, in every form of tar") {
     REQUIRE_MESSAGE(archive, (archive ? "" : archive.error().message));
     CHECK(archive->diff_ids() ==
           std::vector<std::string>{"sha256:01", "sha256:02", "sha256:03"});
-    CHECK("sha256:" + shell("sha256sum < '" + image.dir.str("image/config.json") + "'").out.substr(
+    CHECK("sha256:" + shell("sha256sum < '" + image.dir.str("image/config.json") + "'").output.substr(
                           0, 64) ==
           archive->image_id());
   }
@@ -83,7 +83,7 @@ TEST_CASE("without layers that a host has, the rest is there byte for byte") {
   CHECK(std::filesystem::file_size(part) < archive->bytes() - 130000);
   CHECK(shell("tar -xOf '" + part + "' ./l3/layer.tar | cmp - '" +
               image.dir.str("image/l3/layer.tar") + "'")
-            .exit_code == 0);
+            .code == 0);
   REQUIRE(write_without(*archive, 0, part));
   CHECK(listed(part) == listed(image.dir.str("image.tar")));
 }
@@ -127,17 +127,17 @@ TEST_CASE("what is no saved image is refused") {
 
 TEST_CASE("image push says what is wrong before it touches a host") {
   const auto bad = sortie({"image", "push", "Bad Name", "--hosts", "h1"});
-  CHECK(bad.exit_code == 2);
-  CHECK(has(bad.err, "\"Bad Name\" is no name of an image"));
+  CHECK(bad.code == 2);
+  CHECK(has(bad.output, "\"Bad Name\" is no name of an image"));
   const auto nowhere = sortie({"image", "push", "trainer:1"});
-  CHECK(nowhere.exit_code == 2);
-  CHECK(has(nowhere.err, "which hosts? `sortie image push --hosts"));
-  CHECK(sortie({"image", "push", "t:1", "--hosts", "h", "--engine", "rkt"}).exit_code == 2);
+  CHECK(nowhere.code == 2);
+  CHECK(has(nowhere.output, "which hosts? `sortie image push --hosts"));
+  CHECK(sortie({"image", "push", "t:1", "--hosts", "h", "--engine", "rkt"}).code == 2);
   // No engine here at all.
   const auto none = shell("PATH=/nowhere '" + std::string(SORTIE_BINARY) +
                           "' image push trainer:1 --hosts localhost");
-  CHECK(none.exit_code != 0);
-  CHECK(has(none.err, "docker: is not on this machine, so it has no image to push"));
+  CHECK(none.code != 0);
+  CHECK(has(none.output, "docker: is not on this machine, so it has no image to push"));
 }
 
 }  // namespace
