@@ -32,7 +32,7 @@ std::string quoted(const std::vector<std::string>& argv) {
 /// ADDRESS:PORT; what only the hosts can say is said to be so.
 std::string master_text(const LaunchPlan& plan) {
   const std::string& first = plan.hosts[0].name;
-  std::string address = plan.master_addr;
+  std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
   if (address.empty() && !plan.interface.empty())
     address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
   else if (address.empty() && plan.hosts.size() == 1)
