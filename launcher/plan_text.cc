@@ -52,7 +52,8 @@ std::string_view shown(const LaunchPlan& plan, const std::string& name, const st
 /// One command per container; hosts with the same one but for numbers and names are shown each.
 std::string containers_text(const LaunchPlan& plan) {
   std::string out = fmt::format(
-      "\n  containers, one per {}; ranks get their variables from Sortie, not from these commands\n",
+      "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
+      "commands\n",
       plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
   for (const HostPlan& host : plan.hosts) {
     const auto commands = container_commands(plan, host);
