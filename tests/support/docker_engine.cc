@@ -93,9 +93,9 @@ void DockerEngine::start() {
     ::dup2(file, 1);
     ::dup2(file, 2);
     exec_program({"dockerd", "--data-root", folder_ + "/data", "--exec-root", folder_ + "/exec",
-                  "--pidfile", folder_ + "/pid", "--host", "unix://" + socket_,
-                  "--iptables=false", "--ip6tables=false", "--bridge=none", "--ip-forward=false",
-                  "--ip-masq=false", "--shutdown-timeout", "5"});
+                  "--pidfile", folder_ + "/pid", "--host", "unix://" + socket_, "--iptables=false",
+                  "--ip6tables=false", "--bridge=none", "--ip-forward=false", "--ip-masq=false",
+                  "--shutdown-timeout", "5"});
   }
   const auto deadline = Clock::now() + std::chrono::seconds(40);
   while (run_program({"docker", "version"}).code != 0) {
@@ -125,13 +125,15 @@ void DockerEngine::make_images() const {
   std::ofstream(root / "opt/tools/broken") << "#!/no/such/interpreter\n";
   fs::permissions(root / "opt/tools/broken", static_cast<fs::perms>(0755));
   std::ofstream(root / "opt/tools/plain") << "not to be run\n";
-  std::ofstream(root / "etc/passwd") << "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/image:/bin/sh\n";
+  std::ofstream(root / "etc/passwd")
+      << "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/image:/bin/sh\n";
   const std::string make =
       "set -e; tar -C " + root.string() + " -cf " + folder_ + "/root.tar .; docker import " +
       "--change 'WORKDIR /home/image' --change \"ENV FROM_IMAGE=\\\"a 'b'\\\"\" " +
-      "--change 'ENV PATH=/opt/tools:/bin' " + folder_ + "/root.tar " + kImage + "; docker import " +
-      "--change 'ENV PATH=/opt/tools:/bin' --change 'ENTRYPOINT [\"/bin/rank-helper\"]' " + folder_ +
-      "/root.tar " + kEntryImage;
+      "--change 'ENV PATH=/opt/tools:/bin' " + folder_ + "/root.tar " + kImage +
+      "; docker import " +
+      "--change 'ENV PATH=/opt/tools:/bin' --change 'ENTRYPOINT [\"/bin/rank-helper\"]' " +
+      folder_ + "/root.tar " + kEntryImage;
   if (const Ran made = run_program({"sh", "-c", make}); made.code != 0)
     throw std::runtime_error("no image: " + made.output);
 }

@@ -91,8 +91,9 @@ TEST_CASE("a rank finds the same state inside as outside, and the image's folder
   RunnerClient client;
   REQUIRE(client.run(job));
   const std::string& state = client.out[0];
-  CHECK(has(state, "fds 0 1 2 \nstdin /dev/null\ncwd /home/image\nblocked 0 handled 0\numask 022\n"
-                   "leader 1 1\n"));
+  CHECK(has(state,
+            "fds 0 1 2 \nstdin /dev/null\ncwd /home/image\nblocked 0 handled 0\numask 022\n"
+            "leader 1 1\n"));
   job = box_job({"pwd"});
   job.container.workdir = "/opt/tools";
   RunnerClient second;
@@ -216,7 +217,8 @@ TEST_CASE("an OOM kill is told with the limit") {
 
 TEST_CASE("what can not be: one clear error and no container") {
   wire::JobSpec job = box_job({"true"});
-  job.container.mounts = {{"/no/such/a", "/a", "ro"}, {"/tmp", "/b", "rw"}, {"/no/such/c", "/c", ""}};
+  job.container.mounts = {
+      {"/no/such/a", "/a", "ro"}, {"/tmp", "/b", "rw"}, {"/no/such/c", "/c", ""}};
   CHECK(refused(job) ==
         "not_found: container: mounts: not on this host: /no/such/a (No such file or directory), "
         "/no/such/c (No such file or directory); make it, or name the path that this host has");
