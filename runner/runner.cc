@@ -348,7 +348,7 @@ Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
 }
 
 boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
-  const wire::Swept swept = co_await sweep_run(io_, std::move(order));
+  const wire::Swept swept = co_await sweep_run(io_, std::move(order), defaults_);
   link_.send(swept);
   leaving_ = true;
   co_await link_.flush(kFlushTimeout);

@@ -1,8 +1,10 @@
 // Ranks in real containers: what they find, and how their end is told. Real runner, real dockerd.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
