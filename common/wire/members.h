@@ -60,7 +60,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
-                    m.time_unix_ms, m.leftovers_killed);
+                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,
@@ -87,7 +87,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, FilesFetch>) return std::tie(m.link, m.key, m.address, m.port);
   if constexpr (std::is_same_v<T, FilesDone>)
     return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
-  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup);
+  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
     return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
