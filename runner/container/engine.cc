@@ -41,7 +41,9 @@ std::string socket_in(std::string_view text) {
     if (at == std::string_view::npos) continue;
     text.remove_prefix(at + mark.size());
     while (text.starts_with("//")) text.remove_prefix(1);
-    return std::string(text.substr(0, text.find_first_of(" :\"'\n")));
+    text = text.substr(0, text.find_first_of(" :\"'\n"));
+    while (text.ends_with('.')) text.remove_suffix(1);
+    return std::string(text);
   }
   const std::size_t at = text.find("/run/containerd/");
   if (at == std::string_view::npos) return {};
@@ -152,7 +154,7 @@ std::string last_words(std::string_view text) {
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("See '") || line.starts_with("Run '") ||
-        line.starts_with("WARNING:"))
+        line.starts_with("Usage:") || line.starts_with("WARNING:"))
       continue;
     words = line.substr(0, kMaxWords);
   }
