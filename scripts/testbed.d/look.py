@@ -7,6 +7,7 @@ import subprocess
 from bed import HOME, USER, fail, output
 
 SSHD = "/usr/sbin/sshd"
+ENGINES = ("/usr/sbin/dockerd", "/usr/bin/containerd")  # of the host, as its sshd; what they start counts
 
 
 def enter_argv(bed, host, argv, as_root=False):
@@ -30,13 +31,13 @@ def join_cgroup(bed, host):
 
 
 def processes(bed, host):
-    """Every process of the host except sshd: [(pid on the bastion, pid inside, uid, state, command line)]."""
+    """Every process of the host except sshd and its engine: [(pid on the bastion, pid inside, uid, state, command line)]."""
     number = bed.number(host)
     init = bed.init_pid(number)
     found = []
     for pid in bed.pids_by_netns().get(bed.netns(number), []):
         try:
-            if pid == init or os.readlink(f"/proc/{pid}/exe") == SSHD:
+            if pid == init or os.readlink(f"/proc/{pid}/exe") in (SSHD, *ENGINES):
                 continue
         except FileNotFoundError:
             pass  # a zombie has no exe; it is listed, it is a process that nobody reaped
