@@ -1,8 +1,10 @@
-"""A container engine per host: containerd, and dockerd on top of it, in the host's namespaces, with everything they
-write on a tmpfs of the host. They end with the host's pid 1, as do their containers, and leave cgroups only."""
+"""A container engine per host: containerd and dockerd on top of it, in the host's namespaces, with everything they
+write on a tmpfs of the host; or rootless podman, which needs no daemon. They end with the host's pid 1, as do their
+containers, and leave cgroups only."""
 
 import os
 import pwd
+import resource
 import signal
 import socket
 import subprocess
@@ -14,8 +16,10 @@ from bed import USER, fail
 
 DOCKERD, CONTAINERD, DOCKER = "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/bin/docker"
 STATE = "/run/engine"  # inside the host
+PODMAN = "/usr/bin/podman"
 DOCKER_SOCKET, CONTAINERD_SOCKET = "/run/docker.sock", "/run/containerd/containerd.sock"
 START_TIMEOUT = 30.0
+NEEDED = {"docker": (CONTAINERD, DOCKERD, DOCKER), "containerd": (CONTAINERD,), "podman": (PODMAN, "/usr/bin/newuidmap")}
 # Left out is what needs a device or a folder of the machine.
 CONTAINERD_CONFIG = """version = 2
 root = "{state}/containerd"
@@ -27,10 +31,18 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 address = "{socket}"
 gid = {gid}
 """
+# podman's defaults ask for more than the limits of a small machine allow, and its crun for cgroup v2 alone.
+PODMAN_CONFIG = """[containers]
+default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 
 
 def check_installed(kind):
-    for path in (CONTAINERD, *((DOCKERD, DOCKER) if kind == "docker" else ())):
+    for path in NEEDED[kind]:
         if not os.access(path, os.X_OK):
             fail(f"{path} is missing; run: scripts/setup --containers")
 
@@ -38,6 +50,8 @@ def check_installed(kind):
 def prepare(kind):
     """In a host's mount namespace, before its pid 1 runs: where engines write, and Debian's docker before others."""
     from host import MS_NODEV, MS_NOSUID, bind, mount
+    if kind == "podman":
+        return
     Path(STATE).mkdir()
     mount("tmpfs", STATE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0711")
     Path("/run/containerd").mkdir(mode=0o711)
@@ -80,6 +94,10 @@ def start_dockerd(bed, host, live_restore=False):
 
 def start_all(bed, numbers, kind):
     hosts = [bed.host_name(number) for number in numbers]
+    if kind == "podman":
+        for number in numbers:
+            configure_podman(bed.host_dir(number) / "home")
+        return
     deadline = time.monotonic() + START_TIMEOUT
     for host in hosts:
         start_containerd(bed, host)
@@ -88,6 +106,20 @@ def start_all(bed, numbers, kind):
         for host in hosts:
             start_dockerd(bed, host)
         wait_for(bed, hosts, DOCKER_SOCKET, "dockerd", deadline)
+
+
+def configure_podman(home):
+    user = pwd.getpwnam(USER)
+    limit = lambda which, most: min(value for value in (most, resource.getrlimit(which)[1]) if value >= 0)
+    files = {"containers.conf": PODMAN_CONFIG.format(files=limit(resource.RLIMIT_NOFILE, 65536),
+                                                     processes=limit(resource.RLIMIT_NPROC, 4096)),
+             "storage.conf": '[storage]\ndriver = "overlay"\n'}
+    folder = home / ".config/containers"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for path in (home / ".config", folder, *folder.iterdir()):
+        os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def wait_for(bed, hosts, path, name, deadline):

@@ -48,6 +48,8 @@ def processes(bed, host):
                 command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
+        if command == "podman":
+            continue  # rootless podman keeps one that holds its user namespace
         inside = int(status["NSpid"].split()[-1])
         state = status["State"].split()[0]
         if not command:
