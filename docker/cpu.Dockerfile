@@ -23,5 +23,6 @@ COPY --from=build /src/build/release/bin/sortie-train /usr/local/bin/
 COPY LICENSE /usr/share/doc/sortie/
 USER 1000:1000
 WORKDIR /home/sortie
-ENV LANG=C.UTF-8
+# isolated: a program that nothing has launched is one rank, without ssh.
+ENV LANG=C.UTF-8 OMPI_MCA_plm=isolated
 CMD ["sortie-train", "--help"]
