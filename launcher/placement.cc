@@ -24,6 +24,15 @@ const BindingPolicy& policy_named(std::string_view name) {
   return found == std::end(kPolicies) ? kPolicies[0] : *found;
 }
 
+/// Where devices are among those that a container has, which are counted in the host's order.
+std::vector<int> inside(const std::vector<int>& devices, std::vector<int> has) {
+  std::ranges::sort(has);
+  std::vector<int> out;
+  for (const int device : devices)
+    out.push_back(static_cast<int>(std::ranges::lower_bound(has, device) - has.begin()));
+  return out;
+}
+
 }  // namespace
 
 wire::CpuBinding binding_named(std::string_view name) {
@@ -40,17 +49,22 @@ void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topolog
     host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
 }
 
-void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
+void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const Environment& user,
                  RankPlan& rank) {
-  if (devices == "all") return;
-  std::vector<int> slots = {rank.slot};
-  if (devices == "host") {
-    slots.clear();
-    for (const RankPlan& other : host.ranks) slots.push_back(other.slot);
-  }
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+  if (runner.devices == "all") return;
+  std::vector<int> all;
+  for (const RankPlan& other : host.ranks) all.push_back(other.slot);
+  const config::ContainerConfig& container = runner.container;
+  const bool own = runner.devices == "rank" || (container.used() && container.scope == "rank");
+  const std::vector<int> slots = own ? std::vector<int>{rank.slot} : all;
+  const auto put = [&](const char* name, const std::vector<int>& devices) {
     if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
-      rank.env.emplace_back(name, fmt::format("{}", fmt::join(slots, ",")));
+      rank.env.emplace_back(name, fmt::format("{}", fmt::join(devices, ",")));
+  };
+  put("CUDA_VISIBLE_DEVICES", container.used() && container.gpus != "all"
+                                  ? inside(slots, container.scope == "rank" ? slots : all)
+                                  : slots);
+  put("ROCR_VISIBLE_DEVICES", slots);  // every container has all devices of that kind
 }
 
 }  // namespace sortie::launcher

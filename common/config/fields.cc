@@ -76,6 +76,7 @@ const Form kPathForm{"a path", check_path};
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
     {"runner.network", "On which of the hosts' networks ranks talk to each other"},
+    {"runner.container", "Every rank in a container, where engine is set; the paths of the job are then those inside it"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},
@@ -235,7 +236,14 @@ const Field kFields[] = {
 }  // namespace
 
 std::span<const Field> fields() {
-  return kFields;
+  static const std::vector<Field> kAll = [] {
+    std::vector<Field> all(std::begin(kFields), std::end(kFields));
+    const auto ssh = std::ranges::find(all, "runner.ssh", section_of);
+    const std::vector<Field> container = container_fields();
+    all.insert(ssh, container.begin(), container.end());
+    return all;
+  }();
+  return kAll;
 }
 
 std::span<const Section> sections() {
@@ -243,8 +251,8 @@ std::span<const Section> sections() {
 }
 
 const Field* find_field(std::string_view key) {
-  const auto* found = std::ranges::find(kFields, key, &Field::key);
-  return found == std::end(kFields) ? nullptr : found;
+  const auto found = std::ranges::find(fields(), key, &Field::key);
+  return found == fields().end() ? nullptr : &*found;
 }
 
 }  // namespace sortie::config

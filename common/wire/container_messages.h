@@ -54,6 +54,9 @@ struct ImageOrder {
   std::string image;
   std::uint8_t pull = 0;    // 0 only where it is missing, 1 always, 2 never
   std::string credentials;  // a Docker config.json, for the pull alone; empty = the host's own
+  /// A pull takes its time: signs of life go both ways from here on.
+  std::uint32_t heartbeat_interval_ms = 2000;
+  std::uint32_t heartbeat_timeout_ms = 10000;
 };
 
 /// For a person; at most one a second.

@@ -37,7 +37,8 @@ auto members(M& m) {
                     m.entrypoint, m.labels, m.extra_args, m.rank_cpus_milli, m.rank_memory_bytes,
                     m.image_id);
   if constexpr (std::is_same_v<T, ImageOrder>)
-    return std::tie(m.engine, m.image, m.pull, m.credentials);
+    return std::tie(m.engine, m.image, m.pull, m.credentials, m.heartbeat_interval_ms,
+                    m.heartbeat_timeout_ms);
   if constexpr (std::is_same_v<T, ImageProgress>) return std::tie(m.text);
   if constexpr (std::is_same_v<T, ImageReady>)
     return std::tie(m.image_id, m.repo_digest, m.engine_version, m.bytes, m.pulled);
