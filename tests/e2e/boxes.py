@@ -84,7 +84,7 @@ def quoted(value):
 def table(**more):
     """`--set` for [runner.container]; what a small machine can not grant is not asked for."""
     keys = {"engine": "docker", "image": IMAGE, "ulimits": "{}", **more}
-    return {f"runner.container.{key}": quoted(value) if key != "ulimits" else value for key, value in keys.items()}
+    return {f"runner.container.{key}": value if key == "ulimits" else quoted(value) for key, value in keys.items()}
 
 
 @contextlib.contextmanager
