@@ -96,7 +96,9 @@ bool Supervisor::take_image_message(Host& host, const wire::Message& message) {
 
 void Supervisor::no_image(Host& host, Error error) {
   host.state = HostState::lost;
-  host.error = with_context(std::move(error), fmt::format("image {}", plan_.container->image));
+  const std::string context = fmt::format("image {}", plan_.container->image);
+  if (!error.message.starts_with(context)) error = with_context(std::move(error), context);
+  host.error = std::move(error);
 }
 
 /// All hosts have an image: whether it is the same one.

@@ -162,6 +162,17 @@ void check_together(const RunnerConfig& runner, ContainerRules& rules) {
                  "the program's name is empty; write it first, or [] for none");
 }
 
+/// The deepest mount that has a path; both are normal. nullptr when none does.
+const std::vector<std::string>* mount_of(const ContainerConfig& container,
+                                         const std::string& path) {
+  const std::vector<std::string>* best = nullptr;
+  for (const std::vector<std::string>& mount : container.mounts)
+    if (lies_under(path, normal(mount[1])) &&
+        (!best || normal(mount[1]).size() > normal((*best)[1]).size()))
+      best = &mount;
+  return best;
+}
+
 /// What is said of a path that no mount has.
 std::string not_mounted(const ContainerConfig& container, const std::string& path,
                         const std::string& folder, bool write) {
@@ -185,11 +196,7 @@ class MountRules {
   void needs(std::string_view key, const std::string& text, bool parent, bool write) {
     if (text.empty() || text.starts_with(kStagePlaceholder)) return;
     const std::string path = normal(text);
-    const std::vector<std::string>* best = nullptr;  // the deepest one counts
-    for (const std::vector<std::string>& mount : container_.mounts)
-      if (lies_under(path, normal(mount[1])) &&
-          (!best || normal(mount[1]).size() > normal((*best)[1]).size()))
-        best = &mount;
+    const std::vector<std::string>* best = mount_of(container_, path);
     std::string folder = parent ? std::filesystem::path(path).parent_path().string() : path;
     if (folder == "/") folder = path;
     if (!best)
@@ -215,6 +222,12 @@ bool lies_under(std::string_view path, std::string_view folder) {
   if (folder == "/") return path.starts_with('/');
   return path.starts_with(folder) &&
          (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+std::string on_host(const ContainerConfig& container, const std::string& path) {
+  const std::vector<std::string>* mount = path.empty() ? nullptr : mount_of(container, normal(path));
+  if (!mount) return path;
+  return normal((*mount)[0] + "/" + normal(path).substr(normal((*mount)[1]).size()));
 }
 
 std::vector<Violation> check_container(const RunnerConfig& runner) {

@@ -17,6 +17,9 @@ std::vector<Violation> check_container(const RunnerConfig& runner);
 /// mount. Nothing is said of paths that begin with `{stage}`: staged files are mounted anyway.
 std::vector<Violation> check_mounted(const JobConfig& job);
 
+/// Where hosts have what is at `path` inside; `path` itself when no mount has it.
+std::string on_host(const ContainerConfig& container, const std::string& path);
+
 /// Whether `path` is `folder` or lies below it; both are absolute.
 bool lies_under(std::string_view path, std::string_view folder);
 

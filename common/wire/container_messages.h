@@ -72,4 +72,30 @@ struct ImageReady {
   std::uint8_t pulled = 0;  // 1: it was not there, or was replaced
 };
 
+// ---- `sortie image push`: an image of the launcher's machine, without a registry ---------------
+
+/// launcher -> runner, after Hello: is this image here, and if not, how many of its layers are,
+/// from the first one on? Answered by ImageLacking or RunnerError.
+struct ImageQuery {
+  std::string engine;
+  std::string image;                  // the name that it is to have
+  std::string image_id;               // "sha256:<hex>"
+  std::vector<std::string> diff_ids;  // of its layers, "sha256:<hex>"
+  std::uint32_t heartbeat_interval_ms = 2000;
+  std::uint32_t heartbeat_timeout_ms = 10000;
+};
+
+struct ImageLacking {
+  std::uint8_t present = 0;  // 1: under that name; nothing is lacking
+  std::uint32_t layers = 0;  // so many are here
+};
+
+/// launcher -> runner, when FilesDone has come: have the engine load this archive, and remove it.
+/// Answered by ImageReady or RunnerError.
+struct ImageLoad {
+  std::string engine;
+  std::string image;
+  std::string file;  // absolute
+};
+
 }  // namespace sortie::wire

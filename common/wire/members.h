@@ -39,6 +39,11 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, ImageOrder>)
     return std::tie(m.engine, m.image, m.pull, m.credentials, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms);
+  if constexpr (std::is_same_v<T, ImageQuery>)
+    return std::tie(m.engine, m.image, m.image_id, m.diff_ids, m.heartbeat_interval_ms,
+                    m.heartbeat_timeout_ms);
+  if constexpr (std::is_same_v<T, ImageLacking>) return std::tie(m.present, m.layers);
+  if constexpr (std::is_same_v<T, ImageLoad>) return std::tie(m.engine, m.image, m.file);
   if constexpr (std::is_same_v<T, ImageProgress>) return std::tie(m.text);
   if constexpr (std::is_same_v<T, ImageReady>)
     return std::tie(m.image_id, m.repo_digest, m.engine_version, m.bytes, m.pulled);
@@ -108,7 +113,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Sweep", "Swept", "PmixNames", "PmixNamesDone", "PmixNotice", "Input", "InputCredit", "Adopt",
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
-    "ImageOrder", "ImageProgress", "ImageReady"};
+    "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad"};
 // clang-format on
 
 }  // namespace sortie::wire

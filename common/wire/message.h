@@ -320,6 +320,6 @@ using Message =
                  Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
-                 ImageOrder, ImageProgress, ImageReady>;
+                 ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad>;
 
 }  // namespace sortie::wire

@@ -27,7 +27,7 @@ TEST_CASE("a container table with everything is read, written and read again") {
   const std::string text = R"([runner.container]
 engine = "podman"
 image = "registry:5000/team/trainer@sha256:)" +
-                           std::string(64, 'a') + R"("
+                           std::string(64, 'a') + R"x("
 pull = "never"
 mounts = [["/host/data", "/data", "ro"], ["/host/ckpt", "/ckpt"]]
 shm_size = "1.5g"
@@ -48,7 +48,7 @@ scope = "rank"
 cpus = 1.5
 memory = "32GiB"
 credentials_file = "/home/me/.docker/config.json"
-)";
+)x";
   const auto first = load_job_text(text, "job", {});
   REQUIRE_MESSAGE(first, (first ? "" : first.error().message));
   const ContainerConfig& container = first->job.runner.container;
