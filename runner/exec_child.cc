@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -43,12 +44,16 @@ int try_candidates(const HeldSpec& spec) {
 
 }  // namespace
 
-void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper) {
+void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper, int control) {
   ::setsid();
   // Should keeper and runner be killed together, at least the process itself goes too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != keeper) ::_exit(127);
   if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
+  if (spec.announce) {
+    const KeeperReport here{.kind = KeeperReport::Kind::announced};
+    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(127);
+  }
   const int input = spec.stdin_fd >= 0 ? spec.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, 0);
   ::dup2(spec.stdout_fd, 1);

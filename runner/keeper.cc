@@ -56,7 +56,7 @@ class Keeper {
     const pid_t self = ::getpid();
     held_ = ::fork();
     if (held_ < 0) return spawn_failed(errno);
-    if (held_ == 0) exec_child(spec_, error_pipe[1], self);
+    if (held_ == 0) exec_child(spec_, error_pipe[1], self, control_);
     ::close(error_pipe[1]);
     exec_error_ = error_pipe[0];
     // stdin and stdout may be one socket; closing twice is harmless here.
@@ -102,9 +102,18 @@ class Keeper {
     exec_error_ = -1;
     exec_failed_ = count == sizeof error;
     if (exec_failed_)
-      report({.kind = KeeperReport::Kind::spawn_failed, .error = error});
+      report({.kind = KeeperReport::Kind::spawn_failed,
+              .error = error,
+              .found = error == ENOENT && any_candidate_exists() ? 1u : 0u});
     else
       report({.kind = KeeperReport::Kind::started, .pid = held_});
+  }
+
+  /// A path without a leading slash is looked for where the process would have been.
+  bool any_candidate_exists() const {
+    return std::ranges::any_of(spec_.candidates, [](const std::string& path) {
+      return path.starts_with('/') && ::access(path.c_str(), F_OK) == 0;
+    });
   }
 
   void read_command() {

@@ -34,6 +34,7 @@ struct HeldSpec {
   std::string job_cgroup;  // of the whole job: removed when the runner was killed; empty = none
   std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
   ProcessDefaults defaults;
+  bool announce = false;  // the process tells its own pid before exec: see Kind::announced
 };
 
 /// How long a held process has after TERM when the runner is gone.
@@ -54,6 +55,8 @@ struct KeeperReport {
     gone,          // nothing is left: leftovers, oom. Last report
     unkillable,    // pid does not die; gone follows if it ever does
     keeper_lost,   // made by the runner's side: the keeper is dead without `gone`
+    announced,     // from the process itself, before exec: HeldProcess takes its pid as the runner
+                   // sees it (a container has numbers of its own) from the packet's credentials
   };
   Kind kind = Kind::started;
   pid_t pid = 0;
@@ -62,6 +65,7 @@ struct KeeperReport {
   std::uint32_t stopped = 0;  // it had been signalled by us before
   std::uint32_t leftovers = 0;
   oom::Evidence oom = oom::Evidence::none;
+  std::uint32_t found = 0;  // spawn_failed with ENOENT: the program is there, its interpreter not
   std::uint64_t time_unix_ms = 0;
 };
 

@@ -202,6 +202,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
   if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
+  if (const auto* order = std::get_if<wire::ImageOrder>(&message)) return handle_image(*order);
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
@@ -261,6 +262,8 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
     return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
   SORTIE_TRY(check_job(spec));
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
+  if (images_)
+    if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));
   preparing_ = true;
   spawn(io_, prepare());
   set_heartbeat(spec.heartbeat_interval_ms, spec.heartbeat_timeout_ms);
@@ -279,6 +282,18 @@ Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
     files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
   SORTIE_TRY(files_->open(order));
   set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
+  return true;
+}
+
+/// A pull may last: what counts is that the launcher says something now and then.
+Result<bool> Runner::handle_image(const wire::ImageOrder& order) {
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "ImageOrder after another order");
+  if (images_ && images_->busy()) return fail(ErrorCode::protocol, "ImageOrder before ImageReady");
+  if (!images_)
+    images_ = std::make_unique<container::ImageRole>(
+        io_, link_, defaults_, [this](Error error) { spawn(io_, leave_after(std::move(error))); });
+  images_->start(order);
   return true;
 }
 
@@ -390,9 +405,13 @@ boost::asio::awaitable<void> Runner::beat() {
 }
 
 boost::asio::awaitable<void> Runner::limit_handshake() {
-  handshake_timer_.expires_after(kHandshakeTimeout);
-  const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
-  if (error || job_ || files_ || sweeping_) co_return;
+  // An image may take hours to come: then it is silence that ends the wait.
+  for (auto until = Clock::now() + kHandshakeTimeout; Clock::now() < until;) {
+    handshake_timer_.expires_at(until);
+    const auto [error] = co_await handshake_timer_.async_wait(kAsTuple);
+    if (error || job_ || files_ || sweeping_) co_return;
+    if (images_) until = link_.last_received() + kHandshakeTimeout;
+  }
   log::error("no job from the launcher within {} s", kHandshakeTimeout.count());
   link_.close();
 }

@@ -95,7 +95,7 @@ Argv list_command(Engine engine, const std::string& program, std::string_view la
   if (engine == Engine::ctr)
     return {program, "containers", "list", "--quiet",
             value.empty() ? fmt::format("labels.\"{}\"", label)
-                          : fmt::format("labels.\"{}\"=={}", label, value)};
+                          : fmt::format("labels.\"{}\"==\"{}\"", label, value)};
   return {
       program,
       "ps",

@@ -60,7 +60,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
-                    m.time_unix_ms, m.leftovers_killed);
+                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,

@@ -154,6 +154,8 @@ struct RankExited {
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
+  std::uint64_t memory_limit_bytes =
+      0;  // of its container, when it was killed for it; 0 = not told
 };
 
 /// Every rank is gone and nothing is left; sent once, after the last RankExited.

@@ -207,7 +207,7 @@ TEST_CASE("the other commands") {
   CHECK(shown(list_command(Engine::docker, "docker", kRunLabel, "r1")) ==
         "docker ps --all --quiet --filter label=sortie.run=r1");
   CHECK(shown(list_command(Engine::ctr, "ctr", kRunLabel, "r1")) ==
-        "ctr containers list --quiet 'labels.\"sortie.run\"==r1'");
+        "ctr containers list --quiet 'labels.\"sortie.run\"==\"r1\"'");
   CHECK(shown(remove_commands(Engine::docker, "docker", {"a", "b"}).at(0)) ==
         "docker rm --force --volumes a b");
   const auto steps = remove_commands(Engine::ctr, "ctr", {"a", "b"});
