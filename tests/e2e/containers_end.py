@@ -3,6 +3,7 @@
 `ROWS` is the kill matrix of matrix.py for containers; ends that touch a whole engine are scenarios of their own."""
 
 import concurrent.futures
+import contextlib
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from boxes import RUNNING, ContainerBed, boxed
-from harness import HOSTS, check, equal, parent_of, wait_until
+from harness import HOSTS, check, equal, executable_of, parent_of, wait_until
 
 import engine
 
@@ -59,22 +60,18 @@ def init(_bed, _run, _host, pid):
 
 
 def runner(bed, run, host, _rank):
-    """It has no child that is a rank: found by its program and the run's folder."""
-    found = [pid for pid, _, _, _, command in bed.processes(host)
-             if re.search(r"runner-\S+", command) and run_of_runner(pid) == run.id()]
-    check(len(found) == 1, f"{host}: {len(found)} runners of run {run.id()}")
-    return found[0]
+    """It has no child that is a rank: found by its program and the run's folder, which it holds open. Its child, which
+    guards the containers, holds the same."""
+    found = [pid for pid, *_ in bed.processes(host) if executable_of(pid).startswith("runner-") and holds(pid, run.id())]
+    tops = [pid for pid in found if parent_of(pid) not in found]
+    check(len(tops) == 1, f"{host}: {len(tops)} runners of run {run.id()}")
+    return tops[0]
 
 
-def run_of_runner(pid):
-    """A runner holds its run folder open."""
-    for entry in os.scandir(f"/proc/{pid}/fd"):
-        try:
-            if match := re.search(r"/sortie-[^/]*/([^/]+?)-\d+", os.readlink(entry.path)):
-                return match.group(1)
-        except OSError:
-            continue
-    return None
+def holds(pid, run_id):
+    with contextlib.suppress(OSError):
+        return any(run_id in os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return False
 
 
 def container_of(bed, run, host):
