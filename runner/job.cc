@@ -232,9 +232,11 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
 
 /// The container's own counters are proof, as those of a bare rank's own cgroup are.
 void Job::look_for_oom(Rank& rank) const {
-  if (!rank.group || !rank.exited.signaled || rank.exited.code != SIGKILL || rank.exited.stopped)
+  if (!rank.group || rank.exited.stopped || (!rank.exited.signaled && rank.exited.code == 0))
     return;
-  if (rank.group->has_killed()) rank.exited.oom_killed = 1;
+  const bool killed = rank.exited.signaled && rank.exited.code == SIGKILL;
+  const bool alone = spec_.ranks.size() == 1 || spec_.container.scope == wire::ContainerScope::rank;
+  if ((killed || alone) && rank.group->has_killed()) rank.exited.oom_killed = 1;
   if (rank.exited.oom_killed) rank.exited.memory_limit_bytes = rank.group->limit();
 }
 

@@ -14,6 +14,7 @@
 #include "runner/adoption.h"
 #include "runner/check/check_role.h"
 #include "runner/container/image_role.h"
+#include "runner/container/load_role.h"
 #include "runner/files/file_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
@@ -49,7 +50,7 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_files(const wire::FilesOpen& order);
-  Result<bool> handle_image(const wire::ImageOrder& order);
+  Result<bool> handle_image(const wire::Message& message);
   void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
   boost::asio::awaitable<void> leave_after(Error error);
   Result<bool> handle_check(const wire::CheckRequest& request);

@@ -228,6 +228,7 @@ struct Sweep {
   std::string run_id;
   std::uint32_t patience_ms = 0;
   std::string cgroup;  // of the job, as JobReady named it; empty = none
+  std::string engine;  // whose containers the ranks are in; empty = none
 };
 /// The answer, and the last message. Nothing is left but what `left` names.
 struct Swept {

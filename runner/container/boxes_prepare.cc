@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 
 #include "common/base/log.h"
@@ -140,12 +141,12 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
 boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts) {
   const Client& client = image_.engine.client;
   const std::string image = client.engine == Engine::ctr ? spec_.image : image_.image.id;
-  auto argv = start_command(spec_, facts, box.box, image, box.socket_path);
-  if (!argv) co_return std::unexpected(argv.error());
+  auto words = start_command(spec_, facts, box.box, image, box.socket_path);
+  if (!words) co_return std::unexpected(words.error());
   if (events_.stopped()) co_return fail(ErrorCode::interrupted, "stopped");
   box.called = true;
   Call call;
-  call.argv = std::move(*argv);
+  call.argv = std::move(*words);
   call.limit = kStartLimit;
   call.cancelled = events_.stopped;
   const Result<CallOutput> output = co_await calls_.run(std::move(call));

@@ -77,6 +77,11 @@ void add_own_environment(std::vector<std::string>& env) {
   }
 }
 
+/// Anything else is taken for the wish that the container ends: images choose their own signal.
+bool is_harmless(std::uint32_t signal) {
+  return signal == SIGCHLD || signal == SIGCONT || signal == SIGURG || signal == SIGPIPE;
+}
+
 class Init {
  public:
   Init(Fd socket, Fd signals, std::string folder, ProcessDefaults defaults)
@@ -130,7 +135,7 @@ class Init {
   void take_signals() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info)
-      if (info.ssi_signo != SIGCHLD)
+      if (!is_harmless(info.ssi_signo))
         report({InitReport::Kind::asked_to_end, static_cast<std::int32_t>(info.ssi_signo), ""});
   }
 

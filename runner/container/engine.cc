@@ -96,9 +96,10 @@ bool read_info(const Json& info, EngineFacts& facts) {
   if (!info.is_object()) return false;
   if (info.contains("host")) {
     facts.client.engine = Engine::podman;
-    facts.version = string_in(info.value("version", Json::object()), "Version");
-    const Json security = info["host"].value("security", Json::object());
-    facts.rootless = is_true(security, "rootless");
+    if (info.contains("version")) facts.version = string_in(info["version"], "Version");
+    const Json& host = info["host"];
+    facts.rootless =
+        host.is_object() && host.contains("security") && is_true(host["security"], "rootless");
     return true;
   }
   facts.version = string_in(info, "ServerVersion");

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "common/base/atomic_file.h"
@@ -59,7 +60,7 @@ Result<std::string> own_program(const std::string& run_folder) {
 
 std::vector<std::uint32_t> own_groups() {
   gid_t groups[1024];
-  const int count = ::getgroups(std::size(groups), groups);
+  const int count = ::getgroups(static_cast<int>(std::size(groups)), groups);
   return count > 0 ? std::vector<std::uint32_t>(groups, groups + count)
                    : std::vector<std::uint32_t>();
 }

@@ -72,8 +72,7 @@ Result<> LoadRole::query(wire::ImageQuery order) {
 }
 
 Result<> LoadRole::load(wire::ImageLoad order) {
-  if (!order.file.starts_with('/') || !order.file.ends_with(".tar") ||
-      std::exchange(busy_, true))
+  if (!order.file.starts_with('/') || !order.file.ends_with(".tar") || std::exchange(busy_, true))
     return fail(ErrorCode::protocol, "ImageLoad out of turn");
   spawn(io_, carry_out(std::move(order)));
   return {};

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -162,8 +163,10 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
   OrderHead head;
   int fds[kMaxDescriptors] = {file.get(), control, spec.stdout_fd, spec.stderr_fd};
   std::size_t count = 4;
-  if (spec.stdin_fd >= 0) fds[count++] = spec.stdin_fd, head.has_stdin = 1;
-  if (spec.program_fd >= 0) fds[count++] = spec.program_fd, head.has_program = 1;
+  head.has_stdin = spec.stdin_fd >= 0 ? 1 : 0;
+  if (head.has_stdin) fds[count++] = spec.stdin_fd;
+  head.has_program = spec.program_fd >= 0 ? 1 : 0;
+  if (head.has_program) fds[count++] = spec.program_fd;
 
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof fds)] = {};
   iovec body{&head, sizeof head};

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPause{50};
 constexpr milliseconds kListLimit{20000};
-constexpr milliseconds kStaleLimit{30000};
+constexpr milliseconds kStaleLimit{8000};
 
 milliseconds left_until(Clock::time_point deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
@@ -119,7 +119,8 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
   Error last{ErrorCode::timeout, "no time"};
   while (Clock::now() < deadline) {
     bool all = true;
-    for (auto& argv : sortie::container::remove_commands(client.engine, client.program, names)) {
+    auto commands = sortie::container::remove_commands(client.engine, client.program, names);
+    for (auto& argv : commands) {
       Call call;
       call.argv = std::move(argv);
       call.limit = left_until(deadline);
