@@ -32,7 +32,7 @@ std::string quoted(const std::vector<std::string>& argv) {
 /// ADDRESS:PORT; what only the hosts can say is said to be so.
 std::string master_text(const LaunchPlan& plan) {
   const std::string& first = plan.hosts[0].name;
-  std::string address = plan.master_addr;
+  std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
   if (address.empty() && !plan.interface.empty())
     address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
   else if (address.empty() && plan.hosts.size() == 1)
@@ -52,7 +52,8 @@ std::string_view shown(const LaunchPlan& plan, const std::string& name, const st
 /// One command per container; hosts with the same one but for numbers and names are shown each.
 std::string containers_text(const LaunchPlan& plan) {
   std::string out = fmt::format(
-      "\n  containers, one per {}; ranks get their variables from Sortie, not from these commands\n",
+      "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
+      "commands\n",
       plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
   for (const HostPlan& host : plan.hosts) {
     const auto commands = container_commands(plan, host);

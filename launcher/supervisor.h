@@ -80,8 +80,8 @@ class Supervisor {
     std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
     std::string stage_folder;          // where the staged files are, when there are any
     unsigned unacknowledged_pieces = 0;
-    int errors = 0;      // RunnerErrors that it sent
-    std::string cgroup;  // of the job there, as the runner has it; empty = none
+    int errors = 0;                         // RunnerErrors that it sent
+    std::string cgroup;                     // of the job there, as the runner has it; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
     std::string image_progress;             // what it is at, until then
   };

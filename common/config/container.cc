@@ -118,8 +118,9 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       {"-m", "use runner.container.memory"},
       {"--cpus", "use runner.container.cpus"},
       {"--pull", "use runner.container.pull"},
-      {"--pid", "a container with its own processes is how Sortie knows that none is left; remove "
-                "it"}};
+      {"--pid",
+       "a container with its own processes is how Sortie knows that none is left; remove "
+       "it"}};
   if (!container.extra_args.empty() && !container.extra_args.front().starts_with('-'))
     rules.broken("E4", {key_of("extra_args")},
                  fmt::format("{} is no option; begin with one, like \"--cpuset-mems\"",
@@ -130,9 +131,9 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       if (flag == taken.flag)
         rules.broken("E4", {key_of("extra_args")}, fmt::format("{}: {}", quote(flag), taken.why));
     if (argument == "--" || argument.empty())
-      rules.broken("E4", {key_of("extra_args")},
-                   fmt::format("{} would end the options before Sortie's own; remove it",
-                               quote(argument)));
+      rules.broken(
+          "E4", {key_of("extra_args")},
+          fmt::format("{} would end the options before Sortie's own; remove it", quote(argument)));
   }
 }
 
@@ -179,8 +180,7 @@ std::string not_mounted(const ContainerConfig& container, const std::string& pat
   for (const std::vector<std::string>& mount : container.mounts)
     if (const std::string source = normal(mount[0]); lies_under(path, source))
       return fmt::format("{} is its path on the host; inside the container it is {}: write that",
-                         quote(path),
-                         quote(normal(mount[1] + "/" + path.substr(source.size()))));
+                         quote(path), quote(normal(mount[1] + "/" + path.substr(source.size()))));
   return fmt::format(
       "{} lies under no mount, so it would not be there inside the container; add [{}, {}{}] to "
       "runner.container.mounts, the first being where it is on the hosts",
@@ -220,12 +220,12 @@ class MountRules {
 
 bool lies_under(std::string_view path, std::string_view folder) {
   if (folder == "/") return path.starts_with('/');
-  return path.starts_with(folder) &&
-         (path.size() == folder.size() || path[folder.size()] == '/');
+  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
 }
 
 std::string on_host(const ContainerConfig& container, const std::string& path) {
-  const std::vector<std::string>* mount = path.empty() ? nullptr : mount_of(container, normal(path));
+  const std::vector<std::string>* mount =
+      path.empty() ? nullptr : mount_of(container, normal(path));
   if (!mount) return path;
   return normal((*mount)[0] + "/" + normal(path).substr(normal((*mount)[1]).size()));
 }
