@@ -66,7 +66,8 @@ class Runner {
   Link link_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<FileRole> files_;
-  std::unique_ptr<container::ImageRole> images_;                  // before a job
+  std::unique_ptr<container::ImageRole> images_;  // before a job
+  std::unique_ptr<container::LoadRole> loads_;
   std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
   std::shared_ptr<check::CheckRole> check_;                       // instead of a job
   boost::asio::posix::stream_descriptor signals_;

@@ -34,7 +34,6 @@ boost::asio::awaitable<Result<>> Boxes::prepare(std::optional<ReadyImage> image,
   done = co_await find_image(std::move(image));
   if (!done) co_return done;
   spec_.engine = sortie::container::engine_name(image_.engine.client.engine);
-  co_await clear_stale();
   for (const auto& box : boxes_) {
     done = listen(*box);
     if (!done) co_return done;
@@ -119,6 +118,14 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
     --pending;
     changed_.notify();
   };
+  const auto clear = [this, &pending]() -> boost::asio::awaitable<void> {
+    co_await clear_stale();
+    --pending;
+    changed_.notify();
+  };
+  ++pending;  // meanwhile: what is stale has other names
+  boost::asio::awaitable<void> clearing = clear();
+  spawn(io_, std::move(clearing));
   for (const auto& box : boxes_) {
     std::vector<std::uint32_t> slots;
     for (const std::size_t slot : box->slots) slots.push_back(job_.ranks[slot].slot);
