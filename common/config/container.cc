@@ -37,7 +37,7 @@ void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
   job.runner = runner;
   for (const Field& field : fields())
     if (section_of(field) == kSection && value_text(field, job) != default_text(field))
-      rules.broken("E1", {std::string(field.key)},
+      rules.broken("E1", {std::string(field.key), key_of("engine")},
                    "does nothing without runner.container.engine; set engine = \"docker\", "
                    "\"podman\" or \"containerd\", or remove the table");
 }
