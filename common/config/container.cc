@@ -35,11 +35,14 @@ class ContainerRules {
 void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
   JobConfig job;
   job.runner = runner;
+  std::vector<std::string> keys;
   for (const Field& field : fields())
     if (section_of(field) == kSection && value_text(field, job) != default_text(field))
-      rules.broken("E1", {std::string(field.key), key_of("engine")},
-                   "does nothing without runner.container.engine; set engine = \"docker\", "
-                   "\"podman\" or \"containerd\", or remove the table");
+      keys.emplace_back(field.key);
+  if (keys.empty()) return;
+  rules.broken("E1", std::move(keys),
+               "does nothing without runner.container.engine; set engine = \"docker\", "
+               "\"podman\" or \"containerd\", or remove the table");
 }
 
 std::string normal(const std::string& path) {

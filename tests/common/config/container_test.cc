@@ -91,7 +91,7 @@ TEST_CASE("each bad value has one error that says what to write") {
        "job:4:11: runner.container.mounts: 4 strings are more than one item; write mounts = "
        "[[\"/host/data\", \"/data\"], [\"/host/ckpt\", \"/ckpt\"]]"},
       {"mounts = \"/data\"",
-       "job:4:10: runner.container.mounts: must be a list of lists of strings, not the string "
+       "job:4:10: runner.container.mounts: must be a list of lists of strings, not "
        "\"/data\"; write [[\"...\", \"...\"], [\"...\", \"...\"]]"},
       {"mounts = [[\"data\", \"/data\"]]",
        "job:4:11: runner.container.mounts: [\"data\", \"/data\"] has the relative path \"data\"; "
