@@ -41,7 +41,9 @@ std::string socket_in(std::string_view text) {
     if (at == std::string_view::npos) continue;
     text.remove_prefix(at + mark.size());
     while (text.starts_with("//")) text.remove_prefix(1);
-    return std::string(text.substr(0, text.find_first_of(" :\"'\n")));
+    text = text.substr(0, text.find_first_of(" :\"'\n"));
+    if (text.ends_with('.')) text.remove_suffix(1);  // of the sentence
+    return std::string(text);
   }
   const std::size_t at = text.find("/run/containerd/");
   if (at == std::string_view::npos) return {};
@@ -171,7 +173,8 @@ Error engine_error(const Client& client, std::string_view what, const CallOutput
   if (has(all, "permission denied") && (has(all, "unix://") || has(all, ".sock")))
     return {ErrorCode::unsupported,
             fmt::format("{}: this user may not use the engine: {}", name, who_may(socket_in(all)))};
-  if (has(all, "Cannot connect to the Docker daemon") || has(all, "connection refused") ||
+  if (has(all, "Cannot connect to the Docker daemon") ||
+      (has(all, "connection refused") && !socket_in(all).empty()) ||  // else a registry's
       has(all, "no such file or directory\": unavailable") ||
       (has(all, "cannot access containerd socket") && has(all, "no such file")))
     return {ErrorCode::unsupported,

@@ -58,9 +58,10 @@ class ContainerBed(HostBed):
             list(pool.map(self.load, HOSTS))
 
     def repair(self, host):
-        """An engine that runs, has the image and no container."""
+        """An engine that runs, is open to the test user, has the image and no container."""
         if not engine.pids(self.bed, host, engine.DOCKERD):
             engine.command(self.bed, host, "start", False)
+        os.chmod(engine.socket_path(self.bed, host), 0o660)
         if left := self.containers(host):
             self.docker(host, "rm", "--force", *left, okay=False)
         if not self.docker(host, "images", "--quiet", IMAGE).strip():

@@ -34,8 +34,10 @@ class Row:
 @contextlib.contextmanager
 def image_gone(bed):
     bed.docker("h03", "rmi", "--force", IMAGE)
-    yield
-    bed.load("h03")
+    try:
+        yield
+    finally:
+        bed.load("h03")
 
 
 @contextlib.contextmanager
@@ -43,15 +45,19 @@ def other_image(bed):
     other = bed.docker("h03", "create", "--network", "none", IMAGE, "true").strip()
     bed.docker("h03", "commit", other, IMAGE)
     bed.docker("h03", "rm", other)
-    yield
-    bed.load("h03")
+    try:
+        yield
+    finally:
+        bed.load("h03")
 
 
 @contextlib.contextmanager
 def engine_stopped(bed):
     engine.end_dockerd(bed.bed, "h02")
-    yield
-    engine.command(bed.bed, "h02", "start", False)
+    try:
+        yield
+    finally:
+        engine.command(bed.bed, "h02", "start", False)
 
 
 @contextlib.contextmanager
@@ -59,17 +65,21 @@ def no_permission(bed):
     path = Path(engine.socket_path(bed.bed, "h02"))
     mode = path.stat().st_mode
     path.chmod(0o600)
-    yield
-    path.chmod(mode)
+    try:
+        yield
+    finally:
+        path.chmod(mode)
 
 
 @contextlib.contextmanager
 def mounted_except_h04(bed):
     for host in HOSTS[:3]:
         bed.run_in(host, "mkdir", "-p", "/tmp/only-some")
-    yield
-    for host in HOSTS[:3]:
-        bed.run_in(host, "rmdir", "/tmp/only-some")
+    try:
+        yield
+    finally:
+        for host in HOSTS[:3]:
+            bed.run_in(host, "rmdir", "/tmp/only-some")
 
 
 ROWS = [
