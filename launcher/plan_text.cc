@@ -49,6 +49,11 @@ std::string_view shown(const LaunchPlan& plan, const std::string& name, const st
   return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
+std::string folder_text(const LaunchPlan& plan) {
+  if (!plan.container) return plan.work_dir;
+  return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
+}
+
 /// One command per container; hosts with the same one but for numbers and names are shown each.
 std::string containers_text(const LaunchPlan& plan) {
   std::string out = fmt::format(
@@ -84,7 +89,7 @@ std::string plan_text(const LaunchPlan& plan) {
                          rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
                          rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
   out += fmt::format("\n  program   {}\n", quoted(plan.argv));
-  out += fmt::format("  folder    {}\n", plan.work_dir);
+  out += fmt::format("  folder    {}\n", folder_text(plan));
   out += fmt::format("  master    {}\n", master_text(plan));
   if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
   out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,

@@ -45,6 +45,8 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;
     entry.plan = &host;
+    if (const auto known = parts_.cgroups.find(host.name); known != parts_.cgroups.end())
+      entry.cgroup = known->second;
     entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
@@ -83,25 +85,6 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
     host.state = HostState::lost;
     host.error = std::move(connected).error();
   }
-}
-
-asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
-  Host& host = hosts_[index];
-  const auto session = host.session;
-  wire::JobSpec spec = job_spec_of(host);
-  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
-    Result<> good = take_ready(host, *ready);
-    if (good) {
-      host.state = HostState::ready;
-      note_ready(host, *ready);
-      co_return;
-    }
-    host.error = std::move(good).error();
-  } else {
-    host.error = std::move(ready).error();
-  }
-  host.state = HostState::lost;
 }
 
 bool Supervisor::report_host_errors() {
@@ -256,7 +239,7 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
     if (host.state == HostState::running)
       host.session->send(wire::Stop{grace_ms, reason});
     else if (host.state != HostState::finished)
-      host.session->close();  // nothing was started there; the runner, if any, sees EOF
+      let_go(host);
   }
   wake();
 }

@@ -110,7 +110,7 @@ class SmallBed:
     """A bed of its own with another engine, for as long as a scenario takes."""
 
     def __init__(self, kind, count):
-        self.kind, self.count, self.id = kind, count, kind[0] + BED_ID[1:]
+        self.kind, self.count, self.id = kind, count, {"podman": "p", "containerd": "d"}[kind] + BED_ID[1:]
 
     def command(self, *arguments):
         done = subprocess.run([ROOT / "scripts/testbed", *map(str, arguments)], text=True, capture_output=True,

@@ -59,8 +59,8 @@ TEST_CASE("the table as hosts get it") {
   CHECK(value_of(spec.env, "HF_TOKEN") == "hush");
   CHECK(spec.argv == std::vector<std::string>{"./ring", "a b"});
   CHECK(plan.secrets.contains("HF_TOKEN"));
-  const config::JobConfig bare;
-  CHECK(!make_plan(bare, {}, {}).has_value());
+  job.runner.container = {};
+  CHECK(!plan_of(job).container);
 }
 
 TEST_CASE("an entrypoint: the image's, none, or another") {
