@@ -16,6 +16,7 @@ import engine  # of scripts/testbed.d, as harness has put it into the path
 
 IMAGE = "sortie-test:cpu"
 ARCHIVE = BUILD / "images/sortie-test.tar"
+SMALL_BEDS = {"podman": "p", "containerd": "d"}  # how their ids begin
 RUNNING, ALL = ("ps", "--quiet"), ("ps", "--all", "--quiet")
 
 
@@ -110,7 +111,7 @@ class SmallBed:
     """A bed of its own with another engine, for as long as a scenario takes."""
 
     def __init__(self, kind, count):
-        self.kind, self.count, self.id = kind, count, {"podman": "p", "containerd": "d"}[kind] + BED_ID[1:]
+        self.kind, self.count, self.id = kind, count, SMALL_BEDS[kind] + BED_ID[1:]
 
     def command(self, *arguments):
         done = subprocess.run([ROOT / "scripts/testbed", *map(str, arguments)], text=True, capture_output=True,

@@ -82,8 +82,9 @@ sleep 1
 """
     value = "'\"$HOME `id` $(id)\nsecond line\\ \u00e4\u2713"
     box = {"mounts": [[str(bed.shared), "/data"]], "workdir": "/tmp"}
+    os.environ["TOKEN_IS_SECRET"] = "hidden-0815"
     with boxed(bed, "sh", "-c", script, "sh", *HOSTILE, slots=1, hosts="h01,h02", box=box,
-               settings={"runner.container.env.HOSTILE": value, "runner.secret_env.TOKEN_IS_SECRET": "hidden-0815"}) as run:
+               settings={"runner.container.env.HOSTILE": value, "runner.secret_env.TOKEN_IS_SECRET": "(secret)"}) as run:
         run.wait_for_ranks(2)
         for host in HOSTS[:2]:
             shown = bed.docker(host, "inspect", *bed.containers(host, *RUNNING))

@@ -12,6 +12,7 @@ import time
 import traceback
 
 import matrix
+from boxes import SMALL_BEDS, ContainerBed, build_image
 from harness import BED_ID, HOSTS, ROOT, HostBed, testbed
 
 
@@ -22,7 +23,6 @@ def bed_command(*arguments, bed_id=BED_ID):
 
 def up_with_containers():
     """A dockerd per host, and the image in each of them. A machine that can not have that fails here."""
-    from boxes import ContainerBed, build_image
     if code := bed_command("up", str(len(HOSTS)), "--docker"):
         print("e2e: no containers on this machine (see above): the scenarios with label containers can not run;"
               " install what they need with: scripts/setup --test", file=sys.stderr)
@@ -41,6 +41,8 @@ def main():
         return bed_command("up", str(len(HOSTS)), "--cgroup", "2")
     if what == "up-containers":
         return up_with_containers()
+    if what == "down-containers":
+        return max(bed_command("down", bed_id=kind + BED_ID[1:]) for kind in (BED_ID[0], *SMALL_BEDS.values()))
     if what == "down":  # of both: a matrix that ran out of time has left its own
         return max(bed_command("down"), bed_command("down", bed_id=matrix.BED))
     file, name = what.split(".")
