@@ -42,7 +42,7 @@ std::string socket_in(std::string_view text) {
     text.remove_prefix(at + mark.size());
     while (text.starts_with("//")) text.remove_prefix(1);
     text = text.substr(0, text.find_first_of(" :\"'\n"));
-    if (text.ends_with('.')) text.remove_suffix(1);  // of the sentence
+    while (text.ends_with('.')) text.remove_suffix(1);
     return std::string(text);
   }
   const std::size_t at = text.find("/run/containerd/");
@@ -154,7 +154,7 @@ std::string last_words(std::string_view text) {
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("See '") || line.starts_with("Run '") ||
-        line.starts_with("WARNING:"))
+        line.starts_with("Usage:") || line.starts_with("WARNING:"))
       continue;
     words = line.substr(0, kMaxWords);
   }

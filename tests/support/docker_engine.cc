@@ -85,6 +85,7 @@ DockerEngine::~DockerEngine() {
 
 void DockerEngine::start() {
   const std::string log = folder_ + "/log";
+  fs::remove(folder_ + "/pid");  // of one that was killed
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setsid();

@@ -34,6 +34,14 @@ std::string left_of(const wire::JobSpec& job) {
   return containers + remains(job, Ms(5000));
 }
 
+/// After Finished no container is left; what the runner still has goes with it.
+std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
+  const std::string containers = DockerEngine::get().containers();
+  client.send(wire::Goodbye{});
+  client.wait_exit();
+  return containers + left_of(job);
+}
+
 /// Started, and every rank has said something.
 void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
@@ -55,7 +63,7 @@ TEST_CASE("a rank that ignores TERM is killed after the grace, with all that it 
   REQUIRE(client.wait_finished());
   CHECK(client.exited[0].code == SIGKILL);
   CHECK(client.exited[0].stopped == 1);
-  CHECK(left_of(job) == "");
+  CHECK(left_after(client, job) == "");
 
   const wire::JobSpec daemons = box_job({"rank-helper", "daemons-exit", "3"});
   RunnerClient second;
@@ -116,7 +124,7 @@ TEST_CASE("docker kill: an end from outside, told as such") {
   CHECK(client.exited[0].code == SIGKILL);
   CHECK(client.exited[0].stopped == 0);
   CHECK(client.exited[0].oom_killed == 0);
-  CHECK(left_of(job) == "");
+  CHECK(left_after(client, job) == "");
 }
 
 TEST_CASE("docker stop: the ranks are asked, and have their grace") {
@@ -128,7 +136,7 @@ TEST_CASE("docker stop: the ranks are asked, and have their grace") {
   CHECK(client.exited[0].code == 42);
   REQUIRE(!client.errors.empty());
   CHECK(has(client.errors[0].message, "is being ended from outside the run: it got SIGTERM"));
-  CHECK(left_of(job) == "");
+  CHECK(left_after(client, job) == "");
 }
 
 TEST_CASE("a keeper is killed inside: its rank goes with it, and no other") {
@@ -144,7 +152,7 @@ TEST_CASE("a keeper is killed inside: its rank goes with it, and no other") {
   CHECK_FALSE(client.exited.contains(1));
   client.send(wire::Stop{0, "test"});
   REQUIRE(client.wait_finished());
-  CHECK(left_of(job) == "");
+  CHECK(left_after(client, job) == "");
 }
 
 TEST_CASE("a lost runner and guard: the sweep finds the rest") {
@@ -208,7 +216,7 @@ TEST_CASE("the engine ends in order, or is killed, while ranks run") {
     if (signal == SIGKILL) client.send(wire::Stop{500, "test"});
     engine.start();
     CHECK(client.wait_finished(Ms(30000)));
-    CHECK(left_of(job) == "");
+    CHECK(left_after(client, job) == "");
   }
 }
 
