@@ -40,6 +40,7 @@ void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
     if (section_of(field) == kSection && value_text(field, job) != default_text(field))
       keys.emplace_back(field.key);
   if (keys.empty()) return;
+  keys.push_back(key_of("engine"));  // where that one is wrong, this follows from it
   rules.broken("E1", std::move(keys),
                "does nothing without runner.container.engine; set engine = \"docker\", "
                "\"podman\" or \"containerd\", or remove the table");
