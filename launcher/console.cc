@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 namespace sortie::launcher {
 namespace {
 constexpr std::size_t kMaxPartialBytes = 64u << 10;
+constexpr std::size_t kTorrentBytes = 8u << 10;
 constexpr double kPlainStepSeconds = 5.0;  // between step lines where no line can be rewritten
 }  // namespace
 
@@ -46,53 +48,71 @@ Console::Style Console::detect() {
 Console::Console(Style style)
     : style_(style), writer_(style.out, style.err, style.terminal, style.queue_bytes) {}
 
-void Console::line(std::uint32_t rank, std::string_view host, wire::Stream stream,
-                   std::string_view text) {
-  const bool out = stream == wire::Stream::out;
-  std::string prefix;
-  if (style_.prefix == Prefix::rank_and_host)
-    prefix = fmt::format("[{} {}]", rank, host);
-  else if (style_.prefix == Prefix::host)
-    prefix = fmt::format("[{}]", host);
-  if (!prefix.empty() && (out ? style_.color_out : style_.color_err))
+Console::Source& Console::source(std::uint32_t rank, std::string_view host, wire::Stream stream) {
+  const auto [it, fresh] = sources_.try_emplace({rank, stream});
+  std::string& prefix = it->second.prefix;
+  if (!fresh || style_.prefix == Prefix::none) return it->second;
+  prefix = style_.prefix == Prefix::host ? fmt::format("[{}]", host)
+                                         : fmt::format("[{} {}]", rank, host);
+  if (stream == wire::Stream::out ? style_.color_out : style_.color_err)
     prefix = fmt::format("\x1b[2m{}\x1b[0m", prefix);
-  if (!prefix.empty()) prefix += ' ';
-  if (!writer_.write(out ? ConsoleWriter::To::out : ConsoleWriter::To::err,
-                     prefix + shown_line(text) + "\n", false))
+  prefix += ' ';
+  return it->second;
+}
+
+void Console::line(const Source& source, wire::Stream stream, std::string_view text) {
+  std::string shown = source.prefix;
+  shown += shown_line(text);
+  shown += '\n';
+  const auto to = stream == wire::Stream::out ? ConsoleWriter::To::out : ConsoleWriter::To::err;
+  if (!writer_.write(to, shown, false)) ++dropped_;
+}
+
+/// Nothing of the lines that end in here is shown; returns what comes after them.
+std::string_view Console::pass_over(Source& source, std::string_view bytes) {
+  const auto last = bytes.rfind('\n');
+  source.partial.clear();
+  if (last == bytes.npos) {  // a part of a line: its rest may be shown
     ++dropped_;
+    return {};
+  }
+  dropped_ += static_cast<std::size_t>(std::ranges::count(bytes, '\n'));
+  return bytes.substr(last + 1);
 }
 
 void Console::output(std::uint32_t rank, std::string_view host, wire::Stream stream,
                      std::string_view bytes) {
   if (!style_.ranks) return;
-  std::string& partial = partials_[{rank, stream}];
+  Source& from = source(rank, host, stream);
+  if (bytes.size() >= kTorrentBytes && writer_.backlog() > style_.queue_bytes / 2)
+    bytes = pass_over(from, bytes);
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');
     if (end == bytes.npos) {
-      partial.append(bytes);
-      if (partial.size() >= kMaxPartialBytes) {
-        line(rank, host, stream, partial);
-        partial.clear();
+      from.partial.append(bytes);
+      if (from.partial.size() >= kMaxPartialBytes) {
+        line(from, stream, from.partial);
+        from.partial.clear();
       }
       return;
     }
-    if (partial.empty()) {
-      line(rank, host, stream, bytes.substr(0, end));
+    if (from.partial.empty()) {
+      line(from, stream, bytes.substr(0, end));
     } else {
-      partial.append(bytes.substr(0, end));
-      line(rank, host, stream, partial);
-      partial.clear();
+      from.partial.append(bytes.substr(0, end));
+      line(from, stream, from.partial);
+      from.partial.clear();
     }
     bytes.remove_prefix(end + 1);
   }
 }
 
-void Console::end_of_rank(std::uint32_t rank, std::string_view host) {
+void Console::end_of_rank(std::uint32_t rank) {
   for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err}) {
-    const auto it = partials_.find({rank, stream});
-    if (it == partials_.end()) continue;
-    if (!it->second.empty()) line(rank, host, stream, it->second);
-    partials_.erase(it);
+    const auto it = sources_.find({rank, stream});
+    if (it == sources_.end()) continue;
+    if (!it->second.partial.empty()) line(it->second, stream, it->second.partial);
+    sources_.erase(it);
   }
 }
 

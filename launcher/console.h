@@ -63,11 +63,13 @@ class Console {
   explicit Console(Style style);
 
   /// Bytes of a rank: whole lines are shown as "[rank host] line"; a partial line waits for its
-  /// rest (up to 64 KiB). '\r' progress lines: the last state is shown.
+  /// rest (up to 64 KiB). '\r' progress lines: the last state is shown. When half of what may wait
+  /// for the terminal does, torrents (bytes in large pieces) are passed over without a look at
+  /// their lines: the other half is for those who say little.
   void output(std::uint32_t rank, std::string_view host, wire::Stream stream,
               std::string_view bytes);
   /// The rank is gone: shows what is left of its last line.
-  void end_of_rank(std::uint32_t rank, std::string_view host);
+  void end_of_rank(std::uint32_t rank);
   /// A trainer's event for the display.
   void event(const nlohmann::json& event);
   /// What is going on, at the bottom of a terminal; "" ends it. Nothing where no terminal is.
@@ -89,11 +91,17 @@ class Console {
   std::size_t dropped_lines() const { return dropped_; }
 
  private:
-  void line(std::uint32_t rank, std::string_view host, wire::Stream stream, std::string_view text);
+  struct Source {
+    std::string prefix;   // of its lines
+    std::string partial;  // the beginning of a line
+  };
+  Source& source(std::uint32_t rank, std::string_view host, wire::Stream stream);
+  void line(const Source& source, wire::Stream stream, std::string_view text);
+  std::string_view pass_over(Source& source, std::string_view bytes);
   void step(const nlohmann::json& event);
 
   const Style style_;
-  std::map<std::pair<std::uint32_t, wire::Stream>, std::string> partials_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, Source> sources_;
   double last_step_shown_ = 0;
   std::size_t dropped_ = 0;
   ConsoleWriter writer_;

@@ -1,6 +1,7 @@
 // The pure half of the console: text in, text out.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -52,8 +53,13 @@ bool is_hidden_control(unsigned point) {
 }  // namespace
 
 std::string printable(std::string_view bytes) {
-  std::string out;
-  out.reserve(bytes.size());
+  // Most text is plain: taken in one piece.
+  const auto is_plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\t'; };
+  const auto plain =
+      static_cast<std::size_t>(std::ranges::find_if_not(bytes, is_plain) - bytes.begin());
+  std::string out(bytes.substr(0, plain));
+  bytes.remove_prefix(plain);
+  out.reserve(plain + bytes.size());
   while (!bytes.empty()) {
     const auto byte = static_cast<unsigned char>(bytes[0]);
     std::size_t length = utf8_length(bytes);

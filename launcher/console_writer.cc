@@ -102,18 +102,20 @@ ConsoleWriter::~ConsoleWriter() {
 }
 
 bool ConsoleWriter::write(To to, std::string_view text, bool important) {
+  bool was_empty = false;  // the thread looks at the queue before it sleeps
   {
     const std::lock_guard lock(state_->mutex);
     const std::size_t limit = state_->max_queued_bytes + (important ? kImportantBytes : 0);
     if (state_->queued_bytes + text.size() > limit) return false;
     state_->queued_bytes += text.size();
     auto& queue = state_->queue;
+    was_empty = queue.empty();
     if (queue.empty() || queue.back().to != to || queue.back().text.size() >= kPieceBytes)
       queue.push_back({to, std::string(text)});
     else
       queue.back().text += text;
   }
-  state_->changed.notify_all();
+  if (was_empty) state_->changed.notify_all();
   return true;
 }
 

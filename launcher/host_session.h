@@ -74,6 +74,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
+  std::chrono::steady_clock::time_point last_heard() const { return last_heard_; }
   /// The runner's binary is on its way to the host.
   bool pushing() const { return pushing_ && !closed_; }
 

@@ -42,6 +42,7 @@ struct LaunchPlan {
   std::set<std::string, std::less<>> secrets;  // names in env whose values are shown nowhere
   std::uint32_t world_size = 0;
   std::string master_addr;       // empty: chosen when the hosts are ready
+  std::string surveyed_addr;     // what would be chosen, where the hosts were asked (survey.h)
   std::int64_t master_port = 0;  // 0: likewise
   std::string interface;         // of the network that ranks shall use; empty = any
   std::string cpu_binding;       // the policy

@@ -89,8 +89,8 @@ Result<std::vector<container::Argv>> container_commands(const LaunchPlan& plan,
   facts.gid = kGid;
   facts.runner = "<sortie-runner>";
   facts.run_folder = "<run folder>";
-  facts.gpu_vendor = spec.gpus == "none" ? container::GpuVendor::none
-                                         : container::GpuVendor::nvidia;
+  facts.gpu_vendor =
+      spec.gpus == "none" ? container::GpuVendor::none : container::GpuVendor::nvidia;
   container::Box box;
   box.run_id = "<run>";
   box.node_rank = host.node_rank;
@@ -104,9 +104,9 @@ Result<std::vector<container::Argv>> container_commands(const LaunchPlan& plan,
       if (!each || inside.rank == rank.rank) facts.gpus.push_back(fmt::format("{}", inside.slot));
     if (each) box.rank = rank.rank;
     box.ipc_shared = each && commands.empty() && host.ranks.size() > 1;
-    auto command = container::start_command(spec, facts, box, image,
-                                            fmt::format("{}/init-{}.sock", facts.run_folder,
-                                                        each ? rank.local_rank : 0));
+    auto command = container::start_command(
+        spec, facts, box, image,
+        fmt::format("{}/init-{}.sock", facts.run_folder, each ? rank.local_rank : 0));
     if (!command) return std::unexpected(with_context(std::move(command).error(), host.name));
     if (box.ipc_of.empty() && each) box.ipc_of = container::container_name(box);
     name_unknowns(*command, spec);

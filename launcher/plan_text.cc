@@ -32,7 +32,7 @@ std::string quoted(const std::vector<std::string>& argv) {
 /// ADDRESS:PORT; what only the hosts can say is said to be so.
 std::string master_text(const LaunchPlan& plan) {
   const std::string& first = plan.hosts[0].name;
-  std::string address = plan.master_addr;
+  std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
   if (address.empty() && !plan.interface.empty())
     address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
   else if (address.empty() && plan.hosts.size() == 1)
@@ -49,10 +49,16 @@ std::string_view shown(const LaunchPlan& plan, const std::string& name, const st
   return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
+std::string folder_text(const LaunchPlan& plan) {
+  if (!plan.container) return plan.work_dir;
+  return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
+}
+
 /// One command per container; hosts with the same one but for numbers and names are shown each.
 std::string containers_text(const LaunchPlan& plan) {
   std::string out = fmt::format(
-      "\n  containers, one per {}; ranks get their variables from Sortie, not from these commands\n",
+      "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
+      "commands\n",
       plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
   for (const HostPlan& host : plan.hosts) {
     const auto commands = container_commands(plan, host);
@@ -83,7 +89,7 @@ std::string plan_text(const LaunchPlan& plan) {
                          rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
                          rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
   out += fmt::format("\n  program   {}\n", quoted(plan.argv));
-  out += fmt::format("  folder    {}\n", plan.work_dir);
+  out += fmt::format("  folder    {}\n", folder_text(plan));
   out += fmt::format("  master    {}\n", master_text(plan));
   if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
   out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace sortie::launcher {
 
@@ -20,6 +21,32 @@ wire::PmixNamesDone answer(std::uint64_t id, std::int32_t status) {
 
 std::vector<PmixRelay::Outgoing> PmixNameTable::on_question(std::size_t host,
                                                             wire::PmixNames question) {
+  if (question.action == wire::PmixNames::Action::restore) return restore(host, question);
+  if (restoring_ == 0) return answer_question(host, std::move(question));
+  if (held_.size() >= kMaxWaiting) return {{host, answer(question.id, kPmixErrOutOfResource)}};
+  held_.push_back({host, std::move(question)});
+  return {};
+}
+
+/// Who is not awaited, or restores what another host has, is wrong: the first one holds.
+std::vector<PmixRelay::Outgoing> PmixNameTable::restore(std::size_t host,
+                                                        const wire::PmixNames& names) {
+  std::vector<PmixRelay::Outgoing> out;
+  if (restoring_ == 0 || restored_.contains(host)) return out;
+  if (!names.keys.empty()) {
+    publish(names);
+    return out;
+  }
+  restored_.insert(host);
+  if (--restoring_ > 0) return out;
+  for (Waiting& held : std::exchange(held_, {}))
+    for (PmixRelay::Outgoing& outgoing : answer_question(held.host, std::move(held.question)))
+      out.push_back(std::move(outgoing));
+  return out;
+}
+
+std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host,
+                                                                wire::PmixNames question) {
   using Action = wire::PmixNames::Action;
   std::vector<PmixRelay::Outgoing> out;
   if (question.action == Action::lookup) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ class PmixNameTable {
   /// has been checked to own the rank.
   std::vector<PmixRelay::Outgoing> on_question(std::size_t host, wire::PmixNames question);
 
+  /// This launcher has adopted the job: until so many hosts have said what their ranks had
+  /// published, questions wait.
+  void await_restored(std::size_t hosts) { restoring_ = hosts; }
+
  private:
   struct Entry {
     std::uint32_t rank = 0;
@@ -36,10 +41,15 @@ class PmixNameTable {
   std::int32_t publish(const wire::PmixNames& question);
   std::int32_t unpublish(const wire::PmixNames& question);
   wire::PmixNamesDone look_up(const wire::PmixNames& question) const;
+  std::vector<PmixRelay::Outgoing> restore(std::size_t host, const wire::PmixNames& names);
+  std::vector<PmixRelay::Outgoing> answer_question(std::size_t host, wire::PmixNames question);
   bool has_all(const std::vector<std::string>& keys) const;
 
   std::map<std::string, Entry> names_;
   std::vector<Waiting> waiting_;
+  std::vector<Waiting> held_;  // while names are restored
+  std::size_t restoring_ = 0;
+  std::set<std::size_t> restored_;
   std::size_t bytes_ = 0;
 };
 

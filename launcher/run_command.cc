@@ -178,7 +178,7 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
 }
 
 int supervise(const SuperviseParts& with) {
-  const auto& [job, plan, binary, folder, lock, console, detached] = with;
+  const auto& [job, plan, binary, folder, lock, console, detached, cgroups] = with;
   if (job.runner.on_launcher_loss != "kill")
     folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
   std::signal(SIGPIPE, SIG_IGN);
@@ -189,6 +189,7 @@ int supervise(const SuperviseParts& with) {
   if (StartNotice* notice = detached)
     parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
   parts.epoch = lock.epoch();
+  parts.cgroups = cgroups;
   Supervisor supervisor(parts, job, plan);
   RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ struct SuperviseParts {
   const SupervisorLock& lock;
   Console& console;
   StartNotice* detached = nullptr;
+  std::map<std::string, std::string> cgroups = {};  // on the hosts of an adopted run
 };
 int supervise(const SuperviseParts& parts);
 

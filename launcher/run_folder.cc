@@ -162,13 +162,13 @@ void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view by
   constexpr std::int64_t kMarkEveryMs = 1000;
   if (superseded()) return;
   if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
-  const fs::path path = log_path(rank, stream);
+  const auto troubled = [&](int number) {
+    if (!trouble_) trouble_ = os_error(number, log_path(rank, stream).string());
+  };
   Fd& file = logs_[{rank, stream}];
-  if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file) {
-    if (!trouble_) trouble_ = os_error(errno, path.string());
-    return;
-  }
+  if (!file)
+    file.reset(::open(log_path(rank, stream).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) return troubled(errno);
   const auto [found, fresh] = progress_.try_emplace({rank, stream});
   Progress& progress = found->second;
   struct stat info {};
@@ -187,10 +187,7 @@ void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view by
     const ssize_t count =
         ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(progress.bytes));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      if (!trouble_) trouble_ = os_error(errno, path.string());
-      return;
-    }
+    if (count < 0) return troubled(errno);
     bytes.remove_prefix(static_cast<std::size_t>(count));
     progress.bytes += static_cast<std::uint64_t>(count);
   }

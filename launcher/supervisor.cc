@@ -10,10 +10,10 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "launcher/host_errors.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -45,6 +45,8 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;
     entry.plan = &host;
+    if (const auto known = parts_.cgroups.find(host.name); known != parts_.cgroups.end())
+      entry.cgroup = known->second;
     entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
@@ -85,56 +87,26 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
   }
 }
 
-asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
-  Host& host = hosts_[index];
-  const auto session = host.session;
-  wire::JobSpec spec = job_spec_of(host);
-  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
-  if (ready) {
-    Result<> good = take_ready(host, *ready);
-    if (good) {
-      host.state = HostState::ready;
-      note_ready(host, *ready);
-      co_return;
-    }
-    host.error = std::move(good).error();
-  } else {
-    host.error = std::move(ready).error();
-  }
-  host.state = HostState::lost;
-}
-
-/// One line per distinct error, hosts folded: "h[03-05]: connect: Connection refused; ...".
 bool Supervisor::report_host_errors() {
-  std::map<std::string, std::vector<std::string>> hosts_by_text;
-  std::vector<std::string> order;
-  const Host* first = nullptr;
+  std::vector<std::pair<std::string, Error>> errors;
   for (const Host& host : hosts_) {
     if (!host.error) continue;
-    if (!first) first = &host;
-    const std::string text =
-        fmt::format("{}: {}", error_code_name(host.error->code), host.error->message);
-    if (hosts_by_text[text].empty()) order.push_back(text);
-    hosts_by_text[text].push_back(host.plan->name);
+    errors.emplace_back(host.plan->name, *host.error);
     parts_.folder.event("host_failed", {{"host", host.plan->name},
                                         {"stage", error_code_name(host.error->code)},
                                         {"message", host.error->message}});
   }
-  if (!first || failing()) return first != nullptr;
-  std::string text;
-  for (const std::string& line : order)
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n",
-                        config::fold_host_names(hosts_by_text[line]), line);
-  const auto failed = static_cast<std::size_t>(
-      std::ranges::count_if(hosts_, [](const Host& h) { return h.error.has_value(); }));
-  if (hosts_.size() > failed)
-    text += fmt::format("\nno rank was started: {} of {} hosts {} ready", hosts_.size() - failed,
-                        hosts_.size(), hosts_.size() - failed == 1 ? "was" : "were");
+  if (errors.empty() || failing()) return !errors.empty();
+  std::string text = fold_errors(errors);
+  const std::size_t good = hosts_.size() - errors.size();
+  if (good > 0)
+    text += fmt::format("\nno rank was started: {} of {} hosts {} ready", good, hosts_.size(),
+                        good == 1 ? "was" : "were");
   Cause cause;
   cause.what = Cause::What::unreachable;
-  cause.host = first->plan->name;
+  cause.host = errors.front().first;
   cause.message = std::move(text);
-  cause.exit_code = exit_code_for(first->error->code);
+  cause.exit_code = exit_code_for(errors.front().second.code);
   blame(std::move(cause));
   return true;
 }
@@ -267,7 +239,7 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
     if (host.state == HostState::running)
       host.session->send(wire::Stop{grace_ms, reason});
     else if (host.state != HostState::finished)
-      host.session->close();  // nothing was started there; the runner, if any, sees EOF
+      let_go(host);
   }
   wake();
 }

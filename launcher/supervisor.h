@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,6 +53,8 @@ class Supervisor {
     std::function<void()> on_started = {};
     // Above 1: takes over what a lost supervisor of this run has left, instead of starting it.
     std::uint32_t epoch = 1;
+    // Then: of the job on each host, as the first supervisor was told it.
+    std::map<std::string, std::string> cgroups = {};
   };
 
   /// All references must outlive the supervisor.
@@ -76,12 +79,13 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     HostNetwork network;
-    std::uint32_t master_port = 0;     // that it holds
-    std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
-    std::string stage_folder;          // where the staged files are, when there are any
+    std::chrono::steady_clock::time_point ordered{};  // when it was given its job
+    std::uint32_t master_port = 0;                    // that it holds
+    std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
+    std::string stage_folder;  // where the staged files are, when there are any
     unsigned unacknowledged_pieces = 0;
-    int errors = 0;      // RunnerErrors that it sent
-    std::string cgroup;  // of the job there, as the runner has it; empty = none
+    int errors = 0;                         // RunnerErrors that it sent
+    std::string cgroup;                     // of the job there, as the runner has it; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
     std::string image_progress;             // what it is at, until then
   };
@@ -165,6 +169,8 @@ class Supervisor {
   Verdict make_verdict() const;
   /// Ends what a lost host may have left.
   void start_sweep(Host& host);
+  void sweep_unprepared(Host& host);
+  void let_go(Host& host);
   boost::asio::awaitable<void> sweep(Host& host);
   void note_swept(const Host& host, const Result<wire::Swept>& outcome);
   void wake();

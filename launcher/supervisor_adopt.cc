@@ -1,6 +1,7 @@
 // How a supervisor takes a run over from a lost one, and how one notices that it was replaced.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <nlohmann/json.hpp>
 
@@ -44,6 +45,9 @@ void Supervisor::start_adopted() {
   starting_ = false;
   std::vector<std::string> reached, lost;
   std::string first_error;
+  // Before the first one is listened to.
+  names_.await_restored(static_cast<std::size_t>(
+      std::ranges::count(hosts_, HostState::ready, [](const Host& host) { return host.state; })));
   for (Host& host : hosts_) {
     if (host.state == HostState::ready) {
       reached.push_back(host.plan->name);

@@ -1,6 +1,7 @@
 // The supervisor's answers to what runners say: output, ends of ranks, MPI, lost hosts.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -85,14 +86,15 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
   parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
   if (output.stream == wire::Stream::err) {
     Rank& rank = ranks_[output.rank];
-    for (const char c : output.bytes) {
-      if (c != '\n') {
-        if (rank.partial.size() < kKeptLineBytes) rank.partial += c;
-        continue;
-      }
+    std::string_view left = output.bytes;
+    for (auto end = left.find('\n'); !left.empty(); end = left.find('\n')) {
+      const std::size_t room = kKeptLineBytes - std::min(kKeptLineBytes, rank.partial.size());
+      rank.partial += left.substr(0, std::min(end, room));
+      if (end == left.npos) break;
       rank.last_lines.push_back(std::move(rank.partial));
       rank.partial.clear();
       if (rank.last_lines.size() > kKeptLines) rank.last_lines.pop_front();
+      left.remove_prefix(end + 1);
     }
   }
   // Credits in pieces: one small frame per 64 KiB instead of one per line.
@@ -144,7 +146,7 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
   const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
                              static_cast<int>(exited.code), exited.core_dumped != 0};
   ranks_[exited.rank].status = status;
-  parts_.console.end_of_rank(exited.rank, host.plan->name);
+  parts_.console.end_of_rank(exited.rank);
   const std::int64_t died_ms = host.session->clock().ours(exited.time_unix_ms, unix_time_ms());
   HeldEvent event{exited.rank, exited.stopped != 0 || !status.success(), {}};
   event.fields = {{"rank", exited.rank},
@@ -190,8 +192,7 @@ void Supervisor::on_lost(Host& host, Error error) {
   }
   if (host.state != HostState::running || superseded()) return;
   end_of(host, HostState::lost);
-  for (const RankPlan& rank : host.plan->ranks)
-    parts_.console.end_of_rank(rank.rank, host.plan->name);
+  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
   Cause cause;
   cause.what = Cause::What::lost;
   cause.host = host.plan->name;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
@@ -56,6 +58,46 @@ void Supervisor::agree_on_meeting() {
                                  {"address", meeting_.address},
                                  {"port", master_port_},
                                  {"how", meeting_.how}});
+}
+
+boost::asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  wire::JobSpec spec = job_spec_of(host);
+  host.ordered = std::chrono::steady_clock::now();
+  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
+  if (ready) {
+    Result<> good = take_ready(host, *ready);
+    if (good) {
+      host.state = HostState::ready;
+      note_ready(host, *ready);
+      co_return;
+    }
+    host.error = std::move(good).error();
+  } else {
+    host.error = std::move(ready).error();
+  }
+  host.state = HostState::lost;
+  sweep_unprepared(host);
+}
+
+/// A runner that was killed or hangs may have left what it had made. One that refuses, or whose
+/// connection was closed, cleans up by itself.
+void Supervisor::sweep_unprepared(Host& host) {
+  const ErrorCode code = host.error->code;
+  if (failing()) return;  // then it was us who closed
+  if (code == ErrorCode::lost || code == ErrorCode::timeout) start_sweep(host);
+}
+
+/// Nothing was started there; the runner, if any, sees EOF. One that is frozen sees nothing: it has
+/// missed its heartbeats, and is ended from outside.
+void Supervisor::let_go(Host& host) {
+  const auto heard = std::max(host.ordered, host.session->last_heard());
+  const auto silent = std::chrono::steady_clock::now() - heard;
+  const bool ordered = host.state == HostState::connected && !host.session->closed() &&
+                       host.ordered != std::chrono::steady_clock::time_point{};
+  host.session->close();
+  if (ordered && silent > 3 * job_.runner.heartbeat_interval) start_sweep(host);
 }
 
 wire::JobSpec Supervisor::job_spec_of(const Host& host) const {

@@ -44,8 +44,7 @@ bool Supervisor::read_credentials_file() {
 
 wire::Message Supervisor::image_order_message() const {
   wire::ImageOrder order = image_order(job_.runner.container, credentials_);
-  order.heartbeat_interval_ms =
-      static_cast<std::uint32_t>(job_.runner.heartbeat_interval.count());
+  order.heartbeat_interval_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_interval.count());
   order.heartbeat_timeout_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_timeout.count());
   return order;
 }
@@ -115,9 +114,10 @@ bool Supervisor::agree_on_image() {
   }
   const std::string& name = plan_.container->image;
   if (hosts_by_id.size() > 1) {
-    std::string text = fmt::format("image {}: is not the same one on all hosts; no rank was "
-                                   "started",
-                                   name);
+    std::string text = fmt::format(
+        "image {}: is not the same one on all hosts; no rank was "
+        "started",
+        name);
     for (const auto& [id, names] : hosts_by_id)
       text += fmt::format("\n{}: {}", config::fold_host_names(names), id);
     text += fmt::format(

@@ -1,5 +1,5 @@
-// A host that was lost while ranks ran, once more: a fresh runner there ends everything of the run
-// that the lost one may have left, and says what is gone. Bounded in time.
+// A host that was lost, while ranks ran or before, once more: a fresh runner there ends everything
+// of the run that the lost one may have left, and says what is gone. Bounded in time.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

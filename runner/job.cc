@@ -378,7 +378,8 @@ void Job::resend(const std::vector<wire::LogSize>& sizes) {
     if (rank->pid > 0)
       link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
   for (const wire::RunnerError& error : errors_) link_.send(error);
-  for (const wire::Message& message : pmix_memory_.open()) link_.send(message);
+  for (const wire::Message& message : pmix_memory_.open(ranks_.front()->spec->rank))
+    link_.send(message);
   for (const wire::RankEvent& event : held_events_) link_.send(event);
   held_events_.clear();
   held_event_bytes_ = 0;

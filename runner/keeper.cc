@@ -183,6 +183,10 @@ class Keeper {
   /// asked to end too (the trainer behind a wrapper script), has what remains of the grace; all
   /// else is killed now, again and again, until there is nothing to wait for.
   void end_leftovers() {
+    if (spec_.detaches && !stopping_) {
+      ::waitpid(held_, nullptr, 0);
+      return;
+    }
     while (stopping_ && Clock::now() < kill_at_ && group_has_others())
       wait_for_events(std::min(kill_at_, Clock::now() + milliseconds(50)));
     killed_at_ = Clock::now();

@@ -34,6 +34,8 @@ struct HeldSpec {
   std::string job_cgroup;  // of the whole job: removed when the runner was killed; empty = none
   std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
   ProcessDefaults defaults;
+  bool detaches =
+      false;  // what it leaves when it ends is not its own: podman's monitor of a container
   bool announce = false;  // the process tells its own pid before exec: see Kind::announced
 };
 

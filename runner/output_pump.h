@@ -56,6 +56,7 @@ class OutputPump {
     std::size_t slot = 0;
     wire::Stream stream = wire::Stream::out;
     bool in_ring = false;
+    bool wide = false;       // its pipe has been given more room
     std::uint64_t sent = 0;  // bytes handed out, ever
   };
   struct Kept {
@@ -78,6 +79,7 @@ class OutputPump {
   void await_data(std::size_t index);
   void enter_ring(std::size_t index);
   void close_source(Source& source);
+  void widen(Source& source);
   void charge(std::size_t slot, std::uint64_t bytes);
   void read_and_forget();
   void keep(std::size_t source, std::uint64_t begin, std::string bytes);
@@ -93,6 +95,7 @@ class OutputPump {
   std::deque<std::size_t> ring_;                  // sources that may have data, in turn
   std::deque<InFlight> in_flight_;
   std::vector<char> buffer_;
+  int wide_pipes_ = 0;
   std::deque<Kept> kept_, resend_;       // in the order of handing out
   std::uint64_t kept_acknowledged_ = 0;  // of kept_.front()
   std::function<void()> on_resent_;

@@ -1,5 +1,7 @@
 #include "runner/pmix_memory.h"
 
+#include <algorithm>
+
 namespace sortie::runner {
 namespace {
 constexpr std::size_t kMaxDone = 8;
@@ -13,6 +15,22 @@ void PmixMemory::asked(const wire::Message& message) {
     requests_[request->id] = *request;
   else if (const auto* abort = std::get_if<wire::PmixAbort>(&message))
     aborts_.push_back(*abort);
+  else if (const auto* question = std::get_if<wire::PmixNames>(&message))
+    questions_[question->id] = *question;
+}
+
+void PmixMemory::take(const wire::PmixNames& question, const wire::PmixNamesDone& answer) {
+  using Action = wire::PmixNames::Action;
+  if (question.action == Action::publish && answer.status == 0)
+    for (std::size_t i = 0; i < std::min(question.keys.size(), question.values.size()); ++i)
+      names_[question.keys[i]] = {question.rank, question.values[i]};
+  // As the launcher's table does it: its own alone; no keys means all of them.
+  if (question.action == Action::unpublish)
+    std::erase_if(names_, [&](const auto& name) {
+      return name.second.rank == question.rank &&
+             (question.keys.empty() ||
+              std::ranges::find(question.keys, name.first) != question.keys.end());
+    });
 }
 
 bool PmixMemory::answered(const wire::Message& message) {
@@ -29,11 +47,29 @@ bool PmixMemory::answered(const wire::Message& message) {
   }
   if (const auto* reply = std::get_if<wire::PmixModexReply>(&message))
     return requests_.erase(reply->id) > 0;
+  if (const auto* done = std::get_if<wire::PmixNamesDone>(&message)) {
+    const auto question = questions_.extract(done->id);
+    if (question.empty()) return false;
+    take(question.mapped(), *done);
+  }
   return true;
 }
 
-std::vector<wire::Message> PmixMemory::open() const {
+std::vector<wire::Message> PmixMemory::open(std::uint32_t rank) const {
   std::vector<wire::Message> out;
+  wire::PmixNames restored;
+  restored.action = wire::PmixNames::Action::restore;
+  for (const auto& [key, name] : names_) {
+    restored.rank = name.rank;
+    restored.keys = {key};
+    restored.values = {name.value};
+    out.push_back(restored);
+  }
+  restored.rank = rank;
+  restored.keys.clear();
+  restored.values.clear();
+  out.push_back(restored);
+  for (const auto& [id, question] : questions_) out.push_back(question);
   for (const wire::PmixFence& fence : done_) out.push_back(fence);
   for (const auto& [key, fence] : fences_) out.push_back(fence);
   for (const auto& [id, request] : requests_) out.push_back(request);

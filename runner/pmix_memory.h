@@ -1,6 +1,7 @@
 // What sortie-pmix has asked of the launcher and not been answered: another launcher is asked
 // again. Of the fences that were answered the last few are kept too, because other hosts may still
-// wait for theirs. Pure state.
+// wait for theirs; and the names that ranks of this host have published, because the table of them
+// was the launcher's. Pure state.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ class PmixMemory {
   void asked(const wire::Message& message);
   /// From the launcher; false when sortie-pmix has had this answer before.
   bool answered(const wire::Message& message);
-  /// To be asked again, in order.
-  std::vector<wire::Message> open() const;
+  /// To be asked again, in order, after what was published; `rank` is one of this host.
+  std::vector<wire::Message> open(std::uint32_t rank) const;
 
  private:
   std::map<std::string, wire::PmixFence> fences_;
@@ -29,6 +30,13 @@ class PmixMemory {
   std::size_t done_bytes_ = 0;
   std::map<std::uint64_t, wire::PmixModexRequest> requests_;
   std::vector<wire::PmixAbort> aborts_;
+  struct Name {
+    std::uint32_t rank = 0;
+    std::string value;
+  };
+  void take(const wire::PmixNames& question, const wire::PmixNamesDone& answer);
+  std::map<std::uint64_t, wire::PmixNames> questions_;
+  std::map<std::string, Name> names_;
 };
 
 }  // namespace sortie::runner

@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
+#include "common/base/heap.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/files/file_receiver.h"
@@ -271,6 +272,7 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   if (job_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
   SORTIE_TRY(check_job(spec));
+  if (files_) return_freed_memory();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   if (images_)
     if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));

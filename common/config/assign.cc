@@ -100,8 +100,8 @@ Errors assign_to(const Field& field, const Value& value,
 std::string corrected(const Value& value) {
   std::vector<std::vector<std::string>> rows;
   for (const Value& item : value.items) {
-    const bool options = !rows.empty() && rows.back().size() == 2 &&
-                         item.text.find('/') == item.text.npos;
+    const bool options =
+        !rows.empty() && rows.back().size() == 2 && item.text.find('/') == item.text.npos;
     if (rows.empty() || (rows.back().size() >= 2 && !options)) rows.emplace_back();
     rows.back().push_back(quote(item.text));
   }

@@ -35,11 +35,15 @@ class ContainerRules {
 void check_without_engine(const RunnerConfig& runner, ContainerRules& rules) {
   JobConfig job;
   job.runner = runner;
+  std::vector<std::string> keys;
   for (const Field& field : fields())
     if (section_of(field) == kSection && value_text(field, job) != default_text(field))
-      rules.broken("E1", {std::string(field.key)},
-                   "does nothing without runner.container.engine; set engine = \"docker\", "
-                   "\"podman\" or \"containerd\", or remove the table");
+      keys.emplace_back(field.key);
+  if (keys.empty()) return;
+  keys.push_back(key_of("engine"));  // where that one is wrong, this follows from it
+  rules.broken("E1", std::move(keys),
+               "does nothing without runner.container.engine; set engine = \"docker\", "
+               "\"podman\" or \"containerd\", or remove the table");
 }
 
 std::string normal(const std::string& path) {
@@ -118,8 +122,9 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       {"-m", "use runner.container.memory"},
       {"--cpus", "use runner.container.cpus"},
       {"--pull", "use runner.container.pull"},
-      {"--pid", "a container with its own processes is how Sortie knows that none is left; remove "
-                "it"}};
+      {"--pid",
+       "a container with its own processes is how Sortie knows that none is left; remove "
+       "it"}};
   if (!container.extra_args.empty() && !container.extra_args.front().starts_with('-'))
     rules.broken("E4", {key_of("extra_args")},
                  fmt::format("{} is no option; begin with one, like \"--cpuset-mems\"",
@@ -130,9 +135,9 @@ void check_extra_args(const ContainerConfig& container, ContainerRules& rules) {
       if (flag == taken.flag)
         rules.broken("E4", {key_of("extra_args")}, fmt::format("{}: {}", quote(flag), taken.why));
     if (argument == "--" || argument.empty())
-      rules.broken("E4", {key_of("extra_args")},
-                   fmt::format("{} would end the options before Sortie's own; remove it",
-                               quote(argument)));
+      rules.broken(
+          "E4", {key_of("extra_args")},
+          fmt::format("{} would end the options before Sortie's own; remove it", quote(argument)));
   }
 }
 
@@ -179,8 +184,7 @@ std::string not_mounted(const ContainerConfig& container, const std::string& pat
   for (const std::vector<std::string>& mount : container.mounts)
     if (const std::string source = normal(mount[0]); lies_under(path, source))
       return fmt::format("{} is its path on the host; inside the container it is {}: write that",
-                         quote(path),
-                         quote(normal(mount[1] + "/" + path.substr(source.size()))));
+                         quote(path), quote(normal(mount[1] + "/" + path.substr(source.size()))));
   return fmt::format(
       "{} lies under no mount, so it would not be there inside the container; add [{}, {}{}] to "
       "runner.container.mounts, the first being where it is on the hosts",
@@ -220,12 +224,12 @@ class MountRules {
 
 bool lies_under(std::string_view path, std::string_view folder) {
   if (folder == "/") return path.starts_with('/');
-  return path.starts_with(folder) &&
-         (path.size() == folder.size() || path[folder.size()] == '/');
+  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
 }
 
 std::string on_host(const ContainerConfig& container, const std::string& path) {
-  const std::vector<std::string>* mount = path.empty() ? nullptr : mount_of(container, normal(path));
+  const std::vector<std::string>* mount =
+      path.empty() ? nullptr : mount_of(container, normal(path));
   if (!mount) return path;
   return normal((*mount)[0] + "/" + normal(path).substr(normal((*mount)[1]).size()));
 }

@@ -36,7 +36,7 @@ std::vector<Field> container_fields() {
     {"runner.container.devices", container<&Container::devices>, Form{"DEVICE[:PATH[:rwm]]", check_device}, "",
      "More devices inside, like \"/dev/infiniband\""},
     {"runner.container.ulimits", container<&Container::ulimits>, Form{"NAME = \"SOFT[:HARD]\"", check_ulimit}, "",
-     "Limits of the processes inside, -1 = none; a table of yours replaces this one"},
+     "Limits of the processes inside, -1 = none; a table of yours replaces this one ({} = none: an engine without the right to raise limits, a rootless one for instance, starts nothing otherwise)"},
     {"runner.container.capabilities", container<&Container::capabilities>, Form{"names like SYS_PTRACE", check_capability}, "",
      "Linux capabilities that the containers get beyond the engine's defaults"},
     {"runner.container.privileged", container<&Container::privileged>, {}, "",

@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kKindNames[] = {
-    "boolean", "integer", "number", "string", "list of strings", "table of strings", "duration",
-    "list of lists"};
+constexpr std::string_view kKindNames[] = {"boolean",  "integer",         "number",
+                                           "string",   "list of strings", "table of strings",
+                                           "duration", "list of lists"};
 
 std::string_view kind_name(const Field& field) {
   return kKindNames[static_cast<std::size_t>(kind_of(field))];

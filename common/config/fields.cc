@@ -76,7 +76,9 @@ const Form kPathForm{"a path", check_path};
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
     {"runner.network", "On which of the hosts' networks ranks talk to each other"},
-    {"runner.container", "Every rank in a container, where engine is set; the paths of the job are then those inside it"},
+    {"runner.container",
+     "Every rank in a container, where engine is set; the paths of the job are then those inside "
+     "it"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},

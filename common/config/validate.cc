@@ -77,10 +77,9 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                     duration_text(runner.heartbeat_timeout),
                     duration_text(runner.heartbeat_interval),
                     duration_text(2 * runner.heartbeat_interval)));
-  for (const auto& [key, table] :
-       {std::pair{"runner.env", &runner.env},
-        {"runner.secret_env", &runner.secret_env},
-        {"runner.container.env", &runner.container.env}})
+  for (const auto& [key, table] : {std::pair{"runner.env", &runner.env},
+                                   {"runner.secret_env", &runner.secret_env},
+                                   {"runner.container.env", &runner.container.env}})
     for (const auto& [name, value] : *table)
       if (is_set_by_sortie(name))
         rules.broken(

@@ -184,9 +184,8 @@ Result<TreeWriter::Taken> TreeWriter::put(std::uint32_t entry, std::uint32_t pie
   return Taken::wrote;
 }
 
-Result<std::string> TreeWriter::read(std::uint32_t entry, std::uint32_t piece) {
+Result<> TreeWriter::read(std::uint32_t entry, std::uint32_t piece, std::string& bytes) {
   const wire::FileEntry& file = entries_[entry];
-  std::string bytes;
   int fd = -1;
   if (states_[entry].part) {
     SORTIE_ASSIGN_OR_RETURN(fd, part_fd(entry));
@@ -200,7 +199,7 @@ Result<std::string> TreeWriter::read(std::uint32_t entry, std::uint32_t piece) {
   }
   if (fd < 0 || !read_exactly(fd, bytes, piece * wire::kPieceBytes, piece_length(file.size, piece)))
     return fail(ErrorCode::io, folder_.shown(file.path) + ": can not be read any more");
-  return bytes;
+  return {};
 }
 
 Result<bool> TreeWriter::still_whole(std::uint32_t entry, int part) {

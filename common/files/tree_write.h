@@ -35,7 +35,7 @@ class TreeWriter {
   /// written). Error: the disk, or a piece that no file has.
   Result<Taken> put(std::uint32_t entry, std::uint32_t piece, std::string_view bytes);
   /// A piece that is here, for another host. Its receiver checks it.
-  Result<std::string> read(std::uint32_t entry, std::uint32_t piece);
+  Result<> read(std::uint32_t entry, std::uint32_t piece, std::string& bytes);
 
   /// Once nothing is missing: one step of syncing, renaming, modes. True when all is in its place.
   Result<bool> settle();

@@ -121,7 +121,7 @@ void get(Reader& r, FilesPurpose& v) {
   get_enum(r, v, 3);
 }
 void get(Reader& r, PmixNames::Action& v) {
-  get_enum(r, v, 3);
+  get_enum(r, v, 4);
 }
 void get(Reader& r, CpuBinding& v) {
   get_enum(r, v, 3, 0);
@@ -214,24 +214,30 @@ void get_members(Reader& r, M& message) {
 }
 
 template <std::size_t... I>
-Result<Message> decode_by_type(const Frame& frame, std::index_sequence<I...>) {
+Result<Message> decode_by_type(const FrameView& frame, std::index_sequence<I...>) {
   Message message;
   const std::size_t index = static_cast<std::size_t>(frame.type) - 1;
-  Reader reader(frame.payload);
+  Reader reader(frame.payload.data(), frame.payload.size());
   ((index == I ? get_members(reader, message.emplace<I>()) : void()), ...);
   return message;
 }
 
 }  // namespace
 
-std::string encode(const Message& message) {
-  std::string payload;
-  Writer writer(payload);
+void append_frame(std::string& bytes, const Message& message) {
+  const std::size_t opened = open_frame(bytes, static_cast<std::uint8_t>(message.index() + 1));
+  Writer writer(bytes);
   std::visit([&](const auto& concrete) { put_members(writer, concrete); }, message);
-  return encode_frame(static_cast<std::uint8_t>(message.index() + 1), payload);
+  close_frame(bytes, opened);
 }
 
-Result<Message> decode(const Frame& frame) {
+std::string encode(const Message& message) {
+  std::string bytes;
+  append_frame(bytes, message);
+  return bytes;
+}
+
+Result<Message> decode(const FrameView& frame) {
   if (frame.type == 0 || frame.type > std::variant_size_v<Message>)
     return fail(ErrorCode::protocol, fmt::format("unknown message type {}", frame.type));
   items_left = kMaxItems;

@@ -16,10 +16,12 @@ inline constexpr std::size_t kMaxItems = 1u << 18;
 
 /// The whole frame, header included.
 std::string encode(const Message& message);
+/// The same, appended to `bytes`.
+void append_frame(std::string& bytes, const Message& message);
 
 /// ErrorCode::protocol for an unknown type, a malformed payload, a value out of range, or more
 /// than kMaxItems items.
-Result<Message> decode(const Frame& frame);
+Result<Message> decode(const FrameView& frame);
 
 /// Name of the type for logs ("RankExited").
 std::string_view message_name(const Message& message);

@@ -6,18 +6,62 @@
 
 namespace sortie::wire {
 
+namespace {
+
+struct Header {
+  std::uint32_t length = 0;
+  std::uint8_t type = 0;
+};
+
+/// Of kFrameHeaderBytes at `bytes`.
+Result<Header> read_header(const char* bytes, std::size_t max_payload) {
+  const auto* header = reinterpret_cast<const unsigned char*>(bytes);
+  const std::uint32_t length =
+      static_cast<std::uint32_t>(header[0]) | static_cast<std::uint32_t>(header[1]) << 8 |
+      static_cast<std::uint32_t>(header[2]) << 16 | static_cast<std::uint32_t>(header[3]) << 24;
+  if (header[5] != 0 || header[6] != 0 || header[7] != 0)
+    return fail(ErrorCode::protocol,
+                "bytes received are no Sortie frame (reserved header bytes are not zero)");
+  if (length > max_payload)
+    return fail(
+        ErrorCode::protocol,
+        fmt::format("frame of {} bytes announced, more than the limit of {}", length, max_payload));
+  return Header{length, header[4]};
+}
+
+}  // namespace
+
+std::size_t open_frame(std::string& bytes, std::uint8_t type) {
+  const std::size_t opened = bytes.size();
+  bytes.append(kFrameHeaderBytes, '\0');
+  bytes[opened + 4] = static_cast<char>(type);
+  return opened;
+}
+
+void close_frame(std::string& bytes, std::size_t opened) {
+  const std::size_t length = bytes.size() - opened - kFrameHeaderBytes;
+  SORTIE_CHECK(length <= kMaxPayloadBytes, "a frame has {} bytes", length);
+  for (std::size_t i = 0; i < 4; ++i)
+    bytes[opened + i] = static_cast<char>((length >> (8 * i)) & 0xff);
+}
+
 std::string encode_frame(std::uint8_t type, std::string_view payload) {
-  SORTIE_CHECK(payload.size() <= kMaxPayloadBytes, "frame of type {} has {} bytes", type,
-               payload.size());
   std::string bytes;
   bytes.reserve(kFrameHeaderBytes + payload.size());
-  const auto length = static_cast<std::uint32_t>(payload.size());
-  for (int shift = 0; shift < 32; shift += 8)
-    bytes.push_back(static_cast<char>((length >> shift) & 0xff));
-  bytes.push_back(static_cast<char>(type));
-  bytes.append(3, '\0');
+  const std::size_t opened = open_frame(bytes, type);
   bytes.append(payload);
+  close_frame(bytes, opened);
   return bytes;
+}
+
+Result<FrameView> view_frame(std::string_view bytes) {
+  if (bytes.size() < kFrameHeaderBytes)
+    return fail(ErrorCode::protocol, "bytes received are less than a frame");
+  SORTIE_ASSIGN_OR_RETURN(const Header header, read_header(bytes.data(), kMaxPayloadBytes));
+  const std::string_view payload = bytes.substr(kFrameHeaderBytes);
+  if (payload.size() != header.length)
+    return fail(ErrorCode::protocol, "bytes received are not one frame");
+  return FrameView{header.type, payload};
 }
 
 void FrameDecoder::feed(std::string_view bytes) {
@@ -37,24 +81,15 @@ Result<std::optional<Frame>> FrameDecoder::next() {
   if (broken_) return fail(ErrorCode::protocol, "stream already broken");
   const std::size_t available = buffer_.size() - consumed_;
   if (available < kFrameHeaderBytes) return std::nullopt;
-  const auto* header = reinterpret_cast<const unsigned char*>(buffer_.data()) + consumed_;
-  const std::uint32_t length =
-      static_cast<std::uint32_t>(header[0]) | static_cast<std::uint32_t>(header[1]) << 8 |
-      static_cast<std::uint32_t>(header[2]) << 16 | static_cast<std::uint32_t>(header[3]) << 24;
-  if (header[5] != 0 || header[6] != 0 || header[7] != 0) {
+  const auto header = read_header(buffer_.data() + consumed_, max_payload_);
+  if (!header) {
     broken_ = true;
-    return fail(ErrorCode::protocol,
-                "bytes received are no Sortie frame (reserved header bytes are not zero)");
+    return std::unexpected(header.error());
   }
-  if (length > max_payload_) {
-    broken_ = true;
-    return fail(ErrorCode::protocol,
-                fmt::format("frame of {} bytes announced, more than the limit of {}", length,
-                            max_payload_));
-  }
-  if (available < kFrameHeaderBytes + length) return std::nullopt;
-  Frame frame{header[4], buffer_.substr(consumed_ + kFrameHeaderBytes, length)};
-  consumed_ += kFrameHeaderBytes + length;
+  const std::size_t whole = kFrameHeaderBytes + header->length;
+  if (available < whole) return std::nullopt;
+  Frame frame{header->type, buffer_.substr(consumed_ + kFrameHeaderBytes, header->length)};
+  consumed_ += whole;
   return frame;
 }
 

@@ -15,13 +15,30 @@ namespace sortie::wire {
 inline constexpr std::size_t kFrameHeaderBytes = 8;
 inline constexpr std::size_t kMaxPayloadBytes = 16u << 20;
 
+/// A frame within bytes that somebody else keeps.
+struct FrameView {
+  std::uint8_t type = 0;
+  std::string_view payload;
+};
+
 struct Frame {
   std::uint8_t type = 0;
   std::string payload;
+
+  operator FrameView() const { return {type, payload}; }
 };
 
-/// Header and payload as bytes to send. SORTIE_CHECKs that the payload is within kMaxPayloadBytes.
+/// Appends a header whose length close_frame() fills in, once the payload has been appended too.
+/// Returns what close_frame() wants to know.
+std::size_t open_frame(std::string& bytes, std::uint8_t type);
+/// SORTIE_CHECKs that the payload is within kMaxPayloadBytes.
+void close_frame(std::string& bytes, std::size_t opened);
+
+/// Header and payload as bytes to send.
 std::string encode_frame(std::uint8_t type, std::string_view payload);
+
+/// Bytes that are one whole frame and nothing else. ErrorCode::protocol when they are not.
+Result<FrameView> view_frame(std::string_view bytes);
 
 /// Incremental decoder. Memory is bounded by one frame: bytes are only buffered for the frame that
 /// is being received, and a length beyond the limit is an error before any of it is stored. After

@@ -87,7 +87,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, FilesFetch>) return std::tie(m.link, m.key, m.address, m.port);
   if constexpr (std::is_same_v<T, FilesDone>)
     return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
-  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
+  if constexpr (std::is_same_v<T, Sweep>)
+    return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
     return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);

@@ -239,9 +239,11 @@ struct Swept {
 // ---- PMIx publish, lookup, unpublish: sortie-pmix <-> runner <-> launcher, which keeps the names
 // -
 
-/// Names are the job's. `id` is the asker's own; the answer carries it.
+/// Names are the job's. `id` is the asker's own; the answer carries it. restore: to a launcher that
+/// has adopted the job, what `rank` of this host published before; no answer; the last one of a
+/// host has no keys.
 struct PmixNames {
-  enum class Action : std::uint8_t { publish = 1, lookup = 2, unpublish = 3 };
+  enum class Action : std::uint8_t { publish = 1, lookup = 2, unpublish = 3, restore = 4 };
   std::uint64_t id = 0;
   std::uint32_t rank = 0;  // who asks
   Action action = Action::lookup;

@@ -27,8 +27,7 @@ std::string fix_for(const ContainerFacts& facts, const std::string& engine) {
                ? "add the user to the group docker (its members are root of the host: docs/"
                  "security.md), or run rootless docker or podman"
                : fmt::format("let the user speak to {}'s socket, or use rootless podman", engine);
-  if (facts.problem == "stopped")
-    return fmt::format("start it there: systemctl start {}", engine);
+  if (facts.problem == "stopped") return fmt::format("start it there: systemctl start {}", engine);
   return fmt::format("see what `{} info` says there", facts.client);
 }
 
@@ -52,9 +51,8 @@ std::vector<Finding> judge_images(const std::vector<HostResult>& hosts,
   for (const HostResult& host : hosts)
     if (const auto* facts = answering(host); facts && !facts->image_id.empty())
       ++by_id[facts->image_id];
-  const auto most = std::ranges::max_element(by_id, {}, [](const auto& entry) {
-    return entry.second;
-  });
+  const auto most =
+      std::ranges::max_element(by_id, {}, [](const auto& entry) { return entry.second; });
   std::vector<Finding> findings;
   for (const HostResult& host : hosts) {
     Finding& finding = findings.emplace_back(Finding{"image", Verdict::none, "", ""});
@@ -66,12 +64,12 @@ std::vector<Finding> judge_images(const std::vector<HostResult>& hosts,
     if (!facts->image_error.empty()) {
       finding = {"image", Verdict::fail, facts->image_error, "see what the engine is busy with"};
     } else if (!facts->image_present) {
-      finding = wanted.pull == "never"
-                    ? Finding{"image", Verdict::fail,
-                              fmt::format("{} is not there, and pull = \"never\"", wanted.image),
-                              push}
-                    : Finding{"image", Verdict::pass,
-                              fmt::format("{} is not there: the run pulls it", wanted.image), ""};
+      finding =
+          wanted.pull == "never"
+              ? Finding{"image", Verdict::fail,
+                        fmt::format("{} is not there, and pull = \"never\"", wanted.image), push}
+              : Finding{"image", Verdict::pass,
+                        fmt::format("{} is not there: the run pulls it", wanted.image), ""};
     } else if (by_id.size() > 1 && facts->image_id != most->first && wanted.pull != "always") {
       finding = {"image", Verdict::fail,
                  fmt::format("{} is {}, another one than most hosts have", wanted.image,
@@ -113,10 +111,10 @@ Finding judge_gpu_runtime(const HostResult& host, const Expectations& expect) {
   if (!nvidia)
     return wanted == "auto"
                ? Finding{"gpu_runtime", Verdict::pass, "no GPUs here", ""}
-               : Finding{"gpu_runtime", Verdict::fail,
-                         fmt::format("runner.container.gpus = \"{}\", but the host has none",
-                                     wanted),
-                         "set runner.container.gpus = \"auto\" or \"none\", or use other hosts"};
+               : Finding{
+                     "gpu_runtime", Verdict::fail,
+                     fmt::format("runner.container.gpus = \"{}\", but the host has none", wanted),
+                     "set runner.container.gpus = \"auto\" or \"none\", or use other hosts"};
   if (facts->gpu_runtime) return {"gpu_runtime", Verdict::pass, "NVIDIA container toolkit", ""};
   return {"gpu_runtime", Verdict::fail, "GPUs, but no NVIDIA container toolkit",
           "install nvidia-container-toolkit there and run nvidia-ctk runtime configure"};
@@ -138,9 +136,9 @@ Finding judge_container_shm(const HostResult& host, const Expectations& expect) 
   std::string text = fmt::format("{} in a container for {} rank{}", size_text(bytes), ranks,
                                  ranks == 1 ? "" : "s");
   if (bytes < kShmPerRank * ranks)
-    return {"shm", Verdict::warn, std::move(text),
-            fmt::format("set runner.container.shm_size to {} or more",
-                        size_text(kShmPerRank * ranks))};
+    return {
+        "shm", Verdict::warn, std::move(text),
+        fmt::format("set runner.container.shm_size to {} or more", size_text(kShmPerRank * ranks))};
   if (bytes > host.report.host->memory_bytes)
     return {"shm", Verdict::warn, text + ", more than the host has memory",
             "lower runner.container.shm_size"};

@@ -52,8 +52,8 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   const config::ContainerConfig& container = job.runner.container;
   if (planned.plan.container) {
     const wire::ContainerSpec& spec = *planned.plan.container;
-    expect.container = {spec.engine, spec.image,     container.pull, spec.gpus,
-                        spec.ipc,    spec.shm_bytes, {}};
+    expect.container = {spec.engine,    spec.image, container.pull, spec.gpus, spec.ipc,
+                        spec.shm_bytes, {}};
     for (const wire::Mount& mount : spec.mounts) expect.container->mounts.push_back(mount.source);
   }
   if (only_hosts) return expect;

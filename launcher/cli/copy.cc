@@ -17,6 +17,9 @@ constexpr const char* kPushFooter = R"(Examples:
 
 REMOTE ending with / is a folder to put things into; else it is the new name of the one LOCAL.
 Only what differs is sent, an interrupted push goes on where it was, files change all at once.
+Hosts pass pieces on to each other, so that each leaves this machine once: quicker from two hosts and 4 MiB on, several
+times as quick with many hosts and a link of this machine that is slower than all of theirs together. --relay off has
+this machine send all, for hosts that can not reach each other.
 )";
 
 constexpr const char* kPullFooter = R"(Examples:
@@ -50,7 +53,7 @@ void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   const std::map<std::string, RelayMode> modes = {
       {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
   push->add_option("--relay", pushed->relay,
-                   "Hosts pass pieces on to each other: auto (from 3 hosts and 8 MiB), on, off")
+                   "Hosts pass pieces on to each other: auto (from 2 hosts and 4 MiB), on, off")
       ->transform(CLI::CheckedTransformer(modes))
       ->option_text("auto|on|off");
   verbs.push_back({push, [pushed] { return push_files(*pushed); }});

@@ -52,7 +52,7 @@ void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   const std::map<std::string, RelayMode> modes = {
       {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
   push->add_option("--relay", options->relay,
-                   "Hosts pass pieces on to each other: auto (from 3 hosts and 8 MiB), on, off")
+                   "Hosts pass pieces on to each other: auto (from 2 hosts and 4 MiB), on, off")
       ->transform(CLI::CheckedTransformer(modes))
       ->option_text("auto|on|off");
   push->add_flag("--json", options->json, "As JSON (schema sortie/image_push/1)");

@@ -7,6 +7,7 @@
 #include "common/base/exit_code.h"
 #include "launcher/cli/tree.h"
 #include "launcher/control/detach.h"
+#include "launcher/survey.h"
 
 namespace sortie::launcher {
 namespace {
@@ -23,6 +24,7 @@ Everything after -- is the program and its arguments, passed on byte for byte.
 constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml                                    what would run where
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
+  sortie plan job.toml --connect                          and on which CPUs, as the hosts say
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
 
@@ -44,6 +46,11 @@ std::vector<std::string> after_plan(const JobOptions& options) {
       options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
   return {fmt::format("check {}{}", options.config, hosts),
           fmt::format("run {}{}", options.config, hosts)};
+}
+
+Result<> survey(PlannedJob& job) {
+  SORTIE_ASSIGN_OR_RETURN(const RunnerBinary binary, open_runner_binary());
+  return survey_hosts(job.loaded.job, binary, job.plan);
 }
 
 /// A job needs a config or a program.
@@ -79,14 +86,21 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
                    true});
 
   const auto json = std::make_shared<bool>(false);
-  CLI::App* plan = root.add_subcommand("plan", "Show what would be started where; touches no host");
+  CLI::App* plan = root.add_subcommand(
+      "plan", "Show what would be started where; touches no host unless told to");
   plan->footer(kPlanFooter);
   add_job_options(*plan, *options);
+  const auto connect = std::make_shared<bool>(false);
+  plan->add_flag("--connect", *connect,
+                 "Have every host prepare the job and take it back, which shows the CPUs of each "
+                 "rank and MASTER_ADDR");
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   verbs.push_back({plan,
-                   [options, json, &program, &root] {
-                     const auto job = planned(*options, program);
+                   [options, json, connect, &program, &root] {
+                     auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
+                     if (*connect)
+                       if (auto good = survey(*job); !good) return print_error(good.error());
                      if (*json) return print_text(plan_json_text(job->plan));
                      const int code = print_text(plan_text(job->plan));
                      if (code == kExitOk) print_next_steps(root, after_plan(*options));

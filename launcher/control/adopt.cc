@@ -73,7 +73,8 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   style.ranks = false;
   Console console(style);
   const LaunchPlan plan = plan_of(record);
-  return supervise({job, plan, *binary, folder, *lock, console, &notice});
+  return supervise(
+      {job, plan, *binary, folder, *lock, console, &notice, read_story(record.path).cgroups});
 }
 
 Result<int> adopt_and_attach(AttachRequest request) {

@@ -151,7 +151,7 @@ class Attachment {
 
   void for_each_rank_end() {
     for (const RunRecord::Host& host : record_.hosts)
-      for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank, host.name);
+      for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank);
   }
 
   int ended(int code, const std::string& text, const std::string& aftermath) {

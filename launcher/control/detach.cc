@@ -47,12 +47,17 @@ void note_signal(int number) {
   ::_exit(code);
 }
 
-/// What the child says, until it says no more; signals of this process go on to it.
-std::string listen(int pipe, pid_t child) {
+/// From before the fork, so that none comes between it and who passes them on.
+sigset_t block_signals() {
   sigset_t blocked, before;
   sigemptyset(&blocked);
   for (const int number : {SIGINT, SIGTERM}) sigaddset(&blocked, number);
   ::sigprocmask(SIG_BLOCK, &blocked, &before);
+  return before;
+}
+
+/// What the child says, until it says no more; signals of this process go on to it.
+std::string listen(int pipe, pid_t child, const sigset_t& before) {
   struct sigaction action {};
   action.sa_handler = note_signal;
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
@@ -116,6 +121,7 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
     return kExitFailed;
   }
   Fd in(ends[0]), out(ends[1]);
+  const sigset_t before = block_signals();
   const pid_t child = ::fork();
   if (child < 0) {
     fmt::print(stderr, "sortie: {}\n", os_error(errno, "fork").message);
@@ -123,10 +129,12 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
   }
   if (child == 0) {
     in.reset();
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
     become_supervisor(std::move(out), supervise);
   }
   out.reset();
-  const Json said = Json::parse(listen(in.get(), child), nullptr, /*allow_exceptions=*/false);
+  const Json said =
+      Json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
     if (!announce) return kExitOk;
     const std::string id = said.value("run", "");
@@ -150,7 +158,7 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
              "sortie: the supervisor ended before its ranks had started ({}); the latest "
              "supervisor.log in the run folder may say why\n",
              ProcessStatus::from_wait_status(status).to_string());
-  return kExitFailed;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : kExitFailed;
 }
 
 }  // namespace sortie::launcher

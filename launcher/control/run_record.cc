@@ -36,6 +36,8 @@ void take_event(RunStory& story, const Json& event) {
   const auto rank = static_cast<std::uint32_t>(number(event, "rank"));
   if (name == "connected" || name == "ready") {
     story.hosts[host] = name;
+    if (const std::string cgroup = text(event, "cgroup"); cgroup.starts_with("v2 "))
+      story.cgroups[host] = cgroup.substr(3);
   } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
     story.hosts[host] = name == "host_failed" ? "failed" : "lost";
     story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");

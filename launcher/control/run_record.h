@@ -65,6 +65,7 @@ struct RunStory {
   bool started = false, stopping = false;
   std::map<std::uint32_t, RankStory> ranks;
   std::map<std::string, std::string> hosts;    // connected, ready, lost, failed
+  std::map<std::string, std::string> cgroups;  // of the job on a host, where there is one
   std::map<std::string, std::string> trouble;  // of a host
   std::vector<std::string> notices;            // first cause, stop orders
 };

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "common/base/exit_code.h"
+#include "common/base/heap.h"
 #include "common/config/hostlist.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/run_command.h"
@@ -38,6 +39,7 @@ HostCrew::HostCrew(const config::RunnerConfig& runner, std::vector<std::string> 
     : runner_(runner),
       connecting_(io_.get_executor(), static_cast<std::size_t>(runner.ssh.fanout)),
       changed_(io_) {
+  keep_freed_memory();
   for (std::string& host : hosts) {
     sessions_.push_back(std::make_shared<HostSession>(io_.get_executor(), host, runner_));
     results_.push_back({std::move(host), std::nullopt, {}});

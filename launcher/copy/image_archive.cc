@@ -75,8 +75,8 @@ Result<std::string> read_at(int fd, std::uint64_t offset, std::uint64_t size) {
   std::string bytes(size, '\0');
   std::uint64_t got = 0;
   while (got < size) {
-    const ssize_t count = ::pread(fd, bytes.data() + got, size - got,
-                                  static_cast<off_t>(offset + got));
+    const ssize_t count =
+        ::pread(fd, bytes.data() + got, size - got, static_cast<off_t>(offset + got));
     if (count <= 0) return fail(ErrorCode::io, "the archive is shorter than it says");
     got += static_cast<std::uint64_t>(count);
   }
@@ -169,8 +169,8 @@ Result<> ImageArchive::read_parts() {
     auto size = number(header.size, sizeof header.size);
     if (!begun) part.offset = at;
     begun = true;
-    const bool special = header.type == 'x' || header.type == 'g' || header.type == 'L' ||
-                         header.type == 'K';
+    const bool special =
+        header.type == 'x' || header.type == 'g' || header.type == 'L' || header.type == 'K';
     if (!special && !long_size.empty()) size = std::strtoull(long_size.c_str(), nullptr, 10);
     if (!size || *size > bytes_ - at - kBlock) return no_image("a broken tar header");
     const std::uint64_t content = at + kBlock;

@@ -17,8 +17,8 @@ class ImageArchive {
  public:
   /// What is between one header and the next, headers that belong to it included.
   struct Part {
-    std::string name, link;  // link: of a symlink or a hard link
-    std::uint64_t offset = 0, bytes = 0;            // with headers and padding
+    std::string name, link;                        // link: of a symlink or a hard link
+    std::uint64_t offset = 0, bytes = 0;           // with headers and padding
     std::uint64_t content = 0, content_bytes = 0;  // where its content begins
   };
 

@@ -1,14 +1,11 @@
 #include "launcher/copy/image_push.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
 #include "common/config/container_forms.h"
@@ -18,11 +15,12 @@
 #include "launcher/copy/copy_targets.h"
 #include "launcher/copy/host_crew.h"
 #include "launcher/copy/image_archive.h"
+#include "launcher/copy/image_report.h"
+#include "launcher/copy/image_source.h"
 #include "launcher/copy/progress.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 namespace {
@@ -30,51 +28,6 @@ namespace {
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Below the home folder of each host; what comes there goes again once it is loaded.
 constexpr const char* kRemoteFolder = ".cache/sortie/images";
-
-/// A folder of this machine for as long as the command lasts.
-class ScratchFolder {
- public:
-  Result<> make() {
-    const char* base = std::getenv("TMPDIR");
-    std::string path = fmt::format("{}/sortie-image-XXXXXX", base && *base ? base : "/var/tmp");
-    if (!::mkdtemp(path.data())) return std::unexpected(os_error(errno, path));
-    path_ = path;
-    return {};
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-bool in_path(std::string_view name) {
-  const char* path = std::getenv("PATH");
-  for (const std::string& folder : config::split_items(path ? path : "", ':'))
-    if (!folder.empty() && ::access(fmt::format("{}/{}", folder, name).c_str(), X_OK) == 0)
-      return true;
-  return false;
-}
-
-/// The client of an engine on this machine.
-Result<container::Engine> client_here(const std::string& engine) {
-  for (const container::Engine client : container::clients_of(engine))
-    if (in_path(container::engine_name(client))) return client;
-  return fail(ErrorCode::unsupported,
-              fmt::format("{}: is not on this machine, so it has no image to push; install it, or "
-                          "name another one with --from",
-                          engine));
-}
-
-/// What one host came to.
-struct Outcome {
-  bool present = false;
-  std::size_t layers_there = 0;
-  std::string image_id;
-};
 
 /// The hosts that lack the same layers: one archive for all of them, which they pass on.
 struct Group {
@@ -99,7 +52,8 @@ class ImagePush {
   int run();
 
  private:
-  static std::string engine_of(const ImagePushOptions& options, const config::RunnerConfig& runner) {
+  static std::string engine_of(const ImagePushOptions& options,
+                               const config::RunnerConfig& runner) {
     if (!options.engine.empty()) return options.engine;
     return runner.container.engine.empty() ? "docker" : runner.container.engine;
   }
@@ -117,14 +71,12 @@ class ImagePush {
   Result<> loaded_in(std::size_t index, const wire::Message& message);
   std::string file_name(std::size_t layers) const;
   void show_progress();
-  void print_text(double seconds) const;
-  void print_json(double seconds) const;
 
   const ImagePushOptions& options_;
   const config::RunnerConfig& runner_;
   const std::string engine_;
   HostCrew crew_;
-  std::vector<Outcome> outcomes_;
+  std::vector<PushOutcome> outcomes_;
   ScratchFolder scratch_;
   std::optional<ImageArchive> archive_;
   std::map<std::size_t, std::shared_ptr<Group>> groups_;  // by layers that are there
@@ -299,63 +251,22 @@ void ImagePush::show_progress() {
                  done, wanted);
 }
 
-void ImagePush::print_text(double seconds) const {
-  std::size_t good = 0, present = 0;
-  std::uint64_t from_here = 0, from_hosts = 0;
-  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
-    const HostResult& result = crew_.results()[i];
-    if (result.error) continue;
-    ++good;
-    present += outcomes_[i].present;
-    from_here += result.done.bytes_from_launcher;
-    from_hosts += result.done.bytes_from_hosts;
-  }
-  if (good == 0) return;
-  fmt::print("{} ({}) on {} of {} hosts in {:.1f} s", options_.image,
-             archive_->image_id().substr(0, 19), good, outcomes_.size(), seconds);
-  if (present > 0) fmt::print(", {} had it", present);
-  if (from_here > 0) fmt::print(", {} sent from here", byte_count(from_here));
-  if (from_hosts > 0) fmt::print(", {} from host to host", byte_count(from_hosts));
-  fmt::print("\n");
-}
-
-void ImagePush::print_json(double seconds) const {
-  nlohmann::ordered_json out = {{"schema", "sortie/image_push/1"},
-                                {"image", options_.image},
-                                {"image_id", archive_->image_id()},
-                                {"seconds", seconds}};
-  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
-    const HostResult& result = crew_.results()[i];
-    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error}};
-    if (result.error) {
-      host["error"] = error_code_name(result.error->code);
-      host["message"] = result.error->message;
-    } else {
-      host["present"] = outcomes_[i].present;
-      host["layers_there"] = outcomes_[i].layers_there;
-      host["bytes_from_launcher"] = result.done.bytes_from_launcher;
-      host["bytes_from_hosts"] = result.done.bytes_from_hosts;
-    }
-    out["hosts"].push_back(std::move(host));
-  }
-  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
-
 int ImagePush::run() {
   const auto begun = Clock::now();
-  const Result<> ran =
-      crew_.run([this] { return save(); },
-                [this](std::size_t index, std::shared_ptr<HostSession> session) {
-                  return serve(index, std::move(session));
-                },
-                [this] { show_progress(); });
+  const Result<> ran = crew_.run([this] { return save(); },
+                                 [this](std::size_t index, std::shared_ptr<HostSession> session) {
+                                   return serve(index, std::move(session));
+                                 },
+                                 [this] { show_progress(); });
   progress_.clear();
   if (!ran) {
     fmt::print(stderr, "{}\n", ran.error().message);
     return exit_code_for(ran.error().code);
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-  options_.json ? print_json(seconds) : print_text(seconds);
+  const PushReport report{options_.image, archive_->image_id(), seconds, crew_.results(),
+                          outcomes_};
+  options_.json ? print_json(report) : print_text(report);
   const int exit_code = print_host_errors(crew_.results());
   if (!crew_.interrupted()) return exit_code;
   fmt::print(stderr, "interrupted; the same command goes on from here\n");

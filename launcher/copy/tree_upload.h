@@ -20,9 +20,11 @@
 namespace sortie::launcher {
 
 enum class RelayMode { automatic, on, off };
-/// Whether hosts pass pieces on: `automatic` from this many hosts and bytes.
-inline constexpr std::size_t kRelayHosts = 3;
-inline constexpr std::uint64_t kRelayBytes = 8u << 20;
+/// Whether hosts pass pieces on: `automatic` from this many hosts and bytes. From tests/bench/
+/// push_relay_pays (docs/benchmarks.md): from there on it is quicker, less than a few pieces make
+/// no difference.
+inline constexpr std::size_t kRelayHosts = 2;
+inline constexpr std::uint64_t kRelayBytes = 4u << 20;
 bool relay_pays(RelayMode mode, std::size_t hosts, std::uint64_t bytes);
 
 class TreeUpload : public std::enable_shared_from_this<TreeUpload> {

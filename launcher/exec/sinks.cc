@@ -45,8 +45,8 @@ void LiveSink::output(std::size_t index, const std::string& host, Stream stream,
   console_.output(static_cast<std::uint32_t>(index), host, stream, bytes);
 }
 
-void LiveSink::finished(std::size_t index, const std::string& host, const Outcome&) {
-  console_.end_of_rank(static_cast<std::uint32_t>(index), host);
+void LiveSink::finished(std::size_t index, const std::string&, const Outcome&) {
+  console_.end_of_rank(static_cast<std::uint32_t>(index));
 }
 
 JsonSink::JsonSink(Console& console, std::size_t hosts, const std::vector<std::string>& argv)

@@ -191,7 +191,7 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
   const std::string reason = core.last_error();
   if (!has_banner && core.bytes_received() > kMostWordsBytes)
     return {ErrorCode::handshake, "what answers there is no SSH server; check the port"};
-  if (!has_banner && reason.starts_with("Socket error"))
+  if (!has_banner && core.broken())
     return {
         ErrorCode::handshake,
         "the server closed the connection before its banner; is it at sshd's MaxStartups limit, "
@@ -204,7 +204,7 @@ Error handshake_error(SessionCore& core, std::chrono::milliseconds timeout, bool
 
 bool dropped_before_banner(SessionCore& core) {
   return !ssh_get_serverbanner(core.session()) && core.bytes_received() <= kMostWordsBytes &&
-         core.last_error().starts_with("Socket error");
+         core.broken();
 }
 
 asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSettings settings,

@@ -143,7 +143,8 @@ void put_image(json& part, container::Engine engine, const std::string& program,
     return;
   }
   if (engine == container::Engine::ctr) {
-    part["image_present"] = output->status.success() && output->text.find(image) != std::string::npos;
+    part["image_present"] =
+        output->status.success() && output->text.find(image) != std::string::npos;
     return;
   }
   const json found = object_of(output->text);
@@ -183,8 +184,8 @@ json container_part(const json& request, const ProcessDefaults& defaults) {
     return part;
   }
   part["client"] = container::engine_name(engine);
-  const auto info = run_child(program, container::info_command(engine, program), {}, kEngineLimit,
-                              defaults);
+  const auto info =
+      run_child(program, container::info_command(engine, program), {}, kEngineLimit, defaults);
   if (!info) {
     part["problem"] = "stopped";
     part["error"] = info.error().message;
@@ -194,9 +195,9 @@ json container_part(const json& request, const ProcessDefaults& defaults) {
   if (!info->status.success() || text_in(part, "version").empty()) {
     const json answer = object_of(info->text);
     std::string why = info->text;
-    if (const auto errors = answer.find("ServerErrors");
-        errors != answer.end() && errors->is_array() && !errors->empty() &&
-        errors->front().is_string())
+    if (const auto errors = answer.find("ServerErrors"); errors != answer.end() &&
+                                                         errors->is_array() && !errors->empty() &&
+                                                         errors->front().is_string())
       why = errors->front().get<std::string>();
     part["problem"] = problem_of(why);
     part["error"] = said(why);

@@ -156,6 +156,8 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   call.argv = std::move(*words);
   call.limit = kStartLimit;
   call.cancelled = events_.stopped;
+  // It has no daemon: what watches the container descends from this call.
+  call.detaches = client.engine == Engine::podman;
   const Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success())

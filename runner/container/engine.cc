@@ -173,7 +173,8 @@ Error engine_error(const Client& client, std::string_view what, const CallOutput
   if (has(all, "permission denied") && (has(all, "unix://") || has(all, ".sock")))
     return {ErrorCode::unsupported,
             fmt::format("{}: this user may not use the engine: {}", name, who_may(socket_in(all)))};
-  if (has(all, "Cannot connect to the Docker daemon") || has(all, "connection refused") ||
+  if (has(all, "Cannot connect to the Docker daemon") ||
+      (has(all, "connection refused") && !socket_in(all).empty()) ||  // else a registry's
       has(all, "no such file or directory\": unavailable") ||
       (has(all, "cannot access containerd socket") && has(all, "no such file")))
     return {ErrorCode::unsupported,

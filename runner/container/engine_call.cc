@@ -130,6 +130,7 @@ Result<> start(const std::shared_ptr<Running>& call, const Call& what,
   held.stdout_fd = out.write.get();
   held.stderr_fd = err.write.get();
   held.run_folder = what.folder;
+  held.detaches = what.detaches;
   held.defaults = defaults;
   Running* const raw = call.get();
   SORTIE_TRY(call->process.start(

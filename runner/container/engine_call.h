@@ -26,6 +26,7 @@ struct CallOutput {
 struct Call {
   std::vector<std::string> argv;       // argv[0] is a path
   std::vector<std::string> variables;  // "NAME=value", over those of the runner
+  bool detaches = false;               // leaves a process behind that is to live on
   std::string folder;                  // with a lock; removed by the keeper if the runner is killed
   std::chrono::milliseconds limit{0};
   std::function<void(std::string_view)> on_line;  // each line of both streams, as it comes

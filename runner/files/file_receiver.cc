@@ -5,6 +5,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 
+#include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
@@ -25,7 +26,9 @@ constexpr milliseconds kProgressInterval{250};
 }  // namespace
 
 FileReceiver::FileReceiver(asio::io_context& io, Link& link, FailureHandler on_failure)
-    : io_(io), link_(link), on_failure_(std::move(on_failure)) {}
+    : io_(io), link_(link), on_failure_(std::move(on_failure)) {
+  keep_freed_memory();
+}
 
 Result<> FileReceiver::open(const wire::FilesOpen& order) {
   order_ = order;
@@ -179,8 +182,8 @@ asio::awaitable<Result<>> FileReceiver::fetch_from(const wire::FilesFetch& order
   files::send_wanted(tree_->missing(), wire::FilesWanted(),
                      [&](wire::FilesWanted part) { lists.push_back(std::move(part)); });
   for (wire::FilesWanted& list : lists) {
-    wire::Message message(std::move(list));
-    done = co_await stream.write(std::move(message));
+    const wire::Message message(std::move(list));
+    done = co_await stream.write(message);
     if (!done) co_return done;
   }
   while (tree_->missing_bytes() > 0) {

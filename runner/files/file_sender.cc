@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 #include <set>
 
+#include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
@@ -34,7 +35,9 @@ Result<files::ScanRoot> scan_root(const std::string& path) {
 }  // namespace
 
 FileSender::FileSender(boost::asio::io_context& io, Link& link, FailureHandler on_failure)
-    : io_(io), link_(link), on_failure_(std::move(on_failure)), credit_(io) {}
+    : io_(io), link_(link), on_failure_(std::move(on_failure)), credit_(io) {
+  keep_freed_memory();
+}
 
 Result<> FileSender::open(const wire::FilesOpen& order) {
   if (order.paths.empty() || order.paths.size() > kMaxPaths)

@@ -96,28 +96,26 @@ asio::awaitable<void> RelayServer::give(tcp::socket socket, Wakeup& news) {
     const auto* list = std::get_if<wire::FilesWanted>(&*message);
     if (!list || !wanted.add(*list, tree_.entries())) co_return;
   }
+  wire::Message message = wire::FilePiece();
+  wire::FilePiece& next = std::get<wire::FilePiece>(message);  // keeps its buffer
+  const wire::Message beat = wire::Heartbeat();
   for (const wire::PieceRange& range : wanted.take())
     for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {
       while (!tree_.has(range.entry, piece)) {
         const bool came = co_await news.wait(kIdleBeat);
         if (came) continue;
         stream.set_deadline(kWriteLimit);
-        wire::Message beat = wire::Heartbeat();
-        const auto sent = co_await stream.write(std::move(beat));
+        const auto sent = co_await stream.write(beat);
         if (!sent) co_return;
       }
-      auto bytes = tree_.read(range.entry, piece);
-      if (!bytes) {
-        log::warning("{}", bytes.error().message);
+      next.entry = range.entry;
+      next.piece = piece;
+      if (auto read = tree_.read(range.entry, piece, next.bytes); !read) {
+        log::warning("{}", read.error().message);
         co_return;  // whoever waits asks the launcher
       }
       stream.set_deadline(kWriteLimit);
-      wire::FilePiece next;
-      next.entry = range.entry;
-      next.piece = piece;
-      next.bytes = std::move(*bytes);
-      wire::Message message(std::move(next));
-      const auto sent = co_await stream.write(std::move(message));
+      const auto sent = co_await stream.write(message);
       if (!sent) co_return;
     }
 }

@@ -1,9 +1,11 @@
 #include "runner/files/sealed_stream.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <string_view>
 
 #include "common/base/check.h"
 #include "common/wire/codec.h"
@@ -14,15 +16,13 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::size_t kSealBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
-constexpr std::size_t kHeaderBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr std::size_t kMaxRecord = wire::kPieceBytes + (64u << 10);
-static_assert(SealedStream::kKeyBytes == crypto_secretstream_xchacha20poly1305_KEYBYTES);
-static_assert(SealedStream::kKeyBytes == crypto_kdf_KEYBYTES);
+static_assert(SealedStream::kKeyBytes == crypto_generichash_KEYBYTES);
+static_assert(RecordCipher::kKeyBytes == crypto_generichash_BYTES);
 
 using Bytes4 = std::array<unsigned char, 4>;
-using Key = std::array<unsigned char, SealedStream::kKeyBytes>;
-using Header = std::array<unsigned char, kHeaderBytes>;
+/// The best cipher that its sender has, and random bytes.
+using Greeting = std::array<unsigned char, 33>;
 
 Bytes4 to_bytes(std::uint32_t number) {
   Bytes4 bytes{};
@@ -36,12 +36,36 @@ std::uint32_t to_number(const Bytes4& bytes) {
   return number;
 }
 
-/// A key for each direction, so that no record can be turned back on its sender.
-Key direction_key(const std::string& key, std::uint64_t direction) {
-  Key out{};
-  crypto_kdf_derive_from_key(out.data(), out.size(), direction, "sortierl",
-                             reinterpret_cast<const unsigned char*>(key.data()));
+Greeting make_greeting(CipherKind best) {
+  Greeting greeting{};
+  randombytes_buf(greeting.data(), greeting.size());
+  greeting[0] = static_cast<unsigned char>(best);
+  return greeting;
+}
+
+/// A key for what `side` sends, so that no record can be turned back on its sender.
+RecordCipher::Key record_key(const std::string& key, SealedStream::Side side,
+                             const Greeting& of_server, const Greeting& of_fetcher) {
+  constexpr std::string_view kPurpose = "sortie link records 2";
+  std::string text(kPurpose);
+  text += side == SealedStream::Side::serves ? '1' : '2';
+  text.append(of_server.begin(), of_server.end());
+  text.append(of_fetcher.begin(), of_fetcher.end());
+  RecordCipher::Key out{};
+  crypto_generichash(out.data(), out.size(), reinterpret_cast<const unsigned char*>(text.data()),
+                     text.size(), reinterpret_cast<const unsigned char*>(key.data()), key.size());
   return out;
+}
+
+unsigned char* bytes_of(std::string& text, std::size_t at) {
+  return reinterpret_cast<unsigned char*>(text.data()) + at;
+}
+
+/// All that is left in one call, where asio's own conditions stop at 64 KiB.
+auto whole(std::size_t size) {
+  return [size](const boost::system::error_code& error, std::size_t done) {
+    return error ? 0 : size - done;
+  };
 }
 
 Error lost(const boost::system::error_code& error) {
@@ -51,10 +75,10 @@ Error lost(const boost::system::error_code& error) {
 
 }  // namespace
 
-SealedStream::SealedStream(Socket socket)
-    : socket_(std::make_shared<Socket>(std::move(socket))), deadline_(socket_->get_executor()) {
-  SORTIE_CHECK(sodium_init() >= 0);
-}
+SealedStream::SealedStream(Socket socket, CipherKind best)
+    : socket_(std::make_shared<Socket>(std::move(socket))),
+      deadline_(socket_->get_executor()),
+      best_(best) {}
 
 SealedStream::~SealedStream() {
   boost::system::error_code ignored;
@@ -91,28 +115,34 @@ asio::awaitable<Result<std::uint32_t>> SealedStream::read_link() {
 }
 
 asio::awaitable<Result<>> SealedStream::open(const std::string& key, Side side) {
-  Header mine{}, theirs{};
-  const Key out = direction_key(key, side == Side::serves ? 1 : 2);
-  const Key in = direction_key(key, side == Side::serves ? 2 : 1);
-  crypto_secretstream_xchacha20poly1305_init_push(&push_, mine.data(), out.data());
+  const Greeting mine = make_greeting(best_);
+  Greeting theirs{};
   const auto [failed, sent] = co_await asio::async_write(*socket_, asio::buffer(mine), kAsTuple);
   if (failed) co_return std::unexpected(lost(failed));
   const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(theirs), kAsTuple);
   if (error) co_return std::unexpected(lost(error));
-  if (crypto_secretstream_xchacha20poly1305_init_pull(&pull_, theirs.data(), in.data()) != 0)
-    co_return fail(ErrorCode::protocol, "not a stream of this transfer");
+  const auto aes = static_cast<unsigned char>(CipherKind::aes256_gcm);
+  const CipherKind kind =
+      mine[0] == aes && theirs[0] == aes ? CipherKind::aes256_gcm : CipherKind::chacha20_poly1305;
+  const bool serves = side == Side::serves;
+  const Greeting& server = serves ? mine : theirs;
+  const Greeting& fetcher = serves ? theirs : mine;
+  seals_.begin(kind, record_key(key, side, server, fetcher));
+  opens_.begin(kind, record_key(key, serves ? Side::fetches : Side::serves, server, fetcher));
   co_return Result<>();
 }
 
-asio::awaitable<Result<>> SealedStream::write(wire::Message message) {
-  const std::string frame = wire::encode(message);
-  std::string record(4 + frame.size() + kSealBytes, '\0');
-  const Bytes4 length = to_bytes(static_cast<std::uint32_t>(frame.size() + kSealBytes));
-  std::copy(length.begin(), length.end(), record.begin());
-  crypto_secretstream_xchacha20poly1305_push(
-      &push_, reinterpret_cast<unsigned char*>(record.data() + 4), nullptr,
-      reinterpret_cast<const unsigned char*>(frame.data()), frame.size(), nullptr, 0, 0);
-  const auto [error, count] = co_await asio::async_write(*socket_, asio::buffer(record), kAsTuple);
+asio::awaitable<Result<>> SealedStream::write(const wire::Message& message) {
+  outgoing_.resize(sizeof(Bytes4));
+  wire::append_frame(outgoing_, message);
+  const std::size_t size = outgoing_.size() - sizeof(Bytes4);
+  outgoing_.append(RecordCipher::kTagBytes, '\0');
+  const Bytes4 length = to_bytes(static_cast<std::uint32_t>(size + RecordCipher::kTagBytes));
+  std::copy(length.begin(), length.end(), outgoing_.begin());
+  seals_.seal(bytes_of(outgoing_, sizeof(Bytes4)), size);
+  const auto all = whole(outgoing_.size());
+  const auto [error, count] =
+      co_await asio::async_write(*socket_, asio::buffer(outgoing_), all, kAsTuple);
   if (error) co_return std::unexpected(lost(error));
   co_return Result<>();
 }
@@ -122,22 +152,19 @@ asio::awaitable<Result<wire::Message>> SealedStream::read() {
   const auto [cut, got] = co_await asio::async_read(*socket_, asio::buffer(length), kAsTuple);
   if (cut) co_return std::unexpected(lost(cut));
   const std::size_t size = to_number(length);
-  if (size < kSealBytes + wire::kFrameHeaderBytes || size > kMaxRecord)
+  if (size < RecordCipher::kTagBytes + wire::kFrameHeaderBytes || size > kMaxRecord)
     co_return fail(ErrorCode::protocol, "a record of an impossible size");
-  std::string record(size, '\0');
-  const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(record), kAsTuple);
+  incoming_.resize(size);
+  const auto all = whole(size);
+  const auto [error, count] =
+      co_await asio::async_read(*socket_, asio::buffer(incoming_), all, kAsTuple);
   if (error) co_return std::unexpected(lost(error));
-  std::string frame(size - kSealBytes, '\0');
-  if (crypto_secretstream_xchacha20poly1305_pull(
-          &pull_, reinterpret_cast<unsigned char*>(frame.data()), nullptr, nullptr,
-          reinterpret_cast<const unsigned char*>(record.data()), size, nullptr, 0) != 0)
+  const std::size_t sealed = size - RecordCipher::kTagBytes;
+  if (!opens_.open(bytes_of(incoming_, 0), sealed))
     co_return fail(ErrorCode::protocol, "a record that was not made with the link's key");
-  wire::FrameDecoder decoder(kMaxRecord);
-  decoder.feed(frame);
-  const auto whole = decoder.next();
-  if (!whole || !*whole || !decoder.at_border())
-    co_return fail(ErrorCode::protocol, "a record that is no frame");
-  co_return wire::decode(**whole);
+  const auto frame = wire::view_frame(std::string_view(incoming_).substr(0, sealed));
+  if (!frame) co_return std::unexpected(frame.error());
+  co_return wire::decode(*frame);
 }
 
 }  // namespace sortie::runner

@@ -1,9 +1,9 @@
 // SealedStream: messages between two runners over TCP that nobody without the link's key can read,
-// forge, reorder or replay into another place (libsodium's secretstream, XChaCha20-Poly1305). The
-// key comes from the launcher, over each host's own SSH connection, for this one link.
+// forge, reorder or replay into another place. The link's key comes from the launcher, over each
+// host's own SSH connection, for this one link. Keys of records are made of it, of random bytes of
+// both sides and of the ciphers that both have offered: an altered greeting leads to other keys.
+// Both ways have one buffer of one record each, which is encrypted and decrypted in place.
 #pragma once
-
-#include <sodium.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -14,6 +14,7 @@
 
 #include "common/base/result.h"
 #include "common/wire/message.h"
+#include "runner/files/record_cipher.h"
 
 namespace sortie::runner {
 
@@ -23,7 +24,8 @@ class SealedStream {
   enum class Side { serves, fetches };
   static constexpr std::size_t kKeyBytes = 32;
 
-  explicit SealedStream(Socket socket);
+  /// `best`: the cipher to offer.
+  explicit SealedStream(Socket socket, CipherKind best = RecordCipher::best());
   ~SealedStream();
   SealedStream(const SealedStream&) = delete;
   SealedStream& operator=(const SealedStream&) = delete;
@@ -32,10 +34,11 @@ class SealedStream {
   /// Unsealed, before open(): the number of the link.
   boost::asio::awaitable<Result<>> write_link(std::uint32_t link);
   boost::asio::awaitable<Result<std::uint32_t>> read_link();
-  /// Both sides send their header; from then on everything is sealed.
+  /// Both sides greet; from then on everything is sealed.
   boost::asio::awaitable<Result<>> open(const std::string& key, Side side);
 
-  boost::asio::awaitable<Result<>> write(wire::Message message);
+  /// `message` is not used any more when the first part of it is on its way.
+  boost::asio::awaitable<Result<>> write(const wire::Message& message);
   /// Error: closed, a deadline, or not from the holder of the key.
   boost::asio::awaitable<Result<wire::Message>> read();
 
@@ -45,7 +48,9 @@ class SealedStream {
  private:
   std::shared_ptr<Socket> socket_;
   boost::asio::steady_timer deadline_;
-  crypto_secretstream_xchacha20poly1305_state push_{}, pull_{};
+  const CipherKind best_;
+  RecordCipher seals_, opens_;
+  std::string outgoing_, incoming_;
 };
 
 }  // namespace sortie::runner

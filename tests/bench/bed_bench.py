@@ -16,13 +16,14 @@ TESTBED = ROOT / "scripts/testbed"
 
 
 class BedOf:
-    """with BedOf(64) as environment: a bed of its own id, removed at the end."""
+    """with BedOf(64) as environment: a bed of its own id (SORTIE_TESTBED_ID, if set), removed at the end."""
 
-    def __init__(self, count, bed_id="bench"):
-        self.count, self.environment = count, {**os.environ, "SORTIE_TESTBED_ID": bed_id}
+    def __init__(self, count, bed_id="bench", *options):
+        self.count, self.options = count, options
+        self.environment = {**os.environ, "SORTIE_TESTBED_ID": os.environ.get("SORTIE_TESTBED_ID", bed_id)}
 
     def __enter__(self):
-        subprocess.run([TESTBED, "up", str(self.count)], env=self.environment, check=True,
+        subprocess.run([TESTBED, "up", str(self.count), *self.options], env=self.environment, check=True,
                        stdout=subprocess.DEVNULL)
         lines = subprocess.run([TESTBED, "env"], env=self.environment, check=True, text=True,
                                stdout=subprocess.PIPE).stdout
@@ -33,6 +34,30 @@ class BedOf:
 
     def __exit__(self, *_):
         subprocess.run([TESTBED, "down"], env=self.environment, check=True)
+
+
+def shape(device, rate, netns=None):
+    """Limits what a device sends (tc syntax: 1gbit); "off": nothing is limited."""
+    enter = ["ip", "netns", "exec", netns] if netns else []
+    if rate == "off":
+        subprocess.run([*enter, "tc", "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
+        return
+    subprocess.run([*enter, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "256kb",
+                    "latency", "50ms"], check=True)
+
+
+def shape_links(bed, hosts, rate):
+    """The bastion's own link, and each host's both ways."""
+    for number in range(1, hosts + 1):
+        shape(bed.netns(number), rate)
+        shape("eth0", rate, bed.netns(number))
+    shape(bed.bridge, rate)
+
+
+def on_all(environment, hosts, command):
+    """What a shell command prints on each host."""
+    return [subprocess.run([TESTBED, "exec", host, "sh", "-c", command], env=environment, check=True, text=True,
+                           stdout=subprocess.PIPE).stdout for host in hosts]
 
 
 def with_names(environment, argv):
@@ -79,6 +104,8 @@ def machine():
 
 
 def require(path, what):
-    if not path.exists():
-        sys.exit(f"{path} is missing; build it first: cmake --preset release && cmake --build --preset release"
-                 f" --target {what}")
+    """Exits when a program that is measured has not been built; sortie is nothing without its runner."""
+    missing = [name for name in (path, path.with_name("sortie-runner")) if not name.exists()]
+    if missing:
+        sys.exit(f"{missing[0]} is missing; build it first: cmake --preset release && cmake --build --preset release"
+                 f" --target {what} sortie-runner")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -151,6 +152,46 @@ def scenario_a_host_dies_while_it_passes_on(bed):
         check(0 < sent <= 21 * MIB, f"{sent} bytes sent to h02 again, which had some already")
         for host in ("h01", "h03", "h04"):
             equal(results[host]["files_changed"], 0, f"files written on {host} the second time")
+    bed.expect_nothing_left(3)
+
+
+def passing_on(bed):
+    """The hosts that fetch from one host and give to another, by their connections."""
+    names = {bed.address(host): host for host in HOSTS}
+    between = {}
+    for host in HOSTS:
+        lines = bed.run_in(host, "ss", "-Htn", "state", "established").splitlines()
+        peers = {line.split()[-1].rsplit(":", 1)[0] for line in lines}
+        between[host] = [names[peer] for peer in peers if peer in names and names[peer] != host]
+    return [host for host in HOSTS if len(between[host]) == 2]
+
+
+def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
+    clean(bed)
+    with private_folder() as folder, slow_links(bed, "80mbit"):
+        large = folder / "large"
+        large.write_bytes(os.urandom(24 * MIB))
+        process = start(bed, "push", large, "pushed/large")
+        wait_until(lambda: len(passing_on(bed)) == 2, 20, "a chain of four hosts")
+        victim = passing_on(bed)[0]
+        wait_for_part(bed, victim, 4)
+        bed.link(victim, "down")
+        try:
+            began = time.monotonic()
+            results, notes = finish(process, code=5, seconds=40)
+            # Silence of a host counts after 10 s, of a neighbour after 5 s; the rest is the transfer.
+            check(time.monotonic() - began < 25, f"took {time.monotonic() - began:.1f} s")
+        finally:
+            bed.link(victim, "up")
+        equal([host for host, result in results.items() if not result["ok"]], [victim], "hosts that failed")
+        check(f"{victim}: lost: " in notes, f"the end of {victim} is not told: {notes}")
+        check("no more pieces from another host" in notes, f"nobody noticed that {victim} was silent: {notes}")
+        for host in HOSTS:
+            if host != victim:
+                equal(hash_on(bed, host, "pushed/large"), hash_here(large), f"hash on {host}")
+        bed.expect_nothing_left(15)
+        copy(bed, "push", large, "pushed/large")
+        equal(hash_on(bed, victim, "pushed/large"), hash_here(large), f"hash on {victim} after the second push")
     bed.expect_nothing_left(3)
 
 

@@ -19,11 +19,11 @@ QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.hea
 class Detached:
     """A detached run with a state folder of its own; never outlives the scenario."""
 
-    def __init__(self, bed, *program, slots=1, hosts="h[01-04]", settings=()):
+    def __init__(self, bed, *program, slots=1, hosts="h[01-04]", settings=(), config=None):
         self.bed = bed
         self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
         self.environment = {**os.environ, "XDG_STATE_HOME": str(self.folder)}
-        argv = ["run", "--detach", "--hosts", hosts, "--slots", str(slots), "--ssh-config", bed.ssh_config]
+        argv = ["run", *([config] if config else []), "--detach", "--hosts", hosts, "--slots", str(slots), "--ssh-config", bed.ssh_config]
         for key, value in {**QUICK, **dict(settings)}.items():
             argv += ["--set", f"{key}={value}"]
         done = self.sortie(*argv, "--", *program)

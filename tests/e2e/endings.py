@@ -1,8 +1,11 @@
 """Every way in which a job ends: the right verdict and exit code, within stated seconds, and nothing left on any host."""
 
+import contextlib
+import json
 import os
 import signal
 import time
+from pathlib import Path
 
 from harness import BUILD, PROGRAMS, Run, check, equal, parent_of, wait_until
 
@@ -174,3 +177,42 @@ def scenario_two_runs_side_by_side(bed):
             equal(failing.wait(15), 9, "exit code of the failing run")
         equal(lasting.wait(20), 0, "exit code of the other run")
         equal(lasting.text().count("survived"), 8, "ranks of the other run that ended well")
+
+
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")  # the controller of cgroup v1, where the kernel has it there
+
+
+@contextlib.contextmanager
+def memory_limit(bed, host, limit):
+    """Whatever signs in to `host` from now on shares so many bytes."""
+    check((MEMORY_GROUPS / "memory.limit_in_bytes").exists(), f"no memory controller of cgroup v1 in {MEMORY_GROUPS}")
+    sshd = bed.bed.init_pid(bed.bed.number(host))
+    before = [line.rsplit(":", 1)[1] for line in Path(f"/proc/{sshd}/cgroup").read_text().splitlines()
+              if "memory" in line.split(":")[1].split(",")]
+    group = MEMORY_GROUPS / f"sortie-e2e-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(limit))
+        (group / "cgroup.procs").write_text(str(sshd))
+        yield group
+    finally:
+        (MEMORY_GROUPS / before[0].lstrip("/") / "cgroup.procs").write_text(str(sshd))
+        wait_until(lambda: not (group / "cgroup.procs").read_text().strip(), 10, f"nobody left in {group}")
+        group.rmdir()
+
+
+def scenario_rank_killed_for_memory(bed):
+    """The kernel's OOM killer, by the limit of a group that holds all of a host, as a batch system sets one."""
+    eat = "held = []\nwhile True: held.append(bytearray(1 << 20))"
+    script = f"if [ $RANK = 1 ]; then sleep 1; exec python3 -ISc '{eat}'; fi; sleep 1000"
+    with memory_limit(bed, "h01", 200 << 20) as group, Run(bed, "sh", "-c", script) as run:
+        equal(run.wait(30), 137, "exit code")
+        kills = dict(line.split() for line in (group / "memory.oom_control").read_text().splitlines())["oom_kill"]
+        equal(kills, "1", "OOM kills that the kernel counts")
+        run.expect(r"rank 1 on h01 .*SIGKILL.*lack of memory")
+        events = [json.loads(line) for line in (run.folder_of_run() / "events.jsonl").read_text().splitlines()]
+        equal([(event["rank"], event["consequence"]) for event in events if event.get("oom_killed")], [(1, False)],
+              "ranks that the OOM killer ended")
+        cause = [event for event in events if event["event"] == "cause"]
+        equal([(event["what"], event["oom_evidence"]) for event in cause], [("oom", "host")], "first cause")
+        bed.expect_nothing_left(2)

@@ -78,19 +78,20 @@ def executable_of(pid):
 class HostBed:
     """The bed that ctest's fixture has brought up."""
 
-    def __init__(self):
-        self.bed = testbed.Bed(BED_ID)
+    def __init__(self, bed_id=BED_ID):
+        self.bed = testbed.Bed(bed_id)
         self.bed.settings()  # one clear line when it is not up
         self.ssh_config = self.bed.ssh_config
         self.shared = self.bed.shared
+        self.hosts = [self.bed.host_name(number) for number in range(1, self.bed.count() + 1)]
 
     def processes(self, host):
         return look.processes(self.bed, host)
 
-    def leftovers(self, hosts=HOSTS):
-        return [f"{host}: {pid} {command}" for host in hosts for pid, _, _, _, command in self.processes(host)]
+    def leftovers(self, hosts=None):
+        return [f"{host}: {pid} {command}" for host in hosts or self.hosts for pid, _, _, _, command in self.processes(host)]
 
-    def expect_nothing_left(self, seconds, hosts=HOSTS):
+    def expect_nothing_left(self, seconds, hosts=None):
         deadline = time.monotonic() + seconds
         while left := self.leftovers(hosts):
             check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
@@ -111,7 +112,7 @@ class HostBed:
     def ranks(self, run_id=None):
         """{rank: (host, pid on the bastion)} of what was exec'ed as a rank, not of what that started."""
         found = {}
-        for host in HOSTS:
+        for host in self.hosts:
             for pid, *_ in self.processes(host):
                 variables = environment_of(pid)
                 if "SORTIE_RUN_ID" not in variables or "RANK" not in variables:
@@ -131,24 +132,26 @@ class HostBed:
 
     def clear(self):
         """A scenario starts on links that are up, on hosts where nothing runs and no scenario has left a file."""
-        for host in HOSTS:
+        for host in self.hosts:
             self.link(host, "up")
             for pid, *_ in self.processes(host):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.expect_nothing_left(10)
-        for host in HOSTS:
+        for host in self.hosts:
             self.run_in(host, "rm", "-f", "started")
 
 
 class Run:
     """One `sortie run`; as a context manager it never outlives the scenario."""
 
+    options = ()
+
     def __init__(self, bed, *program, config=None, hosts="h[01-04]", slots=2, settings=(), ssh_config=None,
                  piped=False):
         self.bed = bed
         self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
-        argv = [SORTIE, "run"]
+        argv = [SORTIE, "run", *self.options]
         if config:
             argv.append(config)
         if hosts:

@@ -1,24 +1,27 @@
 """The kill matrix: whoever dies, and however, the verdict is right and nothing is left on any host.
 
-One table. Each row is a run of its own over two hosts (one with a cgroup, one without), several at the same time;
-a rank has daemons in three ways. `ROWS` is all there is to extend: victims are the functions of `VICTIMS`."""
+One table: {supervisor, launcher, runner, rank, the rank's parent} x {TERM, INT, HUP, KILL, STOP} x {attached, detached},
+a link that goes down, and hosts that freeze. Each row is a run of its own over two hosts (one with a cgroup, one
+without), several at the same time on a bed of their own. `ROWS` is all there is to extend; victims.py has the victims."""
 
 import concurrent.futures
 import contextlib
 import os
+import re
 import signal
+import subprocess
+import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from harness import Run, check, environment_of, equal, parent_of, wait_until
+import victims
+from harness import BED_ID, ROOT, HostBed, check, equal, parent_of
+from victims import DAEMONS, VICTIMS, Traces, wait_for
 
-FAMILY = ("setsid sleep 1000 >/dev/null 2>&1 & (setsid nohup sleep 1000 >/dev/null 2>&1 &); "
-          "(env -i setsid sleep 1000 >/dev/null 2>&1 &); echo up; exec sleep 1000")
-PROCESSES_PER_RANK = 4
-TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
-          "runner.mpi": "off"}
-AT_ONCE = 6
+BED = "m" + BED_ID[1:]
+PAIRS = (("h01", "h04"), ("h02", "h05"))
+LINK_PAIR = ("h03", "h06")
+AT_ONCE = 12
 
 TERM, INT, HUP, KILL, STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGSTOP)
 
@@ -26,127 +29,203 @@ TERM, INT, HUP, KILL, STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, sign
 @dataclass
 class Row:
     victim: str
-    signal: signal.Signals
+    signal: signal.Signals | None
+    mode: str
     exit_code: int
-    seconds: float  # from the signal to the end of the launcher
-    says: str = ""  # in the output of the launcher
-    then: str = ""  # "interrupt": the job goes on, and Ctrl-C ends it; "continue": SIGCONT once the hosts are empty
+    seconds: float  # from the signal to the end of who tells the verdict
+    says: str = ""  # in what that one says
+    # "goes on": it does, until Ctrl-C or `sortie stop` ends it; "wakes": SIGCONT once the hosts are empty;
+    # "starts": struck before any rank runs; "link": no signal, but the link of a host; "same": a row of another name
+    how: str = ""
 
     def name(self):
-        return f"{self.victim} {self.signal.name}"
+        return f"{self.mode} {self.victim} {self.signal.name[3:] if self.signal else 'down'}"
 
 
-GOES_ON = {"exit_code": 130, "seconds": 10, "then": "interrupt", "says": "interrupted by SIGINT"}
-RUNNER_TOLD = {"exit_code": 5, "seconds": 10}
-ROWS = [
-    Row("launcher", TERM, 143, 10, "interrupted by SIGTERM"),
-    Row("launcher", INT, 130, 10, "interrupted by SIGINT"),
-    Row("launcher", HUP, 129, 10, "interrupted by SIGHUP"),
-    Row("launcher", KILL, 137, 2),
-    Row("launcher", STOP, 5, 25, "lost", then="continue"),
-    Row("runner", TERM, **RUNNER_TOLD, says="the runner received SIGTERM"),
-    Row("runner", INT, **RUNNER_TOLD, says="the runner received SIGINT"),
-    Row("runner", HUP, **RUNNER_TOLD, says="the runner received SIGHUP"),
-    Row("runner", KILL, 5, 12, "lost: "),
-    Row("runner", STOP, 5, 20, "no sign of life"),
-    Row("rank", TERM, 143, 10, r"rank 0 on \w+ .*SIGTERM"),
-    Row("rank", INT, 130, 10, r"rank 0 on \w+ .*SIGINT"),
-    Row("rank", HUP, 129, 10, r"rank 0 on \w+ .*SIGHUP"),
-    Row("rank", KILL, 137, 10, r"rank 0 on \w+ .*SIGKILL"),
-    Row("rank", STOP, **GOES_ON),
-    Row("keeper", TERM, **GOES_ON),
-    Row("keeper", INT, **GOES_ON),
-    Row("keeper", HUP, **GOES_ON),
-    Row("keeper", KILL, 137, 10, r"rank 0 on \w+ .*SIGKILL"),
-    Row("keeper", STOP, **GOES_ON),
-    # What only a fresh runner on that host can end: on h01 or h02, by the cgroup.
-    Row("runner_and_keeper", KILL, 5, 15, "lost: "),
-]
-VICTIMS = {
-    "launcher": lambda run, rank: [run.process.pid],
-    "runner": lambda run, rank: [parent_of(parent_of(rank))],
-    "rank": lambda run, rank: [rank],
-    "keeper": lambda run, rank: [parent_of(rank)],
-    "runner_and_keeper": lambda run, rank: [parent_of(parent_of(rank)), parent_of(rank)],
-}
+def goes_on(victim, number, mode):
+    attached = mode == "attached"
+    return Row(victim, number, mode, 130 if attached else 143, 12,
+               "interrupted by SIGINT" if attached else "stopped by `sortie stop`", "goes on")
 
 
-def start_time(pid):
-    with contextlib.suppress(OSError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        if fields[0] not in "ZX":
-            return fields[19]
-    return None
+def rows():
+    for mode in ("attached", "detached"):
+        for number, code in ((TERM, 143), (INT, 130), (HUP, 129)):
+            name = number.name
+            if (mode, number) == ("detached", HUP):
+                yield goes_on("supervisor", HUP, mode)
+            else:
+                yield Row("supervisor", number, mode, code, 10, f"interrupted by {name}")
+            yield Row("runner", number, mode, 5, 10, f"the runner received {name}")
+            yield Row("rank", number, mode, code, 10, rf"rank 0 on \w+ .*{name}")
+            yield goes_on("keeper", number, mode)
+        yield Row("supervisor", STOP, mode, 5, 25, "lost: ", "wakes")
+        yield Row("runner", KILL, mode, 5, 12, "lost: ")
+        yield Row("runner", STOP, mode, 5, 20, "no sign of life")
+        yield Row("rank", KILL, mode, 137, 10, r"rank 0 on \w+ .*SIGKILL")
+        yield goes_on("rank", STOP, mode)
+        yield Row("keeper", KILL, mode, 137, 10, r"rank 0 on \w+ .*SIGKILL")
+        yield goes_on("keeper", STOP, mode)
+        # What only a fresh runner on that host can end.
+        yield Row("runner and keeper", KILL, mode, 5, 15, "lost: ")
+        yield Row("runner and keeper", STOP, mode, 5, 20, "no sign of life")
+        yield Row("link", None, mode, 5, 25, r"h0\d: lost: ", "link")
+    yield Row("supervisor", KILL, "attached", 137, 10)
+    yield Row("supervisor", KILL, "detached", 5, 10, "is gone without a result")
+    for number in (TERM, INT, HUP, KILL, STOP):
+        # In front of a terminal the launcher is the supervisor.
+        yield Row("launcher", number, "attached", 0, 0, how="same")
+        # Detached it is there until all ranks run; then whoever watches takes its place.
+        yield (Row("starter", number, "detached", 128 + number, 10, f"interrupted by {number.name}", "starts")
+               if number in (TERM, INT) else replace(goes_on("starter", number, "detached"), how="starts"))
+        yield goes_on("viewer", number, "detached")
 
 
-def descendants(bed, host, top):
-    """{pid: start time} of `top` and all below it."""
-    parents = {pid: parent_of(pid) for pid, *_ in bed.processes(host)}
-    family, grown = {top}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in family} - family
-        family |= more
-        grown = bool(more)
-    return {pid: start_time(pid) for pid in family}
+def found_ranks(bed, run, row):
+    """Once both ranks and all that they start are there."""
+    check(wait_for(lambda: victims.family_is_up(run) or run.process.poll() not in (None, 0), 40), "no 2 ranks are up")
+    check(run.process.poll() in (None, 0), f"{row.name()}: the run ended before its ranks were up")
+    ranks = bed.ranks(run.id())
+    equal(len(ranks), 2, f"{row.name()}: ranks")
+    for host, pid in ranks.values():
+        check(wait_for(lambda host=host, pid=pid: len(victims.descendants(bed, host, parent_of(pid))) >= 2 + DAEMONS, 10),
+              f"{row.name()}: daemons of the rank on {host}")
+    return ranks
 
 
-def remains(bed, hosts, run_id, families):
-    left = [f"{host}: process {pid}" for host, family in families.items() for pid, began in family.items()
-            if began and start_time(pid) == began]
-    for host in hosts:
-        left += [f"{host}: {pid} {command}" for pid, _, _, _, command in bed.processes(host)
-                 if environment_of(pid).get("SORTIE_RUN_ID") == run_id]
-        found = bed.run_in(host, "sh", "-c", f"ls -d /tmp/sortie-*/{run_id}-* /dev/shm/*{run_id}* 2>/dev/null; true")
-        left += [f"{host}: {path}" for path in found.split()]
-    left += [str(path) for path in bed.bed.cgroup.glob(f"**/sortie-{run_id}-*")] if bed.bed.cgroup.exists() else []
-    return left
+def strike_while_starting(bed, run, row):
+    """The supervisor is held still where no rank runs yet, while its starter is struck."""
+    def has_begun():
+        with contextlib.suppress(OSError, TypeError):
+            return '"begin"' in (run.folder_of_run() / "events.jsonl").read_text()
+        return False
+    check(wait_for(has_begun, 20, 0.003), f"{row.name()}: no begin")
+    supervisor = run.supervisor()
+    os.kill(supervisor, STOP)
+    check(run.process.poll() is None and not bed.ranks(run.id()), f"{row.name()}: it is not starting any more")
+    began = time.monotonic()
+    run.signal(row.signal)
+    time.sleep(0.3)
+    os.kill(supervisor, signal.SIGCONT)
+    if row.signal in (TERM, INT):
+        return began, Traces(bed, run, row.hosts, {})
+    traces = Traces(bed, run, row.hosts, found_ranks_of_orphan(bed, run, row))
+    run.signal(signal.SIGCONT)
+    equal(run.wait(5), 0 if row.signal == STOP else 128 + row.signal, f"{row.name()}: exit code of the starter")
+    return began, traces
 
 
-def play(bed, row, hosts):
-    with Run(bed, "sh", "-c", FAMILY, hosts=",".join(hosts), slots=1, settings=TIMING) as run:
-        wait_until(lambda: run.text().count("] up") == 2 or run.process.poll() is not None, 30, "2 ranks that are up")
-        check(run.process.poll() is None, f"{row.name()}: the run ended before its ranks were up")
-        run_id = run.id()
-        ranks = bed.ranks(run_id)
-        equal(len(ranks), 2, f"{row.name()}: ranks")
-        families = {}
-        for host, pid in ranks.values():
-            wait_until(lambda host=host, pid=pid: len(descendants(bed, host, parent_of(pid))) > PROCESSES_PER_RANK, 10,
-                       f"{row.name()}: daemons of the rank on {host}")
-            families[host] = descendants(bed, host, parent_of(parent_of(pid)))
-        began = time.monotonic()
-        for pid in (victims := VICTIMS[row.victim](run, ranks[0][1])):
-            os.kill(pid, STOP if len(victims) > 1 else row.signal)  # several: none may act on another's death
-        if len(victims) > 1:
-            for pid in victims:
-                os.kill(pid, row.signal)
-        if row.then == "interrupt":
+def found_ranks_of_orphan(bed, run, row):
+    check(wait_for(lambda: victims.family_is_up(run), 40), f"{row.name()}: it did not go on to start")
+    return bed.ranks(run.id())
+
+
+def strike_while_running(bed, run, row):
+    ranks = found_ranks(bed, run, row)
+    if row.mode == "detached":
+        equal(run.wait(10), 0, f"{row.name()}: exit code of run --detach")
+    run.watch()
+    traces = Traces(bed, run, row.hosts, ranks)
+    if row.mode == "detached":  # it says that it is there
+        check(wait_for(lambda: "attached to" in run.text(), 10), f"{row.name()}: no viewer")
+    began = time.monotonic()
+    if row.how == "link":
+        bed.link(row.hosts[1], "down")
+    else:
+        victims.strike(VICTIMS[row.victim](run, ranks[0][1]), row.signal)
+    return began, traces
+
+
+def play(bed, row):
+    with victims.start(bed, row.mode, row.hosts, {"runner.mpi": row.mpi}) as run:
+        starts = row.how == "starts"
+        began, traces = (strike_while_starting if starts else strike_while_running)(bed, run, row)
+        if "stop" in row.says or "interrupted by SIGINT" == row.says and row.how == "goes on":
             time.sleep(1.5)
-            check(run.process.poll() is None, f"{row.name()}: the job did not go on")
-            run.signal(signal.SIGINT)
-        if row.then == "continue":
-            wait_until(lambda: not remains(bed, hosts, run_id, families), 15, f"{row.name()}: empty hosts")
-            run.signal(signal.SIGCONT)
-        equal(run.wait(row.seconds + 5), row.exit_code, f"{row.name()}: exit code")
+            check(run.supervisor() and len(bed.ranks(run.id())) == 2, f"{row.name()}: the job did not go on")
+            if row.victim == "viewer" and row.signal == STOP:
+                run.viewer.send_signal(signal.SIGCONT)
+            elif row.victim == "viewer":
+                equal(run.exit_code(5), 128 + row.signal, f"{row.name()}: exit code of the viewer")
+            if row.victim in ("viewer", "starter"):
+                run.watch_again()
+            began = time.monotonic()
+            run.interrupt()
+        if row.how == "wakes":
+            check(wait_for(lambda: not traces.remains(), 15), f"{row.name()}: left: {traces.remains()}")
+            os.kill(run.supervisor(), signal.SIGCONT)
+        if row.how == "link":
+            check(wait_for(lambda: not traces.remains(), 20), f"{row.name()}: left: {traces.remains()}")
+        code = run.wait(row.seconds + 5) if starts and not run.viewer else run.exit_code(row.seconds + 5)
         took = time.monotonic() - began
-        check(took <= row.seconds, f"{row.name()}: took {took:.1f} s")
+        equal(code, row.exit_code, f"{row.name()}: exit code")
         if row.says:
             run.expect(row.says)
-        # A launcher that lives has confirmed it; without one the hosts see to it themselves.
-        patience = 8 if row.victim == "launcher" and row.signal == KILL else 1
-        wait_until(lambda: not remains(bed, hosts, run_id, families), patience,
-                   f"{row.name()}: left behind: {remains(bed, hosts, run_id, families)}")
-        return f"{row.name():24} exit code {row.exit_code:3} after {took:4.1f} s"
+        # A supervisor that lives has confirmed it; without one the hosts see to it themselves, and that is timed.
+        killed = row.victim == "supervisor" and row.signal == KILL
+        check(wait_for(lambda: not traces.remains(), row.seconds if killed else 1.5),
+              f"{row.name()}: left behind: {traces.remains()}")
+        took = max(took, time.monotonic() - began) if killed else took
+        check(took <= row.seconds, f"{row.name()}: took {took:.1f} s")
+        check(wait_for(lambda: not run.supervisor(), 3), f"{row.name()}: the supervisor is still there")
+        if not killed:  # that one leaves a dead socket in the run's folder, for `sortie prune`
+            equal(traces.on_the_bastion(), [], f"{row.name()}: left in the run folder")
+        return took, verdict_of(run, row)
 
 
-def scenario_every_death(bed):
+def verdict_of(run, row):
+    if "goes on" in (row.how, "goes on" if row.victim == "starter" and row.signal not in (TERM, INT) else ""):
+        return "goes on, then: " + row.says
+    lines = [line.strip() for line in run.text().splitlines() if row.says and re.search(row.says, line)]
+    return lines[-1][:70] if lines else "the hosts see to it"
+
+
+def play_link(bed, row, lock):
+    with lock:  # one at a time: the link is everybody's on that host
+        try:
+            return play(bed, row)
+        finally:
+            bed.link(row.hosts[1], "up")
+
+
+def testbed(*words):
+    subprocess.run([ROOT / "scripts/testbed", *words], env={**os.environ, "SORTIE_TESTBED_ID": BED}, check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+def play_all(bed, table):
+    lock = threading.Lock()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        pairs = (("h01", "h03"), ("h02", "h04"))
-        jobs = {pool.submit(play, bed, row, pairs[index % 2]): row for index, row in enumerate(ROWS)}
-        failures = []
+        jobs = {}
+        # The long ones first.
+        for index, row in enumerate(sorted(table, key=lambda row: -row.seconds)):
+            row.hosts = PAIRS[index % 2] if row.how != "link" else LINK_PAIR
+            row.mpi = ("off", "auto")[index // 2 % 2]
+            jobs[pool.submit(*((play_link, bed, row, lock) if row.how == "link" else (play, bed, row)))] = row
         for job in concurrent.futures.as_completed(jobs):
+            yield jobs[job], job
+
+
+def scenario_every_death(_):
+    began = time.monotonic()
+    testbed("up", "6", "--cgroup", "3")
+    failures, lines = [], []
+    try:
+        bed = HostBed(BED)
+        table = list(rows())
+        for row in table:
+            if row.how == "same":
+                lines.append(f"{row.name():34} the launcher is the supervisor: its row")
+        for row, job in play_all(bed, [row for row in table if row.how != "same"]):
             if job.exception():
-                failures.append(f"{jobs[job].name()}: {job.exception()}")
+                failures.append(f"{row.name()}: {job.exception()}")
+                lines.append(f"{row.name():34} FAILED")
             else:
-                print(job.result(), flush=True)
-    check(not failures, "\n".join(failures))
+                took, verdict = job.result()
+                lines.append(f"{row.name():34} exit code {row.exit_code:3} after {took:4.1f} s, nothing left; {verdict}")
+        print("\n".join(sorted(lines)))
+        print(f"{len(lines)} rows in {time.monotonic() - began:.0f} s")
+        check(not failures, "\n".join(failures))
+        bed.expect_nothing_left(5)
+    finally:
+        testbed("down")

@@ -5,7 +5,7 @@ import contextlib
 import json
 import subprocess
 
-from harness import BUILD, HOSTS, PROGRAMS, Run, check, equal, whole_events
+from harness import BUILD, HOSTS, PROGRAMS, SORTIE, Run, check, equal, whole_events
 
 RING = BUILD / "bin/e2e_mpi_ring"
 THREADS = BUILD / "bin/e2e_mpi_threads"
@@ -129,6 +129,21 @@ def scenario_ranks_are_bound(bed):
     with Run(bed, "sh", "-c", show, hosts="h[01-02]", settings={"runner.cpu_binding": "none"}) as run:
         equal(run.wait(20), 0, "exit code")
         equal([run.log(rank).decode().strip() for rank in range(4)], [whole] * 4, "CPU sets of unbound ranks")
+
+
+def scenario_plan_asks_the_hosts(bed):
+    def plan(hosts, *options):
+        return subprocess.run([SORTIE, "plan", "--json", *options, "--ssh-config", bed.ssh_config, "--hosts", hosts,
+                               "--slots", "2", "--", "true"], capture_output=True, text=True, check=False)
+    blind, asked = (json.loads(plan("h[01-02]", *options).stdout) for options in ((), ("--connect",)))
+    equal(asked["hash"], blind["hash"], "hash")
+    check(asked["master"].startswith(bed.address("h01") + ":"), asked["master"])
+    sets = [rank.get("cpus", "") for rank in asked["hosts"][1]["ranks"]]
+    check(len(set(sets)) == 2 or sets == ["", ""], f"CPU sets {sets}")
+    bed.expect_nothing_left(5)
+    lost = plan("h01,nowhere", "--connect")
+    equal(lost.returncode, 4, "exit code")
+    check(lost.stderr.startswith("nowhere: resolve: "), lost.stderr)
 
 
 def scenario_mpi_thread_multiple(bed):

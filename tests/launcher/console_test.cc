@@ -92,9 +92,9 @@ TEST_CASE("lines of ranks and streams do not mix, whatever the pieces they come 
     console.output(0, "h", Stream::err, "err");
     console.output(0, "h", Stream::out, "llo\nnext");
     console.output(1, "h", Stream::out, "ld\n");
-    console.end_of_rank(0, "h");
-    console.end_of_rank(0, "h");  // once more shows nothing more
-    console.end_of_rank(7, "h");  // nothing came from it
+    console.end_of_rank(0);
+    console.end_of_rank(0);  // once more shows nothing more
+    console.end_of_rank(7);  // nothing came from it
   });
   CHECK(both.out == "[0 h] hello\n[1 h] world\n[0 h] next\n");
   CHECK(both.err == "[0 h] err\n");
@@ -111,7 +111,7 @@ TEST_CASE("of a line that was rewritten with carriage returns the last state is 
 TEST_CASE("a line without end is shown in pieces") {
   const Shown both = shown([](Console& console) {
     for (int i = 0; i < 200; ++i) console.output(0, "h", Stream::out, std::string(1000, 'x'));
-    console.end_of_rank(0, "h");
+    console.end_of_rank(0);
   });
   CHECK(std::ranges::count(both.out, 'x') == 200000);
   const auto lines = std::ranges::count(both.out, '\n');

@@ -55,8 +55,9 @@ TEST_CASE("relay: a host that has all begins a chain that costs nothing") {
 }
 
 TEST_CASE("relay: by itself where it pays") {
-  CHECK_FALSE(relay_pays(RelayMode::automatic, 2, 1u << 30));
-  CHECK(relay_pays(RelayMode::automatic, 3, 8u << 20));
+  CHECK_FALSE(relay_pays(RelayMode::automatic, 1, 1u << 30));
+  CHECK(relay_pays(RelayMode::automatic, 2, 4u << 20));
+  CHECK_FALSE(relay_pays(RelayMode::automatic, 16, (4u << 20) - 1));
   CHECK_FALSE(relay_pays(RelayMode::automatic, 100, 1000));
   CHECK(relay_pays(RelayMode::on, 2, 1));
   CHECK_FALSE(relay_pays(RelayMode::off, 1000, 1u << 30));

@@ -60,10 +60,9 @@ TEST_CASE("an archive knows its image's id and layers, in every form of tar") {
     const SavedImage image(R"("l1/layer.tar","l2/layer.tar","l3/layer.tar")", options);
     const auto archive = ImageArchive::open(image.dir.str("image.tar"));
     REQUIRE_MESSAGE(archive, (archive ? "" : archive.error().message));
-    CHECK(archive->diff_ids() ==
-          std::vector<std::string>{"sha256:01", "sha256:02", "sha256:03"});
-    CHECK("sha256:" + shell("sha256sum < '" + image.dir.str("image/config.json") + "'").output.substr(
-                          0, 64) ==
+    CHECK(archive->diff_ids() == std::vector<std::string>{"sha256:01", "sha256:02", "sha256:03"});
+    CHECK("sha256:" + shell("sha256sum < '" + image.dir.str("image/config.json") + "'")
+                          .output.substr(0, 64) ==
           archive->image_id());
   }
 }

@@ -89,8 +89,9 @@ TEST_CASE("hosts with the same image start, and start that image") {
   CHECK(event["hosts"] == 2);
   CHECK(event["pulled"] == 1);
   CHECK(event["engines"]["docker 20.10.24"] == "h[1-2]");
-  CHECK(launch.shown.find("image trainer:1 (sha256:aaaaaaaaaaaa, 3.0 MiB) on 2 hosts: pulled on 1") !=
-        std::string::npos);
+  CHECK(
+      launch.shown.find("image trainer:1 (sha256:aaaaaaaaaaaa, 3.0 MiB) on 2 hosts: pulled on 1") !=
+      std::string::npos);
 }
 
 TEST_CASE("one host without the image: the engine's words, and nothing starts anywhere") {
@@ -178,20 +179,20 @@ TEST_CASE("logins travel with the order for the image, and are nowhere else") {
     CHECK(event.dump().find("bWU6aHVudGVyMg") == std::string::npos);
 }
 
-TEST_CASE("a file of logins that is none, or is open to others, ends a run before any host is touched") {
+TEST_CASE(
+    "a file of logins that is none, or is open to others, ends a run before any host is touched") {
   struct Row {
     const char* text;
     unsigned mode;
     const char* error;
   };
-  for (const Row& row :
-       {Row{R"({"auths":{"r":{"auth":"c2VjcmV0"}}})", 0644,
-            "is open to others (mode 0644); chmod 600 it"},
-        Row{"c2VjcmV0", 0600, "is no JSON object; `docker login` writes one"},
-        Row{R"({"auths":{"r":{}},"credsStore":"c2VjcmV0"})", 0600,
-            "names registries, but has no login for any"},
-        Row{R"({"credsStore":"c2VjcmV0"})", 0600, "names a credential helper"},
-        Row{"{}", 0600, "has no logins (\"auths\")"}}) {
+  for (const Row& row : {Row{R"({"auths":{"r":{"auth":"c2VjcmV0"}}})", 0644,
+                             "is open to others (mode 0644); chmod 600 it"},
+                         Row{"c2VjcmV0", 0600, "is no JSON object; `docker login` writes one"},
+                         Row{R"({"auths":{"r":{}},"credsStore":"c2VjcmV0"})", 0600,
+                             "names registries, but has no login for any"},
+                         Row{R"({"credsStore":"c2VjcmV0"})", 0600, "names a credential helper"},
+                         Row{"{}", 0600, "has no logins (\"auths\")"}}) {
     CAPTURE(row.text);
     ContainerLaunch launch({{"h1", {0}}});
     launch.job.runner.container.credentials_file = launch.dir.str("config.json");

@@ -92,6 +92,18 @@ awaitable<void> say_nothing(FakeRunner& runner) {
   co_await runner.until<wire::Goodbye>();
 }
 
+awaitable<void> dies(FakeRunner& runner) {
+  co_await runner.until<wire::JobSpec>();
+  runner.end();
+}
+
+awaitable<void> sweeps(FakeRunner& runner) {
+  co_await runner.until<wire::Sweep>();
+  runner.send(wire::Hello{});
+  runner.send(wire::Swept{});
+  co_await runner.until<wire::Goodbye>();
+}
+
 awaitable<void> out_of_turn(FakeRunner& runner) {
   co_await runner.until<wire::JobSpec>();
   runner.send(wire::Finished{});
@@ -102,24 +114,28 @@ TEST_CASE("a runner that is not ready is the host's error, and no rank starts an
     test::FakeHost::Script script;
     int exit_code;
     std::string text;
+    bool swept = false;  // a fresh runner there sees to what this one may have made
   };
   for (const Row& row :
        {Row{garbage_first, kExitFailed, "bad: protocol: runner: "},
         Row{old_version, kExitFailed, "bad: protocol: runner speaks protocol 99, this sortie "},
         Row{refuse_job, kExitPreflight, "bad: unsupported: libpmix is not there; install libpmix2"},
         Row{say_nothing, kExitFailed,
-            "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)"},
+            "bad: timeout: runner: not ready within 1 s (runner.startup_timeout)", true},
+        Row{dies, kExitLost, "bad: lost: the runner ended unexpectedly", true},
         Row{out_of_turn, kExitFailed, "bad: protocol: runner sent Finished before JobReady"}}) {
     CAPTURE(row.text);
     Launch launch({{"good", {0}}, {"bad", {0}}});
     launch.host("good").script = run_until_stopped;
     launch.host("bad").script = row.script;
+    launch.host("bad").after_loss = sweeps;
     const Verdict verdict = launch.run();
     CHECK(verdict.exit_code == row.exit_code);
     CHECK_MESSAGE(verdict.text.starts_with(row.text), verdict.text);
     CHECK(verdict.text.ends_with("\nno rank was started: 1 of 2 hosts was ready"));
     CHECK(launch.runner("good").all<wire::Start>().empty());
     CHECK(launch.runner("good").closed_by_launcher);
+    CHECK(launch.events_named("swept").size() == (row.swept ? 1 : 0));
     CHECK(launch.took < milliseconds(5000));
   }
 }

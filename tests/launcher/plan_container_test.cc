@@ -59,8 +59,8 @@ TEST_CASE("the table as hosts get it") {
   CHECK(value_of(spec.env, "HF_TOKEN") == "hush");
   CHECK(spec.argv == std::vector<std::string>{"./ring", "a b"});
   CHECK(plan.secrets.contains("HF_TOKEN"));
-  const config::JobConfig bare;
-  CHECK(!make_plan(bare, {}, {}).has_value());
+  job.runner.container = {};
+  CHECK(!plan_of(job).container);
 }
 
 TEST_CASE("an entrypoint: the image's, none, or another") {
@@ -158,8 +158,7 @@ TEST_CASE("a training job's program is the image's, and its paths are under moun
   const auto bad = make_plan(job, kHosts, facts);
   REQUIRE(!bad);
   CHECK(bad.error().code == ErrorCode::config);
-  CHECK(bad.error().message.starts_with(
-      "data.data_prefixes: \"/data/text\" lies under no mount"));
+  CHECK(bad.error().message.starts_with("data.data_prefixes: \"/data/text\" lies under no mount"));
   job.runner.container.mounts = {{"/host/data", "/data", "ro"}};
   const auto plan = make_plan(job, kHosts, facts);
   REQUIRE(plan);

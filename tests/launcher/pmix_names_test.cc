@@ -49,6 +49,26 @@ TEST_CASE("a lookup that waits is answered when the last of its names is there")
   CHECK(done.values == std::vector<std::string>{"1", "2"});
 }
 
+TEST_CASE("after an adoption questions wait until every host has restored its names") {
+  PmixNameTable table;
+  table.await_restored(2);
+  CHECK(table.on_question(0, {7, 0, Action::lookup, 0, {"a"}, {}}).empty());
+  CHECK(table.on_question(0, {8, 0, Action::publish, 0, {"a"}, {"mine"}}).empty());
+  CHECK(table.on_question(0, {0, 0, Action::restore, 0, {}, {}}).empty());
+  CHECK(table.on_question(0, {0, 0, Action::restore, 0, {"late"}, {"1"}}).empty());  // it was done
+  CHECK(table.on_question(0, {0, 0, Action::restore, 0, {}, {}}).empty());
+  CHECK(table.on_question(1, {0, 5, Action::restore, 0, {"a"}, {"1"}}).empty());
+  const auto out = table.on_question(1, {0, 5, Action::restore, 0, {}, {}});
+  REQUIRE(out.size() == 2);
+  const auto& found = std::get<wire::PmixNamesDone>(out[0].message);
+  CHECK(found.id == 7);
+  CHECK(found.ranks == std::vector<std::uint32_t>{5});
+  CHECK(found.values == std::vector<std::string>{"1"});
+  CHECK(std::get<wire::PmixNamesDone>(out[1].message).status == -53);  // taken, as it was before
+  CHECK(table.on_question(1, {0, 5, Action::restore, 0, {"b"}, {"1"}}).empty());  // not awaited
+  CHECK(only(table.on_question(1, {9, 5, Action::lookup, 0, {"b"}, {}}), 1).status == -46);
+}
+
 TEST_CASE("names have a limit, in number and in bytes; what is given back can be used again") {
   PmixNameTable table;
   const std::string large(1u << 20, 'x');

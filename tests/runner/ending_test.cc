@@ -225,17 +225,6 @@ TEST_CASE_TEMPLATE("keeper killed: its rank and daemons are gone and reported, t
   }
 }
 
-TEST_CASE_TEMPLATE("runner and keeper killed together: at least the rank itself dies with them",
-                   User, AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "ignore-term"});
-  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
-  start_and_wait_up(client, job);
-  ::kill(parent_of(client.pids.at(0)), SIGSTOP);  // it can not act any more
-  client.signal(SIGKILL);
-  ::kill(parent_of(client.pids.at(0)), SIGKILL);
-  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
-}
-
 TEST_CASE_TEMPLATE("a keeper that somebody froze is woken, so that its rank can be ended", User,
                    AsTestUser, WithoutCgroup) {
   wire::JobSpec job = make_job({kHelper, "sleep"});

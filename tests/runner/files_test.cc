@@ -1,6 +1,5 @@
 // Files to and from a real runner: what is sent, what is not, and what a crash leaves.
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <csignal>
 
@@ -8,6 +7,7 @@
 #include "common/files/piece.h"
 #include "common/files/tree_scan.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/scanned_tree.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
@@ -16,24 +16,6 @@ using std::chrono::milliseconds;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Tree {
-  std::vector<wire::FileEntry> entries;
-  std::vector<std::string> paths;
-};
-
-Tree scan(const fs::path& path, const std::string& name) {
-  files::TreeScan scan({{path.string(), name}});
-  Tree tree;
-  for (;;) {
-    auto step = scan.step();
-    REQUIRE(step);
-    if (step->done) return tree;
-    if (!step->entry) continue;
-    tree.paths.push_back(scan.path_of(tree.entries.size()));
-    tree.entries.push_back(std::move(*step->entry));
-  }
-}
 
 std::string numbers(std::size_t bytes, unsigned seed) {
   std::string text(bytes, '\0');
@@ -62,7 +44,7 @@ struct FileRunner {
     order.relay_address = relay;
     client.send(order);
   }
-  void list(const Tree& tree) {
+  void list(const ScannedTree& tree) {
     files::send_manifest(tree.entries, [&](wire::FilesManifest part) { client.send(part); });
   }
   std::vector<wire::PieceRange> wanted() {
@@ -77,7 +59,8 @@ struct FileRunner {
     }
   }
   /// At most `limit` pieces, waiting for credit; how many.
-  int feed(const Tree& tree, const std::vector<wire::PieceRange>& ranges, int limit = 1 << 30) {
+  int feed(const ScannedTree& tree, const std::vector<wire::PieceRange>& ranges,
+           int limit = 1 << 30) {
     files::PieceReader reader;
     int sent = 0;
     for (const wire::PieceRange& range : ranges)
@@ -108,7 +91,7 @@ struct FileRunner {
 };
 
 /// A whole push; how many pieces it took.
-int push(const fs::path& home, const Tree& tree, const std::string& folder) {
+int push(const fs::path& home, const ScannedTree& tree, const std::string& folder) {
   FileRunner runner(home);
   runner.open(wire::FilesPurpose::put, folder);
   runner.list(tree);
@@ -116,12 +99,6 @@ int push(const fs::path& home, const Tree& tree, const std::string& folder) {
   REQUIRE(runner.client.expect<wire::FilesDone>());
   runner.goodbye();
   return sent;
-}
-
-unsigned mode_of(const fs::path& path) {
-  struct stat info {};
-  REQUIRE(::stat(path.c_str(), &info) == 0);
-  return info.st_mode & 07777;
 }
 
 }  // namespace
@@ -133,21 +110,21 @@ TEST_CASE("push: a folder with modes, then the one file that was changed") {
   write_text(dir / "tree/data/one", numbers(3u << 20, 1));
   write_text(dir / "tree/data/two", numbers(100, 2));
   fs::create_symlink("data/one", dir / "tree/link");
-  CHECK(push(dir / "home", scan(dir / "tree", "tree"), "~/a/b") == 5);
+  CHECK(push(dir / "home", scan_tree(dir / "tree", "tree").value(), "~/a/b") == 5);
   CHECK(read_text(dir / "home/a/b/tree/data/one") == read_text(dir / "tree/data/one"));
   CHECK(mode_of(dir / "home/a/b/tree/run") == 0751);
   CHECK(fs::read_symlink(dir / "home/a/b/tree/link") == "data/one");
   write_text(dir / "tree/data/two", "other");
-  CHECK(push(dir / "home", scan(dir / "tree", "tree"), "a/b") == 1);
+  CHECK(push(dir / "home", scan_tree(dir / "tree", "tree").value(), "a/b") == 1);
   CHECK(read_text(dir / "home/a/b/tree/data/two") == "other");
-  CHECK(push(dir / "home", scan(dir / "tree", "tree"), dir.str("home/a/b")) == 0);
+  CHECK(push(dir / "home", scan_tree(dir / "tree", "tree").value(), dir.str("home/a/b")) == 0);
 }
 
 TEST_CASE("push: a runner killed in mid-transfer leaves the old file, and the next one goes on") {
   const ScopedTempDir dir;
   write_text(dir / "file", numbers(6u << 20, 3));
   write_text(dir / "home/file", "old");
-  const Tree tree = scan(dir / "file", "file");
+  const ScannedTree tree = scan_tree(dir / "file", "file").value();
   {
     FileRunner runner(dir / "home");
     runner.open(wire::FilesPurpose::put, "~");
@@ -165,7 +142,7 @@ TEST_CASE("push: a runner killed in mid-transfer leaves the old file, and the ne
 TEST_CASE("push: a launcher that goes away ends the runner; a wrong piece ends the transfer") {
   const ScopedTempDir dir;
   write_text(dir / "file", numbers(2u << 20, 4));
-  const Tree tree = scan(dir / "file", "file");
+  const ScannedTree tree = scan_tree(dir / "file", "file").value();
   {
     FileRunner runner(dir / "home");
     runner.open(wire::FilesPurpose::put, "~");
@@ -259,7 +236,7 @@ TEST_CASE("pull: what is not there is named") {
 TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody else") {
   const ScopedTempDir dir;
   write_text(dir / "file", numbers(5u << 20, 6));
-  const Tree tree = scan(dir / "file", "file");
+  const ScannedTree tree = scan_tree(dir / "file", "file").value();
   FileRunner first(dir / "one"), second(dir / "two");
   first.open(wire::FilesPurpose::put, "~", "127.0.0.1");
   first.list(tree);
@@ -324,7 +301,7 @@ TEST_CASE("stage: kept between runs, repaired when written to, pruned when too m
   const ScopedTempDir dir;
   write_text(dir / "file", numbers(2u << 20, 8));
   fs::permissions(dir / "file", static_cast<fs::perms>(0555));
-  const Tree tree = scan(dir / "file", "trainer");
+  const ScannedTree tree = scan_tree(dir / "file", "trainer").value();
   const std::string key = files::tree_hash(tree.entries);
   const fs::path cache = dir / "home/.cache/sortie/stage";
   const auto stage = [&](std::uint64_t limit = 1u << 30) {
@@ -373,7 +350,7 @@ TEST_CASE("stage: then a job, which finds its folder") {
   const ScopedTempDir dir;
   write_text(dir / "file", "#!/bin/sh\necho staged\n");
   fs::permissions(dir / "file", static_cast<fs::perms>(0555));
-  const Tree tree = scan(dir / "file", "program");
+  const ScannedTree tree = scan_tree(dir / "file", "program").value();
   FileRunner runner(dir / "home");
   runner.open(wire::FilesPurpose::stage, "", "", files::tree_hash(tree.entries));
   runner.list(tree);

@@ -34,6 +34,10 @@ pid_t parent_of(pid_t pid) {
   return std::stoi(text.substr(text.rfind(')') + 4));
 }
 
+std::string cgroup_of(const wire::JobReady& ready) {
+  return ready.cgroup.starts_with("v2 ") ? ready.cgroup.substr(3) : std::string();
+}
+
 double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
@@ -67,12 +71,31 @@ TEST_CASE_TEMPLATE("swept: what runner and keeper left that were killed together
   for (const pid_t keeper : keepers) ::kill(keeper, SIGKILL);
   client.pump(milliseconds(200));
   REQUIRE(processes_with("SORTIE_RUN_ID=" + job.run_id).size() >= 3);
-  const std::string cgroup =
-      ready->cgroup.starts_with("v2 ") ? ready->cgroup.substr(3) : std::string();
-  const auto swept = sweep(job, cgroup, User::kUnprivileged);
+  const auto swept = sweep(job, cgroup_of(*ready), User::kUnprivileged);
   REQUIRE(swept);
   CHECK(swept->left.empty());
   CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(0)));
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE_TEMPLATE(
+    "runner and keeper killed together: the rank itself dies with them, the rest "
+    "is swept",
+    User, AsTestUser, WithoutCgroup) {
+  wire::JobSpec job = make_job({kHelper, "ignore-term"});
+  RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
+  const auto ready = client.prepare(job);
+  REQUIRE(ready);
+  client.send(wire::Start{});
+  wait_up(client, 1);
+  const pid_t keeper = parent_of(client.pids.at(0));
+  ::kill(keeper, SIGSTOP);  // it can not act any more
+  client.signal(SIGKILL);
+  ::kill(keeper, SIGKILL);
+  CHECK(all_gone("SORTIE_RUN_ID=" + job.run_id, milliseconds(1000)));
+  const auto swept = sweep(job, cgroup_of(*ready), User::kUnprivileged);
+  REQUIRE(swept);
+  CHECK(swept->killed == 0);
   CHECK(remains(job) == "");
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("each bad value has one error that says what to write") {
        "job:4:11: runner.container.mounts: 4 strings are more than one item; write mounts = "
        "[[\"/host/data\", \"/data\"], [\"/host/ckpt\", \"/ckpt\"]]"},
       {"mounts = \"/data\"",
-       "job:4:10: runner.container.mounts: must be a list of lists of strings, not the string "
+       "job:4:10: runner.container.mounts: must be a list of lists of strings, not "
        "\"/data\"; write [[\"...\", \"...\"], [\"...\", \"...\"]]"},
       {"mounts = [[\"data\", \"/data\"]]",
        "job:4:11: runner.container.mounts: [\"data\", \"/data\"] has the relative path \"data\"; "
@@ -198,8 +198,8 @@ TEST_CASE("names of images") {
     CAPTURE(good);
     CHECK(check_image(good) == "");
   }
-  for (const char* bad : {"-a", "/a", "a/", "a b", "a$(b)", "Trainer:1", "a@b", "a//b", "a:",
-                          "reg.io/Team/x", "a@sha256:12"}) {
+  for (const char* bad : {"-a", "/a", "a/", "a b", "a$(b)", "Trainer:1", "a@b", "a//b",
+                          "a:", "reg.io/Team/x", "a@sha256:12"}) {
     CAPTURE(bad);
     CHECK(check_image(bad) != "");
   }
@@ -210,10 +210,10 @@ TEST_CASE("sizes as Docker and people write them") {
     const char* text;
     std::uint64_t bytes;
   };
-  for (const Row& row : {Row{"1", 1}, Row{"512", 512}, Row{"1k", 1024}, Row{"64M", 64u << 20},
-                         Row{"16GiB", std::uint64_t{16} << 30}, Row{"16gb", std::uint64_t{16} << 30},
-                         Row{"1.5g", std::uint64_t{3} << 29}, Row{"2 TiB", std::uint64_t{2} << 40},
-                         Row{"7b", 7}}) {
+  for (const Row& row :
+       {Row{"1", 1}, Row{"512", 512}, Row{"1k", 1024}, Row{"64M", 64u << 20},
+        Row{"16GiB", std::uint64_t{16} << 30}, Row{"16gb", std::uint64_t{16} << 30},
+        Row{"1.5g", std::uint64_t{3} << 29}, Row{"2 TiB", std::uint64_t{2} << 40}, Row{"7b", 7}}) {
     CAPTURE(row.text);
     const auto bytes = parse_size(row.text);
     REQUIRE(bytes);
@@ -228,8 +228,8 @@ TEST_CASE("sizes as Docker and people write them") {
 
 TEST_CASE("what the trainer reads and writes lies under a mount") {
   JobConfig job;
-  job.runner.container = container_of(
-      "mounts = [[\"/host/data\", \"/data\", \"ro\"], [\"/host/ckpt\", \"/ckpt\"]]");
+  job.runner.container =
+      container_of("mounts = [[\"/host/data\", \"/data\", \"ro\"], [\"/host/ckpt\", \"/ckpt\"]]");
   job.data.data_prefixes = {"/data/a/text", "{stage}/b"};
   job.trainer.save_dir = "/ckpt/run1";
   CHECK(check_mounted(job).empty());

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 
 #include "common/files/entry_path.h"
 #include "common/files/manifest.h"
@@ -10,35 +9,22 @@
 #include "common/files/tree_file.h"
 #include "common/files/tree_scan.h"
 #include "common/files/tree_write.h"
+#include "tests/support/scanned_tree.h"
 #include "tests/support/temp_dir.h"
 
 using namespace sortie;
 using namespace sortie::files;
+using test::mode_of;
 using test::read_text;
+using test::scan_tree;
+using test::ScannedTree;
 using test::ScopedTempDir;
 using test::write_text;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Scanned {
-  std::vector<wire::FileEntry> entries;
-  std::vector<std::string> paths;
-};
-
-Result<Scanned> scan(const fs::path& path, const std::string& name) {
-  TreeScan scan({{path.string(), name}});
-  Scanned out;
-  for (;;) {
-    SORTIE_ASSIGN_OR_RETURN(TreeScan::Step step, scan.step());
-    if (step.done) return out;
-    if (!step.entry) continue;
-    out.paths.push_back(scan.path_of(out.entries.size()));
-    out.entries.push_back(std::move(*step.entry));
-  }
-}
-
-TreeWriter writer(const fs::path& folder, const Scanned& tree) {
+TreeWriter writer(const fs::path& folder, const ScannedTree& tree) {
   auto opened = Folder::open(folder.string());
   REQUIRE(opened);
   return {std::move(*opened), tree.entries};
@@ -59,7 +45,7 @@ Result<> settle(TreeWriter& tree) {
 }
 
 /// Everything that is missing from `source`; returns how many pieces that were.
-Result<int> fill(TreeWriter& tree, const Scanned& source) {
+Result<int> fill(TreeWriter& tree, const ScannedTree& source) {
   PieceReader reader;
   int pieces = 0;
   for (const wire::PieceRange& range : tree.missing())
@@ -75,7 +61,7 @@ Result<int> fill(TreeWriter& tree, const Scanned& source) {
 }
 
 Result<int> copy(const fs::path& from, const std::string& name, const fs::path& to) {
-  SORTIE_ASSIGN_OR_RETURN(const Scanned source, scan(from, name));
+  SORTIE_ASSIGN_OR_RETURN(const ScannedTree source, scan_tree(from, name));
   TreeWriter tree = writer(to, source);
   SORTIE_TRY(inspect(tree));
   SORTIE_ASSIGN_OR_RETURN(const int pieces, fill(tree, source));
@@ -88,12 +74,6 @@ std::string big(std::size_t bytes, char seed) {
   for (std::size_t i = 0; i < bytes; ++i)
     text[i] = static_cast<char>(seed + static_cast<char>(i * 7 / 1000));
   return text;
-}
-
-unsigned mode_of(const fs::path& path) {
-  struct stat info {};
-  REQUIRE(::lstat(path.c_str(), &info) == 0);
-  return info.st_mode & 07777;
 }
 
 bool has_parts(const fs::path& folder) {
@@ -159,7 +139,7 @@ TEST_CASE("an interrupted transfer goes on where it was, and leaves the old file
   const std::string text = big(8u << 20, 'n');
   write_text(dir / "source", text);
   write_text(dir / "to/file", "old");
-  const auto source = scan(dir / "source", "file");
+  const auto source = scan_tree(dir / "source", "file");
   REQUIRE(source);
   {
     TreeWriter tree = writer(dir / "to", *source);
@@ -182,7 +162,7 @@ TEST_CASE("an interrupted transfer goes on where it was, and leaves the old file
 TEST_CASE("a piece that is not what was announced is not written") {
   const ScopedTempDir dir;
   write_text(dir / "source", big(2u << 20, 'n'));
-  const auto source = scan(dir / "source", "file");
+  const auto source = scan_tree(dir / "source", "file");
   TreeWriter tree = writer(dir / "to", *source);
   REQUIRE(inspect(tree));
   const std::string wrong = big(1u << 20, 'z');
@@ -221,7 +201,7 @@ TEST_CASE("a symlink that is planted in the folder is never followed") {
     CHECK_FALSE(copy(dir / "from", "tree", dir / "to"));
   }
   SUBCASE("while the transfer runs") {
-    const auto source = scan(dir / "from", "tree");
+    const auto source = scan_tree(dir / "from", "tree");
     TreeWriter tree = writer(dir / "to", *source);
     REQUIRE(inspect(tree));
     // The open part still belongs to the folder that was checked; the link leads nowhere.
@@ -239,7 +219,7 @@ TEST_CASE("a file does not replace a folder, and two transfers do not mix") {
   write_text(dir / "source", "text");
   fs::create_directories(dir / "to/file");
   CHECK_FALSE(copy(dir / "source", "file", dir / "to"));
-  const auto source = scan(dir / "source", "other");
+  const auto source = scan_tree(dir / "source", "other");
   TreeWriter first = writer(dir / "to", *source);
   REQUIRE(inspect(first));
   TreeWriter second = writer(dir / "to", *source);
@@ -252,10 +232,10 @@ TEST_CASE("what can not be sent is named") {
   const ScopedTempDir dir;
   fs::create_directories(dir / "from");
   REQUIRE(::mkfifo((dir / "from/pipe").c_str(), 0600) == 0);
-  const auto scanned = scan(dir / "from", "tree");
+  const auto scanned = scan_tree(dir / "from", "tree");
   REQUIRE_FALSE(scanned);
   CHECK(scanned.error().message.find("from/pipe: neither a file") != std::string::npos);
-  CHECK(scan(dir / "nothing", "x").error().code == ErrorCode::not_found);
+  CHECK(scan_tree(dir / "nothing", "x").error().code == ErrorCode::not_found);
 }
 
 TEST_CASE("more files than may be open at a time") {

@@ -126,7 +126,7 @@ TEST_CASE("names and their answers keep every byte; an action that does not exis
   const PmixNamesDone done = round_trip(PmixNamesDone{7, -46, {0, 5}, {"a", "b"}, {"", "x"}});
   CHECK(done.status == -46);
   CHECK(done.ranks == std::vector<std::uint32_t>{0, 5});
-  for (const char action : {'\0', '\x04'})
+  for (const char action : {'\0', '\x05'})
     CHECK(decode({24, std::string{'\x18', action}}).error().message ==
           "malformed PmixNames: value out of range");
 }
@@ -189,6 +189,20 @@ TEST_CASE("a length beyond the limit is refused before its bytes arrive") {
   CHECK(decoder.next().error().message ==
         "frame of 1001 bytes announced, more than the limit of 1000");
   CHECK(decoder.next().error().code == ErrorCode::protocol);
+}
+
+TEST_CASE("one whole frame is read where it lies, less or more is none") {
+  std::string bytes = "before";
+  append_frame(bytes, Heartbeat{42});
+  CHECK(bytes.substr(6) == encode(Heartbeat{42}));
+  const std::string_view frame = std::string_view(bytes).substr(6);
+  const auto view = view_frame(frame);
+  REQUIRE(view);
+  CHECK(std::get<Heartbeat>(decode(*view).value()).sequence == 42);
+  CHECK_FALSE(view_frame(frame.substr(0, frame.size() - 1)));
+  CHECK_FALSE(view_frame(frame.substr(0, kFrameHeaderBytes - 1)));
+  CHECK_FALSE(view_frame(std::string(frame) + "x"));
+  CHECK_FALSE(view_frame("Last login: Fri Nov 20 2026"));
 }
 
 TEST_CASE("text instead of a frame is refused") {

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Get_processor_name(host, &length);
   std::printf("hello from %d of %d on %s\n", rank, size, host);
+  std::fflush(stdout);  // seen at once: the moment when all are past MPI_Init is measured
   MPI_Finalize();
   return 0;
 }

@@ -44,8 +44,7 @@ TEST_CASE("a container job is checked for its engine and image, not for a progra
   const auto names = check_names(docker_job());
   for (const char* name : {"engine", "image", "image_disk", "gpu_runtime", "mounts", "port", "shm"})
     CHECK(std::ranges::find(names, name) != names.end());
-  for (const char* name : {"program", "mpi"})
-    CHECK(std::ranges::find(names, name) == names.end());
+  for (const char* name : {"program", "mpi"}) CHECK(std::ranges::find(names, name) == names.end());
   for (const char* name : {"engine", "image", "image_disk", "gpu_runtime", "mounts", "shm"}) {
     CAPTURE(name);
     CHECK(found(docker_host("h1"), docker_job(), name).verdict == Verdict::pass);
@@ -128,10 +127,10 @@ TEST_CASE("mounts that are not there, and shared memory that is too small") {
 
 TEST_CASE("a host's words about its engine are read, bounded and printable") {
   HostReport report;
-  REQUIRE(add_part(report,
-                   R"({"part":"container","client":"docker","version":"28.2.2","rootless":true,)"
-                   R"("root":"/var/lib/docker","free_bytes":5,"total_bytes":7,"image_present":true,)"
-                   R"("image_id":"sha256:\u001b[2J","missing_mounts":["/a: gone",3]})"));
+  REQUIRE(add_part(
+      report, R"({"part":"container","client":"docker","version":"28.2.2","rootless":true,)"
+              R"("root":"/var/lib/docker","free_bytes":5,"total_bytes":7,"image_present":true,)"
+              R"("image_id":"sha256:\u001b[2J","missing_mounts":["/a: gone",3]})"));
   REQUIRE(report.container);
   CHECK(report.container->rootless);
   CHECK(report.container->free_bytes == 5);

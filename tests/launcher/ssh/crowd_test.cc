@@ -8,7 +8,9 @@
 #include <csignal>
 
 #include "launcher/ssh/fan_out.h"
+#include "launcher/ssh/handshake.h"
 #include "launcher/ssh/server_gate.h"
+#include "launcher/ssh/session.h"
 #include "tests/launcher/ssh/fixture.h"
 
 using namespace sortie;
@@ -140,6 +142,28 @@ TEST_SUITE("launcher") {
     const auto kept = reach_all(world, *transport, names(40));
     CHECK(count_of(jump.log(), "Accepted publickey") == 1);
     CHECK(count_of(target.log(), "Accepted publickey") == 40);
+  }
+
+  TEST_CASE("a connection that the server dropped before anybody here looked is tried again") {
+    // As the streams of a jump host end; libssh has no error text for it.
+    World world;
+    int pair[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+    const std::string_view words = "Exceeded MaxStartups\r\n";
+    SUBCASE("without a word") {}
+    SUBCASE("with sshd's words") {
+      REQUIRE(::write(pair[1], words.data(), words.size()) == static_cast<ssize_t>(words.size()));
+    }
+    ::close(pair[1]);
+    const auto core = ssh::SessionCore::create(world.io.get_executor(), Fd(pair[0]), nullptr);
+    REQUIRE(core);
+    const auto known_hosts = std::make_shared<ssh::KnownHosts>();
+    ssh::HostSettings settings;
+    settings.user = world.environment.user;
+    const auto shaken = finish(world.io, ssh::shake_hands(*core, settings, known_hosts, {}));
+    REQUIRE_FALSE(shaken);
+    CHECK(shaken.error().message.contains("closed the connection before its banner"));
+    CHECK(ssh::dropped_before_banner(**core));
   }
 
   TEST_CASE("a jump host whose process runs out of descriptors gets another connection") {

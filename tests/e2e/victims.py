@@ -1,0 +1,200 @@
+"""What the kill matrix and the soak are made of: a run whose ranks have daemons in several ways, attached to a terminal
+or detached from it; whom of it one can kill; and what of it is left anywhere."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from harness import PROGRAMS, SORTIE, Run, environment_of, executable_of, parent_of
+
+FAMILY = ("/usr/bin/python3", "-ISE", PROGRAMS / "family.py")
+DAEMONS = 3
+TIMING = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
+          "runner.ssh.connect_timeout": "4s"}
+
+
+class DetachedRun(Run):
+    """`run --detach`, and `attach` that watches it: the run's exit code and last words are those of `attach`."""
+
+    options = ("--detach",)
+    viewer = None
+
+    def watch(self):
+        self.viewer = subprocess.Popen([str(SORTIE), "attach", str(self.folder_of_run())], stdin=subprocess.DEVNULL,
+                                       stdout=self.output_file, stderr=subprocess.STDOUT)
+
+    def watch_again(self):
+        if not self.viewer or self.viewer.poll() is not None:
+            self.watch()
+            time.sleep(0.3)
+
+    def interrupt(self):
+        subprocess.run([str(SORTIE), "stop", str(self.folder_of_run())], stdin=subprocess.DEVNULL,
+                       stdout=self.output_file, stderr=subprocess.STDOUT, timeout=30)
+
+    def supervisor(self):
+        facts = sorted(self.folder_of_run().glob("supervisor-*[0-9]"))
+        with contextlib.suppress(IndexError, OSError, ValueError):
+            pid = json.loads(facts[-1].read_text())["pid"]
+            return pid if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()) else 0
+        return 0
+
+    def ended(self):
+        return (self.viewer or self.process).poll() is not None
+
+    def exit_code(self, seconds):
+        code = self.viewer.wait(seconds)
+        return code if code >= 0 else 128 - code
+
+    def __exit__(self, *error):
+        for pid in (self.supervisor() if self.folder_of_run() else 0, self.viewer.pid if self.viewer else 0):
+            with contextlib.suppress(ProcessLookupError):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+        if self.viewer:
+            self.viewer.wait()
+        super().__exit__(*error)
+
+
+class AttachedRun(Run):
+    """`run` as a terminal has it: launcher and supervisor are one process."""
+
+    def watch(self):
+        pass
+
+    def interrupt(self):
+        self.signal(signal.SIGINT)
+
+    def supervisor(self):
+        return self.process.pid if self.process.poll() is None else 0
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def exit_code(self, seconds):
+        return self.wait(seconds)
+
+
+RUNS = {"attached": AttachedRun, "detached": DetachedRun}
+
+
+def start(bed, mode, hosts, settings=()):
+    return RUNS[mode](bed, *FAMILY, hosts=",".join(hosts), slots=1, settings={**TIMING, **dict(settings)})
+
+
+VICTIMS = {
+    "supervisor": lambda run, rank: [run.supervisor()],
+    "starter": lambda run, rank: [run.process.pid],
+    "viewer": lambda run, rank: [run.viewer.pid],
+    "runner": lambda run, rank: [parent_of(parent_of(rank))],
+    "rank": lambda run, rank: [rank],
+    "keeper": lambda run, rank: [parent_of(rank)],
+    "runner and keeper": lambda run, rank: [parent_of(parent_of(rank)), parent_of(rank)],
+}
+
+
+def strike(pids, number):
+    """Several are stopped first: none may act on another's death."""
+    for signals in ([signal.SIGSTOP] if len(pids) > 1 else []), [number]:
+        for pid in pids:
+            for each in signals:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, each)
+
+
+def start_time(pid):
+    with contextlib.suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        if fields[0] not in "ZX":
+            return fields[19]
+    return None
+
+
+def descendants(bed, host, top):
+    """{pid: start time} of `top` and all below it."""
+    parents = {pid: parent_of(pid) for pid, *_ in bed.processes(host)}
+    family, grown = {top}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+        family |= more
+        grown = bool(more)
+    return {pid: start_time(pid) for pid in family}
+
+
+class Traces:
+    """What a run has on its hosts, found while it lives, so that it is found wherever it goes."""
+
+    def __init__(self, bed, run, hosts, ranks):
+        self.bed, self.hosts, self.id, self.folder = bed, hosts, run.id(), run.folder_of_run()
+        self.families = {host: descendants(bed, host, parent_of(parent_of(pid))) for host, pid in ranks.values()}
+        self.port = int(environment_of(ranks[0][1])["MASTER_PORT"]) if 0 in ranks else 0
+        self.port_host = ranks[0][0] if 0 in ranks else hosts[0]
+
+    def of_processes(self):
+        left = [f"{host}: process {pid}" for host, family in self.families.items() for pid, began in family.items()
+                if began and start_time(pid) == began]
+        for host in self.hosts:
+            left += [f"{host}: {pid} {command}" for pid, _, _, _, command in self.bed.processes(host)
+                     if environment_of(pid).get("SORTIE_RUN_ID") == self.id]
+        return left
+
+    def of_files(self):
+        """Folders, sockets, shared memory, cgroups and ports on the hosts."""
+        left = []
+        for host in self.hosts:
+            init = Path(f"/proc/{self.bed.bed.init_pid(self.bed.bed.number(host))}")
+            for pattern in (f"tmp/sortie-*/{self.id}-*", f"run/user/*/sortie/{self.id}-*", f"dev/shm/*{self.id}*",
+                            f"tmp/*{self.id}*"):
+                left += [f"{host}: {path}" for path in (init / "root").glob(pattern)]
+            sockets = (init / "net/unix").read_text()
+            left += [f"{host}: socket {line.split()[-1]}" for line in sockets.splitlines() if self.id in line]
+            if host == self.port_host and self.port:
+                if f"@sortie-port-{self.port}\n" in sockets:
+                    left.append(f"{host}: the lease of port {self.port}")
+                for table in ("net/tcp", "net/tcp6"):
+                    for line in (init / table).read_text().splitlines()[1:]:
+                        local, state = line.split()[1], line.split()[3]
+                        if int(local.rsplit(":", 1)[1], 16) == self.port and state != "06":  # TIME_WAIT
+                            left.append(f"{host}: port {self.port}")
+        # Not below them: the groups of other runs come and go meanwhile.
+        return left + [str(path) for host in self.hosts
+                       for path in (self.bed.bed.cgroup / host).glob(f"sortie-{self.id}-*")]
+
+    def remains(self):
+        return self.of_processes() or self.of_files()
+
+    def on_the_bastion(self):
+        """A supervisor that ended by itself leaves neither socket nor half-written file in the run folder."""
+        return [str(path) for path in self.folder.rglob("*") if path.is_socket() or path.name.startswith(".")]
+
+
+def family_is_up(run):
+    """Both ranks have said so, and with it their daemons are there."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        return all(b"up\n" in run.log(rank) for rank in range(2))
+    return False
+
+
+def sorties_of(run):
+    """Living `sortie` processes that name the run's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and executable_of(int(entry.name)) == "sortie":
+            with contextlib.suppress(OSError):
+                if str(run.folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition, seconds, pause=0.15):
+    """True when `condition` came true in time; looks less often than harness.wait_until: many rows look at once."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
