@@ -42,8 +42,9 @@ class ContainerBed(HostBed):
     def containers(self, host, *how):
         return self.docker(host, *(how or ALL)).split()
 
-    def leftovers(self, hosts=HOSTS):
+    def leftovers(self, hosts=None):
         """Processes, and containers whatever their state: only what ran to its end and is removed leaves nothing."""
+        hosts = hosts or HOSTS
         found = super().leftovers(hosts)
         for host in hosts:
             if engine.listens(self.bed, host, engine.DOCKER_SOCKET):
