@@ -163,7 +163,7 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   if (!output->status.success())
     co_return std::unexpected(with_context(
         engine_error(client, "run", *output, ErrorCode::spawn),
-        fmt::format("container {}: exit code {}", box.name, output->status.shell_code())));
+        fmt::format("container: exit code {}", output->status.shell_code())));
   co_return co_await await_hello(box);
 }
 

@@ -101,9 +101,9 @@ ROWS = [
     Row("rank KILL", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL"),
     Row("rank KILL, a container per rank", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL", scope="rank"),
     Row("keeper KILL", send(KILL, keeper), 137, 10, r"rank 0 on \w+"),
-    Row("init KILL", send(KILL, init), 137, 10, r"rank 0 on \w+"),
-    Row("docker kill", docker("kill"), 137, 10, ENDED_OUTSIDE),
-    Row("docker rm --force", docker("rm", "--force"), 137, 10, ENDED_OUTSIDE),
+    Row("init KILL", send(KILL, init), 5, 10, ENDED_OUTSIDE),
+    Row("docker kill", docker("kill"), 5, 10, ENDED_OUTSIDE),
+    Row("docker rm --force", docker("rm", "--force"), 5, 10, ENDED_OUTSIDE),
     Row("docker stop, ranks ignore TERM", docker("stop", "--time", "1"), 137, 12, program=STUBBORN, says=r"rank \d on \w+"),
 ]
 
