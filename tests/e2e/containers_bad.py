@@ -102,7 +102,8 @@ ROWS = [
     Row("engine not running on h02", {}, ["h02: .*docker.* does not run"], (3, 4), broken=engine_stopped),
     Row("no permission on the socket of h02", {}, ["h02: .*may not use the engine"], (3, 4, 9), broken=no_permission),
     Row("mount source missing on h04", {"mounts": [["/tmp/only-some", "/shared"]]}, ["h04: .*not on this host: /tmp/only-some"],
-        (4,), broken=mounted_except_h04),
+        (4,), broken=mounted_except_h04,
+        inside=True),  # the other hosts are ahead: their containers start, no rank does
     Row("GPUs where there are none", {"gpus": "all"}, [r"h\[01-04\]: ", "(?i)gpu"], (3, 4)),
     Row("program missing in the image", {}, ["/no/such/program", IMAGE + "|image|container"], (3,), ("/no/such/program",), inside=True),
     Row("entrypoint missing in the image", {"entrypoint": ["/no/such/entrypoint"]}, ["/no/such/entrypoint"], (3,), inside=True),
