@@ -85,7 +85,8 @@ DockerEngine::~DockerEngine() {
 
 void DockerEngine::start() {
   const std::string log = folder_ + "/log";
-  fs::remove(folder_ + "/pid");  // of one that was killed
+  fs::remove(folder_ + "/pid");  // of one that was killed, and of its containerd
+  fs::remove(folder_ + "/exec/containerd/containerd.pid");
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setsid();

@@ -118,6 +118,8 @@ TEST_CASE("the pid that is told is the host's, and events arrive") {
   CHECK(client.exited[1].signaled == 1);
   CHECK(client.exited[1].code == SIGTERM);
   CHECK(client.exited[1].stopped == 1);
+  client.send(wire::Goodbye{});
+  client.wait_exit();
   CHECK(left_of(job) == "");
 
   wire::JobSpec talker = box_job({"rank-helper", "events"});
@@ -144,6 +146,8 @@ TEST_CASE("one container per rank, with one /dev/shm among them") {
   REQUIRE(client.wait_finished());
   CHECK(client.out[1] == "here\n2048*4096\n1\nnone\n");
   CHECK(client.exited[1].code == 0);
+  client.send(wire::Goodbye{});
+  client.wait_exit();
   CHECK(left_of(job) == "");
 }
 
