@@ -161,9 +161,9 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   const Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success())
-    co_return std::unexpected(with_context(
-        engine_error(client, "run", *output, ErrorCode::spawn),
-        fmt::format("container {}: exit code {}", box.name, output->status.shell_code())));
+    co_return std::unexpected(
+        with_context(engine_error(client, "run", *output, ErrorCode::spawn),
+                     fmt::format("container: exit code {}", output->status.shell_code())));
   co_return co_await await_hello(box);
 }
 

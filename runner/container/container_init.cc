@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "runner/container/order.h"
@@ -159,6 +160,22 @@ class Init {
   bool orphaned_ = false;
 };
 
+/// Containers of one host that share memory have process numbers of their own, and so the same
+/// ones. Open MPI 4 takes a segment whose maker has the reader's number for the reader's own, and
+/// crashes in it: the numbers of "init-N.sock" begin N strides later.
+void skip_process_numbers(const std::string& socket_path) {
+  constexpr std::string_view kMark = "/init-";
+  constexpr int kStride = 16, kMost = 64;
+  const std::size_t at = socket_path.rfind(kMark);
+  if (at == std::string::npos) return;
+  const int index = std::atoi(socket_path.c_str() + at + kMark.size());
+  for (int i = 0; i < std::min(index, kMost) * kStride; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    if (child < 0 || ::waitpid(child, nullptr, 0) < 0) return;
+  }
+}
+
 }  // namespace
 
 int container_init(const std::string& socket_path, const std::string& user) {
@@ -168,6 +185,7 @@ int container_init(const std::string& socket_path, const std::string& user) {
   defaults.oom_score_adj = kRankOomScore;
   ::prctl(PR_SET_NAME, kName);
   if (!user.empty() && !become(user)) return complain("cannot become user " + user, errno);
+  skip_process_numbers(socket_path);
   sigset_t watched;
   sigfillset(&watched);
   Fd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));

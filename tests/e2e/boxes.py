@@ -17,6 +17,9 @@ import engine  # of scripts/testbed.d, as harness has put it into the path
 IMAGE = "sortie-test:cpu"
 ARCHIVE = BUILD / "images/sortie-test.tar"
 SMALL_BEDS = {"podman": "p", "containerd": "d"}  # how their ids begin
+# Ranks that wait make way by sched_yield; where each container is a control group of its own and four hosts share two
+# cores, that has been seen to stop everything for seconds.
+AWAKE = {"runner.env.OMPI_MCA_mpi_yield_when_idle": "0"}
 RUNNING, ALL = ("ps", "--quiet"), ("ps", "--all", "--quiet")
 
 
@@ -42,8 +45,9 @@ class ContainerBed(HostBed):
     def containers(self, host, *how):
         return self.docker(host, *(how or ALL)).split()
 
-    def leftovers(self, hosts=HOSTS):
+    def leftovers(self, hosts=None):
         """Processes, and containers whatever their state: only what ran to its end and is removed leaves nothing."""
+        hosts = hosts or HOSTS
         found = super().leftovers(hosts)
         for host in hosts:
             if engine.listens(self.bed, host, engine.DOCKER_SOCKET):
@@ -92,7 +96,7 @@ def table(**more):
 @contextlib.contextmanager
 def boxed(bed, *program, box=None, settings=(), **arguments):
     """A run in containers."""
-    with Run(bed, *program, settings={**table(**(box or {})), **dict(settings)}, **arguments) as run:
+    with Run(bed, *program, settings={**table(**(box or {})), **AWAKE, **dict(settings)}, **arguments) as run:
         yield run
 
 

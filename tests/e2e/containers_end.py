@@ -87,7 +87,7 @@ def docker(*arguments):
     return act
 
 
-ENDED_OUTSIDE = r"container .*ended from outside"
+ENDED_OUTSIDE = r"h0\d: .*container .*ended from outside"
 ROWS = [
     Row("launcher TERM", send(TERM, launcher), 143, 10, "interrupted by SIGTERM"),
     Row("launcher INT", send(INT, launcher), 130, 10, "interrupted by SIGINT"),
@@ -101,10 +101,10 @@ ROWS = [
     Row("rank KILL", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL"),
     Row("rank KILL, a container per rank", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL", scope="rank"),
     Row("keeper KILL", send(KILL, keeper), 137, 10, r"rank 0 on \w+"),
-    Row("init KILL", send(KILL, init), 137, 10, r"rank 0 on \w+"),
-    Row("docker kill", docker("kill"), 137, 10, ENDED_OUTSIDE),
-    Row("docker rm --force", docker("rm", "--force"), 137, 10, ENDED_OUTSIDE),
-    Row("docker stop, ranks ignore TERM", docker("stop", "--time", "1"), 137, 12, program=STUBBORN, says=r"rank \d on \w+"),
+    Row("init KILL", send(KILL, init), 5, 10, ENDED_OUTSIDE),
+    Row("docker kill", docker("kill"), 5, 10, ENDED_OUTSIDE),
+    Row("docker rm --force", docker("rm", "--force"), 5, 10, ENDED_OUTSIDE),
+    Row("docker stop, ranks ignore TERM", docker("stop", "--time", "1"), 5, 12, ENDED_OUTSIDE, program=STUBBORN),
 ]
 
 
@@ -189,15 +189,16 @@ def scenario_daemon_restarted(bed):
     engine.command(bed.bed, "h02", "restart", True)
     with boxed(bed, "sh", "-c", script, hosts="h01,h02", slots=1, settings=TIMING) as run:
         wait_until(lambda: run.text().count("] up") == 2, 20, "ranks that are up")
-        engine.command(bed.bed, "h02", "restart", False)
+        engine.command(bed.bed, "h02", "restart", True)
         equal(run.wait(20), 0, "exit code with live restore")
         equal(run.text().count("survived"), 2, "ranks that survived")
         bed.expect_nothing_left(3)
+    engine.command(bed.bed, "h02", "restart", False)
     with boxed(bed, "sh", "-c", FAMILY, hosts="h01,h02", slots=1, settings=TIMING) as run:
         wait_until(lambda: run.text().count("] up") == 2, 20, "ranks that are up")
         engine.command(bed.bed, "h02", "restart", False)
         check(run.wait(20) not in (0, 139), "exit code when the engine has ended its containers")
-        run.expect(r"rank 1 on h02")
+        run.expect(r"h02: .*ended from outside")
         bed.expect_nothing_left(5)
 
 
