@@ -1,16 +1,12 @@
-#include <malloc.h>
-
 #include <cstdio>
 #include <exception>
 
 #include "common/base/exit_code.h"
+#include "common/base/heap.h"
 #include "launcher/cli/cli.h"
 
 int main(int argc, char** argv) {
-  // Pieces of output come and go 64 KiB at a time: the heap's end is not given back and faulted in
-  // again for each.
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  sortie::keep_freed_pieces();
   try {
     return sortie::launcher::run_cli(argc, argv);
   } catch (const std::exception& error) {

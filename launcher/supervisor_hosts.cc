@@ -8,28 +8,17 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "launcher/host_ready.h"
 #include "launcher/supervisor.h"
 
 namespace sortie::launcher {
 
-/// What a host says is checked before anything is made of it.
 Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
-  const auto outside = [](const char* what) {
-    return fail(ErrorCode::protocol, fmt::format("runner sent {} outside the grammar", what));
-  };
-  SORTIE_ASSIGN_OR_RETURN(host.network.addresses, parse_addresses(ready.addresses));
-  host.network.name = host.plan->name;
-  host.network.hostname = ready.hostname;
-  host.network.reached_at = host.session->address();
-  host.network.routes = ready.routes;
+  SORTIE_ASSIGN_OR_RETURN(HostFacts facts, check_ready(*host.plan, host.session->address(), ready));
+  host.network = std::move(facts.network);
   host.master_port = ready.master_port;
-  if (ready.master_port > 65535) return outside("a port");
-  const std::vector<RankPlan>& ranks = host.plan->ranks;
-  if (!ready.cpu_sets.empty() && ready.cpu_sets.size() != ranks.size()) return outside("CPU sets");
-  for (std::size_t i = 0; i < ready.cpu_sets.size(); ++i) {
-    if (!cpu::parse_cpu_list(ready.cpu_sets[i])) return outside("CPU sets");
-    ranks_[ranks[i].rank].cpus = ready.cpu_sets[i];
-  }
+  for (std::size_t i = 0; i < facts.cpu_sets.size(); ++i)
+    ranks_[host.plan->ranks[i].rank].cpus = std::move(facts.cpu_sets[i]);
   return {};
 }
 

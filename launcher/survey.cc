@@ -11,9 +11,9 @@
 
 #include "launcher/check/requests.h"
 #include "launcher/host_errors.h"
+#include "launcher/host_ready.h"
 #include "launcher/host_session.h"
 #include "launcher/local/local_transport.h"
-#include "launcher/meeting.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
@@ -27,7 +27,8 @@ constexpr std::chrono::seconds kTakenBack{5};
 struct Surveyed {
   const HostPlan* plan = nullptr;
   std::shared_ptr<HostSession> session;
-  wire::JobReady ready;
+  bool prepared = false;
+  std::optional<HostFacts> facts;
   std::optional<Error> error;
 };
 
@@ -45,7 +46,7 @@ class Survey {
         idle_(executor) {
     for (const HostPlan& host : plan.hosts)
       hosts_.push_back(
-          {&host, std::make_shared<HostSession>(executor, host.name, job.runner), {}, {}});
+          {&host, std::make_shared<HostSession>(executor, host.name, job.runner), false, {}, {}});
   }
 
   asio::awaitable<void> run() {
@@ -98,10 +99,13 @@ class Survey {
   asio::awaitable<void> prepare(Surveyed& host) {
     wire::JobSpec spec = spec_of(host);
     auto ready = co_await host.session->prepare(std::move(spec), binary_.sha256());
-    if (ready)
-      host.ready = std::move(*ready);
-    else
+    host.prepared = ready.has_value();
+    if (!ready)
       host.error = std::move(ready).error();
+    else if (auto facts = check_ready(*host.plan, host.session->address(), *ready); !facts)
+      host.error = std::move(facts).error();
+    else
+      host.facts = std::move(*facts);
   }
 
   /// A job that is stopped before its start is finished at once.
@@ -114,7 +118,7 @@ class Survey {
   }
 
   asio::awaitable<void> take_back(Surveyed& host) {
-    if (!host.error && !host.ready.hostname.empty() && !host.session->closed()) {
+    if (host.prepared && !host.session->closed()) {
       asio::steady_timer done(executor_, kTakenBack);
       ask_back(host, done);
       co_await done.async_wait(kToken);
@@ -142,27 +146,13 @@ Error error_of(const std::vector<Surveyed>& hosts) {
   return {errors.front().second.code, fold_errors(errors)};
 }
 
-Result<> take(const Surveyed& from, HostPlan& host) {
-  const auto& sets = from.ready.cpu_sets;
-  if (!sets.empty() && sets.size() != host.ranks.size())
-    return fail(ErrorCode::protocol, host.name + ": runner sent CPU sets outside the grammar");
-  for (std::size_t i = 0; i < sets.size(); ++i) {
-    if (!cpu::parse_cpu_list(sets[i]))
-      return fail(ErrorCode::protocol, host.name + ": runner sent CPU sets outside the grammar");
-    host.ranks[i].cpus = sets[i];
-  }
-  return {};
-}
-
-Result<> choose_master(const std::vector<Surveyed>& hosts, LaunchPlan& plan) {
+Result<> fill_in(const std::vector<Surveyed>& hosts, LaunchPlan& plan) {
   std::vector<HostNetwork> networks;
-  for (const Surveyed& host : hosts) {
-    HostNetwork& network = networks.emplace_back();
-    network.name = host.plan->name;
-    network.hostname = host.ready.hostname;
-    network.reached_at = host.session->address();
-    network.routes = host.ready.routes;
-    SORTIE_ASSIGN_OR_RETURN(network.addresses, parse_addresses(host.ready.addresses));
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const HostFacts& facts = *hosts[i].facts;
+    networks.push_back(facts.network);
+    for (std::size_t rank = 0; rank < facts.cpu_sets.size(); ++rank)
+      plan.hosts[i].ranks[rank].cpus = facts.cpu_sets[rank];
   }
   SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
   plan.surveyed_addr = meeting.address;
@@ -183,9 +173,7 @@ Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary, 
   io.run();
   if (failure) std::rethrow_exception(failure);
   if (survey.failed()) return std::unexpected(error_of(survey.hosts()));
-  for (std::size_t i = 0; i < plan.hosts.size(); ++i)
-    SORTIE_TRY(take(survey.hosts()[i], plan.hosts[i]));
-  return choose_master(survey.hosts(), plan);
+  return fill_in(survey.hosts(), plan);
 }
 
 }  // namespace sortie::launcher

@@ -3,7 +3,6 @@
 // line of its own says that the frames begin, after whatever the shell's start-up files have
 // printed. The same binary is process 1 of a rank's container (container/container_init.h).
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,6 +13,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/fd.h"
+#include "common/base/heap.h"
 #include "common/base/log.h"
 #include "runner/container/container_init.h"
 #include "runner/container/inside.h"
@@ -61,10 +61,7 @@ int main_of_runner(int argc, char** argv) {
   constexpr std::string_view kAnnouncement = "\nSORTIE HAVE\n";
   if (announce && ::write(1, kAnnouncement.data(), kAnnouncement.size()) < 0)
     return kExitFailed;  // nobody listens
-  // Pieces of output come and go 64 KiB at a time: the heap's end is not given back and faulted in
-  // again for each.
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  keep_freed_pieces();
   runner::ProcessDefaults defaults = runner::become_runner();
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);

@@ -133,12 +133,18 @@ def scenario_a_host_that_the_others_do_not_reach(bed):
     bed.expect_nothing_left(3)
 
 
-def scenario_a_host_dies_while_it_passes_on(bed):
-    clean(bed)
+@contextmanager
+def slow_push(bed, size):
+    """A file on its way to all hosts, to pushed/large, which takes some seconds: (the file, sortie)."""
     with private_folder() as folder, slow_links(bed, "80mbit"):
         large = folder / "large"
-        large.write_bytes(os.urandom(24 * MIB))
-        process = start(bed, "push", large, "pushed/large")
+        large.write_bytes(os.urandom(size))
+        yield large, start(bed, "push", large, "pushed/large")
+
+
+def scenario_a_host_dies_while_it_passes_on(bed):
+    clean(bed)
+    with slow_push(bed, 24 * MIB) as (large, process):
         wait_for_part(bed, "h02", 4)
         os.kill(bed.runner("h02"), signal.SIGKILL)
         results, notes = finish(process, code=5)
@@ -168,10 +174,7 @@ def passing_on(bed):
 
 def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
     clean(bed)
-    with private_folder() as folder, slow_links(bed, "80mbit"):
-        large = folder / "large"
-        large.write_bytes(os.urandom(24 * MIB))
-        process = start(bed, "push", large, "pushed/large")
+    with slow_push(bed, 24 * MIB) as (large, process):
         wait_until(lambda: len(passing_on(bed)) == 2, 20, "a chain of four hosts")
         victim = passing_on(bed)[0]
         wait_for_part(bed, victim, 4)
@@ -197,10 +200,7 @@ def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
 
 def scenario_an_interrupted_push_goes_on(bed):
     clean(bed)
-    with private_folder() as folder, slow_links(bed, "80mbit"):
-        large = folder / "large"
-        large.write_bytes(os.urandom(20 * MIB))
-        process = start(bed, "push", large, "pushed/large")
+    with slow_push(bed, 20 * MIB) as (large, process):
         wait_for_part(bed, "h01", 4)
         process.send_signal(signal.SIGINT)
         finish(process, code=130, seconds=15)
