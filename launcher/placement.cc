@@ -24,15 +24,6 @@ const BindingPolicy& policy_named(std::string_view name) {
   return found == std::end(kPolicies) ? kPolicies[0] : *found;
 }
 
-/// Where devices are among those that a container has, which are counted in the host's order.
-std::vector<int> inside(const std::vector<int>& devices, std::vector<int> has) {
-  std::ranges::sort(has);
-  std::vector<int> out;
-  for (const int device : devices)
-    out.push_back(static_cast<int>(std::ranges::lower_bound(has, device) - has.begin()));
-  return out;
-}
-
 }  // namespace
 
 wire::CpuBinding binding_named(std::string_view name) {
@@ -61,9 +52,7 @@ void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const
     if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
       rank.env.emplace_back(name, fmt::format("{}", fmt::join(devices, ",")));
   };
-  put("CUDA_VISIBLE_DEVICES", container.used() && container.gpus != "all"
-                                  ? inside(slots, container.scope == "rank" ? slots : all)
-                                  : slots);
+  put("CUDA_VISIBLE_DEVICES", slots);  // of the host: a runner knows what they are in a container
   put("ROCR_VISIBLE_DEVICES", slots);  // every container has all devices of that kind
 }
 

@@ -61,6 +61,7 @@ wire::ContainerSpec container_spec(const config::RunnerConfig& runner) {
   spec.gpus = from.gpus;
   spec.devices = from.devices;
   spec.ulimits.assign(from.ulimits.begin(), from.ulimits.end());
+  spec.ulimits_are_wishes = from.ulimits == config::ContainerConfig{}.ulimits ? 1 : 0;
   for (const std::string& name : from.capabilities)
     spec.capabilities.emplace_back(config::capability_name(name));
   spec.privileged = from.privileged ? 1 : 0;
@@ -122,6 +123,8 @@ wire::ImageOrder image_order(const config::ContainerConfig& container, std::stri
   order.image = container.image;
   order.pull = container.pull == "always" ? 1 : container.pull == "never" ? 2 : 0;
   order.credentials = std::move(credentials);
+  for (const std::vector<std::string>& mount : container.mounts)
+    order.mount_sources.push_back(mount[0]);
   return order;
 }
 

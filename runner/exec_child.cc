@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runner/cgroup.h"
+#include "runner/mpi_program.h"
 #include "runner/process_tree.h"
 
 namespace sortie::runner {
@@ -29,6 +30,9 @@ int try_candidates(const HeldSpec& spec) {
   const std::vector<char*> env = pointers(spec.env);
   int reason = ENOENT;
   for (const std::string& path : spec.candidates) {
+    if (spec.refuse_mpi && ::access(path.c_str(), X_OK) == 0)
+      if (const auto needed = needed_libraries(path); needed && !mpi_library(*needed).empty())
+        return kUnconnectedMpi;
     ::execve(path.c_str(), argv.data(), env.data());
     if (errno == ENOEXEC) {
       std::vector<std::string> shell = {"/bin/sh", path};

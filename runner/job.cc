@@ -115,6 +115,7 @@ Result<> Job::start_process(std::size_t slot, HeldSpec& held) {
   if (boxes_) {
     held.argv = boxes_->argv(spec_.argv);
     held.announce = true;
+    held.refuse_mpi = spec_.mpi != 0 && !pmix_up_ && spec_.world_size > 1;
     if (rank.searched_path.empty()) rank.searched_path = boxes_->path(slot);
     rank.program = held.argv[0];
     return boxes_->start(slot, rank.process, held, report);
@@ -210,6 +211,14 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
   const int error = report.error;
   rank.has_status = true;
   rank.exited.code = error == ENOENT ? kExitNotFound : kExitNotRunnable;
+  const std::string where = boxes_ ? " in " + boxes_->where(slot) : "";
+  if (error == kUnconnectedMpi)
+    return send_error(rank_error(
+        ErrorCode::unsupported,
+        fmt::format("{}{} is an MPI program, and MPI ranks can not be wired up here: {}; or set "
+                    "runner.mpi = \"off\" to run it unconnected",
+                    rank.program, where, pmix_note_.substr(pmix_note_.find(' ') + 1)),
+        rank.spec->rank));
   std::string hint;
   if (error == ENOENT && rank.program.find('/') == std::string::npos)
     hint = fmt::format("; not in PATH={}", rank.searched_path);
@@ -223,7 +232,6 @@ void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)
     hint = "; arguments and environment exceed what the kernel takes";
-  const std::string where = boxes_ ? " in " + boxes_->where(slot) : "";
   send_error(rank_error(
       ErrorCode::spawn,
       fmt::format("cannot start {}{}: {}{}", rank.program, where, std::strerror(error), hint),

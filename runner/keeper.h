@@ -36,8 +36,13 @@ struct HeldSpec {
   ProcessDefaults defaults;
   bool detaches =
       false;  // what it leaves when it ends is not its own: podman's monitor of a container
-  bool announce = false;  // the process tells its own pid before exec: see Kind::announced
+  bool refuse_mpi = false;  // an MPI program is not started: kUnconnectedMpi
+  bool announce = false;    // the process tells its own pid before exec: see Kind::announced
 };
+
+/// KeeperReport::error of a program that was refused because nothing wires up its ranks: it would
+/// run, each rank alone.
+inline constexpr std::int32_t kUnconnectedMpi = -1;
 
 /// How long a held process has after TERM when the runner is gone.
 inline constexpr std::chrono::milliseconds kOrphanGrace{1000};

@@ -60,6 +60,8 @@ struct HostFacts {
   bool rootless = false;              // the engine runs as the user
   bool userns_remap = false;          // the daemon maps users unless told otherwise
   bool selinux = false;               // enforcing
+  /// Containers outlive the engine's restarts. It would take `--rm` for leave to remove them then.
+  bool live_restore = false;
   GpuVendor gpu_vendor = GpuVendor::none;
   std::vector<std::string> gpus;          // of the ranks inside: indexes or UUIDs
   std::vector<std::uint32_t> gpu_groups;  // that may open the devices, AMD

@@ -112,7 +112,8 @@ Result<Argv> start_command(const ContainerSpec& spec, const HostFacts& host, con
   const std::optional<Engine> engine = engine_named(spec.engine);
   if (!engine) return fail(ErrorCode::config, "no container engine is called " + spec.engine);
   if (*engine == Engine::ctr) return ctr_run_command(spec, host, box, image, socket);
-  Argv argv = {host.program, "run", "--detach", "--rm"};
+  Argv argv = {host.program, "run", "--detach"};
+  if (!host.live_restore) argv.emplace_back("--rm");
   add(argv, "--name", container_name(box));
   add_labels(argv, spec, host, box);
   add_user(argv, *engine, spec, host);

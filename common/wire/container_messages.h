@@ -32,7 +32,9 @@ struct ContainerSpec {
   std::string gpus;                  // auto | slots | all | none
   std::vector<std::string> devices;  // /dev/infiniband or SOURCE:TARGET:rwm
   std::vector<std::pair<std::string, std::string>> ulimits;  // {"memlock", "-1"}
-  std::vector<std::string> capabilities;                     // added, without CAP_
+  /// 1: they are wishes. Where the engine may not grant them, containers have what it has.
+  std::uint8_t ulimits_are_wishes = 0;
+  std::vector<std::string> capabilities;  // added, without CAP_
   std::uint8_t privileged = 0;
   std::string user;     // "UID[:GID]" or a name of the image; empty = that of the runner
   std::string workdir;  // empty = the image's
@@ -54,6 +56,7 @@ struct ImageOrder {
   std::string image;
   std::uint8_t pull = 0;    // 0 only where it is missing, 1 always, 2 never
   std::string credentials;  // a Docker config.json, for the pull alone; empty = the host's own
+  std::vector<std::string> mount_sources;  // absolute; must be there before anything is pulled
   /// A pull takes its time: signs of life go both ways from here on.
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;

@@ -33,12 +33,12 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
-                    m.devices, m.ulimits, m.capabilities, m.privileged, m.user, m.workdir,
-                    m.entrypoint, m.labels, m.extra_args, m.rank_cpus_milli, m.rank_memory_bytes,
-                    m.image_id);
+                    m.devices, m.ulimits, m.ulimits_are_wishes, m.capabilities, m.privileged,
+                    m.user, m.workdir, m.entrypoint, m.labels, m.extra_args, m.rank_cpus_milli,
+                    m.rank_memory_bytes, m.image_id);
   if constexpr (std::is_same_v<T, ImageOrder>)
-    return std::tie(m.engine, m.image, m.pull, m.credentials, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms);
+    return std::tie(m.engine, m.image, m.pull, m.credentials, m.mount_sources,
+                    m.heartbeat_interval_ms, m.heartbeat_timeout_ms);
   if constexpr (std::is_same_v<T, ImageQuery>)
     return std::tie(m.engine, m.image, m.image_id, m.diff_ids, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms);

@@ -75,7 +75,6 @@ class Boxes {
   };
 
   boost::asio::awaitable<Result<>> find_image(std::optional<ReadyImage> image);
-  boost::asio::awaitable<Result<>> check_mounts();
   boost::asio::awaitable<void> clear_stale();
   void plan();
   Result<> listen(Running& box);

@@ -19,7 +19,18 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStartLimit{120000};
 constexpr milliseconds kHelloLimit{30000};
 constexpr milliseconds kLook{500};
-constexpr milliseconds kPathLimit{15000};
+
+/// The container runtime's words where it lacks CAP_SYS_RESOURCE.
+bool refuses_limits(const CallOutput& output) {
+  return output.err.find("rlimit") != std::string::npos;
+}
+
+std::string limits_text(const std::vector<std::pair<std::string, std::string>>& limits) {
+  std::string text;
+  for (const auto& [name, value] : limits)
+    text += fmt::format("{}ulimit {}={}", text.empty() ? "" : ", ", name, value);
+  return text;
+}
 
 }  // namespace
 
@@ -29,16 +40,14 @@ boost::asio::awaitable<Result<>> Boxes::prepare(std::optional<ReadyImage> image,
   run_folder_ = std::move(run_folder);
   uuids_ = gpu_uuids(topology);
   plan();
-  Result<> done = co_await check_mounts();
-  if (!done) co_return done;
-  done = co_await find_image(std::move(image));
+  Result<> done = co_await find_image(std::move(image));
   if (!done) co_return done;
   spec_.engine = sortie::container::engine_name(image_.engine.client.engine);
   for (const auto& box : boxes_) {
     done = listen(*box);
     if (!done) co_return done;
   }
-  Result<HostFacts> facts = read_host_facts(image_.engine, run_folder_);
+  Result<HostFacts> facts = read_host_facts(image_.engine, run_folder_, !spec_.user.empty());
   if (!facts) co_return std::unexpected(facts.error());
   done = open_folder_to_others();
   if (done) done = start_guard();
@@ -58,6 +67,7 @@ boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> ima
                       : spec_.image_id;
     constexpr std::uint8_t kNever = 2;
     order.pull = kNever;
+    for (const wire::Mount& mount : spec_.mounts) order.mount_sources.push_back(mount.source);
     bool pulled = false;
     std::function<void(const wire::ImageProgress&)> nobody = [](const wire::ImageProgress&) {};
     Result<ReadyImage> found = co_await have_image(calls_, std::move(order), nobody, pulled);
@@ -69,31 +79,6 @@ boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> ima
                    fmt::format("image {}: is {} here by now, and {} on the other hosts",
                                spec_.image, image_.image.id, spec_.image_id));
   co_return Result<>{};
-}
-
-/// By a process of its own: a dead file server must not hold up the runner.
-boost::asio::awaitable<Result<>> Boxes::check_mounts() {
-  if (spec_.mounts.empty()) co_return Result<>{};
-  Call call;
-  call.argv = {"/proc/self/exe", "missing-paths"};
-  for (const wire::Mount& mount : spec_.mounts) call.argv.push_back(mount.source);
-  call.limit = kPathLimit;
-  const Result<CallOutput> output = co_await calls_.run(std::move(call));
-  if (!output && output.error().code == ErrorCode::timeout)
-    co_return fail(ErrorCode::timeout,
-                   fmt::format("container: mounts: no answer about their sources within {} s: is a "
-                               "file server gone?",
-                               kPathLimit.count() / 1000));
-  if (!output) co_return std::unexpected(output.error());
-  if (output->out.empty()) co_return Result<>{};
-  std::string text = output->out;
-  while (text.ends_with('\n')) text.pop_back();
-  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2)
-    text.replace(at, 1, ", ");
-  co_return fail(ErrorCode::not_found,
-                 fmt::format("container: mounts: not on this host: {}; make it, or name the path "
-                             "that this host has",
-                             text));
 }
 
 /// What earlier runs have left must not keep this one from starting.
@@ -160,6 +145,16 @@ boost::asio::awaitable<Result<>> Boxes::start_box(Running& box, HostFacts facts)
   call.detaches = client.engine == Engine::podman;
   const Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
+  if (!output->status.success() && spec_.ulimits_are_wishes && refuses_limits(*output)) {
+    log::warning("{} may not grant {}; containers have the engine's own limits",
+                 image_.engine.version, limits_text(spec_.ulimits));
+    spec_.ulimits.clear();
+    std::vector<std::string> refused(1, box.name);
+    const Result<> removed = co_await remove_containers(io_, calls_, client, std::move(refused),
+                                                        run_folder_, kHelloLimit);
+    if (!removed) co_return removed;
+    co_return co_await start_box(box, std::move(facts));
+  }
   if (!output->status.success())
     co_return std::unexpected(
         with_context(engine_error(client, "run", *output, ErrorCode::spawn),

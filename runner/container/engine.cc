@@ -111,6 +111,7 @@ bool read_info(const Json& info, EngineFacts& facts) {
       facts.rootless = facts.rootless || has(text, "name=rootless");
       facts.userns_remap = facts.userns_remap || has(text, "name=userns");
     }
+  facts.live_restore = is_true(info, "LiveRestoreEnabled");
   facts.nvidia_runtime = info.contains("Runtimes") && info["Runtimes"].is_object() &&
                          info["Runtimes"].contains("nvidia");
   return !facts.version.empty();

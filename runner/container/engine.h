@@ -24,6 +24,7 @@ struct EngineFacts {
   bool rootless = false;
   bool userns_remap = false;
   bool nvidia_runtime = false;
+  bool live_restore = false;
 };
 
 /// `engine` as the config or the launcher names it ("containerd" is nerdctl or ctr). Looked for in

@@ -45,8 +45,8 @@ Result<std::string> copied(const std::string& run_folder) {
   return path;
 }
 
-/// Our own file where the engine can reach it under that name.
-Result<std::string> own_program(const std::string& run_folder) {
+/// Our own file where the engine can reach it under that name, and `other_user` may run it.
+Result<std::string> own_program(const std::string& run_folder, bool other_user) {
   char buffer[4096];
   const ssize_t length = ::readlink("/proc/self/exe", buffer, sizeof buffer);
   const std::string path(buffer, length > 0 ? static_cast<std::size_t>(length) : 0);
@@ -54,7 +54,9 @@ Result<std::string> own_program(const std::string& run_folder) {
   }, named{};
   const bool same = ::stat("/proc/self/exe", &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
                     running.st_ino == named.st_ino && running.st_dev == named.st_dev;
-  if (same && !is_foreign(path)) return path;
+  constexpr mode_t kForOthers = S_IROTH | S_IXOTH;
+  const bool enough = !other_user || (running.st_mode & kForOthers) == kForOthers;
+  if (same && enough && !is_foreign(path)) return path;
   return copied(run_folder);
 }
 
@@ -83,16 +85,18 @@ std::vector<std::uint32_t> sorted(std::vector<std::uint32_t> slots) {
 
 }  // namespace
 
-Result<HostFacts> read_host_facts(const EngineFacts& engine, const std::string& run_folder) {
+Result<HostFacts> read_host_facts(const EngineFacts& engine, const std::string& run_folder,
+                                  bool other_user) {
   HostFacts facts;
   facts.program = engine.client.program;
   facts.uid = ::geteuid();
   facts.gid = ::getegid();
   facts.groups = own_groups();
-  SORTIE_ASSIGN_OR_RETURN(facts.runner, own_program(run_folder));
+  SORTIE_ASSIGN_OR_RETURN(facts.runner, own_program(run_folder, other_user));
   facts.run_folder = run_folder;
   facts.rootless = engine.rootless;
   facts.userns_remap = engine.userns_remap;
+  facts.live_restore = engine.live_restore;
   const Result<std::string> enforcing = read_file("/sys/fs/selinux/enforce");
   facts.selinux = enforcing && enforcing->starts_with('1');
   return facts;
@@ -144,13 +148,19 @@ std::string visible_devices(const std::string& value, const wire::ContainerSpec&
                             const std::vector<std::string>& uuids) {
   if (spec.gpus != "auto" && spec.gpus != "slots") return value;
   const std::vector<std::uint32_t> inside = sorted(slots);
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc{} || end != value.data() + value.size()) return value;
-  const auto found = std::ranges::find(inside, number);
-  if (found == inside.end() || inside.back() >= uuids.size()) return value;
-  if (!uuids[number].empty()) return uuids[number];
-  return std::to_string(found - inside.begin());
+  if (inside.empty() || inside.back() >= uuids.size()) return value;
+  std::string text;
+  for (const char* at = value.data(); at != value.data() + value.size();) {
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(at, value.data() + value.size(), number);
+    const auto found = std::ranges::find(inside, number);
+    const bool last = end == value.data() + value.size();
+    if (error != std::errc{} || (!last && *end != ',') || found == inside.end()) return value;
+    if (!text.empty()) text += ',';
+    text += uuids[number].empty() ? std::to_string(found - inside.begin()) : uuids[number];
+    at = last ? end : end + 1;
+  }
+  return text;
 }
 
 }  // namespace sortie::runner::container

@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookLimit{60000};
 constexpr std::chrono::hours kPullLimit{6};
 constexpr std::chrono::seconds kProgressPause{1};
+constexpr milliseconds kPathLimit{15000};
 
 bool says_missing(const CallOutput& output) {
   std::string text = output.err;
@@ -48,6 +49,32 @@ Result<> check_architecture(const std::string& image, const ImageFacts& facts) {
   if (facts.architecture.empty() || facts.architecture == own_architecture()) return {};
   return fail(ErrorCode::unsupported, fmt::format("image {}: is for {}, this host is {}", image,
                                                   facts.architecture, own_architecture()));
+}
+
+/// By a process of its own: a dead file server must not hold up the runner.
+boost::asio::awaitable<Result<>> check_sources(EngineCalls& calls,
+                                               std::vector<std::string> sources) {
+  if (sources.empty()) co_return Result<>{};
+  Call call;
+  call.argv = {"/proc/self/exe", "missing-paths"};
+  call.argv.insert(call.argv.end(), sources.begin(), sources.end());
+  call.limit = kPathLimit;
+  const Result<CallOutput> output = co_await calls.run(std::move(call));
+  if (!output && output.error().code == ErrorCode::timeout)
+    co_return fail(ErrorCode::timeout,
+                   fmt::format("container: mounts: no answer about their sources within {} s: is a "
+                               "file server gone?",
+                               kPathLimit.count() / 1000));
+  if (!output) co_return std::unexpected(output.error());
+  if (output->out.empty()) co_return Result<>{};
+  std::string text = output->out;
+  while (text.ends_with('\n')) text.pop_back();
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2)
+    text.replace(at, 1, ", ");
+  co_return fail(ErrorCode::unsupported,
+                 fmt::format("container: mounts: not on this host: {}; make it, or name the path "
+                             "that this host has",
+                             text));
 }
 
 Error about(const std::string& image, Error error) {
@@ -129,6 +156,8 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_image(EngineCa
 boost::asio::awaitable<Result<ReadyImage>> have_image(
     EngineCalls& calls, wire::ImageOrder order,
     std::function<void(const wire::ImageProgress&)> on_progress, bool& pulled) {
+  const Result<> mountable = co_await check_sources(calls, std::move(order.mount_sources));
+  if (!mountable) co_return std::unexpected(mountable.error());
   const Result<Client> client = find_client(order.engine);
   if (!client) co_return std::unexpected(client.error());
   Result<EngineFacts> engine = co_await ask_engine(calls, *client);

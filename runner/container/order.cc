@@ -104,6 +104,7 @@ std::string encode_spec(const HeldSpec& spec) {
   put(bytes, spec.run_folder);
   put(bytes, std::uint64_t{spec.defaults.umask});
   put(bytes, std::uint64_t{spec.announce});
+  put(bytes, std::uint64_t{spec.refuse_mpi});
   put(bytes, spec.cpus.size());
   for (const std::uint32_t cpu : spec.cpus) put(bytes, std::uint64_t{cpu});
   return bytes;
@@ -118,6 +119,7 @@ Result<HeldSpec> decode_spec(std::string_view bytes) {
   spec.run_folder = reader.text();
   spec.defaults.umask = static_cast<mode_t>(reader.number());
   spec.announce = reader.number() != 0;
+  spec.refuse_mpi = reader.number() != 0;
   for (std::uint64_t left = std::min<std::uint64_t>(reader.number(), cpu::kMaxCpus); left > 0;
        --left)
     spec.cpus.push_back(static_cast<std::uint32_t>(reader.number()));

@@ -10,7 +10,9 @@ import signal
 import time
 from dataclasses import dataclass
 
-from boxes import RUNNING, ContainerBed, boxed
+from adopt import HOLD, adopt, all_say, lose_supervisor
+from boxes import RUNNING, ContainerBed, boxed, table
+from detach import Detached, ended
 from harness import HOSTS, check, equal, executable_of, parent_of, wait_until
 
 import engine
@@ -181,6 +183,24 @@ def scenario_exit_code_of_a_rank(bed):
         run.expect(r"rank 6 on h04 .*exit code 3")
         equal(run.log(6, "err"), b"last words\n", "stderr of rank 6")
         bed.expect_nothing_left(2)
+
+
+def scenario_adopted(bed):
+    """The supervisor is lost and ranks are held: their containers live on, and another supervisor sees them to their end."""
+    go = bed.shared / "adopted-goes-on"
+    go.unlink(missing_ok=True)
+    script = f"echo up; while ! [ -e {go} ]; do sleep 0.05; done; echo went on; [ $RANK = 0 ] || exit 0; exit 4"
+    box = table(mounts=[[str(bed.shared), str(bed.shared)]])
+    with Detached(bed, "sh", "-c", script, hosts="h01,h02", slots=1, settings={**TIMING, **HOLD, **box}) as run:
+        all_say(run, "up", range(2))
+        before = {host: bed.containers(host, *RUNNING) for host in HOSTS[:2]}
+        lose_supervisor(run)
+        adopter = adopt(run)
+        equal({host: bed.containers(host, *RUNNING) for host in HOSTS[:2]}, before, "containers after the adoption")
+        go.touch()
+        ended(adopter, 15, 4)
+        all_say(run, "went on", range(2))
+        bed.expect_nothing_left(3)
 
 
 def scenario_daemon_restarted(bed):

@@ -84,13 +84,13 @@ TEST_CASE("devices are counted as the container has them") {
   const auto devices = [&](std::size_t host, std::size_t rank, const char* name) {
     return value_of(plan_of(job).hosts[host].ranks[rank].env, name);
   };
-  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "1,0");  // of 2 and 5, the first rank has 5
+  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "5,2");  // a runner counts anew
   CHECK(devices(1, 0, "ROCR_VISIBLE_DEVICES") == "5,2");
   job.runner.devices = "rank";
-  CHECK(devices(1, 1, "CUDA_VISIBLE_DEVICES") == "0");
+  CHECK(devices(1, 1, "CUDA_VISIBLE_DEVICES") == "2");
   job.runner.devices = "host";
   job.runner.container.scope = "rank";
-  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "0");
+  CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "5");
   job.runner.container.scope = "host";
   job.runner.container.gpus = "all";
   CHECK(devices(1, 0, "CUDA_VISIBLE_DEVICES") == "5,2");

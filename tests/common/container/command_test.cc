@@ -56,6 +56,15 @@ TEST_CASE("a plain container, every word of it") {
         "/tmp/s/init-0.sock");
 }
 
+TEST_CASE("an engine that keeps containers while it restarts is not asked to remove them") {
+  HostFacts host = plain_host();
+  host.live_restore = true;
+  const auto argv = container::start_command(plain_spec(), host, plain_box(), "sha256:ab", "/s");
+  REQUIRE(argv);
+  CHECK(std::ranges::find(*argv, "--rm") == argv->end());
+  CHECK(std::ranges::find(*argv, "--detach") != argv->end());
+}
+
 TEST_CASE("every option of the table") {
   wire::ContainerSpec spec = plain_spec();
   spec.mounts = {

@@ -226,7 +226,7 @@ TEST_CASE("what can not be: one clear error and no container") {
   job.container.mounts = {
       {"/no/such/a", "/a", "ro"}, {"/tmp", "/b", "rw"}, {"/no/such/c", "/c", ""}};
   CHECK(refused(job) ==
-        "not_found: container: mounts: not on this host: /no/such/a (No such file or directory), "
+        "unsupported: container: mounts: not on this host: /no/such/a (No such file or directory), "
         "/no/such/c (No such file or directory); make it, or name the path that this host has");
   job = box_job({"true"});
   job.container.image = "absent:1";

@@ -253,7 +253,12 @@ TEST_CASE("devices of a container are counted inside, or named by UUID") {
   spec.gpus = "slots";
   CHECK(visible_devices("3", spec, {2, 3}, {"", "", "", ""}) == "1");
   CHECK(visible_devices("3", spec, {2, 3}, {"", "", "GPU-a", "GPU-b"}) == "GPU-b");
+  CHECK(visible_devices("3,2", spec, {2, 3}, {"", "", "", ""}) == "1,0");
+  CHECK(visible_devices("2,3", spec, {2, 3}, {"", "", "GPU-a", "GPU-b"}) == "GPU-a,GPU-b");
   CHECK(visible_devices("7", spec, {2, 3}, {"", "", "", ""}) == "7");
+  CHECK(visible_devices("2,7", spec, {2, 3}, {"", "", "", ""}) == "2,7");
+  CHECK(visible_devices("", spec, {2, 3}, {"", "", "", ""}) == "");
+  CHECK(visible_devices("0,1", spec, {0, 1}, {""}) == "0,1");  // ranks share what there is
   spec.gpus = "all";
   CHECK(visible_devices("3", spec, {2, 3}, {"", "", "", ""}) == "3");
 }
