@@ -1,51 +1,48 @@
-// LLaMA block (Touvron et al. 2023, grouped queries as in Llama 2):
-//   x += Wo . attention(RoPE(Wqkv . RMSNorm(x)))
-//   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x)
-#include "trainer/models/model.h"
-#include "trainer/nn/modules.h"
+// LLaMA 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): RMSNorm, RoPE, grouped-query attention,
+// SwiGLU, no biases. Llama 3.1 stretches RoPE (rope_scaling.h).
+#include "trainer/models/llama_block.h"
 
 namespace sortie::trainer {
-namespace {
 
-class LlamaBlock final : public Block {
- public:
-  LlamaBlock(const config::ModelConfig& config, std::int64_t layer, ParameterStore& store,
-             const ops::RopeTable& rope)
-      : rope_(rope) {
-    const ModelShape s = resolve_shape(config);
-    const std::string name = "layers." + std::to_string(layer);
-    const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
-    const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-    attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::rms, s.hidden,
-                               config.norm_epsilon);
-    qkv_ = add_linear(store, name + ".attention.qkv", q + 2 * kv, s.hidden, std_dev, false,
-                      {{"q", q}, {"k", kv}, {"v", kv}});
-    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false);
-    mlp_norm_ =
-        add_norm(store, name + ".mlp_norm", ops::NormKind::rms, s.hidden, config.norm_epsilon);
-    gate_up_ = add_linear(store, name + ".mlp.gate_up", 2 * s.ffn, s.hidden, std_dev, false,
-                          {{"gate", s.ffn}, {"up", s.ffn}});
-    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, false);
-  }
+HfFormat hf_llama_format() {
+  using M = config::ModelConfig;
+  return {.model_type = "llama",
+          .architecture = "LlamaForCausalLM",
+          .prefix = "model.",
+          .keys = {{"vocab_size", &M::vocab_size, 32000},
+                   {"hidden_size", &M::hidden_size, 4096},
+                   {"num_hidden_layers", &M::num_layers, 32},
+                   {"num_attention_heads", &M::num_attention_heads, 32},
+                   {"num_key_value_heads", &M::attention_num_kv_heads},
+                   {"head_dim", &M::head_dim},
+                   {"intermediate_size", &M::ffn_hidden_size, 11008},
+                   {"max_position_embeddings", &M::num_positions, 2048},
+                   {"rms_norm_eps", &M::norm_epsilon, 1e-6},
+                   {"attention_dropout", &M::attention_dropout},
+                   {"initializer_range", &M::init_std, 0.02},
+                   {"tie_word_embeddings", &M::weight_tying, false}},
+          .fixed = {{"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false}},
+          .parts = {&kHfRope},
+          .modules = {{"model.embed_tokens", "embedding"},
+                      {"model.layers.{}.input_layernorm", "layers.{}.attention_norm"},
+                      {"model.layers.{}.self_attn.q_proj", "layers.{}.attention.qkv", "q"},
+                      {"model.layers.{}.self_attn.k_proj", "layers.{}.attention.qkv", "k"},
+                      {"model.layers.{}.self_attn.v_proj", "layers.{}.attention.qkv", "v"},
+                      {"model.layers.{}.self_attn.o_proj", "layers.{}.attention.out"},
+                      {"model.layers.{}.post_attention_layernorm", "layers.{}.mlp_norm"},
+                      {"model.layers.{}.mlp.gate_proj", "layers.{}.mlp.gate_up", "gate"},
+                      {"model.layers.{}.mlp.up_proj", "layers.{}.mlp.gate_up", "up"},
+                      {"model.layers.{}.mlp.down_proj", "layers.{}.mlp.down"},
+                      {"model.norm", "final_norm"},
+                      {"lm_head", "head"}},
+          .buffers = {".rotary_emb.inv_freq"}};
+}
 
-  Hidden forward(Graph& graph, const Hidden& in, const AttentionShape& shape) const override {
-    const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
-    const Var attended = out_(graph, attention(graph, qkv_(graph, h), shape, rope_));
-    const auto [x2, h2] = residual_norm(graph, x, attended, mlp_norm_);
-    return {x2, down_(graph, swiglu(graph, gate_up_(graph, h2)))};
-  }
-
- private:
-  const ops::RopeTable& rope_;
-  NormParameters attention_norm_, mlp_norm_;
-  LinearModule qkv_, out_, gate_up_, down_;
-};
-
-}  // namespace
-
-std::unique_ptr<Block> make_llama_block(const config::ModelConfig& config, std::int64_t layer,
-                                        ParameterStore& store, const ops::RopeTable& rope) {
-  return std::make_unique<LlamaBlock>(config, layer, store, rope);
+Family llama_family() {
+  return {.name = "llama",
+          .final_norm = ops::NormKind::rms,
+          .make_block = make_block<LlamaBlock>,
+          .hf = hf_llama_format()};
 }
 
 }  // namespace sortie::trainer

@@ -1,0 +1,91 @@
+// GPT-Neo block (Black et al. 2021): GPT-2's, but scores are not scaled, queries, keys and values
+// have no biases, and every other layer sees a window only.
+//   x += Wo . attention(Wqkv . LN1(x))
+//   x += Wdown . gelu(Wup . LN2(x))
+#include "trainer/models/attention_module.h"
+#include "trainer/nn/modules.h"
+
+namespace sortie::trainer {
+namespace {
+
+class GptNeoBlock final : public Block {
+ public:
+  GptNeoBlock(const BlockArguments& arguments, const std::string& name)
+      : attend_(arguments, name + ".attention"),
+        drop_attention_(arguments, name + ".attention.out"),
+        drop_mlp_(arguments, name + ".mlp.down") {
+    attend_.scale = 1.0f;
+    const auto& [config, s, layer, store, rope] = arguments;
+    const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
+    attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::layer, s.hidden,
+                               config.norm_epsilon);
+    qkv_ = add_linear(store, name + ".attention.qkv", 3 * s.hidden, s.hidden, std_dev, false,
+                      {{"q", s.hidden}, {"k", s.hidden}, {"v", s.hidden}});
+    out_ = add_linear(store, name + ".attention.out", s.hidden, s.hidden, out_std, true);
+    mlp_norm_ =
+        add_norm(store, name + ".mlp_norm", ops::NormKind::layer, s.hidden, config.norm_epsilon);
+    up_ = add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true);
+    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
+  }
+
+  Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
+    const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
+    const Var attended = out_(graph, attend_(graph, qkv_(graph, h), context));
+    const auto [x2, h2] =
+        residual_norm(graph, x, drop_attention_(graph, attended, context), mlp_norm_);
+    const Var transformed = down_(graph, gelu(graph, up_(graph, h2), ops::Gelu::tanh));
+    return {x2, drop_mlp_(graph, transformed, context)};
+  }
+
+ private:
+  AttentionRule attend_;
+  ResidualDropout drop_attention_, drop_mlp_;
+  NormParameters attention_norm_, mlp_norm_;
+  LinearModule qkv_, out_, up_, down_;
+};
+
+HfFormat hf_format() {
+  using M = config::ModelConfig;
+  return {.model_type = "gpt_neo",
+          .architecture = "GPTNeoForCausalLM",
+          .prefix = "transformer.",
+          .keys = {{"vocab_size", &M::vocab_size, 50257},
+                   {"hidden_size", &M::hidden_size, 2048},
+                   {"num_layers", &M::num_layers, 24},
+                   {"num_heads", &M::num_attention_heads, 16},
+                   {"intermediate_size", &M::ffn_hidden_size},
+                   {"max_position_embeddings", &M::num_positions, 2048},
+                   {"layer_norm_epsilon", &M::norm_epsilon, 1e-5},
+                   {"embed_dropout", &M::embedding_dropout},
+                   {"attention_dropout", &M::attention_dropout},
+                   {"resid_dropout", &M::residual_dropout},
+                   {"initializer_range", &M::init_std, 0.02},
+                   {"tie_word_embeddings", &M::weight_tying, true}},
+          .fixed = {{"activation_function", "gelu_new"}},
+          .parts = {&kHfGptNeoLayers},
+          .modules = {{"transformer.wte", "embedding"},
+                      {"transformer.wpe", "positions"},
+                      {"transformer.h.{}.ln_1", "layers.{}.attention_norm"},
+                      {"transformer.h.{}.attn.attention.q_proj", "layers.{}.attention.qkv", "q"},
+                      {"transformer.h.{}.attn.attention.k_proj", "layers.{}.attention.qkv", "k"},
+                      {"transformer.h.{}.attn.attention.v_proj", "layers.{}.attention.qkv", "v"},
+                      {"transformer.h.{}.attn.attention.out_proj", "layers.{}.attention.out"},
+                      {"transformer.h.{}.ln_2", "layers.{}.mlp_norm"},
+                      {"transformer.h.{}.mlp.c_fc", "layers.{}.mlp.up"},
+                      {"transformer.h.{}.mlp.c_proj", "layers.{}.mlp.down"},
+                      {"transformer.ln_f", "final_norm"},
+                      {"lm_head", "head"}},
+          .buffers = {".attn.attention.bias", ".attn.attention.masked_bias"}};
+}
+
+}  // namespace
+
+Family gpt_neo_family() {
+  return {.name = "gpt-neo",
+          .final_norm = ops::NormKind::layer,
+          .learned_positions = true,
+          .make_block = make_block<GptNeoBlock>,
+          .hf = hf_format()};
+}
+
+}  // namespace sortie::trainer
