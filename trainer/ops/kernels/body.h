@@ -26,6 +26,7 @@ constexpr TypedKernels typed_kernels() {
       .gelu_backward = gelu_backward<T>,
       .add = add<T>,
       .add_to_f32 = add_to_f32<T>,
+      .add_scaled_to_f32 = add_scaled_to_f32<T>,
       .from_f32 = from_f32<T>,
       .to_f32 = to_f32<T>,
       .dot = dot<T>,

@@ -46,6 +46,7 @@ struct TypedKernels {
   void (*gelu_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
   void (*add)(const void* a, const void* b, void* y, std::int64_t n);
   void (*add_to_f32)(float* sum, const void* x, std::int64_t n);  // sum += x
+  void (*add_scaled_to_f32)(float* sum, const void* x, std::int64_t n, float factor);
   void (*from_f32)(const float* x, void* y, std::int64_t n);
   void (*to_f32)(const void* x, float* y, std::int64_t n);
   float (*dot)(const void* a, const void* b, std::int64_t n);
