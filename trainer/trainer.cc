@@ -121,11 +121,15 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step) {
   }
   const auto batch_tokens =
       static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
+  ForwardContext context;
+  context.training = true;
+  context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
+  context.first_sample = first;
   Graph graph(context_, Graph::Mode::record);
   ops::CrossEntropyResult loss;
   {
     Profiler::Section section(profiler_, "forward");
-    loss = model_.loss(graph, tokens, targets, static_cast<float>(1.0 / batch_tokens));
+    loss = model_.loss(graph, tokens, targets, static_cast<float>(1.0 / batch_tokens), context);
   }
   Profiler::Section section(profiler_, "backward");
   if (last) reducer_->begin();
@@ -179,8 +183,9 @@ Result<double> Trainer::evaluate() {
         (i * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
     Tensor targets;
     SORTIE_ASSIGN_OR_RETURN(const Tensor tokens, read_batch(*validation_, first, targets));
+    ForwardContext context;
     Graph graph(context_, Graph::Mode::inference);
-    const auto loss = model_.loss(graph, tokens, targets, 0.0f);
+    const auto loss = model_.loss(graph, tokens, targets, 0.0f, context);
     sums[0] += loss.loss_sum;
     sums[1] += static_cast<double>(loss.count);
   }

@@ -2,7 +2,8 @@
 // everywhere.
 //   parallel:    x += attention(LN1(x)) + MLP(LN2(x))
 //   sequential:  x += attention(LN1(x));  x += MLP(LN2(x))
-#include "trainer/models/model.h"
+#include "trainer/models/attention_module.h"
+#include "trainer/models/block.h"
 #include "trainer/nn/modules.h"
 
 namespace sortie::trainer {
@@ -10,10 +11,11 @@ namespace {
 
 class GptNeoxBlock final : public Block {
  public:
-  GptNeoxBlock(const config::ModelConfig& config, std::int64_t layer, ParameterStore& store,
-               const ops::RopeTable& rope)
-      : rope_(rope), parallel_(config.parallel_residual) {
-    const ModelShape s = resolve_shape(config);
+  GptNeoxBlock(const BlockArguments& arguments)
+      : shape_(arguments.shape),
+        rope_(arguments.rope),
+        parallel_(arguments.config.parallel_residual) {
+    const auto& [config, s, layer, store, rope] = arguments;
     const std::string name = "layers." + std::to_string(layer);
     const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
     const std::int64_t q = s.heads * s.head_dim;
@@ -28,9 +30,9 @@ class GptNeoxBlock final : public Block {
     down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
   }
 
-  Hidden forward(Graph& graph, const Hidden& in, const AttentionShape& shape) const override {
+  Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
     const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
-    const Var attended = out_(graph, attention(graph, qkv_(graph, h), shape, rope_));
+    const Var attended = out_(graph, self_attention(graph, qkv_(graph, h), shape_, rope_, context));
     if (parallel_) {
       const auto [same, h2] = residual_norm(graph, x, {}, mlp_norm_);
       return {same, add(graph, attended, down_(graph, gelu(graph, up_(graph, h2))))};
@@ -40,17 +42,21 @@ class GptNeoxBlock final : public Block {
   }
 
  private:
+  const ModelShape& shape_;
   const ops::RopeTable& rope_;
   bool parallel_;
   NormParameters attention_norm_, mlp_norm_;
   LinearModule qkv_, out_, up_, down_;
 };
 
+std::unique_ptr<Block> make_block(const BlockArguments& arguments) {
+  return std::make_unique<GptNeoxBlock>(arguments);
+}
+
 }  // namespace
 
-std::unique_ptr<Block> make_gpt_neox_block(const config::ModelConfig& config, std::int64_t layer,
-                                           ParameterStore& store, const ops::RopeTable& rope) {
-  return std::make_unique<GptNeoxBlock>(config, layer, store, rope);
+Family gpt_neox_family() {
+  return {.name = "gpt-neo-x", .final_norm = ops::NormKind::layer, .make_block = make_block};
 }
 
 }  // namespace sortie::trainer

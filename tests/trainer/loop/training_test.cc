@@ -103,7 +103,9 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         const auto loss = [&](bool record) {
           store.weights_changed();
           Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);
-          const double sum = training.trainer->model().loss(graph, tokens, targets, 1.0f).loss_sum;
+          ForwardContext forward;
+          const double sum =
+              training.trainer->model().loss(graph, tokens, targets, 1.0f, forward).loss_sum;
           if (record) graph.backward({});
           return sum;
         };

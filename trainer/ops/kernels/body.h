@@ -35,6 +35,7 @@ constexpr TypedKernels typed_kernels() {
       .softmax_backward = softmax_backward<T>,
       .exp_row = exp_row<T>,
       .scale = scale<T>,
+      .dropout = dropout<T>,
   };
 }
 

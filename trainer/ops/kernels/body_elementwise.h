@@ -112,3 +112,29 @@ void scale(void* x_v, std::int64_t n, float factor) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) store(&x[i], load(&x[i]) * factor);
 }
+
+/// A bijection of 32 bits in which every bit of x changes every bit of the result (Wellons 2018).
+SORTIE_INLINE std::uint32_t mix_bits(std::uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  x ^= x >> 16;
+  return x;
+}
+
+/// y = x * scale where the element's random bits reach the threshold, else 0 (a dropped NaN is
+/// gone).
+template <class T>
+void dropout(const DropoutRow& row, const void* x_v, void* y_v, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+  T* y = static_cast<T*>(y_v);
+  const DropoutRow r = row;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t number = r.begin + static_cast<std::uint32_t>(i);
+    const std::uint32_t bits = mix_bits(mix_bits(number + r.key0) ^ r.key1);
+    const float value = load(&x[i]) * r.scale;
+    store(&y[i], bits >= r.threshold ? value : 0.0f);
+  }
+}

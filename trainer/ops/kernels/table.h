@@ -35,6 +35,14 @@ struct NormBackwardRows {
   bool layer;
 };
 
+/// State of the dropout generator at a run of elements, whose numbers do not pass 2^32.
+struct DropoutRow {
+  std::uint32_t key0, key1;
+  std::uint32_t begin;      // number of the first element
+  std::uint32_t threshold;  // an element is kept when its 32 random bits reach it
+  float scale;              // of the kept ones
+};
+
 /// Kernels over activations of one dtype.
 struct TypedKernels {
   void (*norm_forward)(const NormForwardRows& rows, std::int64_t begin, std::int64_t end);
@@ -60,6 +68,7 @@ struct TypedKernels {
   /// e = exp(logits - max) over n columns; returns the sum of e, and the max.
   float (*exp_row)(const float* logits, void* e, std::int64_t n, float* max);
   void (*scale)(void* x, std::int64_t n, float factor);  // x *= factor
+  void (*dropout)(const DropoutRow& row, const void* x, void* y, std::int64_t n);
 };
 
 struct AdamWRow {
