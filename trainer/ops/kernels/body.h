@@ -31,6 +31,7 @@ constexpr TypedKernels typed_kernels() {
       .to_f32 = to_f32<T>,
       .dot = dot<T>,
       .rope = rope<T>,
+      .rope_interleaved = rope_interleaved<T>,
       .softmax = softmax<T>,
       .softmax_backward = softmax_backward<T>,
       .exp_row = exp_row<T>,

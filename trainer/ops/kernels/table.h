@@ -60,6 +60,9 @@ struct TypedKernels {
   float (*dot)(const void* a, const void* b, std::int64_t n);
   /// One head's first 2 * half elements; sign -1 turns back.
   void (*rope)(void* x, const float* cos, const float* sin, std::int64_t half, float sign);
+  /// The same where the two elements of a pair are neighbours.
+  void (*rope_interleaved)(void* x, const float* cos, const float* sin, std::int64_t half,
+                           float sign);
   /// p[0, n) = softmax(scale * s[0, n)), p[n, width) = 0; s is overwritten. Returns log-sum-exp.
   float (*softmax)(float* s, void* p, std::int64_t n, std::int64_t width, float scale);
   /// p = exp(scale * s - lse), ds = scale * p * (dp - delta) on [0, n); both 0 on [n, width).
