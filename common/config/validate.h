@@ -43,4 +43,7 @@ struct BatchOutcome {
 std::vector<Violation> check_batch(const TopologyConfig& topology);
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size);
 
+/// What is wrong with the shape of the model (part of validate()).
+std::vector<Violation> check_model(const ModelConfig& model);
+
 }  // namespace sortie::config

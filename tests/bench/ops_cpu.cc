@@ -136,8 +136,10 @@ class OpsBench {
     });
     const Tensor up = filled(dtype_, {m, s.ffn}), dup = filled(dtype_, {m, s.ffn});
     Tensor activated = context_.empty(dtype_, {m, s.ffn});
-    add("gelu forward", s.layers, [&] { ops::gelu_forward(context_, up, activated); });
-    add("gelu backward", s.layers, [&] { ops::gelu_backward(context_, dup, up, activated); });
+    add("gelu forward", s.layers,
+        [&] { ops::gelu_forward(context_, ops::Gelu::exact, up, activated); });
+    add("gelu backward", s.layers,
+        [&] { ops::gelu_backward(context_, ops::Gelu::exact, dup, up, activated); });
     const Tensor gate_up = filled(dtype_, {m, 2 * s.ffn});
     Tensor dgate_up = context_.empty(dtype_, {m, 2 * s.ffn});
     add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, activated); });

@@ -73,6 +73,23 @@ ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
   return out;
 }
 
+Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParameters& norm) {
+  const Shape flat = x.data.shape(), heads{x.data.elements() / head_dim, head_dim};
+  // The same value under another shape, forward and back.
+  const Var in = graph.value(x.data.view(heads));
+  graph.record([&graph, x_grad = x.grad, in_grad = in.grad, flat] {
+    if (Tensor dx = std::move(in_grad->tensor); dx.defined())
+      graph.add_grad(*x_grad, dx.view(flat));
+  });
+  const Var normed = residual_norm(graph, in, {}, norm).normed;
+  const Var out = graph.value(normed.data.view(flat));
+  graph.record([&graph, normed_grad = normed.grad, out_grad = out.grad, heads] {
+    if (Tensor dy = std::move(out_grad->tensor); dy.defined())
+      graph.add_grad(*normed_grad, dy.view(heads));
+  });
+  return out;
+}
+
 namespace {
 
 /// The q, k and v views of a [B*T, (H + 2 KV) D] buffer.
@@ -193,16 +210,16 @@ Var swiglu(Graph& graph, const Var& gate_up) {
   return out;
 }
 
-Var gelu(Graph& graph, const Var& x) {
+Var gelu(Graph& graph, const Var& x, ops::Gelu kind) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(x.data.dtype(), x.data.shape());
-  ops::gelu_forward(context, x.data, y);
+  ops::gelu_forward(context, kind, x.data, y);
   Var out = graph.value(y);
-  graph.record([&graph, &context, x, grad = out.grad] {
+  graph.record([&graph, &context, kind, x, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dx = context.empty(x.data.dtype(), x.data.shape());
-    ops::gelu_backward(context, dy, x.data, dx);
+    ops::gelu_backward(context, kind, dy, x.data, dx);
     graph.add_grad(*x.grad, std::move(dx));
   });
   return out;

@@ -4,6 +4,7 @@
 #include "trainer/autograd/graph.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/dropout.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/norm.h"
 
@@ -29,6 +30,9 @@ struct ResidualNorm {
 ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
                            const NormParameters& norm);
 
+/// Norm of each head of x [M, heads * D] by itself.
+Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParameters& norm);
+
 struct AttentionShape {
   std::int64_t batch, tokens, heads, kv_heads, head_dim;
   std::int64_t value_dim = 0;  // width of a value head, 0 = head_dim
@@ -50,7 +54,7 @@ Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& s
          const Rope& rope);
 
 Var swiglu(Graph& graph, const Var& gate_up);
-Var gelu(Graph& graph, const Var& x);
+Var gelu(Graph& graph, const Var& x, ops::Gelu kind);
 Var add(Graph& graph, const Var& a, const Var& b);
 /// x itself where nothing is dropped. x [B*T, C] of `samples` = B samples.
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "common/config/schema.h"
@@ -13,7 +14,9 @@ namespace sortie::trainer {
 struct ModelShape {
   std::int64_t vocab_size;         // tokens that exist
   std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
-  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length, rotary_dims;
+  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
+  std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
+  std::int64_t num_positions;  // longest sequence that the model is made for
   bool tied;
 };
 ModelShape resolve_shape(const config::ModelConfig& config);
@@ -57,10 +60,17 @@ struct BlockArguments {
   const ops::RopeTable& rope;
 };
 
+/// The block of a layer, with parameters named "layers.N. ...".
+template <class B>
+std::unique_ptr<Block> make_block(const BlockArguments& arguments) {
+  return std::make_unique<B>(arguments, "layers." + std::to_string(arguments.layer));
+}
+
 /// One architecture, defined by its file and listed in families.cc.
 struct Family {
   std::string_view name;  // in [model] architecture
   ops::NormKind final_norm;
+  bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
 };
 

@@ -6,11 +6,18 @@
 namespace sortie::trainer {
 
 // One function per family's file.
-Family llama_family();
+Family gpt2_family();
+Family gpt_neo_family();
 Family gpt_neox_family();
+Family llama_family();
+Family mistral_family();
+Family qwen2_family();
+Family qwen3_family();
 
 std::span<const Family> families() {
-  static const std::vector<Family> all = {llama_family(), gpt_neox_family()};
+  static const std::vector<Family> all = {gpt2_family(),  gpt_neo_family(), gpt_neox_family(),
+                                          llama_family(), mistral_family(), qwen2_family(),
+                                          qwen3_family()};
   return all;
 }
 

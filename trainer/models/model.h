@@ -31,18 +31,23 @@ class LanguageModel {
   ops::CrossEntropyResult loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
                                float grad_scale, ForwardContext& context) const;
 
+  /// Logits [B * T, vocab_size] f32, of the model as it predicts.
+  Tensor logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
   /// Logits [B, vocab_size] f32 of the last position.
   Tensor last_logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
 
  private:
+  Hidden embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
   Var final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
 
   ModelShape shape_;
   bool recompute_layers_;
+  double embedding_dropout_;
   ParameterStore& store_;
   ops::RopeTable rope_;
   Parameter* embedding_ = nullptr;
-  Parameter* head_ = nullptr;  // the embedding itself when tied
+  Parameter* positions_ = nullptr;  // null without learned positions
+  Parameter* head_ = nullptr;       // the embedding itself when tied
   std::vector<std::unique_ptr<Block>> blocks_;
   NormParameters final_norm_{};
 };

@@ -52,6 +52,8 @@ struct TypedKernels {
                           std::int64_t n);
   void (*gelu_forward)(const void* x, void* y, std::int64_t n);
   void (*gelu_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
+  void (*gelu_new_forward)(const void* x, void* y, std::int64_t n);
+  void (*gelu_new_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
   void (*add)(const void* a, const void* b, void* y, std::int64_t n);
   void (*add_to_f32)(float* sum, const void* x, std::int64_t n);  // sum += x
   void (*add_scaled_to_f32)(float* sum, const void* x, std::int64_t n, float factor);
