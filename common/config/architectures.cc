@@ -41,7 +41,6 @@ constexpr Architecture kArchitectures[] = {
      .rope = true,
      .grouped = true,
      .own_head_dim = true,
-     .windows = true,
      .mixture = true,
      .gated_mlp = true},
     {.name = "deepseek-v3", .rope = true, .mixture = true, .latent = true, .gated_mlp = true},

@@ -7,6 +7,7 @@
 
 #include "common/config/schema.h"
 #include "trainer/autograd/moe_functions.h"
+#include "trainer/models/hf_format.h"
 
 namespace sortie::trainer {
 
@@ -76,6 +77,7 @@ struct Family {
   ops::NormKind final_norm;
   bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
+  HfFormat hf;
 };
 
 }  // namespace sortie::trainer

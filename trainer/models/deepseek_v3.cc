@@ -98,12 +98,61 @@ class DeepseekV3Block final : public Block {
   std::optional<FeedForward> mlp_;
 };
 
+HfFormat hf_format() {
+  using M = config::ModelConfig;
+  HfFormat format{
+      .model_type = "deepseek_v3",
+      .architecture = "DeepseekV3ForCausalLM",
+      .prefix = "model.",
+      .keys = {{"vocab_size", &M::vocab_size, 129280},
+               {"hidden_size", &M::hidden_size, 7168},
+               {"num_hidden_layers", &M::num_layers, 61},
+               {"num_attention_heads", &M::num_attention_heads, 128},
+               {"num_key_value_heads", &M::attention_num_kv_heads},
+               {"intermediate_size", &M::ffn_hidden_size, 18432},
+               {"max_position_embeddings", &M::num_positions, 4096},
+               {"rms_norm_eps", &M::norm_epsilon, 1e-6},
+               {"attention_dropout", &M::attention_dropout},
+               {"initializer_range", &M::init_std, 0.02},
+               {"tie_word_embeddings", &M::weight_tying, false}},
+      .fixed = {{"hidden_act", "silu"}, {"attention_bias", false}, {"rope_interleave", true}},
+      .parts = {&kHfRope, &kHfDeepseekV3},
+      .modules = {{"model.embed_tokens", "embedding"},
+                  {"model.norm", "final_norm"},
+                  {"lm_head", "head"}},
+      .buffers = {".rotary_emb.inv_freq"}};
+  const HfModule layer[] = {
+      {"model.layers.{}.input_layernorm", "layers.{}.attention_norm"},
+      {"model.layers.{}.self_attn.q_proj", "layers.{}.attention.q"},
+      {"model.layers.{}.self_attn.q_a_proj", "layers.{}.attention.q_a"},
+      {"model.layers.{}.self_attn.q_a_layernorm", "layers.{}.attention.q_a_norm"},
+      {"model.layers.{}.self_attn.q_b_proj", "layers.{}.attention.q_b"},
+      {"model.layers.{}.self_attn.kv_a_proj_with_mqa", "layers.{}.attention.kv_a"},
+      {"model.layers.{}.self_attn.kv_a_layernorm", "layers.{}.attention.kv_a_norm"},
+      {"model.layers.{}.self_attn.kv_b_proj", "layers.{}.attention.kv_b"},
+      {"model.layers.{}.self_attn.o_proj", "layers.{}.attention.out"},
+      {"model.layers.{}.post_attention_layernorm", "layers.{}.mlp_norm"},
+      {"model.layers.{}.mlp.gate_proj", "layers.{}.mlp.gate_up", "gate"},
+      {"model.layers.{}.mlp.up_proj", "layers.{}.mlp.gate_up", "up"},
+      {"model.layers.{}.mlp.down_proj", "layers.{}.mlp.down"}};
+  std::vector<HfModule> block(std::begin(layer), std::end(layer));
+  add_hf_mixture(block);
+  format.modules.insert(format.modules.end() - 2, block.begin(), block.end());
+  format.mtp_modules = {{"model.layers.{}.enorm", "layers.{}.token_norm"},
+                        {"model.layers.{}.hnorm", "layers.{}.hidden_norm"},
+                        {"model.layers.{}.eh_proj", "layers.{}.join"}};
+  format.mtp_modules.insert(format.mtp_modules.end(), block.begin(), block.end());
+  format.mtp_modules.push_back({"model.layers.{}.shared_head.norm", "layers.{}.final_norm"});
+  return format;
+}
+
 }  // namespace
 
 Family deepseek_v3_family() {
   return {.name = "deepseek-v3",
           .final_norm = ops::NormKind::rms,
-          .make_block = make_block<DeepseekV3Block>};
+          .make_block = make_block<DeepseekV3Block>,
+          .hf = hf_format()};
 }
 
 }  // namespace sortie::trainer

@@ -9,6 +9,9 @@
 
 namespace sortie::trainer {
 
+/// The folder of a LLaMA, from which those of its relatives differ little.
+HfFormat hf_llama_format();
+
 class LlamaBlock : public Block {
  public:
   LlamaBlock(const BlockArguments& arguments, const std::string& name, bool qkv_bias = false)

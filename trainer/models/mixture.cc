@@ -90,6 +90,22 @@ FeedForward::FeedForward(const BlockArguments& arguments, const std::string& nam
   mixture_.emplace(store, name, mixture_spec(config, shape), index);
 }
 
+void add_hf_mixture(std::vector<HfModule>& modules) {
+  const std::string_view gate_up = "layers.{}.mlp.experts.{e}.gate_up";
+  const std::string_view shared = "layers.{}.mlp.shared.gate_up";
+  const HfModule all[] = {
+      {.hf = "model.layers.{}.mlp.gate",
+       .ours = "layers.{}.mlp.router",
+       .hf_bias = "model.layers.{}.mlp.gate.e_score_correction_bias"},
+      {"model.layers.{}.mlp.experts.{e}.gate_proj", gate_up, "gate"},
+      {"model.layers.{}.mlp.experts.{e}.up_proj", gate_up, "up"},
+      {"model.layers.{}.mlp.experts.{e}.down_proj", "layers.{}.mlp.experts.{e}.down"},
+      {"model.layers.{}.mlp.shared_experts.gate_proj", shared, "gate"},
+      {"model.layers.{}.mlp.shared_experts.up_proj", shared, "up"},
+      {"model.layers.{}.mlp.shared_experts.down_proj", "layers.{}.mlp.shared.down"}};
+  modules.insert(modules.end(), std::begin(all), std::end(all));
+}
+
 std::vector<Parameter*> router_biases(ParameterStore& store) {
   std::vector<Parameter*> biases;
   for (const auto& parameter : store.parameters())

@@ -56,6 +56,9 @@ class FeedForward {
   std::optional<MixtureModule> mixture_;
 };
 
+/// The usual names of a mixture in a Hugging Face folder, beside those of a plain MLP.
+void add_hf_mixture(std::vector<HfModule>& modules);
+
 /// The biases of all mixtures, in the order of the mixtures; empty where they have none.
 std::vector<Parameter*> router_biases(ParameterStore& store);
 

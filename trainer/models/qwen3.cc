@@ -2,8 +2,7 @@
 // through an RMSNorm before RoPE.
 //   x += Wo . attention(RoPE(RMSNorm(Wq . h)), RoPE(RMSNorm(Wk . h)), Wv . h),  h = RMSNorm(x)
 //   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x), or a mixture of such
-#include "trainer/models/attention_module.h"
-#include "trainer/models/mixture.h"
+#include "trainer/models/llama_block.h"
 
 namespace sortie::trainer {
 namespace {
@@ -52,17 +51,57 @@ class Qwen3Block final : public Block {
   std::optional<FeedForward> mlp_;
 };
 
+HfFormat hf_format() {
+  HfFormat format = hf_llama_format();
+  format.model_type = "qwen3";
+  format.architecture = "Qwen3ForCausalLM";
+  for (HfKey& key : format.keys) {
+    if (key.name == "vocab_size") key.fallback = 151936;
+    if (key.name == "num_key_value_heads") key.fallback = 32;
+    if (key.name == "head_dim") key.fallback = 128;
+    if (key.name == "intermediate_size") key.fallback = 22016;
+    if (key.name == "max_position_embeddings") key.fallback = 32768;
+  }
+  // Queries, keys and values are not packed: each is normed by itself.
+  for (HfModule& module : format.modules) {
+    if (module.segment == "q") module = {module.hf, "layers.{}.attention.q"};
+    if (module.segment == "k") module = {module.hf, "layers.{}.attention.k"};
+    if (module.segment == "v") module = {module.hf, "layers.{}.attention.v"};
+  }
+  format.modules.push_back({"model.layers.{}.self_attn.q_norm", "layers.{}.attention.q_norm"});
+  format.modules.push_back({"model.layers.{}.self_attn.k_norm", "layers.{}.attention.k_norm"});
+  format.fixed = {{"hidden_act", "silu"}, {"attention_bias", false}};
+  format.parts = {&kHfRope, &kHfLayerTypes};
+  return format;
+}
+
 }  // namespace
 
 Family qwen3_family() {
-  return {.name = "qwen3", .final_norm = ops::NormKind::rms, .make_block = make_block<Qwen3Block>};
+  return {.name = "qwen3",
+          .final_norm = ops::NormKind::rms,
+          .make_block = make_block<Qwen3Block>,
+          .hf = hf_format()};
 }
 
 // Its mixtures of experts: a softmax router, whose weights of the chosen experts are divided by
 // their sum or not.
 Family qwen3_moe_family() {
-  return {
-      .name = "qwen3-moe", .final_norm = ops::NormKind::rms, .make_block = make_block<Qwen3Block>};
+  HfFormat format = hf_format();
+  format.model_type = "qwen3_moe";
+  format.architecture = "Qwen3MoeForCausalLM";
+  for (HfKey& key : format.keys) {
+    if (key.name == "num_key_value_heads") key.fallback = 4;
+    if (key.name == "head_dim") key.fallback = 0;
+    if (key.name == "intermediate_size") key.fallback = 6144;
+  }
+  format.fixed.push_back({"use_sliding_window", false});
+  format.parts = {&kHfRope, &kHfQwen3Moe};
+  add_hf_mixture(format.modules);
+  return {.name = "qwen3-moe",
+          .final_norm = ops::NormKind::rms,
+          .make_block = make_block<Qwen3Block>,
+          .hf = format};
 }
 
 }  // namespace sortie::trainer
