@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/shard_file.h"
+#include "trainer/hf/import.h"
 #include "trainer/startup_check.h"
 #include "trainer/storage/sha256.h"
 
@@ -115,6 +116,9 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress) {
 
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, folder_->begin(progress.step, bytes));
   auto shard = write_shard(folder, 0, 1, pieces);
+  if (shard)
+    if (auto carried = carry_import_notes(notes_from_, folder); !carried)
+      shard = std::unexpected(std::move(carried).error());
   auto path = shard ? folder_->commit(folder, std::move(manifest), {*shard})
                     : Result<std::filesystem::path>(std::unexpected(shard.error()));
   if (!path) {
@@ -122,6 +126,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress) {
       log::warning("{}", abandoned.error().message);
     return std::unexpected(std::move(path).error());
   }
+  notes_from_ = *path;
   SORTIE_TRY(folder_->retain(job_.trainer.keep_last));
   return SavedCheckpoint{
       *path, static_cast<std::int64_t>(bytes),
@@ -163,6 +168,9 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::hashes));
   for (const NamedBuffer& buffer : buffers_of(store_)) {
+    // Imported weights come without moments, which then start at zero.
+    if (buffer.prefix != std::string_view("model.") && reader.manifest().run_id == "import")
+      continue;
     for (const auto& parameter : store_.parameters()) {
       const Dims shape = dims_of(parameter->spec().shape);
       SORTIE_TRY(reader.read(buffer.prefix + parameter->name(), StorageType::f32, shape,
@@ -172,6 +180,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   const Manifest& manifest = reader.manifest();
   LoadedCheckpoint loaded;
   loaded.path = folder;
+  notes_from_ = folder;
   const auto counter = [&](const char* name) {
     const auto it = manifest.counters.find(name);
     return it == manifest.counters.end() ? 0 : it->second;

@@ -6,6 +6,7 @@
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/generate_command.h"
+#include "trainer/cli/hf_commands.h"
 #include "trainer/cli/train_command.h"
 
 int main(int argc, char** argv) {
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   int exit_code = sortie::kExitOk;
   sortie::trainer::add_train_command(app, exit_code);
   sortie::trainer::add_generate_command(app, exit_code);
+  sortie::trainer::add_hf_commands(app, exit_code);
   sortie::trainer::add_data_commands(app, exit_code);
   sortie::trainer::add_checkpoint_commands(app, exit_code);
   try {

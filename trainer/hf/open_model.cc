@@ -25,12 +25,12 @@ Result<fs::path> find_checkpoint(const fs::path& place) {
   return latest.entry->folder;
 }
 
-void build(OpenedModel& opened, const OpenOptions& options) {
+/// Declares the parameters; they have no memory yet, so that what a file asks for is checked first.
+void declare(OpenedModel& opened, const OpenOptions& options) {
   opened.context = std::make_unique<ExecutionContext>(options.threads);
   opened.store = std::make_unique<ParameterStore>();
   opened.model = std::make_unique<LanguageModel>(*opened.context, opened.config, *opened.store,
                                                  /*recompute_layers=*/false);
-  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
   opened.tensors =
       hf_tensors(family_of(opened.config.architecture), opened.model->shape(), *opened.store);
 }
@@ -41,8 +41,9 @@ Result<> read_folder(OpenedModel& opened, const fs::path& place, const OpenOptio
   opened.config_json = folder.config_json();
   opened.left_out_prefix = folder.left_out_prefix();
   opened.assets = place;
-  build(opened, options);
+  declare(opened, options);
   SORTIE_ASSIGN_OR_RETURN(const auto stored, folder.match(opened.tensors));
+  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
   for (std::size_t i = 0; i < stored.size(); ++i) {
     opened.types.push_back(stored[i].entry->type);
     read_hf_tensor(opened.tensors[i], stored[i].entry->type, stored[i].bytes,
@@ -60,7 +61,8 @@ Result<> read_checkpoint(OpenedModel& opened, const fs::path& place, const OpenO
       config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
   opened.config = loaded.job.model;
   opened.checkpoint = folder;
-  build(opened, options);
+  declare(opened, options);
+  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
   for (const auto& parameter : opened.store->parameters()) {
     Dims shape;
     for (int i = 0; i < parameter->spec().shape.dims(); ++i)
