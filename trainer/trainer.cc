@@ -125,6 +125,8 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step) {
   context.training = true;
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
   context.first_sample = first;
+  context.routers.loss_scale = static_cast<float>(
+      1.0 / static_cast<double>(batch_.gradient_accumulation_steps * communicator_.size()));
   Graph graph(context_, Graph::Mode::record);
   ops::CrossEntropyResult loss;
   {
@@ -134,6 +136,7 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step) {
   Profiler::Section section(profiler_, "backward");
   if (last) reducer_->begin();
   graph.backward({});
+  routing_.add(context);
   return loss.loss_sum;
 }
 
@@ -160,12 +163,23 @@ Result<StepReport> Trainer::step() {
     report.loss =
         sums[0] / static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
     report.stop_requested = sums[1] > 0;
+    if (routing_.any()) {
+      communicator_.all_reduce_sum(routing_.sums());
+      report.balance_loss =
+          routing_.balance_loss() /
+          static_cast<double>(batch_.gradient_accumulation_steps * communicator_.size());
+      report.mtp_loss = routing_.mtp_loss() /
+                        static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
+    }
   }
   {
     Profiler::Section section(profiler_, "optimizer");
     const StepOutcome outcome = optimizer_.step(context_, report.learning_rate);
     report.grad_norm = outcome.grad_norm;
     report.skipped = outcome.skipped;
+    if (!report.skipped && job_.model.moe.bias_update_rate > 0)
+      routing_.balance(store_, job_.model.moe.bias_update_rate);
+    routing_.clear();
     store_.zero_gradients();
   }
   progress_.step = report.step;
@@ -252,19 +266,24 @@ void Trainer::report_step(const StepReport& report, double seconds) {
   double eta = seconds * static_cast<double>(job_.trainer.train_iterations - report.step);
   const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
   if (limit > 0) eta = std::min(eta, std::max(0.0, limit - trained_seconds_));
-  events_.send(
-      {{"type", "step"},
-       {"step", report.step},
-       {"steps", job_.trainer.train_iterations},
-       {"loss", report.loss},
-       {"lr", report.learning_rate},
-       {"grad_norm", report.grad_norm},
-       {"tokens_per_s", tokens / seconds},
-       {"flops", flops_per_token(model_.shape(), model_.matrix_parameters()) * tokens / seconds},
-       {"step_ms", seconds * 1e3},
-       {"eta_s", eta},
-       {"skipped", report.skipped},
-       {"consumed_tokens", progress_.consumed_samples * job_.model.sequence_length}});
+  nlohmann::json event = {
+      {"type", "step"},
+      {"step", report.step},
+      {"steps", job_.trainer.train_iterations},
+      {"loss", report.loss},
+      {"lr", report.learning_rate},
+      {"grad_norm", report.grad_norm},
+      {"tokens_per_s", tokens / seconds},
+      {"flops", flops_per_token(model_.shape(), model_.matrix_parameters()) * tokens / seconds},
+      {"step_ms", seconds * 1e3},
+      {"eta_s", eta},
+      {"skipped", report.skipped},
+      {"consumed_tokens", progress_.consumed_samples * job_.model.sequence_length}};
+  if (routing_.any()) {
+    event["balance_loss"] = report.balance_loss;
+    event["mtp_loss"] = report.mtp_loss;
+  }
+  events_.send(event);
 }
 
 void Trainer::report_evaluation(double loss) {

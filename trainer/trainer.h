@@ -8,6 +8,7 @@
 #include "common/config/validate.h"
 #include "trainer/checkpointer.h"
 #include "trainer/metrics/event_sink.h"
+#include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/parallel/gradient_reducer.h"
@@ -23,6 +24,9 @@ struct StepReport {
   double loss = 0.0;      // mean over the tokens of the global batch
   double learning_rate = 0.0;
   double grad_norm = 0.0;
+  double balance_loss =
+      0.0;                // of routers, coefficient included; not part of `loss`, like the next one
+  double mtp_loss = 0.0;  // of multi-token prediction
   bool skipped = false;
   bool stop_requested = false;  // rank 0's clock says that train_duration is over
 };
@@ -81,6 +85,7 @@ class Trainer {
   Checkpointer checkpointer_;
   Profiler profiler_;
   TrainingProgress progress_;
+  StepRouting routing_;  // of the step in progress
   std::int64_t last_saved_step_ = -1;
   double trained_seconds_ = 0.0;  // time in steps of this process
   double last_loss_ = 0.0;

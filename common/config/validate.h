@@ -48,5 +48,7 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
 
 /// What is wrong with the shape of the model (part of validate()).
 std::vector<Violation> check_model(const ModelConfig& model);
+/// Of mixtures of experts, latent attention and multi-token prediction (part of check_model).
+void check_mixture(const ModelConfig& model, std::vector<Violation>& found);
 
 }  // namespace sortie::config

@@ -29,6 +29,7 @@ StepOutcome Optimizer::step(ExecutionContext& context, double learning_rate) {
 
   const std::span<bf16> copy = store_.compute_copy();
   for (const auto& parameter : store_.parameters()) {
+    if (parameter->spec().use == Use::state) continue;
     const auto begin = static_cast<std::size_t>(parameter->offset());
     const auto count = static_cast<std::size_t>(parameter->elements());
     step.weight_decay = parameter->spec().decay ? static_cast<float>(config_.weight_decay) : 0.0f;
