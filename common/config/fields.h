@@ -66,6 +66,8 @@ struct Section {
 /// All keys, section by section in the order of sections().
 std::span<const Field> fields();
 std::span<const Section> sections();
+/// Those of [logger] to [profiler] (fields_training.cc), a part of fields().
+std::span<const Field> training_fields();
 
 /// The field of a full key, or nullptr.
 const Field* find_field(std::string_view key);

@@ -36,6 +36,21 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
         "hosts differ in their CPUs; set model.precision to f32"}});
 }
 
+/// Turns trainer.train_epochs into steps, and judges the schedule by them.
+Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
+                        const SampleSource& training) {
+  if (job.trainer.train_epochs == 0) return {};
+  job.trainer.train_iterations =
+      config::steps_for_samples(batch, job.trainer.train_epochs * training.samples_per_epoch());
+  config::JobConfig known = job;
+  known.trainer.train_epochs = 0;
+  const std::vector<config::Violation> violations = config::check_training(known);
+  if (violations.empty()) return {};
+  return fail(ErrorCode::config, fmt::format("{} epochs are {} steps: {}: {}",
+                                             job.trainer.train_epochs, job.trainer.train_iterations,
+                                             violations[0].keys[0], violations[0].message));
+}
+
 Result<> train(const std::string& config_path) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   const std::string path = config_path.empty() ? rank.config_path : config_path;
@@ -73,6 +88,7 @@ Result<> train(const std::string& config_path) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
   SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
                   precision, build);

@@ -6,14 +6,12 @@
 
 namespace sortie::trainer {
 
-StepOutcome Optimizer::step(ExecutionContext& context, double learning_rate) {
-  StepOutcome outcome;
+double Optimizer::gradient_norm(ExecutionContext& context) {
   // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
-  outcome.grad_norm = std::sqrt(ops::sum_of_squares(context, store_.gradients()));
-  if (!std::isfinite(outcome.grad_norm)) {
-    outcome.skipped = true;
-    return outcome;
-  }
+  return std::sqrt(ops::sum_of_squares(context, store_.gradients()));
+}
+
+void Optimizer::update(ExecutionContext& context, double learning_rate, double grad_norm) {
   ++updates_;
   ops::AdamWStep step{};
   step.lr = static_cast<float>(learning_rate);
@@ -21,8 +19,8 @@ StepOutcome Optimizer::step(ExecutionContext& context, double learning_rate) {
   step.beta2 = static_cast<float>(config_.beta2);
   step.eps = static_cast<float>(config_.eps);
   step.grad_scale = 1.0f;
-  if (config_.gradient_clipping > 0 && outcome.grad_norm > config_.gradient_clipping)
-    step.grad_scale = static_cast<float>(config_.gradient_clipping / (outcome.grad_norm + 1e-6));
+  if (config_.gradient_clipping > 0 && grad_norm > config_.gradient_clipping)
+    step.grad_scale = static_cast<float>(config_.gradient_clipping / (grad_norm + 1e-6));
   const auto t = static_cast<double>(updates_);
   step.correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, t));
   step.correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, t));
@@ -38,7 +36,6 @@ StepOutcome Optimizer::step(ExecutionContext& context, double learning_rate) {
                copy.empty() ? copy : copy.subspan(begin, count));
   }
   store_.weights_changed();
-  return outcome;
 }
 
 }  // namespace sortie::trainer

@@ -1,4 +1,4 @@
-// One optimizer step over the flat buffers: global norm, skip decision, clipping, AdamW.
+// The optimizer over the flat buffers: global norm, clipping, AdamW.
 #pragma once
 
 #include "common/config/schema.h"
@@ -6,19 +6,17 @@
 
 namespace sortie::trainer {
 
-struct StepOutcome {
-  double grad_norm = 0.0;
-  bool skipped = false;  // gradients were not finite: nothing was changed
-};
-
 class Optimizer {
  public:
   Optimizer(const config::OptimizerConfig& config, ParameterStore& store)
       : config_(config), store_(store) {}
 
-  /// Gradients must be final (reduced over all ranks), so that every rank decides alike. Clipping
-  /// scales by clip / (norm + 1e-6) when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
-  StepOutcome step(ExecutionContext& context, double learning_rate);
+  /// L2 norm of all gradients, which must be final (reduced over all ranks), so that every rank
+  /// decides alike. Not finite when one of them is not.
+  double gradient_norm(ExecutionContext& context);
+  /// One update. Clipping scales by clip / (norm + 1e-6) when norm > clip, as
+  /// torch.nn.utils.clip_grad_norm_ does.
+  void update(ExecutionContext& context, double learning_rate, double grad_norm);
 
   /// Number of applied updates: the t of AdamW's bias correction.
   std::int64_t updates() const { return updates_; }
