@@ -44,6 +44,9 @@ const Form kPathForm{"a path", check_path};
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
     {"runner.network", "On which of the hosts' networks ranks talk to each other"},
+    {"runner.container",
+     "Every rank in a container, where engine is set; the paths of the job are then those inside "
+     "it"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},
@@ -158,15 +161,17 @@ const Field kFields[] = {
 }  // namespace
 
 std::span<const Field> fields() {
-  static const std::vector<Field> all = [] {
-    std::vector<Field> joined(std::begin(kFields), std::end(kFields));
-    const auto model = std::ranges::find_if(
-        joined, [](const Field& field) { return field.key.starts_with("model."); });
+  static const std::vector<Field> kAll = [] {
+    std::vector<Field> all(std::begin(kFields), std::end(kFields));
+    const auto ssh = std::ranges::find(all, "runner.ssh", section_of);
+    const std::vector<Field> container = container_fields();
+    all.insert(ssh, container.begin(), container.end());
+    const auto model = std::ranges::find(all, "model", section_of);
     const std::span<const Field> training = training_fields();
-    joined.insert(model, training.begin(), training.end());
-    return joined;
+    all.insert(model, training.begin(), training.end());
+    return all;
   }();
-  return all;
+  return kAll;
 }
 
 std::span<const Section> sections() {

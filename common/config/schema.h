@@ -34,6 +34,38 @@ struct NetworkConfig {
   std::string interface;  // "eth1", "eth*" or "10.1.0.0/16"; empty = the route between the hosts
 };
 
+/// runner.container.entrypoint when nothing is said: the image's own.
+inline constexpr const char* kImageEntrypoint = "(image)";
+
+/// [runner.container]: every rank in a container, when there is an engine. Paths of the job are
+/// then those inside it.
+struct ContainerConfig {
+  std::string engine;            // docker | podman | containerd; empty = bare processes
+  std::string image;             // NAME[:TAG] or NAME@sha256:...
+  std::string pull = "missing";  // missing | always | never
+  std::vector<std::vector<std::string>> mounts;  // {host path, container path, options}
+  std::string shm_size;          // of /dev/shm, "16GiB"; empty = the engine's default
+  std::string ipc;               // private | host | shareable; empty = as scope needs it
+  std::string network = "host";  // host | none | a network of the engine
+  std::string gpus = "auto";     // auto | slots | all | none
+  std::vector<std::string> devices;
+  std::map<std::string, std::string> ulimits = {{"memlock", "-1"}, {"stack", "67108864"}};
+  std::vector<std::string> capabilities;  // added
+  bool privileged = false;
+  std::string user;                                          // empty = who starts the run
+  std::string workdir;                                       // empty = the image's
+  std::vector<std::string> entrypoint = {kImageEntrypoint};  // before the program; empty = none
+  std::map<std::string, std::string> env;
+  std::map<std::string, std::string> labels;
+  std::vector<std::string> extra_args;  // of the engine's run command
+  std::string scope = "host";           // host | rank: one container per host, or per rank
+  double cpus = 0;                      // limit of each rank; 0 = none
+  std::string memory;                   // limit of each rank, "32GiB"; empty = none
+  std::string credentials_file;         // a Docker config.json, for pulls
+
+  bool used() const { return !engine.empty(); }
+};
+
 /// [runner]: where and how ranks start.
 struct RunnerConfig {
   std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
@@ -59,6 +91,7 @@ struct RunnerConfig {
   Milliseconds heartbeat_timeout{10000};
   std::string on_launcher_loss = "kill";  // kill | hold DURATION
   NetworkConfig network;
+  ContainerConfig container;
   SshConfig ssh;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/config/container.h"
 #include "common/config/fields.h"
 #include "common/config/hostlist.h"
 #include "common/config/stage.h"
@@ -44,6 +45,8 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
   return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
 }
 
+}  // namespace
+
 bool is_set_by_sortie(std::string_view name) {
   constexpr std::string_view kNames[] = {
       "RANK",       "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
@@ -52,6 +55,8 @@ bool is_set_by_sortie(std::string_view name) {
   return name.starts_with("SORTIE_") || name.starts_with("TORCHELASTIC_") ||
          std::ranges::find(kNames, name) != std::end(kNames);
 }
+
+namespace {
 
 void check_runner(const RunnerConfig& runner, Rules& rules) {
   if (!runner.hosts.empty() && !runner.hosts_file.empty())
@@ -72,8 +77,9 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                     duration_text(runner.heartbeat_timeout),
                     duration_text(runner.heartbeat_interval),
                     duration_text(2 * runner.heartbeat_interval)));
-  for (const auto& [key, table] :
-       {std::pair{"runner.env", &runner.env}, {"runner.secret_env", &runner.secret_env}})
+  for (const auto& [key, table] : {std::pair{"runner.env", &runner.env},
+                                   {"runner.secret_env", &runner.secret_env},
+                                   {"runner.container.env", &runner.container.env}})
     for (const auto& [name, value] : *table)
       if (is_set_by_sortie(name))
         rules.broken(
@@ -84,6 +90,11 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
     if (runner.env.contains(name))
       rules.broken("S1", {"runner.secret_env." + name, "runner.secret_env", "runner.env"},
                    fmt::format("{} is in runner.env too; remove one of the two", name));
+  for (const auto& [name, value] : runner.container.env)
+    if (runner.env.contains(name) || runner.secret_env.contains(name))
+      rules.broken("S1", {"runner.container.env." + name, "runner.container.env"},
+                   fmt::format("{} is in {} too; remove one of the two", name,
+                               runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
 void check_kv_heads(const ModelConfig& model, Rules& rules) {
@@ -157,6 +168,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   for (Violation& violation : check_training(job)) rules.add(std::move(violation));
   check_model(job.model, rules);
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
+  for (Violation& violation : check_container(job.runner)) rules.add(std::move(violation));
   return rules.take();
 }
 

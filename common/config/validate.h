@@ -29,6 +29,9 @@ std::vector<Violation> check_training(const JobConfig& job);
 /// part of validate(), because a job for another program needs none.
 std::vector<Violation> validate_training(const JobConfig& job);
 
+/// Whether Sortie sets that variable itself, another value for each rank.
+bool is_set_by_sortie(std::string_view name);
+
 /// Batch arithmetic once the world size is known: global = micro * accumulation * data parallel,
 /// exactly. Two of the three batch keys decide, 0 means derived.
 struct BatchPlan {

@@ -128,6 +128,9 @@ std::vector<wire::Message> messages() {
           FilesProgress{3},
           FilesDone{"/home/u/a", 1, 3, 0},
           ImageOrder{"docker", "sortie:1", 0, "{}"},
+          ImageQuery{"docker", "sortie:1", "sha256:0", {"sha256:1"}},
+          ImageLacking{0, 1},
+          ImageLoad{"docker", "sortie:1", "/f.tar"},
           ImageProgress{"1.2 of 3.4 GB"},
           ImageReady{"sha256:00", "sortie@sha256:11", "docker 20.10.24", 1u << 30, 1}};
 }

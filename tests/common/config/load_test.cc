@@ -26,9 +26,41 @@ std::string set_error(const std::string& override_text) {
   return errors_of("", {override_text});
 }
 
+/// Of [runner.container], whose texts have forms of their own; empty: as any other.
+std::string container_change(std::string_view key) {
+  const std::map<std::string_view, std::string> changes = {{"engine", "podman"}, {"image", "t:1"},
+                                                           {"shm_size", "2GiB"}, {"memory", "2GiB"},
+                                                           {"ipc", "private"},   {"workdir", "/w"}};
+  constexpr std::string_view kPrefix = "runner.container.";
+  if (!key.starts_with(kPrefix)) return {};
+  const auto found = changes.find(key.substr(kPrefix.size()));
+  return found == changes.end() ? "" : found->second;
+}
+
 /// Another allowed value than the default, by kind and rule.
 void change(const Field& field, JobConfig& job) {
   const Slot slot = field.slot(job);
+  ContainerConfig& container = job.runner.container;
+  if (field.key == "runner.container.mounts") {
+    container.mounts = {{"/a", "/b"}, {"/c \"d\"", "/d", "ro"}};
+    return;
+  }
+  if (field.key == "runner.container.ulimits") {
+    container.ulimits = {{"core", "0"}, {"cpu", "1:2"}};
+    return;
+  }
+  if (field.key == "runner.container.devices") {
+    container.devices = {"/dev/a", "/dev/b:/dev/c:r"};
+    return;
+  }
+  if (field.key == "runner.container.capabilities") {
+    container.capabilities = {"KILL", "CAP_MKNOD"};
+    return;
+  }
+  if (field.key == "runner.container.extra_args") {
+    container.extra_args = {"--one", "two"};
+    return;
+  }
   if (auto* const* value = std::get_if<bool*>(&slot)) **value = !**value;
   if (auto* const* value = std::get_if<std::int64_t*>(&slot))
     **value = **value == std::get<IntegerRange>(field.rule).max ? **value - 1 : **value + 1;
@@ -48,6 +80,8 @@ void change(const Field& field, JobConfig& job) {
       **value = **value == choices->words.front() ? choices->words.back() : choices->words.front();
     else if (field.key == "data.tokenizer")
       **value = "sentencepiece:/m";
+    else if (const std::string text = container_change(field.key); !text.empty())
+      **value = text;
     else
       **value = field.key == "runner.on_launcher_loss" ? "hold 7s" : "changed";
   }
@@ -83,7 +117,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
     const std::string file =
         fmt::format("[{}]\n{} = {}\n", section_of(field), name_of(field), text);
     const auto from_file = load_job_text(file, "job.toml");
-    if (needs_company.contains(field.key)) {
+    if (needs_company.contains(field.key) || section_of(field) == "runner.container") {
       CHECK_FALSE(from_file);
       continue;
     }
@@ -105,6 +139,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.runner.hosts_file.clear();
   job.trainer.load_weights_from.clear();
   job.runner.secret_env = {{"C", "(secret)"}};
+  job.runner.container.env = {{"D", "quote \""}};
+  job.runner.container.workdir.clear();
   job.topology = {.data_parallel_size = 2,
                   .micro_batch_size = 3,
                   .gradient_accumulation_steps = 5,
@@ -125,7 +161,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) {
     CAPTURE(field.key);
     CHECK(value_text(field, loaded->job) == value_text(field, job));
-    if (field.key != "runner.hosts_file" && field.key != "trainer.load_weights_from")
+    if (field.key != "runner.hosts_file" && field.key != "runner.container.workdir" &&
+        field.key != "trainer.load_weights_from")
       CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
@@ -242,7 +279,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
-       "[runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] "
+       "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
+       "[trainer] "
        "[profiler] [model] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",
