@@ -56,13 +56,17 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t m
     Profiler::Section section(profiler_, "data");
     SORTIE_ASSIGN_OR_RETURN(batch, read_batch(training_, first_sample_of(micro_step)));
   }
+  ForwardContext context;
+  context.training = true;
+  context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
+  context.first_sample = first_sample_of(micro_step);
   Graph graph(context_, Graph::Mode::record);
   ops::CrossEntropyResult loss;
   {
     Profiler::Section section(profiler_, "forward");
     const auto scale =
         static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
-    loss = model_.loss(graph, batch.tokens, batch.targets, scale);
+    loss = model_.loss(graph, batch.tokens, batch.targets, scale, context);
   }
   Profiler::Section section(profiler_, "backward");
   if (micro_step + 1 == micro_steps) reducer_->begin();
@@ -150,8 +154,9 @@ Result<double> Trainer::evaluate() {
     const std::int64_t first =
         (i * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
     SORTIE_ASSIGN_OR_RETURN(const Batch batch, read_batch(*validation_, first));
+    ForwardContext context;
     Graph graph(context_, Graph::Mode::inference);
-    const auto loss = model_.loss(graph, batch.tokens, batch.targets, 0.0f);
+    const auto loss = model_.loss(graph, batch.tokens, batch.targets, 0.0f, context);
     sums[0] += loss.loss_sum;
     sums[1] += static_cast<double>(loss.count);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/config/architectures.h"
 #include "common/config/forms.h"
 #include "common/config/stage.h"
 
@@ -127,8 +128,10 @@ const Field kFields[] = {
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 
-    {"model.architecture", model<&Model::architecture>, Choices{{"llama", "gpt-neo-x"}}, "",
-     "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention; gpt-neo-x: LayerNorm, partial RoPE, GELU, parallel residual", kShown},
+    {"model.preset", model<&Model::preset>, Form{"the name of a shape", check_preset}, "",
+     "A published shape that the other keys of the section start from, like \"gpt2-124m\"; empty = their defaults"},
+    {"model.architecture", model<&Model::architecture>, Choices{architecture_names()}, "",
+     "The form of the blocks; trainer/models/README.md has a line on each", kShown},
     {"model.vocab_size", model<&Model::vocab_size>, IntegerRange{1, kMaxInt32}, "tokens", "Token ids are 0 to vocab_size - 1", kShown},
     {"model.hidden_size", model<&Model::hidden_size>, IntegerRange{1, 1 << 20}, "", "Width of the residual stream", kShown},
     {"model.num_layers", model<&Model::num_layers>, IntegerRange{1, 65536}, "", "Transformer blocks", kShown},
@@ -136,14 +139,32 @@ const Field kFields[] = {
     {"model.attention_num_kv_heads", model<&Model::attention_num_kv_heads>, IntegerRange{0, 65536}, "", "Key and value heads per layer; 0 = num_attention_heads"},
     {"model.head_dim", model<&Model::head_dim>, IntegerRange{0, 65536}, "", "Width of a head; 0 = hidden_size / num_attention_heads"},
     {"model.ffn_hidden_size", model<&Model::ffn_hidden_size>, IntegerRange{0, 1 << 24}, "",
-     "Inner width of the MLP; 0 = 8/3 hidden_size rounded up to a multiple of 64 for llama, 4 hidden_size for gpt-neo-x"},
+     "Inner width of the MLP; 0 = 8/3 hidden_size rounded up to a multiple of 64 where the MLP is gated, else (gpt2, gpt-neo, gpt-neo-x) 4 hidden_size"},
     {"model.sequence_length", model<&Model::sequence_length>, IntegerRange{1, 1 << 24}, "tokens", "Tokens per sequence", kShown},
+    {"model.num_positions", model<&Model::num_positions>, IntegerRange{0, 1 << 24}, "tokens",
+     "Longest sequence that the model is made for, the rows of a learned table of positions; 0 = sequence_length"},
     {"model.weight_tying", model<&Model::weight_tying>, {}, "", "Use the embedding matrix as output matrix too"},
+    {"model.attention_layers", model<&Model::attention_layers>, Form{"global | local", check_attention_layer}, "",
+     "Which layers see all earlier tokens and which a window, repeated over the layers; empty = global, local for gpt-neo, else all local where there is a window"},
+    {"model.attention_window", model<&Model::attention_window>, IntegerRange{0, 1 << 24}, "tokens",
+     "Tokens that a local layer sees, the newest included; 0 = 256 for gpt-neo, else all"},
     {"model.rotary_embedding_base", model<&Model::rotary_embedding_base>, NumberRange{1, 1e12, true, false}, "", "Base of the RoPE frequencies"},
     {"model.rotary_percentage", model<&Model::rotary_percentage>, NumberRange{0, 1, true, false}, "", "Share of head_dim that RoPE turns"},
+    {"model.rope_scaling", model<&Model::rope_scaling>, Choices{{"none", "linear", "llama3"}}, "",
+     "How RoPE is stretched to sequences longer than those of the first training: linear = all frequencies, llama3 = the low ones"},
+    {"model.rope_scaling_factor", model<&Model::rope_scaling_factor>, NumberRange{1, 1e6}, "", "By how much frequencies are divided"},
+    {"model.rope_scaling_low_frequency", model<&Model::rope_scaling_low_frequency>, NumberRange{0, 1e6, true, false}, "",
+     "llama3: turns within the original length up to which a frequency is divided by the whole factor"},
+    {"model.rope_scaling_high_frequency", model<&Model::rope_scaling_high_frequency>, NumberRange{0, 1e6, true, false}, "",
+     "llama3: turns within the original length from which on a frequency is left alone"},
+    {"model.rope_scaling_original_length", model<&Model::rope_scaling_original_length>, IntegerRange{1, 1 << 24}, "tokens",
+     "llama3: length of the sequences of the first training"},
     {"model.norm_epsilon", model<&Model::norm_epsilon>, NumberRange{0, 1, true, false}, "", "Added to the variance in RMSNorm and LayerNorm"},
     {"model.parallel_residual", model<&Model::parallel_residual>, {}, "", "Attention and MLP read the same input; gpt-neo-x only"},
-    {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights"},
+    {"model.embedding_dropout", model<&Model::embedding_dropout>, NumberRange{0, 1, false, true}, "", "Share of the embedding that is dropped in training"},
+    {"model.attention_dropout", model<&Model::attention_dropout>, NumberRange{0, 1, false, true}, "", "Share of the attention probabilities that is dropped in training"},
+    {"model.residual_dropout", model<&Model::residual_dropout>, NumberRange{0, 1, false, true}, "", "Share of what attention and MLP add to the residual stream that is dropped in training"},
+    {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights; of those that write into the residual stream, over the root of 2 num_layers"},
     {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Of the matrix products: auto = bf16 where the CPU multiplies it, else f32"},
 
     {"data.data_prefixes", data<&Data::data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",

@@ -2,10 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 
+#include "common/config/architectures.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
@@ -107,6 +109,18 @@ std::string check_tokenizer(std::string_view text) {
     return fmt::format("{} is no tokenizer; write \"byte\" or \"sentencepiece:FILE\"",
                        quote(shorten(text)));
   return check_path(text.substr(kFile.size()));
+}
+
+std::string check_preset(std::string_view text) {
+  if (text.empty() || find_preset(text) != nullptr) return {};
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
+  return fmt::format("{} is no preset; use {}", quote(shorten(text)), fmt::join(names, ", "));
+}
+
+std::string check_attention_layer(std::string_view text) {
+  if (text == "global" || text == "local") return {};
+  return fmt::format("{} is no kind of layer; write \"global\" or \"local\"", quote(shorten(text)));
 }
 
 std::string check_env_name(std::string_view text) {

@@ -17,6 +17,8 @@ std::string check_data_prefix(std::string_view text);
 std::string check_tokenizer(std::string_view text);
 std::string check_env_name(std::string_view text);
 std::string check_env_pattern(std::string_view text);
+std::string check_preset(std::string_view text);
+std::string check_attention_layer(std::string_view text);
 std::string check_any(std::string_view text);
 
 }  // namespace sortie::config

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "common/base/atomic_file.h"
+#include "common/config/architectures.h"
 #include "common/config/assign.h"
 #include "common/config/document.h"
 #include "common/config/fields.h"
@@ -54,6 +55,7 @@ class Loader {
   void read_entry(const Value& entry, const std::string& key);
   void set(const Field& field, const Value& value, Source source);
   void apply_override(std::size_t index);
+  void apply_preset(const Value& root);
   void set_variable(const Field& field, Value item, Source source);
   void report_exposed(std::string_view name, Source source);
   void check_rules();
@@ -163,6 +165,24 @@ void Loader::apply_override(std::size_t index) {
   set(*field, value, source);
 }
 
+/// The shape that model.preset names comes before every other key, wherever the key stands.
+void Loader::apply_preset(const Value& root) {
+  std::string name;
+  for (const Value& section : root.items)
+    if (section.key == "model")
+      for (const Value& entry : section.items)
+        if (entry.key == "preset" && entry.type == Value::Type::text) name = entry.text;
+  for (const std::string& text : overrides_)
+    if (constexpr std::string_view kKey = "model.preset="; text.starts_with(kKey))
+      name = override_value(Kind::text, std::string_view(text).substr(kKey.size())).text;
+  const Preset* preset = find_preset(name);
+  if (preset == nullptr) return;  // none, or a name that is reported where the key is read
+  loaded_.job.model = preset->model;
+  for (const Field& field : fields())
+    if (section_of(field) == "model" && value_text(field, loaded_.job) != default_text(field))
+      loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
+}
+
 void Loader::check_rules() {
   for (const Violation& violation : validate(loaded_.job)) {
     const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
@@ -194,6 +214,7 @@ Result<LoadedJob> Loader::load(std::string_view text) {
                                                name_, kMaxFileBytes));
   Document document = parse_document(text);
   for (const SyntaxError& error : document.errors) report({0, error.at}, error.message);
+  apply_preset(document.root);
   read_table(document.root, "");
   for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
   // With lines missing, rules over several keys would judge a job that nobody wrote.

@@ -186,20 +186,32 @@ struct ProfilerConfig {
 
 /// [model]
 struct ModelConfig {
-  std::string architecture = "llama";  // llama | gpt-neo-x
+  std::string preset;                  // a named shape that the other keys start from
+  std::string architecture = "llama";  // see architectures.h
   std::int64_t vocab_size = 256;
   std::int64_t hidden_size = 256;
   std::int64_t num_layers = 4;
   std::int64_t num_attention_heads = 4;
   std::int64_t attention_num_kv_heads = 0;  // 0 = num_attention_heads
   std::int64_t head_dim = 0;                // 0 = hidden_size / num_attention_heads
-  std::int64_t ffn_hidden_size = 0;  // 0 = llama: 8/3 hidden rounded up to 64; gpt-neo-x: 4 hidden
+  std::int64_t ffn_hidden_size = 0;  // 0 = 8/3 hidden rounded up to 64 if gated, else 4 hidden
   std::int64_t sequence_length = 256;
+  std::int64_t num_positions = 0;  // longest sequence the model is made for; 0 = sequence_length
   bool weight_tying = true;
+  std::vector<std::string> attention_layers;  // "global" | "local", repeated over the layers
+  std::int64_t attention_window = 0;          // tokens that a local layer sees
   double rotary_embedding_base = 10000.0;
-  double rotary_percentage = 1.0;  // share of head_dim that RoPE turns
+  double rotary_percentage = 1.0;     // share of head_dim that RoPE turns
+  std::string rope_scaling = "none";  // none | linear | llama3
+  double rope_scaling_factor = 1.0;
+  double rope_scaling_low_frequency = 1.0;
+  double rope_scaling_high_frequency = 4.0;
+  std::int64_t rope_scaling_original_length = 8192;
   double norm_epsilon = 1e-5;
   bool parallel_residual = true;  // gpt-neo-x only
+  double embedding_dropout = 0.0;
+  double attention_dropout = 0.0;
+  double residual_dropout = 0.0;
   double init_std = 0.02;
   std::string precision = "auto";  // auto | bf16 | f32
 };

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/config/container.h"
 #include "common/config/fields.h"
@@ -26,24 +25,6 @@ class Rules {
  private:
   std::vector<Violation> found_;
 };
-
-/// Divisors of `n` next to `value`: "4 or 8". `n` is at most a few ten thousand.
-std::string nearest_divisors(std::int64_t n, std::int64_t value) {
-  std::int64_t below = 0;
-  std::int64_t above = 0;
-  for (std::int64_t d = 1; d <= n && above == 0; ++d) {
-    if (n % d != 0) continue;
-    (d < value ? below : above) = d;
-  }
-  if (below == 0) return fmt::format("{}", above);
-  return above == 0 ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-}
-
-/// Multiples of `unit` next to `value`: "240 or 256".
-std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
-  const std::int64_t below = value / unit * unit;
-  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
-}
 
 }  // namespace
 
@@ -97,61 +78,6 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                                runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
-void check_kv_heads(const ModelConfig& model, Rules& rules) {
-  const std::int64_t heads = model.num_attention_heads;
-  const std::int64_t kv = model.attention_num_kv_heads;
-  const std::vector<std::string> keys = {"model.attention_num_kv_heads",
-                                         "model.num_attention_heads", "model.architecture"};
-  if (kv == 0 || kv == heads) return;
-  if (model.architecture == "gpt-neo-x")
-    rules.broken("T5", keys,
-                 fmt::format("gpt-neo-x has as many key and value heads as query heads, {}, not "
-                             "{}; use {}, or 0",
-                             heads, kv, heads));
-  else if (heads % kv != 0)
-    rules.broken("T5", keys,
-                 fmt::format("model.num_attention_heads = {} is no multiple of {}; use {}", heads,
-                             kv, nearest_divisors(heads, kv)));
-}
-
-void check_model(const ModelConfig& model, Rules& rules) {
-  check_kv_heads(model, rules);
-  const std::int64_t heads = model.num_attention_heads;
-  if (model.head_dim == 0 && model.hidden_size % heads != 0) {
-    rules.broken(
-        "T5", {"model.hidden_size", "model.num_attention_heads", "model.head_dim"},
-        fmt::format("{} is no multiple of model.num_attention_heads = {}; use {}, or set "
-                    "model.head_dim",
-                    model.hidden_size, heads, nearest_multiples(model.hidden_size, heads)));
-    return;
-  }
-  const std::int64_t head_dim = model.head_dim != 0 ? model.head_dim : model.hidden_size / heads;
-  const double turned = static_cast<double>(head_dim) * model.rotary_percentage;
-  const double pairs = std::round(turned / 2);
-  // 0.1 * 20 is not exactly 2: allow for the rounding of the share, not of the count.
-  if (pairs >= 1 && std::abs(turned - 2 * pairs) <= 1e-6 * static_cast<double>(head_dim)) return;
-  const std::int64_t low = std::max<std::int64_t>(2, static_cast<std::int64_t>(turned / 2) * 2);
-  const std::int64_t high = low + 2 <= head_dim && turned > 2 ? low + 2 : low;
-  const auto share = [&](std::int64_t count) {
-    return number_text(static_cast<double>(count) / static_cast<double>(head_dim));
-  };
-  const std::string advice =
-      head_dim < 2                     ? "use a head width of 2 or more"
-      : model.rotary_percentage == 1.0 ? "use an even head width"
-      : high == low
-          ? fmt::format("use rotary_percentage = {} ({} of {})", share(low), low, head_dim)
-          : fmt::format("use rotary_percentage = {} or {} ({} or {} of {})", share(low),
-                        share(high), low, high, head_dim);
-  rules.broken(
-      "T5",
-      {"model.rotary_percentage", "model.head_dim", "model.hidden_size",
-       "model.num_attention_heads"},
-      fmt::format("RoPE turns pairs, and {} of a head width of {} is {}, not an even number from "
-                  "2; {}",
-                  number_text(model.rotary_percentage), head_dim, fmt::format("{:g}", turned),
-                  advice));
-}
-
 }  // namespace
 
 std::vector<Violation> validate(const JobConfig& job) {
@@ -166,7 +92,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   check_runner(job.runner, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
   for (Violation& violation : check_training(job)) rules.add(std::move(violation));
-  check_model(job.model, rules);
+  for (Violation& violation : check_model(job.model)) rules.add(std::move(violation));
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
   for (Violation& violation : check_container(job.runner)) rules.add(std::move(violation));
   return rules.take();

@@ -56,4 +56,7 @@ std::int64_t batch_size_at(const BatchPlan& plan, std::int64_t consumed_samples)
 /// Steps that train at least `samples` sequences from the start on.
 std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 
+/// What is wrong with the shape of the model (part of validate()).
+std::vector<Violation> check_model(const ModelConfig& model);
+
 }  // namespace sortie::config

@@ -110,12 +110,13 @@ class OpsBench {
     const Tensor k = part(qkv, 1), v = part(qkv, 2), dout = filled(dtype_, heads);
     Tensor lse = context_.empty(DType::f32, {s.batch, s.heads, s.tokens});
     Tensor dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
-    const auto table = ops::make_rope_table(context_, s.tokens, d, 10000.0);
-    add("rope", 4 * s.layers, [&] { ops::rope(context_, q, table, false); });
+    const auto table = ops::make_rope_table(context_, s.tokens, ops::rope_frequencies(d, 10000.0));
+    add("rope", 4 * s.layers, [&] { ops::rope(context_, q, table, {}, false); });
     add("attention forward", s.layers,
-        [&] { ops::attention_forward(context_, q, k, v, 0.125f, out, lse); });
-    add("attention backward", s.layers,
-        [&] { ops::attention_backward(context_, q, k, v, out, lse, dout, 0.125f, dq, dk, dv); });
+        [&] { ops::attention_forward(context_, q, k, v, {.scale = 0.125f}, out, lse); });
+    add("attention backward", s.layers, [&] {
+      ops::attention_backward(context_, q, k, v, out, lse, dout, {.scale = 0.125f}, dq, dk, dv);
+    });
   }
 
   void rows(const GptShape& s, std::int64_t m) {
@@ -135,8 +136,10 @@ class OpsBench {
     });
     const Tensor up = filled(dtype_, {m, s.ffn}), dup = filled(dtype_, {m, s.ffn});
     Tensor activated = context_.empty(dtype_, {m, s.ffn});
-    add("gelu forward", s.layers, [&] { ops::gelu_forward(context_, up, activated); });
-    add("gelu backward", s.layers, [&] { ops::gelu_backward(context_, dup, up, activated); });
+    add("gelu forward", s.layers,
+        [&] { ops::gelu_forward(context_, ops::Gelu::exact, up, activated); });
+    add("gelu backward", s.layers,
+        [&] { ops::gelu_backward(context_, ops::Gelu::exact, dup, up, activated); });
     const Tensor gate_up = filled(dtype_, {m, 2 * s.ffn});
     Tensor dgate_up = context_.empty(dtype_, {m, 2 * s.ffn});
     add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, activated); });

@@ -1,7 +1,5 @@
 #include "trainer/autograd/functions.h"
 
-#include <cmath>
-
 #include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer {
@@ -75,6 +73,23 @@ ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
   return out;
 }
 
+Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParameters& norm) {
+  const Shape flat = x.data.shape(), heads{x.data.elements() / head_dim, head_dim};
+  // The same value under another shape, forward and back.
+  const Var in = graph.value(x.data.view(heads));
+  graph.record([&graph, x_grad = x.grad, in_grad = in.grad, flat] {
+    if (Tensor dx = std::move(in_grad->tensor); dx.defined())
+      graph.add_grad(*x_grad, dx.view(flat));
+  });
+  const Var normed = residual_norm(graph, in, {}, norm).normed;
+  const Var out = graph.value(normed.data.view(flat));
+  graph.record([&graph, normed_grad = normed.grad, out_grad = out.grad, heads] {
+    if (Tensor dy = std::move(out_grad->tensor); dy.defined())
+      graph.add_grad(*normed_grad, dy.view(heads));
+  });
+  return out;
+}
+
 namespace {
 
 /// The q, k and v views of a [B*T, (H + 2 KV) D] buffer.
@@ -91,31 +106,91 @@ struct QkvViews {
   }
 };
 
+void turn(ExecutionContext& context, Tensor& x, const Rope& rope, bool inverse) {
+  if (rope.table != nullptr) ops::rope(context, x, *rope.table, rope.positions, inverse);
+}
+
 }  // namespace
 
-Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape,
-              const ops::RopeTable& rope) {
+Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape, const Rope& rope,
+              const ops::AttentionMask& mask) {
   ExecutionContext& context = graph.context();
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   QkvViews views(qkv.data, shape);
-  ops::rope(context, views.q, rope, false);
-  ops::rope(context, views.k, rope, false);
+  turn(context, views.q, rope, false);
+  turn(context, views.k, rope, false);
   Tensor out4 =
       context.empty(qkv.data.dtype(), {shape.batch, shape.tokens, shape.heads, shape.head_dim});
   Tensor lse = context.empty(DType::f32, {shape.batch, shape.heads, shape.tokens});
-  ops::attention_forward(context, views.q, views.k, views.v, scale, out4, lse);
+  ops::attention_forward(context, views.q, views.k, views.v, mask, out4, lse);
   const Shape flat{shape.batch * shape.tokens, shape.heads * shape.head_dim};
   Var out = graph.value(out4.view(flat));
-  graph.record([&graph, &context, shape, rope, scale, qkv, out4, lse, grad = out.grad] {
+  graph.record([&graph, &context, shape, rope, mask, qkv, out4, lse, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dqkv = context.empty(qkv.data.dtype(), qkv.data.shape());
     QkvViews saved(qkv.data, shape), gradient(dqkv, shape);
     ops::attention_backward(context, saved.q, saved.k, saved.v, out4, lse, dy.view(out4.shape()),
-                            scale, gradient.q, gradient.k, gradient.v);
-    ops::rope(context, gradient.q, rope, true);
-    ops::rope(context, gradient.k, rope, true);
+                            mask, gradient.q, gradient.k, gradient.v);
+    turn(context, gradient.q, rope, true);
+    turn(context, gradient.k, rope, true);
     graph.add_grad(*qkv.grad, std::move(dqkv));
+  });
+  return out;
+}
+
+Var attention(Graph& graph, const Var& q, const Var& k, const Var& v, const AttentionShape& s,
+              const ops::AttentionMask& mask) {
+  ExecutionContext& context = graph.context();
+  const std::int64_t value_dim = s.value_dim != 0 ? s.value_dim : s.head_dim;
+  const auto queries = [s](const Tensor& x) {
+    return x.view({s.batch, s.tokens, s.heads, s.head_dim});
+  };
+  const auto keys = [s](const Tensor& x) {
+    return x.view({s.batch, s.tokens, s.kv_heads, s.head_dim});
+  };
+  const auto values = [s, value_dim](const Tensor& x) {
+    return x.view({s.batch, s.tokens, s.kv_heads, value_dim});
+  };
+  Tensor out4 = context.empty(q.data.dtype(), {s.batch, s.tokens, s.heads, value_dim});
+  Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
+  ops::attention_forward(context, queries(q.data), keys(k.data), values(v.data), mask, out4, lse);
+  Var out = graph.value(out4.view({s.batch * s.tokens, s.heads * value_dim}));
+  graph.record(
+      [&graph, &context, queries, keys, values, mask, q, k, v, out4, lse, grad = out.grad] {
+        Tensor dy = std::move(grad->tensor);
+        if (!dy.defined()) return;
+        Tensor dq = context.empty(q.data.dtype(), q.data.shape());
+        Tensor dk = context.empty(k.data.dtype(), k.data.shape());
+        Tensor dv = context.empty(v.data.dtype(), v.data.shape());
+        Tensor dq4 = queries(dq), dk4 = keys(dk), dv4 = values(dv);
+        ops::attention_backward(context, queries(q.data), keys(k.data), values(v.data), out4, lse,
+                                dy.view(out4.shape()), mask, dq4, dk4, dv4);
+        graph.add_grad(*q.grad, std::move(dq));
+        graph.add_grad(*k.grad, std::move(dk));
+        graph.add_grad(*v.grad, std::move(dv));
+      });
+  return out;
+}
+
+Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& s,
+         const Rope& rope) {
+  ExecutionContext& context = graph.context();
+  const Shape shape{s.batch, s.tokens, heads, s.head_dim};
+  Tensor turned = x.data.view(shape);
+  turn(context, turned, rope, false);
+  Var out = graph.value(x.data);
+  graph.record([&graph, &context, shape, rope, x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    // Turned in place where nobody else has it.
+    Tensor dx = dy;
+    if (dy.owners() > 2) {
+      dx = context.empty(dy.dtype(), dy.shape());
+      ops::convert(context, dy, dx);
+    }
+    Tensor back = dx.view(shape);
+    turn(context, back, rope, true);
+    graph.add_grad(*x_grad, std::move(dx));
   });
   return out;
 }
@@ -135,16 +210,16 @@ Var swiglu(Graph& graph, const Var& gate_up) {
   return out;
 }
 
-Var gelu(Graph& graph, const Var& x) {
+Var gelu(Graph& graph, const Var& x, ops::Gelu kind) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(x.data.dtype(), x.data.shape());
-  ops::gelu_forward(context, x.data, y);
+  ops::gelu_forward(context, kind, x.data, y);
   Var out = graph.value(y);
-  graph.record([&graph, &context, x, grad = out.grad] {
+  graph.record([&graph, &context, kind, x, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dx = context.empty(x.data.dtype(), x.data.shape());
-    ops::gelu_backward(context, dy, x.data, dx);
+    ops::gelu_backward(context, kind, dy, x.data, dx);
     graph.add_grad(*x.grad, std::move(dx));
   });
   return out;
@@ -159,6 +234,22 @@ Var add(Graph& graph, const Var& a, const Var& b) {
     Tensor dy = std::move(grad->tensor);
     graph.add_grad(*a_grad, dy);
     graph.add_grad(*b_grad, std::move(dy));
+  });
+  return out;
+}
+
+Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples) {
+  if (!dropout) return x;
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), x.data.shape());
+  ops::dropout(context, dropout, samples, x.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, dropout, samples, x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(dy.dtype(), dy.shape());
+    ops::dropout(context, dropout, samples, dy, dx);
+    graph.add_grad(*x_grad, std::move(dx));
   });
   return out;
 }

@@ -2,7 +2,7 @@
 // everywhere.
 //   parallel:    x += attention(LN1(x)) + MLP(LN2(x))
 //   sequential:  x += attention(LN1(x));  x += MLP(LN2(x))
-#include "trainer/models/model.h"
+#include "trainer/models/attention_module.h"
 #include "trainer/nn/modules.h"
 
 namespace sortie::trainer {
@@ -10,11 +10,12 @@ namespace {
 
 class GptNeoxBlock final : public Block {
  public:
-  GptNeoxBlock(const config::ModelConfig& config, std::int64_t layer, ParameterStore& store,
-               const ops::RopeTable& rope)
-      : rope_(rope), parallel_(config.parallel_residual) {
-    const ModelShape s = resolve_shape(config);
-    const std::string name = "layers." + std::to_string(layer);
+  GptNeoxBlock(const BlockArguments& arguments, const std::string& name)
+      : parallel_(arguments.config.parallel_residual),
+        attend_(arguments, name + ".attention"),
+        drop_attention_(arguments, name + ".attention.out"),
+        drop_mlp_(arguments, name + ".mlp.down") {
+    const auto& [config, s, layer, store, rope] = arguments;
     const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
     const std::int64_t q = s.heads * s.head_dim;
     attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::layer, s.hidden,
@@ -28,29 +29,36 @@ class GptNeoxBlock final : public Block {
     down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
   }
 
-  Hidden forward(Graph& graph, const Hidden& in, const AttentionShape& shape) const override {
+  Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
     const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
-    const Var attended = out_(graph, attention(graph, qkv_(graph, h), shape, rope_));
+    const Var attended =
+        drop_attention_(graph, out_(graph, attend_(graph, qkv_(graph, h), context)), context);
     if (parallel_) {
       const auto [same, h2] = residual_norm(graph, x, {}, mlp_norm_);
-      return {same, add(graph, attended, down_(graph, gelu(graph, up_(graph, h2))))};
+      return {same, add(graph, attended, mlp(graph, h2, context))};
     }
     const auto [x2, h2] = residual_norm(graph, x, attended, mlp_norm_);
-    return {x2, down_(graph, gelu(graph, up_(graph, h2)))};
+    return {x2, mlp(graph, h2, context)};
   }
 
  private:
-  const ops::RopeTable& rope_;
+  Var mlp(Graph& graph, const Var& h, const ForwardContext& context) const {
+    return drop_mlp_(graph, down_(graph, gelu(graph, up_(graph, h), ops::Gelu::exact)), context);
+  }
+
   bool parallel_;
+  AttentionRule attend_;
+  ResidualDropout drop_attention_, drop_mlp_;
   NormParameters attention_norm_, mlp_norm_;
   LinearModule qkv_, out_, up_, down_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_gpt_neox_block(const config::ModelConfig& config, std::int64_t layer,
-                                           ParameterStore& store, const ops::RopeTable& rope) {
-  return std::make_unique<GptNeoxBlock>(config, layer, store, rope);
+Family gpt_neox_family() {
+  return {.name = "gpt-neo-x",
+          .final_norm = ops::NormKind::layer,
+          .make_block = make_block<GptNeoxBlock>};
 }
 
 }  // namespace sortie::trainer

@@ -1,13 +1,24 @@
 #include "trainer/models/model.h"
 
+#include <cmath>
+
+#include "common/config/architectures.h"
+#include "trainer/models/rope_scaling.h"
 #include "trainer/nn/modules.h"
+#include "trainer/nn/random.h"
 
 namespace sortie::trainer {
+
+ops::Dropout ForwardContext::dropout(double probability, std::string_view place) const {
+  if (!training || probability <= 0.0) return {};
+  return {static_cast<float>(probability), random_key(seed, place), first_sample};
+}
 
 ModelShape resolve_shape(const config::ModelConfig& c) {
   const auto round_up = [](std::int64_t value, std::int64_t unit) {
     return (value + unit - 1) / unit * unit;
   };
+  const config::Architecture& architecture = config::architecture_of(c);
   ModelShape s{};
   s.vocab_size = c.vocab_size;
   s.padded_vocab_size = round_up(c.vocab_size, 64);
@@ -19,9 +30,12 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   if (c.ffn_hidden_size)
     s.ffn = c.ffn_hidden_size;
   else
-    s.ffn = c.architecture == "llama" ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
+    s.ffn = architecture.gated_mlp ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
   s.sequence_length = c.sequence_length;
-  s.rotary_dims = static_cast<std::int64_t>(static_cast<double>(s.head_dim) * c.rotary_percentage);
+  // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
+  s.rotary_dims =
+      architecture.rope ? std::lround(static_cast<double>(s.head_dim) * c.rotary_percentage) : 0;
+  s.num_positions = c.num_positions ? c.num_positions : c.sequence_length;
   s.tied = c.weight_tying;
   return s;
 }
@@ -34,18 +48,28 @@ double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters) 
 
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
                              ParameterStore& store, bool recompute_layers)
-    : shape_(resolve_shape(config)), recompute_layers_(recompute_layers), store_(store) {
-  rope_ = ops::make_rope_table(context, shape_.sequence_length, shape_.rotary_dims,
-                               config.rotary_embedding_base);
+    : shape_(resolve_shape(config)),
+      recompute_layers_(recompute_layers),
+      embedding_dropout_(config.embedding_dropout),
+      store_(store) {
+  const Family& family = family_of(config.architecture);
+  rope_ =
+      ops::make_rope_table(context, shape_.sequence_length,
+                           ops::rope_frequencies(shape_.rotary_dims, config.rotary_embedding_base));
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
   embedding_ =
       &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
-  const bool llama = config.architecture == "llama";
+  if (family.learned_positions)
+    positions_ = &store.add({"positions.weight",
+                             {shape_.num_positions, shape_.hidden},
+                             Init::normal(config.init_std),
+                             Use::matrix,
+                             true,
+                             {}});
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
-    blocks_.push_back(llama ? make_llama_block(config, layer, store, rope_)
-                            : make_gpt_neox_block(config, layer, store, rope_));
-  final_norm_ = add_norm(store, "final_norm", llama ? ops::NormKind::rms : ops::NormKind::layer,
-                         shape_.hidden, config.norm_epsilon);
+    blocks_.push_back(family.make_block({config, shape_, layer, store, rope_}));
+  final_norm_ =
+      add_norm(store, "final_norm", family.final_norm, shape_.hidden, config.norm_epsilon);
   head_ = shape_.tied
               ? embedding_
               : &store.add(
@@ -55,23 +79,42 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
 std::int64_t LanguageModel::matrix_parameters() const {
   std::int64_t total = 0;
   for (const auto& parameter : store_.parameters())
-    if (parameter->spec().use == Use::matrix && (parameter.get() != embedding_ || shape_.tied))
+    if (parameter->spec().use == Use::matrix && (parameter.get() != embedding_ || shape_.tied) &&
+        parameter.get() != positions_)
       total += parameter->elements();
   return total;
 }
 
-Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens) const {
-  const AttentionShape attention{tokens.size(0), tokens.size(1), shape_.heads, shape_.kv_heads,
-                                 shape_.head_dim};
+/// The embedding of the tokens plus, where there is a table, that of their positions.
+Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
   Hidden hidden{embedding(graph, tokens, *embedding_), {}};
+  if (positions_ != nullptr) {
+    Tensor places = context.positions;
+    if (!places.defined()) {
+      places = graph.context().empty(DType::i32, {context.batch, context.tokens});
+      for (std::int64_t i = 0; i < places.elements(); ++i)
+        places.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % context.tokens);
+    }
+    hidden.branch = embedding(graph, places, *positions_);
+  }
+  const ops::Dropout drop = context.dropout(embedding_dropout_, "embedding");
+  if (!drop) return hidden;
+  const Var sum = hidden.branch ? add(graph, hidden.residual, hidden.branch) : hidden.residual;
+  return {trainer::dropout(graph, sum, drop, context.batch), {}};
+}
+
+Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
+  context.batch = tokens.size(0);
+  context.tokens = tokens.size(1);
+  Hidden hidden = embed(graph, tokens, context);
   for (const auto& block : blocks_) {
     if (!recompute_layers_) {
-      hidden = block->forward(graph, hidden, attention);
+      hidden = block->forward(graph, hidden, context);
       continue;
     }
-    const auto segment = [&block = *block, attention](
+    const auto segment = [&block = *block, &context](
                              Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
-      Hidden out = block.forward(inner, {in[0], in[1]}, attention);
+      Hidden out = block.forward(inner, {in[0], in[1]}, context);
       return {out.residual, out.branch};
     };
     const std::vector<Var> out = recompute(graph, {hidden.residual, hidden.branch}, segment);
@@ -81,15 +124,25 @@ Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens) const {
 }
 
 ops::CrossEntropyResult LanguageModel::loss(Graph& graph, const Tensor& tokens,
-                                            const Tensor& targets, float grad_scale) const {
-  const Var hidden = final_hidden(graph, tokens);
+                                            const Tensor& targets, float grad_scale,
+                                            ForwardContext& context) const {
+  const Var hidden = final_hidden(graph, tokens, context);
   return head_loss(graph, hidden, *head_, targets.view({targets.elements()}), shape_.vocab_size,
                    grad_scale);
 }
 
-Tensor LanguageModel::last_logits(Graph& graph, const Tensor& tokens) const {
+Tensor LanguageModel::logits(Graph& graph, const Tensor& tokens, ForwardContext context) const {
+  const Var hidden = final_hidden(graph, tokens, context);
+  Tensor logits = graph.context().empty(DType::f32, {tokens.elements(), shape_.padded_vocab_size});
+  ops::linear_forward(graph.context(), hidden.data, head_->packed(), {}, logits);
+  return logits.slice(1, 0, shape_.vocab_size);
+}
+
+Tensor LanguageModel::last_logits(Graph& graph, const Tensor& tokens,
+                                  ForwardContext context) const {
   const std::int64_t batch = tokens.size(0), length = tokens.size(1);
-  const Tensor hidden = final_hidden(graph, tokens).data.view({batch, length, shape_.hidden});
+  const Tensor hidden =
+      final_hidden(graph, tokens, context).data.view({batch, length, shape_.hidden});
   const Tensor last = hidden.slice(1, length - 1, 1).view({batch, shape_.hidden});
   Tensor logits = graph.context().empty(DType::f32, {batch, shape_.padded_vocab_size});
   ops::linear_forward(graph.context(), last, head_->packed(), {}, logits);

@@ -5,38 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "common/config/schema.h"
-#include "trainer/autograd/functions.h"
+#include "trainer/models/block.h"
+#include "trainer/models/families.h"
 
 namespace sortie::trainer {
-
-/// [model] with every derived size filled in.
-struct ModelShape {
-  std::int64_t vocab_size;         // tokens that exist
-  std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
-  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length, rotary_dims;
-  bool tied;
-};
-ModelShape resolve_shape(const config::ModelConfig& config);
-
-/// What passes between layers, and later between pipeline stages: the sum of `residual` and
-/// `branch` is the hidden state; the addition is left to the norm that reads it. branch may be
-/// empty.
-struct Hidden {
-  Var residual, branch;
-};
-
-class Block {
- public:
-  virtual ~Block() = default;
-  virtual Hidden forward(Graph& graph, const Hidden& in, const AttentionShape& shape) const = 0;
-};
-
-/// Weights of one family: how its blocks are built. models/llama.cc, models/gpt_neox.cc.
-std::unique_ptr<Block> make_llama_block(const config::ModelConfig& config, std::int64_t layer,
-                                        ParameterStore& store, const ops::RopeTable& rope);
-std::unique_ptr<Block> make_gpt_neox_block(const config::ModelConfig& config, std::int64_t layer,
-                                           ParameterStore& store, const ops::RopeTable& rope);
 
 /// Floating-point operations of one trained token: 6 per weight that is multiplied (forward and
 /// backward), plus 6 L H D T for attention (causal half of 12 L H D T). Recomputation is not
@@ -54,22 +26,28 @@ class LanguageModel {
   std::int64_t matrix_parameters() const;
 
   /// Loss summed over targets >= 0 of one micro-batch: tokens, targets [B, T] i32. Where the graph
-  /// records, backward() then gives the gradients of grad_scale * sum.
+  /// records, backward() then gives the gradients of grad_scale * sum; `context` must live until
+  /// then.
   ops::CrossEntropyResult loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
-                               float grad_scale) const;
+                               float grad_scale, ForwardContext& context) const;
 
+  /// Logits [B * T, vocab_size] f32, of the model as it predicts.
+  Tensor logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
   /// Logits [B, vocab_size] f32 of the last position.
-  Tensor last_logits(Graph& graph, const Tensor& tokens) const;
+  Tensor last_logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
 
  private:
-  Var final_hidden(Graph& graph, const Tensor& tokens) const;
+  Hidden embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
+  Var final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
 
   ModelShape shape_;
   bool recompute_layers_;
+  double embedding_dropout_;
   ParameterStore& store_;
   ops::RopeTable rope_;
   Parameter* embedding_ = nullptr;
-  Parameter* head_ = nullptr;  // the embedding itself when tied
+  Parameter* positions_ = nullptr;  // null without learned positions
+  Parameter* head_ = nullptr;       // the embedding itself when tied
   std::vector<std::unique_ptr<Block>> blocks_;
   NormParameters final_norm_{};
 };

@@ -27,6 +27,24 @@ inline LinearModule add_linear(ParameterStore& store, const std::string& name, s
   return module;
 }
 
+/// Wdown . (silu(Wgate . x) * Wup . x)  (Shazeer 2020).
+struct SwigluModule {
+  LinearModule gate_up, down;
+  Var operator()(Graph& graph, const Var& x) const {
+    return down(graph, swiglu(graph, gate_up(graph, x)));
+  }
+};
+
+/// Declares "<name>.gate_up.weight" [2 F, C] and "<name>.down.weight" [C, F].
+inline SwigluModule add_swiglu(ParameterStore& store, const std::string& name, std::int64_t hidden,
+                               std::int64_t ffn, double std_dev, double out_std) {
+  SwigluModule module;
+  module.gate_up = add_linear(store, name + ".gate_up", 2 * ffn, hidden, std_dev, false,
+                              {{"gate", ffn}, {"up", ffn}});
+  module.down = add_linear(store, name + ".down", hidden, ffn, out_std, false);
+  return module;
+}
+
 /// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size].
 inline NormParameters add_norm(ParameterStore& store, const std::string& name, ops::NormKind kind,
                                std::int64_t size, double eps) {

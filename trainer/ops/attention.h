@@ -2,33 +2,50 @@
 // rows of one head at a time. Rotary position embedding.
 #pragma once
 
+#include <span>
+#include <vector>
+
+#include "trainer/ops/dropout.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer::ops {
 
-/// cos/sin tables f32 [T, rotary_dims / 2]: angle(t, i) = t * base^(-2 i / rotary_dims)  (Su et al.
-/// 2021).
+/// cos/sin tables f32 [T, rotary_dims / 2] of the angles t * frequency_i  (Su et al. 2021).
 struct RopeTable {
   Tensor cos, sin;
   std::int64_t rotary_dims = 0;
 };
+/// frequency_i = base^(-2 i / rotary_dims), one per pair of dimensions.
+std::vector<double> rope_frequencies(std::int64_t rotary_dims, double base);
+/// cos and sin of t * frequency, times `factor`.
 RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
-                          std::int64_t rotary_dims, double base);
+                          std::span<const double> frequencies, double factor = 1.0);
 
 /// Rotate-half RoPE in place on the first rotary_dims of every head of x [B, T, H, D] (strided
-/// view). inverse = true turns back: that is the backward pass.
-void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, bool inverse);
+/// view). `positions` i32 [B, T] are rows of the table; undefined = 0, 1, 2 ... inverse = true
+/// turns back: that is the backward pass.
+void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,
+          bool inverse);
 
-/// out [B, T, H, D] = softmax(q k^T * scale, causal) v, query head h reads key head h / (H / KV).
-/// q [B, T, H, D], k and v [B, T, KV, D] are strided views (slices of one QKV buffer). lse [B, H,
-/// T] f32 receives the log-sum-exp of each row of scaled scores, for the backward pass. (Dao et al.
-/// 2022.)
+/// Which keys a query sees, and how scores are weighed. The query at i sees the keys j <= i with
+/// i - j < window that do not lie before the start of its document.
+struct AttentionMask {
+  float scale = 1.0f;
+  std::int64_t window = 0;     // 0 = all earlier tokens
+  Tensor document_start = {};  // i32 [B, T], values in [0, t]; undefined = one document
+  Dropout dropout = {};        // of the probabilities; element (h T + i) T + j of sample b
+};
+
+/// out [B, T, H, Dv] = softmax(q k^T * scale, masked) v, query head h reads key head h / (H / KV).
+/// q [B, T, H, D], k [B, T, KV, D] and v [B, T, KV, Dv] are strided views (slices of one QKV
+/// buffer). lse [B, H, T] f32 receives the log-sum-exp of each row of scaled scores, for the
+/// backward pass. (Dao et al. 2022.)
 void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                       float scale, Tensor& out, Tensor& lse);
+                       const AttentionMask& mask, Tensor& out, Tensor& lse);
 
 /// Gradients of q, k, v (overwritten; strided views of one dQKV buffer).
 void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
-                        float scale, Tensor& dq, Tensor& dk, Tensor& dv);
+                        const AttentionMask& mask, Tensor& dq, Tensor& dk, Tensor& dv);
 
 }  // namespace sortie::trainer::ops

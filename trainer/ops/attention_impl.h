@@ -5,11 +5,13 @@
 
 namespace sortie::trainer::ops {
 
-void rope_cpu(ExecutionContext& context, Tensor& x, const RopeTable& table, bool inverse);
+void rope_cpu(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,
+              bool inverse);
 void attention_forward_cpu(ExecutionContext& context, const Tensor& q, const Tensor& k,
-                           const Tensor& v, float scale, Tensor& out, Tensor& lse);
+                           const Tensor& v, const AttentionMask& mask, Tensor& out, Tensor& lse);
 void attention_backward_cpu(ExecutionContext& context, const Tensor& q, const Tensor& k,
                             const Tensor& v, const Tensor& out, const Tensor& lse,
-                            const Tensor& dout, float scale, Tensor& dq, Tensor& dk, Tensor& dv);
+                            const Tensor& dout, const AttentionMask& mask, Tensor& dq, Tensor& dk,
+                            Tensor& dv);
 
 }  // namespace sortie::trainer::ops

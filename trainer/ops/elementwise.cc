@@ -39,15 +39,16 @@ void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& 
   swiglu_backward_cpu(context, dy, gate_up, dgate_up);
 }
 
-void gelu_forward(ExecutionContext& context, const Tensor& x, Tensor& y) {
+void gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor& y) {
   check_rows(y, x, x.size(-1), "y");
-  gelu_forward_cpu(context, x, y);
+  gelu_forward_cpu(context, kind, x, y);
 }
 
-void gelu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& x, Tensor& dx) {
+void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
+                   Tensor& dx) {
   check_rows(dy, x, x.size(-1), "dy");
   check_rows(dx, x, x.size(-1), "dx");
-  gelu_backward_cpu(context, dy, x, dx);
+  gelu_backward_cpu(context, kind, dy, x, dx);
 }
 
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,

@@ -10,9 +10,13 @@ void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, Tensor& y)
 void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
                      Tensor& dgate_up);
 
-/// Exact GELU: x * 0.5 * (1 + erf(x / sqrt 2))  (Hendrycks & Gimpel 2016).
-void gelu_forward(ExecutionContext& context, const Tensor& x, Tensor& y);
-void gelu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& x, Tensor& dx);
+/// GELU (Hendrycks & Gimpel 2016).
+///   exact: x * 0.5 * (1 + erf(x / sqrt 2))
+///   tanh:  x * 0.5 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+enum class Gelu { exact, tanh };
+void gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor& y);
+void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
+                   Tensor& dx);
 
 /// y [M, C] = table [V, C] rows by tokens i32 [M]. Tokens were range-checked by the data loader.
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,

@@ -56,18 +56,21 @@ void swiglu_backward_cpu(ExecutionContext& context, const Tensor& dy, const Tens
   });
 }
 
-void gelu_forward_cpu(ExecutionContext& context, const Tensor& x, Tensor& y) {
+void gelu_forward_cpu(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor& y) {
   const Rows in(x), out(y);
   const auto& kernels = typed_kernels(context, x.dtype());
+  const auto forward = kind == Gelu::exact ? kernels.gelu_forward : kernels.gelu_new_forward;
   for_each_row(context, in.rows(),
-               [&](std::int64_t row) { kernels.gelu_forward(in.at(row), out.at(row), in.cols()); });
+               [&](std::int64_t row) { forward(in.at(row), out.at(row), in.cols()); });
 }
 
-void gelu_backward_cpu(ExecutionContext& context, const Tensor& dy, const Tensor& x, Tensor& dx) {
+void gelu_backward_cpu(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
+                       Tensor& dx) {
   const Rows gradient(dy), in(x), out(dx);
   const auto& kernels = typed_kernels(context, x.dtype());
+  const auto backward = kind == Gelu::exact ? kernels.gelu_backward : kernels.gelu_new_backward;
   for_each_row(context, in.rows(), [&](std::int64_t row) {
-    kernels.gelu_backward(gradient.at(row), in.at(row), out.at(row), in.cols());
+    backward(gradient.at(row), in.at(row), out.at(row), in.cols());
   });
 }
 

@@ -193,6 +193,51 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.model.rotary_percentage = 0.1;
        },
        ""},
+      {[](JobConfig& job) {
+         job.model.architecture = "gpt2";
+         job.model.rotary_percentage = 0.3;  // there is no RoPE to turn by it
+       },
+       ""},
+      {[](JobConfig& job) {
+         job.model.architecture = "gpt2";
+         job.model.head_dim = 32;
+       },
+       "T5 model.head_dim: the heads of gpt2 are cut from the hidden size, and 4 heads of 32 are "
+       "not 256; use 0"},
+      {[](JobConfig& job) {
+         job.model.architecture = "qwen2";
+         job.model.rotary_percentage = 0.5;
+       },
+       "T5 model.rotary_percentage: qwen2 turns whole heads; use 1.0"},
+      {[](JobConfig& job) { job.model.attention_window = 16; },
+       "M1 model.attention_window: llama has no local layers; remove it"},
+      {[](JobConfig& job) { job.model.attention_layers = {"local"}; },
+       "M1 model.attention_layers: llama has no local layers; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mistral";
+         job.model.attention_layers = {"global", "local"};
+       },
+       "M1 model.attention_layers: has local layers, but no model.attention_window says how far "
+       "they see; set it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "gpt-neo";
+         job.model.attention_layers = {"global", "local"};
+       },
+       ""},
+      {[](JobConfig& job) {
+         job.model.architecture = "gpt-neo";
+         job.model.rope_scaling = "linear";
+       },
+       "M2 model.rope_scaling: gpt-neo has no RoPE; remove it"},
+      {[](JobConfig& job) {
+         job.model.rope_scaling = "llama3";
+         job.model.rope_scaling_high_frequency = 1.0;
+       },
+       "M2 model.rope_scaling_high_frequency: 1.0 is not above rope_scaling_low_frequency = 1.0; "
+       "raise it"},
+      {[](JobConfig& job) { job.model.num_positions = 100; },
+       "M3 model.num_positions: 100 is less than model.sequence_length = 256; use 0, or shorter "
+       "sequences"},
   };
   for (const Row& row : rows) {
     JobConfig job;

@@ -93,8 +93,9 @@ TEST_CASE("with masked targets a step is the mean over the tokens that count, ho
     for (std::int64_t row = 0; row < 2; ++row)
       REQUIRE(source.sample(2 * micro + row, {tokens.data<std::int32_t>() + row * 19, 19},
                             {targets.data<std::int32_t>() + row * 19, 19}));
+    ForwardContext forward;
     Graph graph(context, Graph::Mode::inference);
-    const auto loss = training.trainer->model().loss(graph, tokens, targets, 0.0f);
+    const auto loss = training.trainer->model().loss(graph, tokens, targets, 0.0f, forward);
     sum += loss.loss_sum;
     count += static_cast<double>(loss.count);
     means += loss.loss_sum / static_cast<double>(loss.count) / 4;
@@ -135,7 +136,9 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         const auto loss = [&](bool record) {
           store.weights_changed();
           Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);
-          const double sum = training.trainer->model().loss(graph, tokens, targets, 1.0f).loss_sum;
+          ForwardContext forward;
+          const double sum =
+              training.trainer->model().loss(graph, tokens, targets, 1.0f, forward).loss_sum;
           if (record) graph.backward({});
           return sum;
         };

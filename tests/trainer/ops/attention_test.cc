@@ -61,10 +61,11 @@ Run run_attention(ExecutionContext& context, DType dtype, const HeadShape& s, co
   const Shape shape{s.batch, s.tokens, s.heads, s.dims};
   Tensor out = context.empty(dtype, shape);
   Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
-  ops::attention_forward(context, x.q, x.k, x.v, scale, out, lse);
+  ops::attention_forward(context, x.q, x.k, x.v, {.scale = scale}, out, lse);
   Views d = make_views(context, dtype, s, {}, {}, {});
   ops::attention_backward(context, x.q, x.k, x.v, out, lse,
-                          make_tensor(context, dtype, shape, in.dout), scale, d.q, d.k, d.v);
+                          make_tensor(context, dtype, shape, in.dout), {.scale = scale}, d.q, d.k,
+                          d.v);
   return {values_of(out), values_of(lse), values_of(d.q), values_of(d.k), values_of(d.v)};
 }
 
@@ -155,12 +156,13 @@ TEST_CASE("RoPE equals the reference, leaves the other dimensions alone, and tur
       const HeadShape s{2, 37, 3, 1, 56};
       const Inputs in = make_inputs(v.dtype, s);
       Views x = make_views(v.context, v.dtype, s, in.q, in.k, in.v);
-      const auto table = ops::make_rope_table(v.context, 40, rotary, 10000.0);
-      ops::rope(v.context, x.q, table, false);
+      const auto table =
+          ops::make_rope_table(v.context, 40, ops::rope_frequencies(rotary, 10000.0));
+      ops::rope(v.context, x.q, table, {}, false);
       CHECK(relative_error(values_of(x.q), reference::rope(in.q, s, rotary, 10000.0, 1.0)) <=
             v.tolerance);
       CHECK(values_of(x.k) == in.k);
-      ops::rope(v.context, x.q, table, true);
+      ops::rope(v.context, x.q, table, {}, true);
       CHECK(relative_error(values_of(x.q), in.q) <= v.tolerance);
     }
   });

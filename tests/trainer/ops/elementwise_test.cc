@@ -55,11 +55,16 @@ TEST_CASE("GELU equals the reference forward and backward") {
       const Values dy = random_values(v.dtype, 2, rows * cols);
       const Tensor in = make_tensor(v.context, v.dtype, {rows, cols}, x, 2);
       Tensor y = make_tensor(v.context, v.dtype, {rows, cols}, {}, 1);
-      ops::gelu_forward(v.context, in, y);
-      CHECK(relative_error(values_of(y), reference::gelu(x)) <= v.tolerance);
       Tensor dx = make_tensor(v.context, v.dtype, {rows, cols}, {}, 3);
-      ops::gelu_backward(v.context, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1), in, dx);
-      CHECK(relative_error(values_of(dx), reference::gelu_backward(dy, x)) <= v.tolerance);
+      for (const bool tanh : {false, true}) {
+        CAPTURE(tanh);
+        const auto kind = tanh ? ops::Gelu::tanh : ops::Gelu::exact;
+        ops::gelu_forward(v.context, kind, in, y);
+        CHECK(relative_error(values_of(y), reference::gelu(x, tanh)) <= v.tolerance);
+        ops::gelu_backward(v.context, kind, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1),
+                           in, dx);
+        CHECK(relative_error(values_of(dx), reference::gelu_backward(dy, x, tanh)) <= v.tolerance);
+      }
     });
   });
 }
@@ -76,8 +81,19 @@ TEST_CASE("activations hold point by point over the whole range of f32") {
     Tensor y = v.context.empty(v.dtype, {1, count}), dx = v.context.empty(v.dtype, {1, count});
     const Values ones(x.size(), 1.0);
     const Tensor dy = make_tensor(v.context, v.dtype, {1, count}, ones);
-    ops::gelu_forward(v.context, in, y);
-    ops::gelu_backward(v.context, dy, in, dx);
+    // The tails of the tanh form go to 0 sooner, and not relatively.
+    ops::gelu_forward(v.context, ops::Gelu::tanh, in, y);
+    ops::gelu_backward(v.context, ops::Gelu::tanh, dy, in, dx);
+    const Values tanh = values_of(y), tanh_slope = values_of(dx);
+    const Values expected_tanh = reference::gelu(x, true),
+                 expected_slope = reference::gelu_backward(ones, x, true);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CAPTURE(x[i]);
+      CHECK(std::abs(tanh[i] - expected_tanh[i]) <= 1e-6 * std::max(1.0, std::abs(x[i])));
+      CHECK(std::abs(tanh_slope[i] - expected_slope[i]) <= 2e-6);
+    }
+    ops::gelu_forward(v.context, ops::Gelu::exact, in, y);
+    ops::gelu_backward(v.context, ops::Gelu::exact, dy, in, dx);
     const Values expected = reference::gelu(x), slope = reference::gelu_backward(ones, x);
     const Values got = values_of(y), got_slope = values_of(dx);
     Values both = x;
@@ -111,12 +127,14 @@ TEST_CASE("activations keep NaN") {
         const Values values = values_of(t);
         return std::all_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
       };
-      ops::gelu_forward(v.context, bad, y);
-      CHECK(all_nan(y));
-      ops::gelu_backward(v.context, good, bad, y);
-      CHECK(all_nan(y));
-      ops::gelu_backward(v.context, bad, good, y);
-      CHECK(all_nan(y));
+      for (const auto kind : {ops::Gelu::exact, ops::Gelu::tanh}) {
+        ops::gelu_forward(v.context, kind, bad, y);
+        CHECK(all_nan(y));
+        ops::gelu_backward(v.context, kind, good, bad, y);
+        CHECK(all_nan(y));
+        ops::gelu_backward(v.context, kind, bad, good, y);
+        CHECK(all_nan(y));
+      }
       ops::swiglu_forward(v.context, bad, half);
       CHECK(all_nan(half));
       ops::swiglu_backward(v.context, half, good, y);

@@ -110,17 +110,28 @@ Vec swiglu_backward(const Vec& dy, const Vec& gate_up, std::int64_t rows, std::i
   return d;
 }
 
-Vec gelu(const Vec& x) {
+Vec gelu(const Vec& x, bool tanh) {
   Vec y(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) y[i] = 0.5 * x[i] * std::erfc(-x[i] / std::sqrt(2.0));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double u = std::sqrt(2.0 / std::acos(-1.0)) * (x[i] + 0.044715 * x[i] * x[i] * x[i]);
+    y[i] = 0.5 * x[i] * (tanh ? 1.0 + std::tanh(u) : std::erfc(-x[i] / std::sqrt(2.0)));
+  }
   return y;
 }
 
-Vec gelu_backward(const Vec& dy, const Vec& x) {
+Vec gelu_backward(const Vec& dy, const Vec& x, bool tanh) {
   Vec dx(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i)
-    dx[i] = dy[i] * (0.5 * std::erfc(-x[i] / std::sqrt(2.0)) +
-                     x[i] * std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2.0 * std::acos(-1.0)));
+  const double c = std::sqrt(2.0 / std::acos(-1.0));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double t = std::tanh(c * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
+    const double tail = 1.0 - t * t;
+    const double slope =
+        tanh ? 0.5 * (1.0 + t) +
+                   (tail > 0.0 ? 0.5 * x[i] * tail * c * (1.0 + 3 * 0.044715 * x[i] * x[i]) : 0.0)
+             : 0.5 * std::erfc(-x[i] / std::sqrt(2.0)) +
+                   x[i] * std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2.0 * std::acos(-1.0));
+    dx[i] = dy[i] * slope;
+  }
   return dx;
 }
 
@@ -156,54 +167,78 @@ double dot(const Vec& a, std::size_t i, const Vec& b, std::size_t j, std::int64_
   return sum;
 }
 
-/// Probabilities of one query row over keys 0..t, and the log-sum-exp.
-Vec probabilities(const Vec& q, const Vec& k, const HeadShape& s, double scale, std::int64_t b,
-                  std::int64_t h, std::int64_t t, double* lse) {
+/// Index of (b, t, h, 0) in values [B, T, H, Dv].
+std::int64_t value_dims(const HeadShape& s) {
+  return s.value_dims != 0 ? s.value_dims : s.dims;
+}
+std::size_t value_head(const HeadShape& s, std::int64_t heads, std::int64_t b, std::int64_t t,
+                       std::int64_t h) {
+  return at(((b * s.tokens + t) * heads + h) * value_dims(s));
+}
+
+/// Probabilities of one query row over keys 0..t (0 where it does not see), and the log-sum-exp.
+Vec probabilities(const Vec& q, const Vec& k, const HeadShape& s, double scale, const Mask& mask,
+                  std::int64_t b, std::int64_t h, std::int64_t t, double* lse) {
   const std::int64_t kv = h / (s.heads / s.key_heads);
   Vec p(at(t + 1));
   double max = -1e300, sum = 0.0;
+  const auto sees = [&](std::int64_t j) { return !mask.sees || mask.sees(b, t, j); };
   for (std::int64_t j = 0; j <= t; ++j) {
     p[at(j)] = scale * dot(q, head(s, s.heads, b, t, h), k, head(s, s.key_heads, b, j, kv), s.dims);
-    max = std::max(max, p[at(j)]);
+    if (sees(j)) max = std::max(max, p[at(j)]);
   }
-  for (double& value : p) sum += std::exp(value - max);
+  for (std::int64_t j = 0; j <= t; ++j) {
+    p[at(j)] = sees(j) ? std::exp(p[at(j)] - max) : 0.0;
+    sum += p[at(j)];
+  }
+  for (double& value : p) value /= sum;
   *lse = max + std::log(sum);
-  for (double& value : p) value = std::exp(value - *lse);
   return p;
+}
+
+double factor(const Mask& mask, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  return mask.factor ? mask.factor(b, h, i, j) : 1.0;
 }
 
 }  // namespace
 
-AttentionOut attention(const Vec& q, const Vec& k, const Vec& v, const HeadShape& s, double scale) {
-  AttentionOut result{Vec(q.size()), Vec(at(s.batch * s.heads * s.tokens))};
+AttentionOut attention(const Vec& q, const Vec& k, const Vec& v, const HeadShape& s, double scale,
+                       const Mask& mask) {
+  const std::int64_t width = value_dims(s);
+  AttentionOut result{Vec(at(s.batch * s.tokens * s.heads * width)),
+                      Vec(at(s.batch * s.heads * s.tokens))};
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t h = 0; h < s.heads; ++h)
       for (std::int64_t t = 0; t < s.tokens; ++t) {
-        const Vec p = probabilities(q, k, s, scale, b, h, t,
+        const Vec p = probabilities(q, k, s, scale, mask, b, h, t,
                                     &result.lse[at((b * s.heads + h) * s.tokens + t)]);
         const std::int64_t kv = h / (s.heads / s.key_heads);
         for (std::int64_t j = 0; j <= t; ++j)
-          for (std::int64_t c = 0; c < s.dims; ++c)
-            result.out[head(s, s.heads, b, t, h) + at(c)] +=
-                p[at(j)] * v[head(s, s.key_heads, b, j, kv) + at(c)];
+          for (std::int64_t c = 0; c < width; ++c)
+            result.out[value_head(s, s.heads, b, t, h) + at(c)] +=
+                p[at(j)] * factor(mask, b, h, t, j) *
+                v[value_head(s, s.key_heads, b, j, kv) + at(c)];
       }
   return result;
 }
 
 AttentionGradients attention_backward(const Vec& q, const Vec& k, const Vec& v, const Vec& dout,
-                                      const HeadShape& s, double scale) {
+                                      const HeadShape& s, double scale, const Mask& mask) {
   AttentionGradients g{Vec(q.size()), Vec(k.size()), Vec(v.size())};
+  const std::int64_t width = value_dims(s);
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t h = 0; h < s.heads; ++h)
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         double lse = 0.0;
-        const Vec p = probabilities(q, k, s, scale, b, h, t, &lse);
+        const Vec p = probabilities(q, k, s, scale, mask, b, h, t, &lse);
         const std::int64_t kv = h / (s.heads / s.key_heads);
         const std::size_t query = head(s, s.heads, b, t, h);
+        const std::size_t result = value_head(s, s.heads, b, t, h);
         double mean = 0.0;
         Vec dp(p.size());
         for (std::int64_t j = 0; j <= t; ++j) {
-          dp[at(j)] = dot(dout, query, v, head(s, s.key_heads, b, j, kv), s.dims);
+          dp[at(j)] = factor(mask, b, h, t, j) *
+                      dot(dout, result, v, value_head(s, s.key_heads, b, j, kv), width);
           mean += p[at(j)] * dp[at(j)];
         }
         for (std::int64_t j = 0; j <= t; ++j) {
@@ -212,8 +247,10 @@ AttentionGradients attention_backward(const Vec& q, const Vec& k, const Vec& v, 
           for (std::int64_t c = 0; c < s.dims; ++c) {
             g.dq[query + at(c)] += ds * k[key + at(c)];
             g.dk[key + at(c)] += ds * q[query + at(c)];
-            g.dv[key + at(c)] += p[at(j)] * dout[query + at(c)];
           }
+          for (std::int64_t c = 0; c < width; ++c)
+            g.dv[value_head(s, s.key_heads, b, j, kv) + at(c)] +=
+                p[at(j)] * factor(mask, b, h, t, j) * dout[result + at(c)];
         }
       }
   return g;

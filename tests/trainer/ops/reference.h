@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace sortie::trainer::reference {
@@ -31,11 +32,12 @@ NormGradients norm_backward(bool layer, const Vec& dy, const Vec& x, const Vec& 
 /// gate_up [rows, 2 cols].
 Vec swiglu(const Vec& gate_up, std::int64_t rows, std::int64_t cols);
 Vec swiglu_backward(const Vec& dy, const Vec& gate_up, std::int64_t rows, std::int64_t cols);
-Vec gelu(const Vec& x);
-Vec gelu_backward(const Vec& dy, const Vec& x);
+Vec gelu(const Vec& x, bool tanh = false);
+Vec gelu_backward(const Vec& dy, const Vec& x, bool tanh = false);
 
 struct HeadShape {
   std::int64_t batch, tokens, heads, key_heads, dims;
+  std::int64_t value_dims = 0;  // 0 = dims
 };
 /// x [B, T, H, D]; turns by `sign` times the angle.
 Vec rope(const Vec& x, const HeadShape& shape, std::int64_t rotary_dims, double base, double sign);
@@ -43,13 +45,19 @@ Vec rope(const Vec& x, const HeadShape& shape, std::int64_t rotary_dims, double 
 struct AttentionOut {
   Vec out, lse;  // [B, T, H, D], [B, H, T]
 };
+/// Which keys j <= i the query at i of sample b sees (all where nothing is set), and by how much
+/// the probability of (b, h, i, j) is multiplied after the softmax.
+struct Mask {
+  std::function<bool(std::int64_t b, std::int64_t i, std::int64_t j)> sees;
+  std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> factor;
+};
 AttentionOut attention(const Vec& q, const Vec& k, const Vec& v, const HeadShape& shape,
-                       double scale);
+                       double scale, const Mask& mask = {});
 struct AttentionGradients {
   Vec dq, dk, dv;
 };
 AttentionGradients attention_backward(const Vec& q, const Vec& k, const Vec& v, const Vec& dout,
-                                      const HeadShape& shape, double scale);
+                                      const HeadShape& shape, double scale, const Mask& mask = {});
 
 /// loss = sum of -log softmax(h w^T [:, :vocab])[target]; gradients of scale * loss.
 struct CrossEntropyOut {

@@ -76,8 +76,9 @@ TEST_CASE("the activation references' gradients are their slopes") {
   check_gradient([&](const Vec& p) { return weighted(reference::swiglu(p, rows, cols), dy); },
                  gate_up, reference::swiglu_backward(dy, gate_up, rows, cols));
   const Vec x = random_values(3, rows * cols, 4.0);
-  check_gradient([&](const Vec& p) { return weighted(reference::gelu(p), dy); }, x,
-                 reference::gelu_backward(dy, x));
+  for (const bool tanh : {false, true})
+    check_gradient([&](const Vec& p) { return weighted(reference::gelu(p, tanh), dy); }, x,
+                   reference::gelu_backward(dy, x, tanh));
 }
 
 TEST_CASE("the RoPE reference turned back is its gradient") {
@@ -89,19 +90,31 @@ TEST_CASE("the RoPE reference turned back is its gradient") {
 }
 
 TEST_CASE("the attention reference's gradients are its slopes") {
-  const HeadShape s{2, 4, 4, 2, 3};
   const double scale = 0.7;
-  const std::int64_t wide = s.batch * s.tokens * s.heads * s.dims;
-  const std::int64_t narrow = wide / s.heads * s.key_heads;
-  const Vec q = random_values(1, wide), k = random_values(2, narrow), v = random_values(3, narrow);
-  const Vec dout = random_values(4, wide);
-  const auto g = reference::attention_backward(q, k, v, dout, s, scale);
-  const auto f = [&](const Vec& pq, const Vec& pk, const Vec& pv) {
-    return weighted(reference::attention(pq, pk, pv, s, scale).out, dout);
+  reference::Mask masked;
+  masked.sees = [](std::int64_t b, std::int64_t i, std::int64_t j) {
+    return i - j < 3 && (b == 0 || i < 2 || j >= 2);
   };
-  check_gradient([&](const Vec& p) { return f(p, k, v); }, q, g.dq);
-  check_gradient([&](const Vec& p) { return f(q, p, v); }, k, g.dk);
-  check_gradient([&](const Vec& p) { return f(q, k, p); }, v, g.dv);
+  masked.factor = [](std::int64_t, std::int64_t h, std::int64_t i, std::int64_t j) {
+    return (h + i + j) % 3 == 0 ? 0.0 : 1.5;
+  };
+  for (const reference::Mask& mask : {reference::Mask{}, masked})
+    for (const std::int64_t value_dims : {0, 2}) {
+      const HeadShape s{2, 4, 4, 2, 3, value_dims};
+      const std::int64_t width = value_dims != 0 ? value_dims : s.dims;
+      const std::int64_t rows = s.batch * s.tokens;
+      const Vec q = random_values(1, rows * s.heads * s.dims),
+                k = random_values(2, rows * s.key_heads * s.dims),
+                v = random_values(3, rows * s.key_heads * width),
+                dout = random_values(4, rows * s.heads * width);
+      const auto g = reference::attention_backward(q, k, v, dout, s, scale, mask);
+      const auto f = [&](const Vec& pq, const Vec& pk, const Vec& pv) {
+        return weighted(reference::attention(pq, pk, pv, s, scale, mask).out, dout);
+      };
+      check_gradient([&](const Vec& p) { return f(p, k, v); }, q, g.dq);
+      check_gradient([&](const Vec& p) { return f(q, p, v); }, k, g.dk);
+      check_gradient([&](const Vec& p) { return f(q, k, p); }, v, g.dv);
+    }
 }
 
 TEST_CASE("the cross-entropy reference's gradients are its slopes") {

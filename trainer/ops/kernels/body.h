@@ -24,6 +24,8 @@ constexpr TypedKernels typed_kernels() {
       .swiglu_backward = swiglu_backward<T>,
       .gelu_forward = gelu_forward<T>,
       .gelu_backward = gelu_backward<T>,
+      .gelu_new_forward = gelu_new_forward<T>,
+      .gelu_new_backward = gelu_new_backward<T>,
       .add = add<T>,
       .add_to_f32 = add_to_f32<T>,
       .from_f32 = from_f32<T>,
@@ -34,6 +36,7 @@ constexpr TypedKernels typed_kernels() {
       .softmax_backward = softmax_backward<T>,
       .exp_row = exp_row<T>,
       .scale = scale<T>,
+      .dropout = dropout<T>,
   };
 }
 

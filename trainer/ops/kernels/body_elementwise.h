@@ -69,6 +69,42 @@ void gelu_backward(const void* dy_v, const void* x_v, void* dx_v, std::int64_t n
   }
 }
 
+/// 2 u of GELU's tanh form: 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+/// Beyond +-30 all of it has long been 0 or 1.
+SORTIE_INLINE float gelu_new_argument(float x) {
+  const float low = x < -30.0f ? -30.0f : x;
+  const float y = low > 30.0f ? 30.0f : low;
+  return 1.59576912f * (y + 0.044715f * y * y * y);
+}
+
+template <class T>
+void gelu_new_forward(const void* x_v, void* y_v, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+  T* y = static_cast<T*>(y_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = load(&x[i]);
+    store(&y[i], value * sigmoid(gelu_new_argument(value)));
+  }
+}
+
+/// d(x s(2u)) / dx = s + x s (1 - s) d(2u)/dx.
+template <class T>
+void gelu_new_backward(const void* dy_v, const void* x_v, void* dx_v, std::int64_t n) {
+  const T* dy = static_cast<const T*>(dy_v);
+  const T* x = static_cast<const T*>(x_v);
+  T* dx = static_cast<T*>(dx_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = load(&x[i]);
+    const float low = value < -30.0f ? -30.0f : value;
+    const float y = low > 30.0f ? 30.0f : low;
+    const float s = sigmoid(gelu_new_argument(value));
+    const float slope = s + y * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * y * y);
+    store(&dx[i], load(&dy[i]) * slope);
+  }
+}
+
 template <class T>
 void add(const void* a_v, const void* b_v, void* y_v, std::int64_t n) {
   const T* a = static_cast<const T*>(a_v);
@@ -104,4 +140,30 @@ void scale(void* x_v, std::int64_t n, float factor) {
   T* x = static_cast<T*>(x_v);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) store(&x[i], load(&x[i]) * factor);
+}
+
+/// A bijection of 32 bits in which every bit of x changes every bit of the result (Wellons 2018).
+SORTIE_INLINE std::uint32_t mix_bits(std::uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  x ^= x >> 16;
+  return x;
+}
+
+/// y = x * scale where the element's random bits reach the threshold, else 0 (a dropped NaN is
+/// gone).
+template <class T>
+void dropout(const DropoutRow& row, const void* x_v, void* y_v, std::int64_t n) {
+  const T* x = static_cast<const T*>(x_v);
+  T* y = static_cast<T*>(y_v);
+  const DropoutRow r = row;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t number = r.begin + static_cast<std::uint32_t>(i);
+    const std::uint32_t bits = mix_bits(mix_bits(number + r.key0) ^ r.key1);
+    const float value = load(&x[i]) * r.scale;
+    store(&y[i], bits >= r.threshold ? value : 0.0f);
+  }
 }

@@ -35,6 +35,14 @@ struct NormBackwardRows {
   bool layer;
 };
 
+/// State of the dropout generator at a run of elements, whose numbers do not pass 2^32.
+struct DropoutRow {
+  std::uint32_t key0, key1;
+  std::uint32_t begin;      // number of the first element
+  std::uint32_t threshold;  // an element is kept when its 32 random bits reach it
+  float scale;              // of the kept ones
+};
+
 /// Kernels over activations of one dtype.
 struct TypedKernels {
   void (*norm_forward)(const NormForwardRows& rows, std::int64_t begin, std::int64_t end);
@@ -44,6 +52,8 @@ struct TypedKernels {
                           std::int64_t n);
   void (*gelu_forward)(const void* x, void* y, std::int64_t n);
   void (*gelu_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
+  void (*gelu_new_forward)(const void* x, void* y, std::int64_t n);
+  void (*gelu_new_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
   void (*add)(const void* a, const void* b, void* y, std::int64_t n);
   void (*add_to_f32)(float* sum, const void* x, std::int64_t n);  // sum += x
   void (*from_f32)(const float* x, void* y, std::int64_t n);
@@ -59,6 +69,7 @@ struct TypedKernels {
   /// e = exp(logits - max) over n columns; returns the sum of e, and the max.
   float (*exp_row)(const float* logits, void* e, std::int64_t n, float* max);
   void (*scale)(void* x, std::int64_t n, float factor);  // x *= factor
+  void (*dropout)(const DropoutRow& row, const void* x, void* y, std::int64_t n);
 };
 
 struct AdamWRow {

@@ -1,0 +1,64 @@
+#include "common/config/architectures.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace sortie::config {
+namespace {
+
+constexpr Architecture kArchitectures[] = {
+    {.name = "gpt2"},
+    {.name = "gpt-neo", .windows = true},
+    {.name = "gpt-neo-x", .rope = true, .partial_rope = true, .own_head_dim = true},
+    {.name = "llama",
+     .rope = true,
+     .partial_rope = true,
+     .grouped = true,
+     .own_head_dim = true,
+     .gated_mlp = true},
+    {.name = "mistral",
+     .rope = true,
+     .grouped = true,
+     .own_head_dim = true,
+     .windows = true,
+     .gated_mlp = true},
+    {.name = "qwen2", .rope = true, .grouped = true, .windows = true, .gated_mlp = true},
+    {.name = "qwen3",
+     .rope = true,
+     .grouped = true,
+     .own_head_dim = true,
+     .windows = true,
+     .gated_mlp = true},
+};
+
+constexpr std::int64_t kGptNeoWindow = 256;
+
+}  // namespace
+
+std::span<const Architecture> architectures() {
+  return kArchitectures;
+}
+
+const Architecture& architecture_of(const ModelConfig& model) {
+  const auto* found = std::ranges::find(kArchitectures, model.architecture, &Architecture::name);
+  SORTIE_CHECK(found != std::end(kArchitectures), "architecture {}", model.architecture);
+  return *found;
+}
+
+std::vector<std::string_view> architecture_names() {
+  std::vector<std::string_view> names;
+  for (const Architecture& architecture : kArchitectures) names.push_back(architecture.name);
+  return names;
+}
+
+std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer) {
+  const bool gpt_neo = model.architecture == "gpt-neo";
+  const std::int64_t window =
+      gpt_neo && model.attention_window == 0 ? kGptNeoWindow : model.attention_window;
+  if (model.attention_layers.empty()) return gpt_neo && layer % 2 == 0 ? 0 : window;
+  const auto index = static_cast<std::size_t>(layer) % model.attention_layers.size();
+  return model.attention_layers[index] == "local" ? window : 0;
+}
+
+}  // namespace sortie::config

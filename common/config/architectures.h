@@ -1,0 +1,40 @@
+// What the keys of [model] mean for each architecture. The architectures themselves are the files
+// of trainer/models.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/config/schema.h"
+
+namespace sortie::config {
+
+struct Architecture {
+  std::string_view name;      // of [model] architecture
+  bool rope = false;          // else a learned table of positions
+  bool partial_rope = false;  // RoPE may turn a share of each head
+  bool grouped = false;       // fewer key and value heads than query heads
+  bool own_head_dim = false;  // heads need not divide the hidden size
+  bool windows = false;       // local layers: attention_layers and attention_window
+  bool gated_mlp = false;     // inner width 8/3 hidden by default, else 4 hidden
+};
+std::span<const Architecture> architectures();
+/// The row of [model] architecture; the config was checked.
+const Architecture& architecture_of(const ModelConfig& model);
+std::vector<std::string_view> architecture_names();
+
+/// Whether a layer attends to a window only, and the window's size in tokens.
+std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer);
+
+/// Named shapes. Empty: no such preset.
+struct Preset {
+  std::string_view name;
+  ModelConfig model;
+};
+std::span<const Preset> presets();
+const Preset* find_preset(std::string_view name);
+
+}  // namespace sortie::config

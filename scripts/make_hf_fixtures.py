@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Tiny random models of every family as transformers computes them: tests/data/hf/CASE/.
+
+Each case is a folder as save_pretrained() writes it (config.json, model.safetensors) with random weights, and
+reference.safetensors with what the tests compare:
+
+  input_ids, labels   int32 [B, T], labels -100 = not counted
+  logits, loss, grad.NAME        f32, on the CPU, eager attention, no dropout
+  losses, after.NAME             three AdamW steps on that batch (f32): the loss before each step, the weights after all
+  bf16.logits, bf16.loss, bf16.grad.NAME   the same with weights and activations in bf16
+
+The versions below are pinned: the script makes a virtual environment of its own with them, in build/hf-venv, unless
+--venv names one that has them.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+VERSIONS = {"torch": "2.15.0", "transformers": "5.23.0"}
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# AdamW of the three steps; vectors are not decayed.
+LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-2, (0.9, 0.95), 1e-8, 0.1
+
+SMALL = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, max_position_embeddings=32, vocab_size=37)
+
+# name: (config class, arguments, batch, tokens)
+CASES = {
+    "gpt2-a": ("GPT2Config", dict(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=37), 2, 12),
+    "gpt2-b": ("GPT2Config", dict(n_embd=24, n_layer=3, n_head=3, n_positions=16, vocab_size=64, n_inner=40,
+                                  layer_norm_epsilon=1e-6), 1, 16),
+    "gpt-neo-a": ("GPTNeoConfig", dict(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=16, vocab_size=37,
+                                       window_size=4, attention_types=[[["global", "local"], 1]]), 2, 12),
+    "gpt-neo-b": ("GPTNeoConfig", dict(hidden_size=24, num_layers=3, num_heads=3, max_position_embeddings=32, vocab_size=41,
+                                       window_size=64, intermediate_size=40, attention_types=[[["local", "global"], 1], [["local"], 1]]), 2, 9),
+    "gpt-neo-x-a": ("GPTNeoXConfig", SMALL | dict(num_attention_heads=2, rotary_pct=0.25), 2, 12),
+    "gpt-neo-x-b": ("GPTNeoXConfig", SMALL | dict(hidden_size=56, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+                                                  rotary_pct=0.25, use_parallel_residual=False), 1, 7),
+    "llama-a": ("LlamaConfig", SMALL | dict(num_attention_heads=4, num_key_value_heads=2), 2, 12),
+    "llama-b": ("LlamaConfig", SMALL | dict(num_attention_heads=4, num_key_value_heads=1, head_dim=56, tie_word_embeddings=True,
+                                            num_hidden_layers=1, rms_norm_eps=1e-5,
+                                            rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+                                                                 high_freq_factor=4.0, original_max_position_embeddings=16)), 2, 19),
+    "llama-c": ("LlamaConfig", SMALL | dict(num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=1), 2, 1),
+    "mistral-a": ("MistralConfig", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, sliding_window=5), 2, 12),
+    "mistral-b": ("MistralConfig", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=12, sliding_window=None), 1, 11),
+    "qwen2-a": ("Qwen2Config", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True), 2, 12),
+    "qwen2-b": ("Qwen2Config", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=3, use_sliding_window=True,
+                                            sliding_window=3, max_window_layers=1, rope_parameters=dict(rope_type="default", rope_theta=1e6)), 2, 9),
+    "qwen3-a": ("Qwen3Config", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True), 2, 12),
+    "qwen3-b": ("Qwen3Config", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=10, num_hidden_layers=1), 3, 5),
+}
+
+
+def enter_environment(venv):
+    """Runs this script again with the pinned versions."""
+    if os.environ.get("SORTIE_FIXTURES_ENTERED"):
+        return
+    python = pathlib.Path(venv or ROOT / "build" / "hf-venv") / "bin" / "python"
+    if not python.exists():
+        if venv:
+            sys.exit(f"{python}: not there; name a virtual environment, or leave --venv out")
+        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *(f"{n}=={v}" for n, v in VERSIONS.items()), "numpy", "safetensors"], check=True)
+    os.execve(python, [str(python), *sys.argv], os.environ | {"SORTIE_FIXTURES_ENTERED": "1"})
+
+
+def randomise(model, generator):
+    """Values at which every part of the model matters: norms near 1, all else well away from 0."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(1 + 0.2 * noise if norm else 0.1 * noise if parameter.dim() == 1 else 0.25 * noise)
+
+
+def run(model, input_ids, labels):
+    """Logits, loss and gradients."""
+    model.zero_grad()
+    out = model(input_ids=input_ids, labels=labels, use_cache=False)
+    if input_ids.shape[1] > 1:  # else there is no target
+        out.loss.backward()
+    return out.logits.detach(), out.loss.detach().float(), {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def make_case(name, out):
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    class_name, arguments, batch, tokens = CASES[name]
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    zero = {k: 0.0 for k in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "embed_dropout", "resid_dropout", "hidden_dropout")}
+    config_class = getattr(transformers, class_name)
+    known = config_class().to_dict()
+    config = config_class(**arguments, **{k: v for k, v in zero.items() if k in known}, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomise(model, generator)
+    model.train()
+    folder = out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+
+    input_ids = torch.randint(0, config.vocab_size, (batch, tokens), generator=generator)
+    labels = input_ids.clone()
+    labels[:, tokens // 2] = -100
+    tensors = {"input_ids": input_ids.int(), "labels": labels.int()}
+    reduced = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+    reduced.train()
+    for prefix, one in (("", model), ("bf16.", reduced)):
+        logits, loss, gradients = run(one, input_ids, labels)
+        tensors[prefix + "logits"] = logits.contiguous()
+        if tokens > 1:
+            tensors[prefix + "loss"] = loss.reshape(1)
+        tensors |= {f"{prefix}grad.{n}": g.contiguous() for n, g in gradients.items()}
+    if tokens > 1:
+        parameters = list(model.parameters())
+        groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=WEIGHT_DECAY),
+                  dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
+        optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS)
+        losses = []
+        for _ in range(3):
+            losses.append(run(model, input_ids, labels)[1])
+            optimizer.step()
+        tensors["losses"] = torch.stack(losses)
+        tensors |= {f"after.{n}": p.detach().contiguous() for n, p in model.named_parameters()}
+    save_file(tensors, folder / "reference.safetensors", metadata={"format": "pt"})
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, {size} bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests" / "data" / "hf")
+    parser.add_argument("--venv", help="a virtual environment with the pinned versions")
+    parser.add_argument("cases", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    enter_environment(arguments.venv)
+    import importlib.metadata
+
+    for package, version in VERSIONS.items():
+        found = importlib.metadata.version(package).split("+")[0]
+        if found != version:
+            sys.exit(f"{package} {found} in this environment, the fixtures are made with {version}")
+    import torch
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for name in arguments.cases or CASES:
+        make_case(name, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

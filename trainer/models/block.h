@@ -1,0 +1,77 @@
+// What a family's file implements: a block, and how it is made.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/config/schema.h"
+#include "trainer/autograd/functions.h"
+
+namespace sortie::trainer {
+
+/// [model] with every derived size filled in.
+struct ModelShape {
+  std::int64_t vocab_size;         // tokens that exist
+  std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
+  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
+  std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
+  std::int64_t num_positions;  // longest sequence that the model is made for
+  bool tied;
+};
+ModelShape resolve_shape(const config::ModelConfig& config);
+
+/// What passes between layers, and later between pipeline stages: the sum of `residual` and
+/// `branch` is the hidden state; the addition is left to the norm that reads it. branch may be
+/// empty.
+struct Hidden {
+  Var residual, branch;
+};
+
+/// What a forward pass knows about its micro-batch besides the hidden state.
+struct ForwardContext {
+  std::int64_t batch = 0, tokens = 0;
+  /// i32 [B, T]: place of each token for RoPE and learned positions; undefined = 0, 1, 2 ...
+  Tensor positions = {};
+  /// i32 [B, T]: where each token's document starts; undefined = one document per sequence.
+  Tensor document_start = {};
+  /// Decides what dropout drops, together with the number of the first sample of the batch in the
+  /// run.
+  bool training = false;
+  std::uint64_t seed = 0;
+  std::int64_t first_sample = 0;
+
+  /// The dropout of a place in the model; none outside of training.
+  ops::Dropout dropout(double probability, std::string_view place) const;
+};
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const = 0;
+};
+
+/// What a block is made from. All references outlive it.
+struct BlockArguments {
+  const config::ModelConfig& config;
+  const ModelShape& shape;
+  std::int64_t layer;
+  ParameterStore& store;
+  const ops::RopeTable& rope;
+};
+
+/// The block of a layer, with parameters named "layers.N. ...".
+template <class B>
+std::unique_ptr<Block> make_block(const BlockArguments& arguments) {
+  return std::make_unique<B>(arguments, "layers." + std::to_string(arguments.layer));
+}
+
+/// One architecture, defined by its file and listed in families.cc.
+struct Family {
+  std::string_view name;  // in [model] architecture
+  ops::NormKind final_norm;
+  bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
+  std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
+};
+
+}  // namespace sortie::trainer
