@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint_state.h"
+#include "trainer/nn/lora.h"
 
 namespace sortie::trainer {
 namespace {
@@ -78,6 +79,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   }
   Manifest manifest;
   manifest.run_id = run_id_;
+  manifest.first_run_id = first_run_id();
   record_progress(progress, manifest);
   manifest.tokens =
       static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
@@ -135,9 +137,14 @@ std::unexpected<Error> no_checkpoint(std::string_view key, const std::filesystem
                           key, place.string(), place.string()));
 }
 
-Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store) {
+Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store,
+                     bool fresh_lora) {
   for (const auto& parameter : store.parameters()) {
     const Dims shape = dims_of(parameter->spec().shape);
+    // Low-rank updates may begin on weights that had none.
+    if (fresh_lora && is_lora_name(parameter->name()) &&
+        reader.find(buffer.prefix + parameter->name()) == nullptr)
+      continue;
     SORTIE_TRY(reader.read(buffer.prefix + parameter->name(), StorageType::f32, shape,
                            Piece::whole(shape), bytes_of(buffer.values, *parameter)));
   }
@@ -160,10 +167,12 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(*folder, CheckDepth::hashes));
   for (const NamedBuffer& buffer : buffers_of(store_))
-    SORTIE_TRY(read_buffer(reader, buffer, store_));
+    SORTIE_TRY(read_buffer(reader, buffer, store_, false));
   LoadedCheckpoint loaded;
   loaded.path = *folder;
   loaded.progress = recorded_progress(reader.manifest());
+  const Manifest& manifest = reader.manifest();
+  first_run_id_ = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
   loaded.differences = fmt::format(
       "{}", fmt::join(differences(reader.manifest().depends_on, depends_on(facts_, job_)), ", "));
   return loaded;
@@ -175,7 +184,7 @@ Result<LoadedCheckpoint> Checkpointer::read_weights() {
   if (!folder) return no_checkpoint("trainer.load_weights_from", place);
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(*folder, CheckDepth::hashes));
-  SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_));
+  SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_, true));
   LoadedCheckpoint loaded;
   loaded.path = *folder;
   loaded.weights_only = true;

@@ -55,6 +55,10 @@ class Checkpointer {
                Communicator& communicator);
   /// Recorded in every manifest.
   void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
+  /// On rank 0: the run that began at step 0, whose checkpoint this one goes on from, or this one.
+  const std::string& first_run_id() const {
+    return first_run_id_.empty() ? run_id_ : first_run_id_;
+  }
 
   /// Saves and commits; collective. The same outcome on every rank. The best checkpoint is in
   /// save_dir/best, the only one there, and does not count among those that keep_last keeps.
@@ -75,7 +79,7 @@ class Checkpointer {
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
-  std::string run_id_;
+  std::string run_id_, first_run_id_;
   std::optional<CheckpointStore> folder_, best_;  // rank 0, from the first save on
 };
 

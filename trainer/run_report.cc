@@ -23,21 +23,24 @@ void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
 }
 
 void RunReport::start(const LanguageModel& model, ParameterStore& store, const BitFacts& facts,
-                      const std::string& cpu, const TrainingProgress& progress) {
+                      const std::string& cpu, const TrainingProgress& progress,
+                      const std::string& first_run) {
   if (silent()) return;
-  events_.send({{"type", "start"},
-                {"architecture", job_.model.architecture},
-                {"parameters", store.parameter_elements()},
-                {"precision", facts.precision},
-                {"isa", facts.isa},
-                {"cpu", cpu},
-                {"threads", rank_.threads},
-                {"world_size", rank_.world_size},
-                {"global_batch_size", batch_.global_batch_size},
-                {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
-                {"sequence_length", model.shape().sequence_length},
-                {"step", progress.step},
-                {"steps", job_.trainer.train_iterations}});
+  nlohmann::json event = {{"type", "start"},
+                          {"architecture", job_.model.architecture},
+                          {"parameters", store.parameter_elements()},
+                          {"precision", facts.precision},
+                          {"isa", facts.isa},
+                          {"cpu", cpu},
+                          {"threads", rank_.threads},
+                          {"world_size", rank_.world_size},
+                          {"global_batch_size", batch_.global_batch_size},
+                          {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
+                          {"sequence_length", model.shape().sequence_length},
+                          {"step", progress.step},
+                          {"steps", job_.trainer.train_iterations}};
+  if (!first_run.empty()) event["first_run"] = first_run;
+  events_.send(event);
   if (job_.model.precision == "auto" && facts.precision == "f32")
     note(fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products", facts.isa));
 }

@@ -22,7 +22,8 @@ class RunReport {
 
   void loaded(const LoadedCheckpoint& checkpoint);
   void start(const LanguageModel& model, ParameterStore& store, const BitFacts& facts,
-             const std::string& cpu, const TrainingProgress& progress);
+             const std::string& cpu, const TrainingProgress& progress,
+             const std::string& first_run);
   void step(const StepReport& report, const TrainingProgress& progress, const LanguageModel& model,
             double seconds, double trained_seconds);
   void evaluation(std::int64_t step, double loss);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "trainer/nn/lora.h"
 #include "trainer/replica_check.h"
 
 namespace sortie::trainer {
@@ -58,12 +59,15 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       context_(rank.threads),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer"),
-      optimizer_(job.optimizer, store_),
+      prepared_(add_lora(job.lora, store_)),
+      optimizer_(job, store_),
       losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
       checkpointer_(job, facts_, store_, communicator),
       profiler_(job.profiler, rank.rank) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  if (prepared_) prepared_ = freeze_parameters(job, store_);
+  if (prepared_) prepared_ = optimizer_.assign_groups();
   store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
   reducer_ =
       std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
@@ -72,6 +76,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
 }
 
 Result<> Trainer::start() {
+  SORTIE_TRY(prepared_);
   store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
@@ -155,7 +160,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
-  report_.start(model_, store_, facts_, cpu_.model, progress_);
+  report_.start(model_, store_, facts_, cpu_.model, progress_, checkpointer_.first_run_id());
   if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();

@@ -86,6 +86,7 @@ class Trainer {
   ExecutionContext context_;
   ParameterStore store_;
   LanguageModel model_;
+  Result<> prepared_;  // of what [lora] and [optimizer] say about parameters; told by start()
   Optimizer optimizer_;
   OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;

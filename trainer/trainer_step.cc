@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 
-#include "trainer/optim/lr_schedule.h"
 #include "trainer/trainer.h"
 
 namespace sortie::trainer {
@@ -107,15 +106,14 @@ void Trainer::update(StepReport& report) {
   report.skipped = !report.skip_reason.empty();
   losses_.add(report.loss);
   gradient_norms_.add(report.grad_norm);
-  if (!report.skipped) optimizer_.update(context_, report.learning_rate, report.grad_norm);
+  if (!report.skipped) optimizer_.update(context_, report.step, report.grad_norm);
   store_.zero_gradients();
 }
 
 Result<StepReport> Trainer::step() {
   StepReport report;
   report.step = progress_.step + 1;
-  report.learning_rate =
-      learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, report.step);
+  report.learning_rate = optimizer_.learning_rate(report.step);
   report.samples = config::batch_size_at(batch_, progress_.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
   const std::int64_t micro_steps =

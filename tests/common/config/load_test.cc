@@ -280,7 +280,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
        "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
-       "[trainer] "
+       "[lora] [trainer] "
        "[profiler] [model] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",

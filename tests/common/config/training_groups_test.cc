@@ -36,8 +36,7 @@ TEST_CASE("what is wrong with a group's line, and what to do") {
            Row{"a include=b rate=1",
                "\"rate\" is no key of a group; use include, exclude, weight_decay or a key of "
                "[learning_rate_scheduler]"},
-           Row{"a include=b weight_decay=11",
-               "weight_decay: 11.0 is out of range; use 0.0 to 10.0"},
+           Row{"a include=b weight_decay=11", "weight_decay: 11.0 is out of range; use 0 to 10"},
            Row{"a include=b$",
                "\"b$\" is no pattern of a parameter's name; use letters, digits, . _ - and * ? "
                "[...]"},

@@ -155,8 +155,9 @@ TEST_CASE("SIGUSR1 saves and goes on, SIGTERM saves and stops") {
     CHECK(outcome.error().message.starts_with("stopped by SIGTERM after step 21, with a "));
   }
   std::vector<std::int64_t> saved;
-  for (const CheckpointEntry& entry : *list_checkpoints(dir / "checkpoints", CheckDepth::hashes))
-    saved.push_back(entry.step);
+  const auto entries = list_checkpoints(dir / "checkpoints", CheckDepth::hashes);
+  REQUIRE(entries);
+  for (const CheckpointEntry& entry : *entries) saved.push_back(entry.step);
   CHECK(saved == std::vector<std::int64_t>{21, 11});
   struct sigaction now {};
   ::sigaction(SIGTERM, nullptr, &now);
