@@ -70,6 +70,8 @@ std::span<const Field> fields();
 /// Those of [runner.container], which are a part of it.
 std::vector<Field> container_fields();
 std::span<const Section> sections();
+/// Those of [logger] to [profiler] (fields_training.cc), a part of fields().
+std::span<const Field> training_fields();
 
 /// The field of a full key, or nullptr.
 const Field* find_field(std::string_view key);

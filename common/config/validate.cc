@@ -78,48 +78,6 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                                runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
-void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerConfig& trainer,
-                    Rules& rules) {
-  const std::string section = "learning_rate_scheduler.";
-  if (schedule.learning_rate_minimum > schedule.learning_rate)
-    rules.broken("L1", {section + "learning_rate_minimum", section + "learning_rate"},
-                 fmt::format("{} is above learning_rate = {}; lower it",
-                             number_text(schedule.learning_rate_minimum),
-                             number_text(schedule.learning_rate)));
-  const bool explicit_iters = schedule.learning_rate_decay_iters != 0;
-  const std::int64_t iters =
-      explicit_iters ? schedule.learning_rate_decay_iters : trainer.train_iterations;
-  if (schedule.learning_rate_decay_style != "constant" &&
-      schedule.learning_rate_warmup_steps >= iters)
-    rules.broken(
-        "L1",
-        {section + "learning_rate_warmup_steps",
-         explicit_iters ? section + "learning_rate_decay_iters" : "trainer.train_iterations",
-         section + "learning_rate_decay_style"},
-        fmt::format("{} leaves no step to decay in, because the decay ends at step {} ({}); use "
-                    "less, or learning_rate_decay_style = \"constant\"",
-                    schedule.learning_rate_warmup_steps, iters,
-                    explicit_iters ? "learning_rate_decay_iters" : "trainer.train_iterations"));
-}
-
-void check_trainer(const JobConfig& job, Rules& rules) {
-  const TrainerConfig& trainer = job.trainer;
-  if (trainer.save_interval > 0 && trainer.save_dir.empty())
-    rules.broken("C1", {"trainer.save_interval", "trainer.save_dir"},
-                 fmt::format("{} asks for checkpoints, but trainer.save_dir is empty; set it",
-                             trainer.save_interval));
-  if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty())
-    rules.broken("D2", {"trainer.eval_interval", "data.validation_data_prefixes"},
-                 fmt::format("{} asks for validation, but data.validation_data_prefixes is empty; "
-                             "set it",
-                             trainer.eval_interval));
-  if (job.profiler.profile_steps > 0 &&
-      job.profiler.profile_start_at_step > trainer.train_iterations)
-    rules.broken("P1", {"profiler.profile_start_at_step", "trainer.train_iterations"},
-                 fmt::format("{} is after the last step, trainer.train_iterations = {}; use less",
-                             job.profiler.profile_start_at_step, trainer.train_iterations));
-}
-
 }  // namespace
 
 std::vector<Violation> validate(const JobConfig& job) {
@@ -133,8 +91,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   if (!in_range) return rules.take();  // the rules below divide by what the table says is not 0
   check_runner(job.runner, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
-  check_schedule(job.learning_rate_scheduler, job.trainer, rules);
-  check_trainer(job, rules);
+  for (Violation& violation : check_training(job)) rules.add(std::move(violation));
   for (Violation& violation : check_model(job.model)) rules.add(std::move(violation));
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
   for (Violation& violation : check_container(job.runner)) rules.add(std::move(violation));
@@ -143,10 +100,18 @@ std::vector<Violation> validate(const JobConfig& job) {
 
 std::vector<Violation> validate_training(const JobConfig& job) {
   Rules rules;
-  if (job.data.data_prefixes.empty())
+  if (job.data.data_prefixes.empty() && job.data.chat_files.empty())
     rules.broken("D1", {"data.data_prefixes"},
                  "no token files to train on; set it to the PREFIX of PREFIX.bin and PREFIX.idx "
                  "(`sortie-train data build` makes them)");
+  for (const auto& [prefixes, chats, names] :
+       {std::tuple{&job.data.data_prefixes, &job.data.chat_files,
+                   std::pair{"data.chat_files", "data.data_prefixes"}},
+        {&job.data.validation_data_prefixes, &job.data.validation_chat_files,
+         std::pair{"data.validation_chat_files", "data.validation_data_prefixes"}}})
+    if (!prefixes->empty() && !chats->empty())
+      rules.broken("D1", {names.first, names.second},
+                   fmt::format("{} is set too; remove one of the two", names.second));
   return rules.take();
 }
 

@@ -72,7 +72,9 @@ void change(const Field& field, JobConfig& job) {
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
   if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
     **value = field.key == "model.attention_layers" ? std::vector<std::string>{"global", "local"}
-                                                    : std::vector<std::string>{"one", "two"};
+              : field.key == "optimizer.training_groups"
+                  ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
+                  : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
     **value = {{"A", "quote \" backslash \\ newline \n tab \t bell \a"}, {"B", ""}};
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
@@ -103,6 +105,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
                                                     "trainer.save_interval",
                                                     "trainer.eval_interval",
+                                                    "topology.batch_rampup_start",
+                                                    "topology.batch_rampup_increment",
+                                                    "topology.batch_rampup_samples",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
@@ -140,6 +145,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) change(field, job);
   // What the rules over several keys ask for.
   job.runner.hosts_file.clear();
+  job.trainer.load_weights_from.clear();
   job.runner.secret_env = {{"C", "(secret)"}};
   job.runner.container.env = {{"D", "quote \""}};
   job.runner.container.workdir.clear();
@@ -147,7 +153,10 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .micro_batch_size = 3,
                   .gradient_accumulation_steps = 5,
                   .global_batch_size = 30,
-                  .activation_checkpointing_type = "every_layer"};
+                  .activation_checkpointing_type = "every_layer",
+                  .batch_rampup_start = 6,
+                  .batch_rampup_increment = 12,
+                  .batch_rampup_samples = 100};
   job.learning_rate_scheduler.learning_rate = 6.0;
   job.model.hidden_size = 64;
   job.model.num_attention_heads = 2;
@@ -165,7 +174,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before = field.key == "runner.hosts_file" ||
                            field.key == "runner.container.workdir" ||
-                           field.key == "model.rotary_percentage";
+                           field.key == "model.rotary_percentage" ||
+                           field.key == "trainer.load_weights_from";
     if (!as_before)
       CHECK(value_text(field, job) != default_text(field));
   }
@@ -315,7 +325,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
        "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
-       "[trainer] "
+       "[lora] [trainer] "
        "[profiler] [model] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",

@@ -66,8 +66,8 @@ void take_steps(TinyTraining& training, int steps, Course& course) {
     const auto report = training.trainer->step();
     REQUIRE(report);
     course.losses.push_back(report->loss);
-    course.balance.push_back(report->balance_loss);
-    course.mtp.push_back(report->mtp_loss);
+    course.balance.push_back(report->balance_loss.value());
+    course.mtp.push_back(report->mtp_loss.value());
   }
   course.biases = biases_of(training.trainer->store());
 }
