@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/config/architectures.h"
 #include "common/config/fields.h"
 #include "common/config/validate.h"
 
@@ -114,7 +115,7 @@ Result<config::ModelConfig> read_hf_config(const Json& json, std::string_view wh
     config::JobConfig job;
     job.model = model;
     for (const config::Field& field : config::fields())
-      if (config::section_of(field) == "model")
+      if (config::section_of(field).starts_with("model"))
         if (std::string error = config::check_value(field, job); !error.empty())
           note(fmt::format("{}: {}", field.key, error));
     if (problems.empty())
@@ -132,7 +133,8 @@ Result<> write_hf_config(const config::ModelConfig& given, Json& json) {
   const config::ModelConfig model = resolved(given);
   const bool has_head_dim =
       std::ranges::any_of(family.hf.keys, [](const HfKey& key) { return key.name == "head_dim"; });
-  if (!has_head_dim && model.head_dim * model.num_attention_heads != model.hidden_size)
+  if (!has_head_dim && !config::architecture_of(model).latent &&
+      model.head_dim * model.num_attention_heads != model.hidden_size)
     return fail(ErrorCode::unsupported,
                 fmt::format("model.head_dim = {}: {} of transformers has heads of hidden_size / "
                             "num_attention_heads only",

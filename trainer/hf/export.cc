@@ -67,6 +67,33 @@ Result<> write_weights(const OpenedModel& opened, const std::vector<StorageType>
   return write_file_atomic(out / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
+/// Layers of multi-token prediction are left out, or come with copies of the embedding and the
+/// head, as DeepSeek-V3's own folders have them.
+void choose_prediction_layers(OpenedModel& opened, std::vector<StorageType>& types, bool with) {
+  std::vector<HfTensor> tensors;
+  std::vector<StorageType> kept;
+  for (std::size_t i = 0; i < opened.tensors.size(); ++i)
+    if (with || !opened.tensors[i].mtp) {
+      tensors.push_back(opened.tensors[i]);
+      kept.push_back(types[i]);
+    }
+  const std::int64_t layers = with ? opened.config.mtp.num_layers : 0;
+  for (std::int64_t k = 0; k < layers; ++k)
+    for (const auto& [ours, part] :
+         {std::pair("embedding.weight", "embed_tokens"),
+          std::pair(opened.config.weight_tying ? "embedding.weight" : "head.weight",
+                    "shared_head.head")})
+      for (std::size_t i = 0; i < opened.tensors.size(); ++i)
+        if (opened.tensors[i].parameter->name() == ours) {
+          tensors.push_back(opened.tensors[i]);
+          tensors.back().name =
+              fmt::format("model.layers.{}.{}.weight", opened.config.num_layers + k, part);
+          kept.push_back(types[i]);
+        }
+  opened.tensors = std::move(tensors);
+  types = std::move(kept);
+}
+
 }  // namespace
 
 Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
@@ -77,7 +104,10 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
                 fmt::format("{}: there is something already; name a new folder", out.string()));
   SORTIE_ASSIGN_OR_RETURN(OpenedModel opened, open_model(checkpoint, {}));
   std::vector<StorageType> types = opened.types;
-  if (options.type) std::ranges::fill(types, *options.type);
+  if (options.type)
+    for (std::size_t i = 0; i < types.size(); ++i)  // a router's bias stays f32
+      if (opened.tensors[i].parameter->spec().use != Use::state) types[i] = *options.type;
+  choose_prediction_layers(opened, types, options.with_mtp);
 
   Json config = opened.config_json.is_object() ? opened.config_json : Json::object();
   SORTIE_TRY(write_hf_config(opened.config, config));

@@ -89,7 +89,16 @@ Result<HfFolder> HfFolder::open(const fs::path& path) {
       if (!folder.places_.emplace(entry.name, Place{i, &entry}).second)
         return fail(ErrorCode::data,
                     fmt::format("{}: tensor {} is in two files", path.string(), entry.name));
+  folder.find_prediction_layers();
   return folder;
+}
+
+/// The config may speak of layers of multi-token prediction that the folder does not have.
+void HfFolder::find_prediction_layers() {
+  std::int64_t& layers = model_.mtp.num_layers;
+  const std::string join = without_prefix(
+      fmt::format("model.layers.{}.eh_proj.weight", model_.num_layers), left_out_prefix());
+  if (layers > 0 && !places_.contains(join)) layers = 0;
 }
 
 std::string HfFolder::left_out_prefix() const {
@@ -129,6 +138,11 @@ Result<std::vector<HfFolder::Stored>> HfFolder::match(const std::vector<HfTensor
   };
   for (const auto& [name, place] : places_) {
     if (wanted.contains(name) || is_buffer(name)) continue;
+    // Layers of multi-token prediction may carry copies of the embedding and the head.
+    if (model_.mtp.num_layers > 0 &&
+        (name.ends_with(".shared_head.head.weight") ||
+         (name.ends_with(".embed_tokens.weight") && name.find("layers.") != std::string::npos)))
+      continue;
     // A tied head may be stored once more: the same bytes as the embedding.
     const HfModule& head = *std::ranges::find(format.modules, "head", &HfModule::ours);
     const HfTensor* embedding = nullptr;

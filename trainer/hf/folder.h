@@ -35,6 +35,8 @@ class HfFolder {
   std::string left_out_prefix() const;
 
  private:
+  void find_prediction_layers();
+
   struct Place {
     std::size_t file;
     const TensorEntry* entry;

@@ -25,6 +25,7 @@ Result<ImportReport> import_hf(const std::filesystem::path& folder,
 struct ExportOptions {
   std::optional<StorageType> type{};  // of all weights; none = as imported, else F32
   std::uint64_t max_shard_bytes = 5'000'000'000;
+  bool with_mtp = false;  // layers of multi-token prediction, which transformers does not load
 };
 /// Makes a folder that transformers loads. `out` must not exist or be empty.
 Result<ImportReport> export_hf(const std::filesystem::path& checkpoint,

@@ -5,22 +5,29 @@
 namespace sortie::trainer {
 namespace {
 
-std::string with_layer(std::string_view pattern, std::int64_t layer) {
+void replace(std::string& name, std::string_view place, std::int64_t number) {
+  if (const std::size_t at = name.find(place); at != std::string::npos)
+    name.replace(at, place.size(), std::to_string(number));
+}
+std::string with_numbers(std::string_view pattern, std::int64_t layer, std::int64_t expert) {
   std::string name(pattern);
-  if (const std::size_t at = name.find("{}"); at != std::string::npos)
-    name.replace(at, 2, std::to_string(layer));
+  replace(name, "{}", layer);
+  replace(name, "{e}", expert);
   return name;
 }
 
-/// "<module>.weight" or ".bias", when the model has it.
-void add_tensor(const HfModule& module, std::int64_t layer, std::string_view suffix,
-                const ModelShape& shape, ParameterStore& store, std::vector<HfTensor>& out) {
-  const std::string ours = with_layer(module.ours, layer) + std::string(suffix);
+/// "<module>.weight" or ".bias", when the model has it. False when it has not.
+bool add_tensor(const HfModule& module, std::int64_t layer, std::int64_t expert,
+                std::string_view suffix, const ModelShape& shape, ParameterStore& store,
+                std::vector<HfTensor>& out) {
+  const std::string ours = with_numbers(module.ours, layer, expert) + std::string(suffix);
   const Parameter* parameter = store.find(ours);
-  if (parameter == nullptr) return;
+  if (parameter == nullptr) return false;
   const ParameterSpec& spec = parameter->spec();
   HfTensor tensor;
-  tensor.name = with_layer(module.hf, layer) + std::string(suffix);
+  tensor.name = suffix == ".bias" && !module.hf_bias.empty()
+                    ? with_numbers(module.hf_bias, layer, expert)
+                    : with_numbers(module.hf, layer, expert) + std::string(suffix);
   tensor.parameter = parameter;
   tensor.rows = spec.shape[0];
   tensor.cols = spec.shape.dims() == 2 ? spec.shape[1] : 1;
@@ -49,6 +56,20 @@ void add_tensor(const HfModule& module, std::int64_t layer, std::string_view suf
     tensor.shape = {tensor.rows, tensor.cols};
   }
   out.push_back(std::move(tensor));
+  return true;
+}
+
+/// All tensors of a module in one layer: of each expert, or one.
+void add_module(const HfModule& module, std::int64_t layer, const ModelShape& shape,
+                ParameterStore& store, std::vector<HfTensor>& out) {
+  const bool experts = module.ours.find("{e}") != module.ours.npos;
+  bool more = true;
+  for (std::int64_t expert = 0; more; ++expert) {
+    bool found = false;
+    for (const std::string_view suffix : {".weight", ".bias"})
+      found |= add_tensor(module, layer, expert, suffix, shape, store, out);
+    more = experts && found;
+  }
 }
 
 /// Row `row` of the folder as a row of the parameter.
@@ -96,9 +117,14 @@ std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
     if (module.ours == "head" && shape.tied) continue;
     const std::int64_t times = module.ours.find("{}") == std::string_view::npos ? 1 : shape.layers;
     for (std::int64_t layer = 0; layer < times; ++layer)
-      for (const std::string_view suffix : {".weight", ".bias"})
-        add_tensor(module, layer, suffix, shape, store, tensors);
+      add_module(module, layer, shape, store, tensors);
   }
+  const std::size_t before = tensors.size();
+  for (const HfModule& module : family.hf.mtp_modules)
+    for (std::int64_t layer = shape.layers;
+         store.find("layers." + std::to_string(layer) + ".join.weight") != nullptr; ++layer)
+      add_module(module, layer, shape, store, tensors);
+  for (std::size_t i = before; i < tensors.size(); ++i) tensors[i].mtp = true;
   return tensors;
 }
 

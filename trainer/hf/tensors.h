@@ -19,6 +19,7 @@ struct HfTensor {
   std::int64_t first_row = 0, rows = 0, cols = 1;  // of the parameter; a vector has 1 column
   HfForm form = HfForm::plain;
   std::int64_t head_dim = 0;  // of per_head
+  bool mtp = false;           // of a layer of multi-token prediction
 };
 
 /// All tensors of a model, in the family's order. Rows of the padded vocabulary are in none.

@@ -34,11 +34,12 @@ enum class HfForm {
 };
 
 /// "<hf>.weight" and "<hf>.bias" are (a segment of) "<ours>.weight" and "<ours>.bias", as far as
-/// those exist. "{}" stands for the layer.
+/// those exist. "{}" stands for the layer, "{e}" for the expert.
 struct HfModule {
   std::string_view hf, ours;
   std::string_view segment = {};  // of the rows; empty = all
   HfForm form = HfForm::plain;
+  std::string_view hf_bias = {};  // where it is not "<hf>.bias"
 };
 
 /// What of config.json is no plain key; both leave alone what is as they would write it.
@@ -52,6 +53,10 @@ extern const HfPart kHfGptNeoLayers;   // attention_types and window_size
 extern const HfPart kHfSlidingWindow;  // sliding_window of every layer (Mistral)
 extern const HfPart kHfLayerTypes;     // use_sliding_window, layer_types, max_window_layers (Qwen)
 
+extern const HfPart kHfMixtral;  // [model.moe] and, for the last, [model.mla], [model.mtp]
+extern const HfPart kHfQwen3Moe;
+extern const HfPart kHfDeepseekV3;
+
 struct HfFormat {
   std::string_view model_type;    // "gpt2"
   std::string_view architecture;  // "GPT2LMHeadModel"
@@ -59,7 +64,8 @@ struct HfFormat {
   std::vector<HfKey> keys;
   std::vector<HfFixed> fixed;
   std::vector<const HfPart*> parts;
-  std::vector<HfModule> modules;  // "head" is left out where it is tied
+  std::vector<HfModule> modules;           // "head" is left out where it is tied
+  std::vector<HfModule> mtp_modules = {};  // of layers beyond the last: multi-token prediction
   std::vector<std::string_view> buffers =
       {};  // ends of names that old folders have and nobody needs
 };

@@ -55,9 +55,9 @@ Result<> read_rope(const Json& json, ModelConfig& model, double default_share) {
   const std::string name = type == nullptr     ? "default"
                            : type->is_string() ? type->get<std::string>()
                                                : type->dump();
-  if (name != "default" && name != "linear" && name != "llama3")
-    return std::unexpected(problem(
-        fmt::format("rope_type {} is not implemented; default, linear and llama3 are", name)));
+  if (name != "default" && name != "linear" && name != "llama3" && name != "yarn")
+    return std::unexpected(problem(fmt::format(
+        "rope_type {} is not implemented; default, linear, llama3 and yarn are", name)));
   model.rope_scaling = name == "default" ? "none" : name;
   if (name != "default") good = good && number(find(rope, "factor"), model.rope_scaling_factor);
   if (name == "llama3")
@@ -65,6 +65,19 @@ Result<> read_rope(const Json& json, ModelConfig& model, double default_share) {
         good && number(find(rope, "low_freq_factor"), model.rope_scaling_low_frequency) &&
         number(find(rope, "high_freq_factor"), model.rope_scaling_high_frequency) &&
         number(find(rope, "original_max_position_embeddings"), model.rope_scaling_original_length);
+  if (name == "yarn") {
+    model.rope_scaling_high_frequency = 32.0;
+    model.rope_scaling_low_frequency = 1.0;
+    good =
+        good && number(find(rope, "beta_slow"), model.rope_scaling_low_frequency) &&
+        number(find(rope, "beta_fast"), model.rope_scaling_high_frequency) &&
+        number(find(rope, "mscale"), model.rope_scaling_mscale) &&
+        number(find(rope, "mscale_all_dim"), model.rope_scaling_mscale_all_dim) &&
+        number(find(rope, "original_max_position_embeddings"), model.rope_scaling_original_length);
+    if (find(rope, "attention_factor") != nullptr || rope.value("truncate", true) != true)
+      return std::unexpected(
+          problem("RoPE: attention_factor and truncate = false of yarn are not implemented"));
+  }
   if (!good)
     return std::unexpected(
         problem(fmt::format("RoPE: a value in {} is not a number", rope.dump())));
@@ -79,6 +92,14 @@ Json rope_values(const ModelConfig& model) {
     rope["low_freq_factor"] = model.rope_scaling_low_frequency;
     rope["high_freq_factor"] = model.rope_scaling_high_frequency;
     rope["original_max_position_embeddings"] = model.rope_scaling_original_length;
+  }
+  if (type == "yarn") {
+    rope["beta_slow"] = model.rope_scaling_low_frequency;
+    rope["beta_fast"] = model.rope_scaling_high_frequency;
+    rope["original_max_position_embeddings"] = model.rope_scaling_original_length;
+    if (model.rope_scaling_mscale != 0) rope["mscale"] = model.rope_scaling_mscale;
+    if (model.rope_scaling_mscale_all_dim != 0)
+      rope["mscale_all_dim"] = model.rope_scaling_mscale_all_dim;
   }
   return rope;
 }

@@ -36,9 +36,11 @@ struct Segment {
 };
 
 enum class Use {
-  matrix,
-  vector
-};  // matrices are multiplied in the compute dtype, vectors stay f32
+  matrix,      // multiplied in the compute dtype
+  f32_matrix,  // multiplied in f32: routers
+  vector,      // f32
+  state,  // f32, written by the model: no gradient, no optimizer, saved and restored as weights
+};
 
 struct ParameterSpec {
   std::string name;  // global, e.g. "layers.0.attention.qkv.weight"
@@ -47,6 +49,16 @@ struct ParameterSpec {
   Use use = Use::matrix;
   bool decay = true;              // weight decay: matrices yes, vectors no
   std::vector<Segment> segments;  // empty = one segment
+  double share = 1.0;  // of the tokens is multiplied with it: an expert of k of E sees k / E
+};
+
+class Parameter;
+
+/// A low-rank update of a matrix: W x becomes W x + scale * up . (down . x)  (Hu et al. 2021).
+struct LowRank {
+  Parameter* down = nullptr;  // [rank, in]
+  Parameter* up = nullptr;    // [out, rank]
+  float scale = 1.0f;
 };
 
 class Parameter {
@@ -61,6 +73,12 @@ class Parameter {
   const ops::PackedWeight& packed() const { return *packed_; }
   Tensor& grad() { return grad_; }  // f32, accumulated into
 
+  /// A frozen parameter keeps its values; what its gradient buffer holds counts for nothing.
+  bool frozen() const { return frozen_; }
+  void freeze() { frozen_ = true; }
+  const std::optional<LowRank>& low_rank() const { return low_rank_; }
+  void set_low_rank(const LowRank& low_rank) { low_rank_ = low_rank; }
+
   /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
   /// gradient of this micro-batch is final.
   void use_recorded() { ++pending_uses_; }
@@ -73,6 +91,8 @@ class Parameter {
   std::int64_t offset_ = 0;
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
+  std::optional<LowRank> low_rank_;
+  bool frozen_ = false;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
 };
@@ -95,7 +115,7 @@ class ParameterStore {
   Parameter* find(std::string_view name);
 
   std::int64_t flat_elements() const { return flat_elements_; }  // with padding
-  std::int64_t parameter_elements() const;                       // without
+  std::int64_t parameter_elements() const;                       // without padding and state
   DType compute_dtype() const { return compute_; }
   std::span<float> master() { return span_of(master_); }
   std::span<float> gradients() { return span_of(gradients_); }

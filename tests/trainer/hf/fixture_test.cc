@@ -1,6 +1,7 @@
 // Every family against transformers: logits, loss, gradients and three AdamW steps of the tiny
 // random models in tests/data/hf, which scripts/make_hf_fixtures.py made.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
@@ -115,9 +116,20 @@ Comparison compare(const Values& a, const Values& b) {
   return {ab / std::sqrt(aa * bb), std::sqrt(aa / bb), std::sqrt(aa), std::sqrt(bb)};
 }
 
-Values logits_of(OpenedModel& opened, const Tensor& tokens) {
+/// The experts that transformers chose, for a forward pass that takes them as they are.
+ForwardContext replayed(const Fixture& fixture, ExecutionContext& context,
+                        const std::string& prefix) {
+  ForwardContext forward;
+  for (std::size_t i = 0;; ++i) {
+    const std::string name = fmt::format("{}experts.{}", prefix, i);
+    if (!fixture.has(name)) return forward;
+    forward.routers.replay.push_back(fixture.tokens(context, name));
+  }
+}
+
+Values logits_of(OpenedModel& opened, const Tensor& tokens, ForwardContext context = {}) {
   Graph graph(*opened.context, Graph::Mode::inference);
-  const Tensor logits = opened.model->logits(graph, tokens);
+  const Tensor logits = opened.model->logits(graph, tokens, std::move(context));
   Values values;
   for (std::int64_t row = 0; row < logits.size(0); ++row)
     for (std::int64_t col = 0; col < logits.size(1); ++col)
@@ -126,18 +138,18 @@ Values logits_of(OpenedModel& opened, const Tensor& tokens) {
 }
 
 /// Mean loss; the gradients are in the store.
-double loss_of(OpenedModel& opened, const Tensor& tokens, const Tensor& targets) {
+double loss_of(OpenedModel& opened, const Tensor& tokens, const Tensor& targets,
+               ForwardContext context = {}) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < targets.elements(); ++i)
     count += targets.data<std::int32_t>()[i] >= 0;
   opened.store->zero_gradients();
-  ForwardContext context;
   Graph graph(*opened.context, Graph::Mode::record);
   const auto loss = opened.model->loss(
       graph, tokens, targets, static_cast<float>(1.0 / static_cast<double>(count)), context);
   graph.backward({});
   REQUIRE(loss.count == count);
-  return loss.loss_sum / static_cast<double>(count);
+  return loss.loss_sum / static_cast<double>(count) + context.routers.load_loss;
 }
 
 /// A tensor of the folder out of a flat buffer.
@@ -164,6 +176,7 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
     CHECK(std::abs(loss - fixture.values("loss")[0]) <= 1e-5);
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
       const Values expected = fixture.values("grad." + tensor.name);
       const Comparison c = compare(folder_values(tensor, opened.store->gradients()), expected);
       // A bias of keys moves all scores of a row alike: its gradient is 0 but for rounding.
@@ -190,6 +203,7 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
     }
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
       const Values expected = fixture.values("after." + tensor.name),
                    gradient = fixture.values("grad." + tensor.name);
       const Values actual = folder_values(tensor, opened.store->master());
@@ -213,11 +227,17 @@ TEST_CASE("every family follows transformers in bf16") {
     if (!fixture.has("bf16.loss")) continue;
     OpenedModel opened = fixture.open(DType::bf16);
     const Tensor tokens = fixture.tokens(*opened.context, "input_ids");
-    CHECK(compare(logits_of(opened, tokens), fixture.values("bf16.logits")).cosine >= 0.9995);
-    const double loss = loss_of(opened, tokens, fixture.targets(*opened.context));
+    // Of experts, transformers in bf16 disagrees with itself: its choice is taken.
+    const ForwardContext forward = replayed(fixture, *opened.context, "bf16.");
+    const bool mixture = !forward.routers.replay.empty();
+    const double enough = mixture ? 0.995 : 0.9995;
+    CHECK(compare(logits_of(opened, tokens, forward), fixture.values("bf16.logits")).cosine >=
+          enough);
+    const double loss = loss_of(opened, tokens, fixture.targets(*opened.context), forward);
     CHECK(std::abs(loss - fixture.values("bf16.loss")[0]) <= 5e-3);
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
       const Values exact = fixture.values("grad." + tensor.name);
       if (rms(exact) < 1e-6) continue;
       const Values actual = folder_values(tensor, opened.store->gradients()),
@@ -225,7 +245,9 @@ TEST_CASE("every family follows transformers in bf16") {
       // Small sums of large parts: there transformers in bf16 is as far from its own f32, and ours
       // must be about as near.
       const double cosine = compare(actual, expected).cosine;
-      if (cosine < 0.9995) {
+      if (mixture) {
+        CHECK(cosine >= enough);
+      } else if (cosine < enough) {
         const double ours = compare(actual, exact).cosine, theirs = compare(expected, exact).cosine;
         CHECK(cosine >= 0.999);
         CHECK(1 - ours <= 1.1 * (1 - theirs));
