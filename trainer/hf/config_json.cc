@@ -108,8 +108,10 @@ Result<config::ModelConfig> read_hf_config(const Json& json, std::string_view wh
     if (json.contains(fixed.name) && json[std::string(fixed.name)] != fixed_value(fixed))
       note(fmt::format("{} is {}, only {} is implemented", fixed.name,
                        json[std::string(fixed.name)].dump(), fixed_value(fixed).dump()));
-  for (const HfPart* part : family->hf.parts)
-    if (const auto read = part->read(json, model); !read) note(read.error().message);
+  // The parts go over the layers one by one: only where their number can be one.
+  if (model.num_layers >= 1 && model.num_layers <= 65536)
+    for (const HfPart* part : family->hf.parts)
+      if (const auto read = part->read(json, model); !read) note(read.error().message);
   model.sequence_length = model.num_positions;
   if (problems.empty()) {
     config::JobConfig job;
@@ -121,6 +123,13 @@ Result<config::ModelConfig> read_hf_config(const Json& json, std::string_view wh
     if (problems.empty())
       for (const config::Violation& violation : config::check_model(model))
         note(fmt::format("{}: {}", violation.keys.front(), violation.message));
+  }
+  if (problems.empty()) {
+    constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 30;
+    const ModelShape shape = resolve_shape(model);
+    if (shape.rotary_dims > 0 && shape.num_positions > kMaxRopeTable / shape.rotary_dims)
+      note(fmt::format("{} positions of {} turned dimensions are more than a RoPE table holds",
+                       shape.num_positions, shape.rotary_dims));
   }
   if (!problems.empty())
     return fail(ErrorCode::unsupported,

@@ -175,7 +175,7 @@ Result<std::vector<bool>> expand(const Json& types) {
   };
   if (!types.is_array()) return bad();
   for (const Json& item : types) {
-    if (!item.is_array() || item.size() != 2 || !item[0].is_array() ||
+    if (!item.is_array() || item.size() != 2 || !item[0].is_array() || item[0].empty() ||
         !item[1].is_number_unsigned() || item[1].get<std::uint64_t>() > 65536)
       return bad();
     for (std::uint64_t i = 0; i < item[1].get<std::uint64_t>(); ++i)

@@ -101,12 +101,13 @@ std::int64_t LanguageModel::matrix_parameters() const {
   return std::llround(total);
 }
 
-/// Documents end with a token: the next one starts another.
+/// Documents end with a token: the next one starts another. A caller who places the tokens himself,
+/// as text generation does, has one document.
 void LanguageModel::find_documents(ExecutionContext& execution, const Tensor& tokens,
                                    ForwardContext& context) const {
   context.batch = tokens.size(0);
   context.tokens = tokens.size(1);
-  if (document_end_ < 0 || context.document_start.defined()) return;
+  if (document_end_ < 0 || context.document_start.defined() || context.positions.defined()) return;
   context.document_start = execution.empty(DType::i32, tokens.shape());
   if (reset_positions_) context.positions = execution.empty(DType::i32, tokens.shape());
   const auto* ids = tokens.data<std::int32_t>();

@@ -169,6 +169,21 @@ TEST_CASE("what is not implemented or not well formed is refused, all of it at o
         "no error");
   CHECK(error_of(R"({"model_type": "qwen2", "num_hidden_layers": 2, "layer_types": [1, 2]})") !=
         "no error");
+  // Sizes that only someone who means harm writes.
+  for (const char* layers :
+       {"-5", "1000000000000000", "9223372036854775807", "18446744073709551615"})
+    for (const char* type : {"gpt_neo", "qwen2", "mistral"}) {
+      CAPTURE(layers);
+      CAPTURE(type);
+      const std::string key =
+          std::string_view(type) == "gpt_neo" ? "num_layers" : "num_hidden_layers";
+      const std::string text = std::string("{\"model_type\": \"") + type + "\", \"" + key +
+                               "\": " + layers + ", \"use_sliding_window\": true}";
+      CHECK(error_of(text.c_str()).find("model.num_layers") != std::string::npos);
+    }
+  CHECK(
+      error_of(R"({"model_type": "llama", "head_dim": 65536, "max_position_embeddings": 16777216})")
+          .find("more than a RoPE table holds") != std::string::npos);
 }
 
 TEST_CASE("presets have the published numbers of parameters") {
