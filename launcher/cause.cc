@@ -9,6 +9,7 @@
 
 #include "common/base/process_status.h"
 #include "launcher/console.h"
+#include "launcher/copy/progress.h"
 
 namespace sortie::launcher {
 
@@ -59,6 +60,12 @@ std::string status_text(const Cause& cause, ProcessStatus::Kind kind) {
   return ProcessStatus{kind, cause.code, cause.core_dumped}.to_string();
 }
 
+std::string limit_text(const Cause& cause) {
+  if (cause.memory_limit == 0) return {};
+  return fmt::format(" (its container may use {}; runner.container.memory)",
+                     byte_count(cause.memory_limit));
+}
+
 std::string how(const Cause& cause) {
   using Kind = ProcessStatus::Kind;
   switch (cause.what) {
@@ -70,8 +77,9 @@ std::string how(const Cause& cause) {
     case Cause::What::oom:
       return "ended by " + status_text(cause, Kind::signaled) +
              (cause.oom == 1
-                  ? ", killed for lack of memory"
-                  : ", very likely for lack of memory: the OOM killer acted on this host");
+                  ? ", killed for lack of memory" + limit_text(cause)
+                  : ", very likely for lack of memory: the OOM killer acted on this host" +
+                        limit_text(cause));
     case Cause::What::mpi_abort:
       return fmt::format("called MPI_Abort({})", cause.code);
     default:
@@ -139,6 +147,7 @@ nlohmann::ordered_json cause_json(const Cause& cause) {
       break;
   }
   if (cause.oom != 0) json["oom_evidence"] = cause.oom == 1 ? "rank" : "host";
+  if (cause.memory_limit != 0) json["memory_limit_bytes"] = cause.memory_limit;
   if (!cause.message.empty()) json["message"] = cause.message;
   if (!cause.last_lines.empty()) json["last_lines"] = cause.last_lines;
   json["died_at"] = static_cast<double>(cause.time_unix_ms) / 1000;

@@ -35,6 +35,7 @@ struct Cause {
   int code = 0;  // exit code, number of the signal, status of MPI_Abort
   bool core_dumped = false;
   int oom = 0;                          // wire::RankExited::oom_killed
+  std::uint64_t memory_limit = 0;       // of its container, when that was why; 0 = none
   std::string message;                  // of an error: in its own words, the place included
   std::vector<std::string> last_lines;  // of the rank's stderr, as it wrote them
   std::int64_t time_unix_ms = 0;        // by the launcher's clock

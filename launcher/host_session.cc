@@ -41,6 +41,12 @@ void limit_texts(wire::Message& message) {
   } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
     limit(error->code, kMaxWordBytes);
     limit(error->message, kMaxMessageBytes);
+  } else if (auto* progress = std::get_if<wire::ImageProgress>(&message)) {
+    limit(progress->text, kMaxWordBytes);
+  } else if (auto* image = std::get_if<wire::ImageReady>(&message)) {
+    for (std::string* text : {&image->image_id, &image->engine_version})
+      limit(*text, kMaxWordBytes);
+    limit(image->repo_digest, kMaxMessageBytes);
   } else if (auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     limit(abort->message, kMaxMessageBytes);
   }

@@ -40,17 +40,20 @@ void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topolog
     host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
 }
 
-void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
+void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const Environment& user,
                  RankPlan& rank) {
-  if (devices == "all") return;
-  std::vector<int> slots = {rank.slot};
-  if (devices == "host") {
-    slots.clear();
-    for (const RankPlan& other : host.ranks) slots.push_back(other.slot);
-  }
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+  if (runner.devices == "all") return;
+  std::vector<int> all;
+  for (const RankPlan& other : host.ranks) all.push_back(other.slot);
+  const config::ContainerConfig& container = runner.container;
+  const bool own = runner.devices == "rank" || (container.used() && container.scope == "rank");
+  const std::vector<int> slots = own ? std::vector<int>{rank.slot} : all;
+  const auto put = [&](const char* name, const std::vector<int>& devices) {
     if (std::ranges::find(user, name, &Environment::value_type::first) == user.end())
-      rank.env.emplace_back(name, fmt::format("{}", fmt::join(slots, ",")));
+      rank.env.emplace_back(name, fmt::format("{}", fmt::join(devices, ",")));
+  };
+  put("CUDA_VISIBLE_DEVICES", slots);  // of the host: a runner knows what they are in a container
+  put("ROCR_VISIBLE_DEVICES", slots);  // every container has all devices of that kind
 }
 
 }  // namespace sortie::launcher

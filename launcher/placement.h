@@ -15,8 +15,8 @@ wire::CpuBinding binding_named(std::string_view name);
 void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topology);
 
 /// Adds the variables of the devices that a rank of `host` sees, by runner.devices; those that the
-/// user sets stay.
-void put_devices(const std::string& devices, const HostPlan& host, const Environment& user,
+/// user sets stay. In a container that has only the GPUs of its slots CUDA counts those from 0.
+void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const Environment& user,
                  RankPlan& rank);
 
 }  // namespace sortie::launcher

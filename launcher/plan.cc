@@ -9,11 +9,14 @@
 
 #include "common/base/check.h"
 #include "common/base/hex.h"
+#include "common/config/container.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
+#include "common/wire/codec.h"
 #include "launcher/placement.h"
+#include "launcher/plan_container.h"
 
 namespace sortie::launcher {
 namespace {
@@ -72,7 +75,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   LaunchPlan plan;
   plan.argv = job.runner.program;
   const bool trainer = plan.argv.empty();
-  if (trainer) plan.argv = {facts.trainer, "train"};
+  const bool contained = job.runner.container.used();
+  if (trainer) plan.argv = {contained ? "sortie-train" : facts.trainer, "train"};
   if (trainer && config::is_staged(job.runner, "sortie-train"))
     plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
   // Once more: the program may come from the command line, after the config was checked.
@@ -89,6 +93,11 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.interface = job.runner.network.interface;
   plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
+  if (contained) {
+    plan.container = container_spec(job.runner);
+    // The PMIx server listens on the host's loopback.
+    if (plan.mpi == "auto" && plan.container->network != "host") plan.mpi = "off";
+  }
 
   // The config's own variables come after those passed through, and win.
   std::map<std::string, std::string> env;
@@ -96,6 +105,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     for (const std::string& pattern : job.runner.env_passthrough)
       if (matches_pattern(pattern, name)) env[name] = value;
   for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.container.env) env[name] = value;
   for (const auto& [name, value] : job.runner.secret_env) {
     env[name] = value;
     plan.secrets.insert(name);
@@ -130,13 +140,15 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                   {"ROLE_NAME", "default"},
                   {"ROLE_RANK", fmt::format("{}", rank.rank)},
                   {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
-      put_devices(job.runner.devices, host, plan.env, rank);
+      put_devices(job.runner, host, plan.env, rank);
     }
     if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
   }
   if (trainer) {
     config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
     std::vector<config::Violation> broken = config::validate_training(job);
+    const std::vector<config::Violation> mounted = config::check_mounted(job);
+    broken.insert(broken.end(), mounted.begin(), mounted.end());
     broken.insert(broken.end(), outcome.violations.begin(), outcome.violations.end());
     if (!broken.empty()) {
       std::string text;
@@ -147,6 +159,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     }
     plan.batch = outcome.plan;
   }
+  if (contained)
+    if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
+      return std::unexpected(std::move(commands).error());
   return plan;
 }
 
@@ -165,6 +180,11 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
     for (std::string& argument : spec.argv) argument = config::with_stage(argument, stage_folder);
     for (auto& [name, value] : spec.env) value = config::with_stage(value, stage_folder);
     spec.env.emplace_back("SORTIE_STAGE", stage_folder);
+  }
+  if (plan.container) {
+    spec.container = *plan.container;
+    if (!stage_folder.empty())  // at the same path inside
+      spec.container.mounts.push_back({stage_folder, stage_folder, "ro"});
   }
   // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
   spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
@@ -212,6 +232,11 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
+  if (plan.container) {
+    wire::JobSpec carrier;
+    carrier.container = *plan.container;
+    put(wire::encode(carrier));
+  }
   for (const HostPlan& host : plan.hosts) {
     put(host.name);
     for (const RankPlan& rank : host.ranks) {

@@ -48,6 +48,8 @@ struct LaunchPlan {
   std::string cpu_binding;       // the policy
   std::string binding_here;      // what it comes to on this machine; empty = no rank is here
   std::string mpi;
+  /// Without what is known only at the start; none = bare processes.
+  std::optional<wire::ContainerSpec> container;
   std::vector<std::pair<std::string, std::string>> stage;  // path here, name on the hosts
   std::optional<config::BatchPlan> batch;                  // when the program is Sortie's trainer
 };
@@ -61,7 +63,7 @@ struct LauncherFacts {
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the
-/// number of ranks (trainer jobs only).
+/// number of ranks and paths under no mount (trainer jobs only), what an engine can not do.
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/check.h"
 #include "common/config/secret.h"
+#include "common/container/engine_command.h"
 #include "launcher/console.h"
-#include "launcher/plan.h"
+#include "launcher/plan_container.h"
 
 namespace sortie::launcher {
 namespace {
@@ -47,6 +49,27 @@ std::string_view shown(const LaunchPlan& plan, const std::string& name, const st
   return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
 
+std::string folder_text(const LaunchPlan& plan) {
+  if (!plan.container) return plan.work_dir;
+  return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
+}
+
+/// One command per container; hosts with the same one but for numbers and names are shown each.
+std::string containers_text(const LaunchPlan& plan) {
+  std::string out = fmt::format(
+      "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
+      "commands\n",
+      plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
+  for (const HostPlan& host : plan.hosts) {
+    const auto commands = container_commands(plan, host);
+    SORTIE_CHECK(commands.has_value(), "{}", commands.error().message);  // make_plan has tried
+    out += fmt::format("  {}\n", host.name);
+    for (const container::Argv& command : *commands)
+      out += fmt::format("    {}\n", container::shown(command));
+  }
+  return out + "\n";
+}
+
 }  // namespace
 
 std::string plan_text(const LaunchPlan& plan) {
@@ -66,7 +89,7 @@ std::string plan_text(const LaunchPlan& plan) {
                          rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
                          rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
   out += fmt::format("\n  program   {}\n", quoted(plan.argv));
-  out += fmt::format("  folder    {}\n", plan.work_dir);
+  out += fmt::format("  folder    {}\n", folder_text(plan));
   out += fmt::format("  master    {}\n", master_text(plan));
   if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
   out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,
@@ -76,12 +99,14 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
   for (const auto& [path, name] : plan.stage)
     out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
                        path, name);
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
+  if (plan.container) out += containers_text(plan);
   return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
 
@@ -100,6 +125,9 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
       if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
     }
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
+    if (plan.container)
+      if (const auto commands = container_commands(plan, host))
+        hosts.back()["containers"] = *commands;
   }
   Json env = Json::object();
   for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
@@ -119,6 +147,11 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
               {"stage", stage},
               {"env", env},
               {"hosts", hosts}};
+  if (plan.container)
+    out["container"] = {
+        {"engine", plan.container->engine},
+        {"image", plan.container->image},
+        {"scope", plan.container->scope == wire::ContainerScope::rank ? "rank" : "host"}};
   if (plan.batch)
     out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
                     {"micro_batch_size", plan.batch->micro_batch_size},

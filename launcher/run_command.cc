@@ -181,6 +181,7 @@ int supervise(const SuperviseParts& with) {
   const auto& [job, plan, binary, folder, lock, console, detached, cgroups] = with;
   if (job.runner.on_launcher_loss != "kill")
     folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
+  folder.track(job);
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
@@ -208,6 +209,7 @@ int supervise(const SuperviseParts& with) {
   });
   io.run();
   if (failure) std::rethrow_exception(failure);
+  folder.finish(verdict.exit_code);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
   print_verdict(console, verdict, folder);

@@ -50,7 +50,6 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
     return fail(ErrorCode::io, fmt::format("{}; set logger.log_dir to a folder that is writable",
                                            os_error(number, runs.string()).message));
   RunFolder folder;
-  folder.tensorboard_enabled_ = tensorboard;
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
     constexpr std::string_view kLetters = "0123456789abcdefghjkmnpqrstvwxyz";
@@ -69,6 +68,8 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   if (::mkdir((folder.path_ / "logs").c_str(), 0700) != 0)
     return std::unexpected(os_error(errno, (folder.path_ / "logs").string()));
 
+  folder.trackers_ = Trackers(folder.path_, tensorboard);
+
   // A link that can not be made (a file system without links) takes nothing from the run.
   const fs::path fresh = runs / (".latest-" + folder.id_);
   fs::create_directory_symlink(folder.id_, fresh, error);
@@ -81,7 +82,7 @@ RunFolder RunFolder::open(const fs::path& path, bool tensorboard) {
   RunFolder folder;
   folder.id_ = path.filename().string();
   folder.path_ = path;
-  folder.tensorboard_enabled_ = tensorboard;
+  folder.trackers_ = Trackers(path, tensorboard);
   return folder;
 }
 
@@ -132,28 +133,11 @@ void RunFolder::metric(const nlohmann::json& event) {
   line["time"] = now;
   append(metrics_, path_ / "metrics.jsonl",
          line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  trackers_.event(event, now);
+}
 
-  const std::string type = event.value("type", "");
-  if (!tensorboard_enabled_ || (type != "step" && type != "eval")) return;
-  const auto step = event.find("step");
-  if (step == event.end() || !step->is_number_integer()) return;
-  if (!tensorboard_) {
-    auto writer = TensorBoardWriter::create(path_ / "tensorboard", now);
-    if (!writer) {
-      if (!trouble_) trouble_ = std::move(writer).error();
-      tensorboard_enabled_ = false;
-      return;
-    }
-    tensorboard_ = std::move(*writer);
-  }
-  for (const auto& [key, value] : event.items()) {
-    if (!value.is_number() || key == "step" || key == "steps") continue;
-    const std::string tag = (type == "eval" ? "validation/" : "train/") + key;
-    if (auto written =
-            tensorboard_->add_scalar(now, step->get<std::int64_t>(), tag, value.get<double>());
-        !written && !trouble_)
-      trouble_ = std::move(written).error();
-  }
+void RunFolder::finish(int exit_code) {
+  if (!superseded()) trackers_.finish(exit_code);
 }
 
 void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {

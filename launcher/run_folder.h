@@ -1,6 +1,7 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
-//   logs/times  tensorboard/  result.json  supervisor-N  control-N.sock  (the last: control/)
+//   logs/times  tensorboard/  wandb/  wandb-run  result.json  supervisor-N  control-N.sock  (the
+//   last: control/)
 #pragma once
 
 #include <filesystem>
@@ -12,7 +13,7 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 #include "common/wire/message.h"
-#include "launcher/tensorboard.h"
+#include "launcher/trackers.h"
 
 namespace sortie::launcher {
 
@@ -35,14 +36,18 @@ class RunFolder {
   Result<> write(const std::string& name, const std::string& content);
   /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":name, ...fields}.
   void event(const std::string& name, const nlohmann::ordered_json& fields);
-  /// A trainer's event: metrics.jsonl and, for numbers, TensorBoard.
+  /// A trainer's event: metrics.jsonl and, for numbers, the trackers.
   void metric(const nlohmann::json& event);
+  /// TensorBoard is there from the start, W&B from here on, if the job asks for it.
+  void track(const config::JobConfig& job) { trackers_.enable_wandb(job); }
+  /// The run has ended; tells the trackers.
+  void finish(int exit_code);
   /// Appends bytes of a rank to its log. Once a second and log, logs/times gets a line "MS RANK
   /// STREAM OFFSET": what follows in that log from there on came at that time or later.
   void log(std::uint32_t rank, wire::Stream stream, std::string_view bytes);
 
   /// The first write that failed (a full disk, say); the run goes on without that file.
-  const std::optional<Error>& trouble() const { return trouble_; }
+  const std::optional<Error>& trouble() const { return trouble_ ? trouble_ : trackers_.trouble(); }
 
  private:
   void append(Fd& file, const std::filesystem::path& path, std::string_view bytes);
@@ -50,7 +55,6 @@ class RunFolder {
   std::string id_;
   std::filesystem::path path_, newer_;
   mutable bool superseded_ = false;
-  bool tensorboard_enabled_ = false;
   struct Progress {
     std::uint64_t bytes = 0;     // in the file
     std::int64_t marked_ms = 0;  // of the last line in logs/times
@@ -58,7 +62,7 @@ class RunFolder {
   Fd events_, metrics_, times_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Fd> logs_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Progress> progress_;
-  std::optional<TensorBoardWriter> tensorboard_;
+  Trackers trackers_;
   std::optional<Error> trouble_;
 };
 

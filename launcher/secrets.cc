@@ -18,27 +18,8 @@ using Variables = std::map<std::string, std::string>;
 
 constexpr std::size_t kMaxFileBytes = 1u << 20;
 
-/// As with ssh's keys: what others can read is no secret.
-Result<> check_private(const std::string& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0)
-    return std::unexpected(os_error(errno, "runner.secrets_file: " + path,
-                                    errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
-  if (!S_ISREG(info.st_mode))
-    return fail(ErrorCode::config, fmt::format("runner.secrets_file: {}: is no file", path));
-  if (info.st_uid != ::geteuid() && info.st_uid != 0)
-    return fail(ErrorCode::config,
-                fmt::format("runner.secrets_file: {}: belongs to another user; copy it", path));
-  if ((info.st_mode & 077) != 0)
-    return fail(
-        ErrorCode::config,
-        fmt::format("runner.secrets_file: {}: is open to others (mode {:04o}); chmod 600 it", path,
-                    static_cast<unsigned>(info.st_mode & 07777)));
-  return {};
-}
-
 Result<Variables> read_secrets(const std::string& path) {
-  SORTIE_TRY(check_private(path));
+  SORTIE_TRY(check_private("runner.secrets_file", path));
   SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxFileBytes));
   Variables out;
   std::string_view rest = text;
@@ -64,20 +45,37 @@ Result<Variables> read_secrets(const std::string& path) {
 
 }  // namespace
 
+Result<> check_private(std::string_view key, const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0)
+    return std::unexpected(os_error(errno, fmt::format("{}: {}", key, path),
+                                    errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
+  if (!S_ISREG(info.st_mode))
+    return fail(ErrorCode::config, fmt::format("{}: {}: is no file", key, path));
+  if (info.st_uid != ::geteuid() && info.st_uid != 0)
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}: belongs to another user; copy it", key, path));
+  if ((info.st_mode & 077) != 0)
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}: is open to others (mode {:04o}); chmod 600 it", key, path,
+                            static_cast<unsigned>(info.st_mode & 07777)));
+  return {};
+}
+
 Result<> fill_in_secrets(config::RunnerConfig& runner, const Environment& environment) {
   Variables kept;
   if (!runner.secrets_file.empty()) {
     SORTIE_ASSIGN_OR_RETURN(kept, read_secrets(runner.secrets_file));
   }
   for (const auto& [name, value] : kept)
-    for (const auto* table : {&runner.env, &runner.secret_env})
+    for (const auto* table : {&runner.env, &runner.secret_env, &runner.container.env})
       if (const auto found = table->find(name);
           found != table->end() && found->second != config::kSecretShown)
         return fail(ErrorCode::config,
                     fmt::format("runner.secrets_file: {}: {} has a value in the config too; remove "
                                 "one of the two",
                                 runner.secrets_file, name));
-  for (auto* table : {&runner.env, &runner.secret_env})
+  for (auto* table : {&runner.env, &runner.secret_env, &runner.container.env})
     for (auto& [name, value] : *table) {
       if (value != config::kSecretShown) continue;
       const auto in_file = kept.find(name);

@@ -1,6 +1,9 @@
 // The values of a job's secrets. From here they are in memory and in frames, and nowhere else.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "launcher/plan.h"
@@ -12,5 +15,8 @@ namespace sortie::launcher {
 /// others can read, a line of another form, a variable given twice or nowhere; none of them repeats
 /// a value.
 Result<> fill_in_secrets(config::RunnerConfig& runner, const Environment& environment);
+
+/// What others can read is no secret, as with ssh's keys. `key` names the file in messages.
+Result<> check_private(std::string_view key, const std::string& path);
 
 }  // namespace sortie::launcher

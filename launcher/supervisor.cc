@@ -118,6 +118,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
   if (parts_.epoch <= 1) readable = co_await read_staged();
+  if (readable) readable = read_credentials_file();
   if (readable) co_await for_all_hosts(&Supervisor::connect_host);
   bool may_start = false;
   if (parts_.epoch > 1) {
@@ -129,6 +130,12 @@ asio::awaitable<Verdict> Supervisor::run() {
       co_await for_all_hosts(&Supervisor::stage_host);
       note_staged();
       staged = !report_host_errors() && !failing();
+    }
+    if (staged && plan_.container) {
+      imaging_ = true;
+      co_await for_all_hosts(&Supervisor::image_host);
+      imaging_ = false;
+      staged = !report_host_errors() && !failing() && agree_on_image();
     }
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Supervisor::prepare_host);

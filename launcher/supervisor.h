@@ -84,8 +84,10 @@ class Supervisor {
     std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
     std::string stage_folder;  // where the staged files are, when there are any
     unsigned unacknowledged_pieces = 0;
-    int errors = 0;      // RunnerErrors that it sent
-    std::string cgroup;  // of the job there, as the runner has it; empty = none
+    int errors = 0;                         // RunnerErrors that it sent
+    std::string cgroup;                     // of the job there, as the runner has it; empty = none
+    std::optional<wire::ImageReady> image;  // when ranks run in containers
+    std::string image_progress;             // what it is at, until then
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -113,6 +115,14 @@ class Supervisor {
   boost::asio::awaitable<bool> read_staged();
   void note_staged();
   void blame_files(const Error& error);
+  bool read_credentials_file();
+  boost::asio::awaitable<void> image_host(std::size_t index);
+  wire::Message image_order_message() const;
+  bool take_image_message(Host& host, const wire::Message& message);
+  void no_image(Host& host, Error error);
+  bool agree_on_image();
+  std::string image_progress_text() const;
+  std::string client_of(const Host& host) const;
   boost::asio::awaitable<void> adopt_host(std::size_t index);
   wire::Adopt adopt_order(const HostPlan& host) const;
   void watch(Host& host);
@@ -173,6 +183,9 @@ class Supervisor {
   std::vector<Rank> ranks_;
   PmixRelay relay_;
   std::unique_ptr<Stager> stager_;  // when the job stages files
+  std::string credentials_;         // of registries
+  std::string image_id_;            // that all hosts have
+  bool imaging_ = false;            // hosts are making sure that they have it
   Meeting meeting_;
   std::uint32_t master_port_ = 0;
   PmixNameTable names_;

@@ -133,6 +133,7 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.patience = std::min(milliseconds(job_.runner.grace), kMostPatience) + milliseconds(1000);
   order.reach = parts_.sweep_reach;
   order.cgroup = host.cgroup;
+  if (plan_.container) order.engine = plan_.container->engine;
   Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
   auto outcome =
       co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));

@@ -177,6 +177,7 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
     Cause cause = cause_of_rank(exited.rank, what, status.code);
     cause.core_dumped = status.core_dumped;
     cause.oom = exited.oom_killed;
+    cause.memory_limit = exited.memory_limit_bytes;
     cause.time_unix_ms = died_ms;
     cause.exit_code = status.shell_code();
     blame(std::move(cause));

@@ -93,8 +93,13 @@ wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
   std::vector<std::string> reached_at;
   if (host.index == 0)
     for (const Host& other : hosts_) reached_at.push_back(other.session->address());
-  return make_job_spec(plan_, *host.plan, job_, parts_.folder.id(), peers_of_first(reached_at),
-                       host.stage_folder);
+  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(),
+                                     peers_of_first(reached_at), host.stage_folder);
+  if (plan_.container) {
+    spec.container.image_id = image_id_;
+    spec.container.engine = client_of(host);
+  }
+  return spec;
 }
 
 void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {

@@ -22,6 +22,7 @@ asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
 }
 
 std::string Supervisor::progress_text() const {
+  if (imaging_) return image_progress_text();
   std::size_t connected = 0, ready = 0, pushing = 0;
   for (const Host& host : hosts_) {
     connected += host.state != HostState::connecting;

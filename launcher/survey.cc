@@ -90,7 +90,10 @@ class Survey {
     std::vector<std::string> reached_at;
     if (host.plan == &plan_.hosts.front())
       for (const Surveyed& other : hosts_) reached_at.push_back(other.session->address());
-    return make_job_spec(plan_, *host.plan, job_, run_id_, peers_of_first(reached_at));
+    wire::JobSpec spec =
+        make_job_spec(plan_, *host.plan, job_, run_id_, peers_of_first(reached_at));
+    spec.container = {};  // no image is made sure of for that
+    return spec;
   }
 
   asio::awaitable<void> prepare(Surveyed& host) {

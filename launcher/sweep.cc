@@ -48,7 +48,8 @@ Result<wire::Swept> refuse(ErrorCode code, std::string message) {
 std::string order_bytes(const State& state) {
   const auto patience = static_cast<std::uint32_t>(state.order.patience.count());
   return wire::encode(wire::Hello{wire::kProtocolVersion, state.binary.sha256()}) +
-         wire::encode(wire::Sweep{state.order.run_id, patience, state.order.cgroup});
+         wire::encode(
+             wire::Sweep{state.order.run_id, patience, state.order.cgroup, state.order.engine});
 }
 
 /// What a host names is shown to people: it must be short.

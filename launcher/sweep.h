@@ -18,6 +18,7 @@ struct SweepOrder {
   std::string host;
   std::string run_id;
   std::string cgroup;  // of the job there, where there is one
+  std::string engine;  // of its containers, where there are any
   /// For what still works there to end by itself.
   std::chrono::milliseconds patience{};
   /// How long the host is tried; the answer then has `patience` and 15 s more.

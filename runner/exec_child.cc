@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <vector>
 
 #include "runner/cgroup.h"
+#include "runner/mpi_program.h"
 #include "runner/process_tree.h"
 
 namespace sortie::runner {
@@ -28,6 +30,9 @@ int try_candidates(const HeldSpec& spec) {
   const std::vector<char*> env = pointers(spec.env);
   int reason = ENOENT;
   for (const std::string& path : spec.candidates) {
+    if (spec.refuse_mpi && ::access(path.c_str(), X_OK) == 0)
+      if (const auto needed = needed_libraries(path); needed && !mpi_library(*needed).empty())
+        return kUnconnectedMpi;
     ::execve(path.c_str(), argv.data(), env.data());
     if (errno == ENOEXEC) {
       std::vector<std::string> shell = {"/bin/sh", path};
@@ -43,12 +48,16 @@ int try_candidates(const HeldSpec& spec) {
 
 }  // namespace
 
-void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper) {
+void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper, int control) {
   ::setsid();
   // Should keeper and runner be killed together, at least the process itself goes too.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != keeper) ::_exit(127);
   if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
+  if (spec.announce) {
+    const KeeperReport here{.kind = KeeperReport::Kind::announced};
+    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(127);
+  }
   const int input = spec.stdin_fd >= 0 ? spec.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, 0);
   ::dup2(spec.stdout_fd, 1);

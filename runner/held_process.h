@@ -22,18 +22,26 @@ class HeldProcess {
   /// must outlive them. Error: fork or a descriptor was refused.
   Result<> start(const HeldSpec& spec, OnReport on_report);
 
+  /// The same with a keeper in a container: `hand_over` gives the keeper's end of the control
+  /// socket to the container's process 1. Pids in reports are those that this process sees.
+  Result<> start_inside(const std::function<Result<>(int control)>& hand_over, OnReport on_report);
+
   /// TERM now, KILL after `grace`. Harmless at any time.
   void stop(std::chrono::milliseconds grace);
 
   pid_t keeper() const { return keeper_; }
 
  private:
+  Result<> open(OnReport on_report, const std::function<Result<>(int control)>& give);
   void await_report();
   void read_reports();
+  /// As recv; takes the pid from the credentials of an announcement.
+  ssize_t receive(KeeperReport& report);
 
   boost::asio::posix::stream_descriptor control_;
   OnReport on_report_;
   pid_t keeper_ = -1;
+  pid_t announced_ = 0;
 };
 
 }  // namespace sortie::runner

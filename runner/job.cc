@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/cgroup.h"
+#include "runner/container/inside.h"
 #include "runner/environment.h"
 #include "runner/process_tree.h"
 #include "runner/spawn.h"
@@ -29,6 +30,13 @@ constexpr std::uint32_t kExitNotRunnable = 126;
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
+/// For the engine to remove the job's containers when nothing runs in them any more.
+constexpr milliseconds kRemovalLimit{10000};
+
+bool is_alive(pid_t pid) {
+  const char state = pid > 0 ? process_state(pid) : '?';
+  return state != '?' && state != 'Z' && state != 'X';
+}
 
 wire::RunnerError rank_error(ErrorCode code, std::string message, std::uint32_t rank) {
   return {std::string(error_code_name(code)), std::move(message), static_cast<std::int32_t>(rank)};
@@ -78,12 +86,9 @@ void Job::start_rank(std::size_t slot) {
   }
   HeldSpec held;
   held.title = fmt::format("sortie-keep-{}", rank.spec->local_rank % 1000);
-  held.argv = spec_.argv;
   held.env = environment_of(rank);
   if (!binding_.ranks.empty()) held.cpus = binding_.ranks[slot].cpus;
   rank.searched_path = env_value(held.env, "PATH");
-  held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
-  held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
   if (in) held.stdin_fd = in.get();
   held.stdout_fd = out.get();
   held.stderr_fd = err.get();
@@ -91,8 +96,7 @@ void Job::start_rank(std::size_t slot) {
   held.job_cgroup = cgroup_;
   held.run_folder = folder_.path();
   held.defaults = defaults_;
-  const Result<> started = rank.process.start(
-      held, [this, slot](const KeeperReport& report) { on_report(slot, report); });
+  const Result<> started = start_process(slot, held);
   if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
   in.reset();
   out.reset();
@@ -102,6 +106,25 @@ void Job::start_rank(std::size_t slot) {
   rank.exited.code = kExitNotRunnable;
   rank.exited.time_unix_ms = unix_ms();
   rank_gone(slot);
+}
+
+/// Here, or in its container, where program and folder are looked for by process 1.
+Result<> Job::start_process(std::size_t slot, HeldSpec& held) {
+  Rank& rank = *ranks_[slot];
+  const auto report = [this, slot](const KeeperReport& what) { on_report(slot, what); };
+  if (boxes_) {
+    held.argv = boxes_->argv(spec_.argv);
+    held.announce = true;
+    held.refuse_mpi = spec_.mpi != 0 && !pmix_up_ && spec_.world_size > 1;
+    if (rank.searched_path.empty()) rank.searched_path = boxes_->path(slot);
+    rank.program = held.argv[0];
+    return boxes_->start(slot, rank.process, held, report);
+  }
+  held.argv = spec_.argv;
+  rank.program = held.argv[0];
+  held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
+  held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
+  return rank.process.start(held, report);
 }
 
 std::vector<std::string> Job::environment_of(const Rank& rank) const {
@@ -115,7 +138,10 @@ std::vector<std::string> Job::environment_of(const Rank& rank) const {
       !topology_.gpus.empty() && topology_.gpus.front().vendor == cpu::Gpu::Vendor::amd;
   context.pmix_env = pmix_lines_for(pmix_env_, rank.spec->rank);
   context.start_env = start_env_;
-  return rank_environment(base_env_, spec_, *rank.spec, context);
+  if (!boxes_) return rank_environment(base_env_, spec_, *rank.spec, context);
+  wire::RankSpec adapted = *rank.spec;
+  boxes_->adapt(adapted.env, index);
+  return rank_environment(container::default_environment(spec_), spec_, adapted, context);
 }
 
 void Job::stop(milliseconds grace) {
@@ -135,11 +161,12 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
   switch (report.kind) {
     case KeeperReport::Kind::started:
       rank.pid = report.pid;
+      if (boxes_ && rank.pid > 0) rank.group.emplace(rank.pid);
       link_.send(wire::RankStarted{rank.spec->rank, static_cast<std::uint32_t>(report.pid)});
       break;
     case KeeperReport::Kind::spawn_failed:
       rank.exited.time_unix_ms = report.time_unix_ms;
-      report_spawn_failure(rank, report.error);
+      report_spawn_failure(slot, report);
       break;
     case KeeperReport::Kind::died:
       rank.pid = report.pid;
@@ -157,7 +184,10 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
     case KeeperReport::Kind::gone:
       rank.exited.leftovers_killed = report.leftovers;
       rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
+      look_for_oom(rank);
       rank_gone(slot);
+      break;
+    case KeeperReport::Kind::announced:
       break;
     case KeeperReport::Kind::keeper_lost:
       log::warning("rank {}: its keeper was killed; ending what it held", rank.spec->rank);
@@ -176,24 +206,46 @@ void Job::set_status(Rank& rank, int wait_status) {
   rank.exited.core_dumped = status.core_dumped ? 1 : 0;
 }
 
-void Job::report_spawn_failure(Rank& rank, int error) {
+void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
+  Rank& rank = *ranks_[slot];
+  const int error = report.error;
   rank.has_status = true;
   rank.exited.code = error == ENOENT ? kExitNotFound : kExitNotRunnable;
-  const std::string& program = spec_.argv[0];
+  const std::string where = boxes_ ? " in " + boxes_->where(slot) : "";
+  if (error == kUnconnectedMpi)
+    return send_error(rank_error(
+        ErrorCode::unsupported,
+        fmt::format("{}{} is an MPI program, and MPI ranks can not be wired up here: {}; or set "
+                    "runner.mpi = \"off\" to run it unconnected",
+                    rank.program, where, pmix_note_.substr(pmix_note_.find(' ') + 1)),
+        rank.spec->rank));
   std::string hint;
-  if (error == ENOENT && program.find('/') == std::string::npos)
+  if (error == ENOENT && rank.program.find('/') == std::string::npos)
     hint = fmt::format("; not in PATH={}", rank.searched_path);
-  else if (error == ENOENT && ::access(program.c_str(), F_OK) == 0)
+  else if (error == ENOENT && report.found)
     hint = "; it is there, so its interpreter (#! line or ELF loader) is what is missing";
+  else if (error == ENOENT && boxes_)
+    hint = "; it must be in the image, or under a mount";
   else if (error == ENOENT)
     hint = "; a program must be at the same path on every host";
   else if (error == EACCES)
     hint = "; needs execute permission, on a file system mounted without noexec";
   else if (error == E2BIG)
     hint = "; arguments and environment exceed what the kernel takes";
-  send_error(rank_error(ErrorCode::spawn,
-                        fmt::format("cannot start {}: {}{}", program, std::strerror(error), hint),
-                        rank.spec->rank));
+  send_error(rank_error(
+      ErrorCode::spawn,
+      fmt::format("cannot start {}{}: {}{}", rank.program, where, std::strerror(error), hint),
+      rank.spec->rank));
+}
+
+/// The container's own counters are proof, as those of a bare rank's own cgroup are.
+void Job::look_for_oom(Rank& rank) const {
+  if (!rank.group || rank.exited.stopped || (!rank.exited.signaled && rank.exited.code == 0))
+    return;
+  const bool killed = rank.exited.signaled && rank.exited.code == SIGKILL;
+  const bool alone = spec_.ranks.size() == 1 || spec_.container.scope == wire::ContainerScope::rank;
+  if ((killed || alone) && rank.group->has_killed()) rank.exited.oom_killed = 1;
+  if (rank.exited.oom_killed) rank.exited.memory_limit_bytes = rank.group->limit();
 }
 
 void Job::send_error(wire::RunnerError error) {
@@ -234,8 +286,18 @@ boost::asio::awaitable<void> Job::finish() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
+  co_await remove_boxes();
   if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
   finished_wakeup_.notify();
+}
+
+/// Error: a process of a container is still there; the host needs attention.
+boost::asio::awaitable<void> Job::remove_boxes() {
+  if (!boxes_) co_return;
+  const Result<> removed = co_await boxes_->remove(kRemovalLimit);
+  if (!removed)
+    send_error(wire::RunnerError{std::string(error_code_name(removed.error().code)),
+                                 removed.error().message, -1});
 }
 
 Result<> Job::take_input(const wire::Input& input) {
@@ -264,8 +326,11 @@ void Job::reap() {
 }
 
 bool Job::lost_keepers_reaped() const {
-  for (const auto& rank : ranks_)
-    if (rank->keeper_lost && keepers_.contains(rank->process.keeper())) return false;
+  for (const auto& rank : ranks_) {
+    if (!rank->keeper_lost) continue;
+    if (keepers_.contains(rank->process.keeper())) return false;
+    if (boxes_ && !rank->gone && is_alive(rank->pid)) return false;
+  }
   return true;
 }
 
@@ -295,18 +360,24 @@ boost::asio::awaitable<void> Job::sweep_orphans() {
     co_await pause.async_wait(kAsTuple);
   }
   sweeping_ = false;
-  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
-    Rank& rank = *ranks_[slot];
-    if (!rank.keeper_lost || rank.gone) continue;
-    if (!rank.has_status) {
-      const auto found = orphan_statuses_.find(rank.pid);
-      set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
-      rank.exited.time_unix_ms = unix_ms();
-    }
-    rank.exited.stopped = stopped_ ? 1 : 0;
-    if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);
-    rank_gone(slot);
+  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) settle_lost_keeper(slot);
+}
+
+void Job::settle_lost_keeper(std::size_t slot) {
+  Rank& rank = *ranks_[slot];
+  if (!rank.keeper_lost || rank.gone) return;
+  if (!rank.has_status) {
+    const auto found = orphan_statuses_.find(rank.pid);
+    set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
+    rank.exited.time_unix_ms = unix_ms();
   }
+  rank.exited.stopped = stopped_ ? 1 : 0;
+  look_for_oom(rank);
+  if (boxes_ && !stopped_ && !rank.exited.oom_killed)
+    if (std::string why = boxes_->why_lost(slot); !why.empty())
+      send_error(rank_error(ErrorCode::lost, std::move(why), rank.spec->rank));
+  if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);
+  rank_gone(slot);
 }
 
 void Job::resend(const std::vector<wire::LogSize>& sizes) {
@@ -345,6 +416,7 @@ boost::asio::awaitable<void> Job::clean_up() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
+  co_await remove_boxes();
   if (!cgroup_.empty()) cgroup::remove(cgroup_);
   folder_.remove();
   port_ = PortLease();

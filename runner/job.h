@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "common/base/result.h"
 #include "common/cpu/binding.h"
 #include "common/wire/message.h"
+#include "runner/container/boxes.h"
 #include "runner/event_socket.h"
 #include "runner/held_process.h"
 #include "runner/input_feed.h"
@@ -36,6 +38,9 @@ class Job {
  public:
   /// `spec` has passed check_job. `link` must outlive the job.
   Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec, const ProcessDefaults& defaults);
+
+  /// What an ImageOrder before the job has found; before prepare().
+  void use_image(container::ReadyImage image) { image_ = std::move(image); }
 
   /// Fences earlier attempts, makes folder, cgroup, sockets and pipes, starts sortie-pmix.
   boost::asio::awaitable<Result<wire::JobReady>> prepare();
@@ -84,8 +89,9 @@ class Job {
     std::string socket_path, cgroup;
     std::unique_ptr<InputFeed> input;
     Fd in, out, err;  // the rank's ends, until its keeper has them
-    std::string searched_path;
+    std::string program, searched_path;
     pid_t pid = 0;
+    std::optional<oom::Group> group;  // of its container
     wire::RankExited exited;
     bool has_status = false;
     bool keeper_lost = false;
@@ -94,6 +100,12 @@ class Job {
   };
 
   boost::asio::awaitable<void> fence();
+  boost::asio::awaitable<Result<>> prepare_boxes();
+  boost::asio::awaitable<void> remove_boxes();
+  bool in_containers() const { return !spec_.container.engine.empty(); }
+  Result<> start_process(std::size_t slot, HeldSpec& held);
+  void look_for_oom(Rank& rank) const;
+  void settle_lost_keeper(std::size_t slot);
   Result<> prepare_folder();
   void prepare_cgroup();
   Result<> prepare_rank(Rank& rank);
@@ -108,7 +120,7 @@ class Job {
   void start_rank(std::size_t slot);
   void on_report(std::size_t slot, const KeeperReport& report);
   void set_status(Rank& rank, int wait_status);
-  void report_spawn_failure(Rank& rank, int error);
+  void report_spawn_failure(std::size_t slot, const KeeperReport& report);
   void on_event(const Rank& rank, std::string line);
   void send_error(wire::RunnerError error);
   void resend_ends();
@@ -131,6 +143,8 @@ class Job {
   cpu::Topology topology_;
   cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
+  std::optional<container::ReadyImage> image_;
+  std::unique_ptr<container::Boxes> boxes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;
   std::set<pid_t> keepers_;               // alive, as far as reaped

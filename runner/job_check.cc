@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string_view>
+#include <vector>
 
 namespace sortie::runner {
 namespace {
@@ -66,6 +67,33 @@ Result<> check_limits(const wire::JobSpec& job) {
   return {};
 }
 
+/// What becomes words of an engine's command.
+Result<> check_container(const wire::JobSpec& job) {
+  const wire::ContainerSpec& box = job.container;
+  if (box.engine.empty()) return {};
+  if (box.image.empty() || box.image.starts_with('-')) return bad("container: no image");
+  if (!box.image_id.empty() && !box.image_id.starts_with("sha256:"))
+    return bad("container: image_id: not of the form sha256:<hex>");
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
+  if (box.rank_memory_bytes > kMostBytes || box.shm_bytes > kMostBytes ||
+      box.rank_cpus_milli > 1000u * 100000u)
+    return bad("container: a limit that no machine reaches");
+  std::vector<std::string_view> words = {box.image, box.ipc,  box.network,
+                                         box.gpus,  box.user, box.workdir};
+  for (const wire::Mount& mount : box.mounts) {
+    if (!mount.source.starts_with('/') || !mount.target.starts_with('/'))
+      return bad(fmt::format("container: mount {}:{}: not absolute", mount.source, mount.target));
+    words.insert(words.end(), {mount.source, mount.target, mount.options});
+  }
+  for (const auto* list : {&box.devices, &box.capabilities, &box.entrypoint, &box.extra_args})
+    words.insert(words.end(), list->begin(), list->end());
+  for (const auto* pairs : {&box.ulimits, &box.labels})
+    for (const auto& [name, value] : *pairs) words.insert(words.end(), {name, value});
+  for (const std::string_view word : words)
+    if (has_nul(word)) return bad("container: a word holds a zero byte");
+  return {};
+}
+
 }  // namespace
 
 bool is_run_id(std::string_view id) {
@@ -93,6 +121,7 @@ Result<> check_job(const wire::JobSpec& job) {
   if (has_nul(job.work_dir)) return bad("work_dir: holds a zero byte");
   SORTIE_TRY(check_environment(job.env, "env"));
   SORTIE_TRY(check_ranks(job));
+  SORTIE_TRY(check_container(job));
   return check_limits(job);
 }
 

@@ -43,6 +43,23 @@ std::string first_folder(const std::vector<std::string>& folders) {
   return "";
 }
 
+/// Why ranks in containers can not be wired up by the PMIx server here, "" when they can.
+std::string no_pmix_inside(const wire::JobSpec& job) {
+  const wire::ContainerSpec& box = job.container;
+  if (box.engine.empty()) return {};
+  if (!box.network.empty() && box.network != "host")
+    return fmt::format(
+        "MPI ranks in containers need network = \"host\" (the PMIx server listens on 127.0.0.1); "
+        "it is \"{}\"",
+        box.network);
+  if (!box.user.empty() && box.user != std::to_string(::geteuid()) &&
+      !box.user.starts_with(fmt::format("{}:", ::geteuid())))
+    return fmt::format(
+        "MPI ranks in containers must be of the same user as the runner ({}); user is \"{}\"",
+        ::geteuid(), box.user);
+  return {};
+}
+
 Error pipe_error(int error) {
   return os_error(error, "no pipe for the output of a rank (raise `ulimit -n`)", ErrorCode::spawn);
 }
@@ -52,13 +69,19 @@ Error pipe_error(int error) {
 boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
   co_await fence();
   if (auto made = prepare_folder(); !made) co_return std::unexpected(std::move(made).error());
-  prepare_cgroup();
+  if (in_containers())
+    cgroup_note_ = "none: the ranks are in containers";
+  else
+    prepare_cgroup();
   for (const wire::RankSpec& rank : spec_.ranks) {
     ranks_.push_back(std::make_unique<Rank>(io_, rank));
     if (auto made = prepare_rank(*ranks_.back()); !made)
       co_return std::unexpected(std::move(made).error());
   }
   prepare_binding();
+  if (in_containers())
+    if (auto made = co_await prepare_boxes(); !made)
+      co_return std::unexpected(std::move(made).error());
   if (auto made = prepare_port(); !made) co_return std::unexpected(std::move(made).error());
   if (auto made = co_await prepare_pmix(); !made)
     co_return std::unexpected(std::move(made).error());
@@ -162,9 +185,28 @@ Result<> Job::prepare_rank(Rank& rank) {
   return {};
 }
 
+boost::asio::awaitable<Result<>> Job::prepare_boxes() {
+  container::Boxes::Events events;
+  events.on_keeper = [this](pid_t keeper) { keepers_.insert(keeper); };
+  events.stopped = [this] { return stopped_; };
+  events.on_end_asked = [this](std::string why) {
+    if (stopped_) return;
+    send_error(
+        wire::RunnerError{std::string(error_code_name(ErrorCode::lost)), std::move(why), -1});
+    stop(std::chrono::milliseconds(spec_.grace_ms));
+  };
+  boxes_ = std::make_unique<container::Boxes>(io_, spec_, defaults_, std::move(events));
+  co_return co_await boxes_->prepare(std::move(image_), folder_.path(), topology_);
+}
+
 boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   if (spec_.mpi == 0) {
     pmix_note_ = "none: off";
+    co_return Result<>{};
+  }
+  if (const std::string why = no_pmix_inside(spec_); !why.empty()) {
+    if (spec_.mpi == 2) co_return fail(ErrorCode::unsupported, why);
+    pmix_note_ = "none: " + why;
     co_return Result<>{};
   }
   auto folder = folder_.make_subfolder("pmix");
@@ -209,7 +251,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
 
 /// Without PMIx each rank of an MPI program would take itself for the whole job.
 Result<> Job::check_without_pmix(const std::string& why) const {
-  if (spec_.world_size == 1) return {};
+  if (spec_.world_size == 1 || in_containers()) return {};
   const std::string folder =
       first_folder({spec_.work_dir, std::string(env_value(base_env_, "HOME"))});
   const std::string path(env_value(environment_of(*ranks_.front()), "PATH"));

@@ -56,7 +56,7 @@ class Keeper {
     const pid_t self = ::getpid();
     held_ = ::fork();
     if (held_ < 0) return spawn_failed(errno);
-    if (held_ == 0) exec_child(spec_, error_pipe[1], self);
+    if (held_ == 0) exec_child(spec_, error_pipe[1], self, control_);
     ::close(error_pipe[1]);
     exec_error_ = error_pipe[0];
     // stdin and stdout may be one socket; closing twice is harmless here.
@@ -102,9 +102,18 @@ class Keeper {
     exec_error_ = -1;
     exec_failed_ = count == sizeof error;
     if (exec_failed_)
-      report({.kind = KeeperReport::Kind::spawn_failed, .error = error});
+      report({.kind = KeeperReport::Kind::spawn_failed,
+              .error = error,
+              .found = error == ENOENT && any_candidate_exists() ? 1u : 0u});
     else
       report({.kind = KeeperReport::Kind::started, .pid = held_});
+  }
+
+  /// A path without a leading slash is looked for where the process would have been.
+  bool any_candidate_exists() const {
+    return std::ranges::any_of(spec_.candidates, [](const std::string& path) {
+      return path.starts_with('/') && ::access(path.c_str(), F_OK) == 0;
+    });
   }
 
   void read_command() {
@@ -174,6 +183,10 @@ class Keeper {
   /// asked to end too (the trainer behind a wrapper script), has what remains of the grace; all
   /// else is killed now, again and again, until there is nothing to wait for.
   void end_leftovers() {
+    if (spec_.detaches && !stopping_) {
+      ::waitpid(held_, nullptr, 0);
+      return;
+    }
     while (stopping_ && Clock::now() < kill_at_ && group_has_others())
       wait_for_events(std::min(kill_at_, Clock::now() + milliseconds(50)));
     killed_at_ = Clock::now();

@@ -34,7 +34,15 @@ struct HeldSpec {
   std::string job_cgroup;  // of the whole job: removed when the runner was killed; empty = none
   std::string run_folder;  // removed by the last keeper when the runner was killed; empty = none
   ProcessDefaults defaults;
+  bool detaches =
+      false;  // what it leaves when it ends is not its own: podman's monitor of a container
+  bool refuse_mpi = false;  // an MPI program is not started: kUnconnectedMpi
+  bool announce = false;    // the process tells its own pid before exec: see Kind::announced
 };
+
+/// KeeperReport::error of a program that was refused because nothing wires up its ranks: it would
+/// run, each rank alone.
+inline constexpr std::int32_t kUnconnectedMpi = -1;
 
 /// How long a held process has after TERM when the runner is gone.
 inline constexpr std::chrono::milliseconds kOrphanGrace{1000};
@@ -54,6 +62,8 @@ struct KeeperReport {
     gone,          // nothing is left: leftovers, oom. Last report
     unkillable,    // pid does not die; gone follows if it ever does
     keeper_lost,   // made by the runner's side: the keeper is dead without `gone`
+    announced,     // from the process itself, before exec: HeldProcess takes its pid as the runner
+                   // sees it (a container has numbers of its own) from the packet's credentials
   };
   Kind kind = Kind::started;
   pid_t pid = 0;
@@ -62,6 +72,7 @@ struct KeeperReport {
   std::uint32_t stopped = 0;  // it had been signalled by us before
   std::uint32_t leftovers = 0;
   oom::Evidence oom = oom::Evidence::none;
+  std::uint32_t found = 0;  // spawn_failed with ENOENT: the program is there, its interpreter not
   std::uint64_t time_unix_ms = 0;
 };
 

@@ -1,11 +1,13 @@
 // sortie-runner: Sortie's process on a host. Started by the launcher, over SSH or locally, as
 // `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr. With --announce a
 // line of its own says that the frames begin, after whatever the shell's start-up files have
-// printed.
+// printed. The same binary is process 1 of a rank's container (container/container_init.h).
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,6 +15,8 @@
 #include "common/base/fd.h"
 #include "common/base/heap.h"
 #include "common/base/log.h"
+#include "runner/container/container_init.h"
+#include "runner/container/inside.h"
 #include "runner/runner.h"
 
 namespace {
@@ -38,9 +42,16 @@ Fd take_over(int standard) {
   return moved;
 }
 
-}  // namespace
+/// What else this binary does in and around containers; nothing for the runner itself.
+std::optional<int> container_role(std::span<char* const> words) {
+  const std::string_view role = words.size() > 1 ? words[1] : "";
+  if (role == "container-init" && (words.size() == 3 || words.size() == 4))
+    return runner::container::container_init(words[2], words.size() == 4 ? words[3] : "");
+  if (role == "missing-paths") return runner::container::missing_paths(words.subspan(2));
+  return std::nullopt;
+}
 
-int main(int argc, char** argv) {
+int main_of_runner(int argc, char** argv) {
   const bool announce = argc == 3 && std::string_view(argv[2]) == "--announce";
   if (argc != (announce ? 3 : 2) || std::string_view(argv[1]) != "--stdio") {
     std::fputs("usage: sortie-runner --stdio [--announce] (started by the launcher, not by hand)\n",
@@ -57,4 +68,12 @@ int main(int argc, char** argv) {
   Fd out = take_over(1);
   return runner::Runner(std::move(defaults), build_from_file_name())
       .run(std::move(in), std::move(out));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::span<char* const> words(argv, static_cast<std::size_t>(argc));
+  if (const std::optional<int> code = container_role(words)) return *code;
+  return main_of_runner(argc, argv);
 }

@@ -1,6 +1,8 @@
 #include "runner/oom.h"
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "common/base/atomic_file.h"
@@ -90,6 +92,41 @@ Counters Counters::read(const std::string& root) {
   if (find_place(*mounts, *self, false, place))
     counters.group_v1 = nearest(root, place, "memory.oom_control");
   return counters;
+}
+
+Group::Group(pid_t pid, const std::string& root) {
+  const Result<std::string> mounts = read_file(root + "/proc/self/mountinfo");
+  const Result<std::string> its = read_file(root + "/proc/" + std::to_string(pid) + "/cgroup");
+  if (!mounts || !its) return;
+  Place place;
+  if (find_place(*mounts, *its, true, place)) v2_ = root + place.mount_point + place.path;
+  if (find_place(*mounts, *its, false, place)) v1_ = root + place.mount_point + place.path;
+  seen_ = kills();
+}
+
+std::uint64_t Group::kills() const {
+  std::uint64_t v2 = 0, v1 = 0;
+  if (!v2_.empty()) number_of(v2_ + "/memory.events", "oom_kill", v2);
+  if (!v1_.empty()) number_of(v1_ + "/memory.oom_control", "oom_kill", v1);
+  return std::max(v2, v1);
+}
+
+bool Group::has_killed() {
+  const std::uint64_t now = kills();
+  return now > std::exchange(seen_, std::max(now, seen_));
+}
+
+std::uint64_t Group::limit() const {
+  for (const std::string& path : {v2_ + "/memory.max", v1_ + "/memory.limit_in_bytes"}) {
+    if (path.starts_with("/memory.")) continue;
+    std::uint64_t bytes = 0;
+    const Result<std::string> text = read_file(path);
+    if (!text) continue;
+    const auto [end, bad] = std::from_chars(text->data(), text->data() + text->size(), bytes);
+    // Without a limit v2 says "max", v1 some huge number.
+    if (bad == std::errc{} && bytes < (std::uint64_t{1} << 62)) return bytes;
+  }
+  return 0;
 }
 
 bool Counters::rose_since(const Counters& before) const {

@@ -2,6 +2,8 @@
 // of cgroup v2 was given to us; else evidence, by the counters of what is above it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,6 +20,22 @@ struct Counters {
   std::uint64_t group_v2 = 0, group_v1 = 0, host = 0;
   static Counters read(const std::string& root = "");
   bool rose_since(const Counters& before) const;
+};
+
+/// The memory group that another process is in, such as a container's: what it has counted since,
+/// also after the process is gone, and what it may use at most.
+class Group {
+ public:
+  explicit Group(pid_t pid, const std::string& root = "");
+  /// Whether it has killed since the last time this was asked, or since the beginning.
+  bool has_killed();
+  /// In bytes; 0 = no limit, or not known.
+  std::uint64_t limit() const;
+
+ private:
+  std::uint64_t kills() const;
+  std::string v2_, v1_;  // folders, empty = none
+  std::uint64_t seen_ = 0;
 };
 
 /// Remembers the counters of one to two minutes ago: what rose long before a death is no evidence.

@@ -100,6 +100,7 @@ void PmixHelper::on_report(const KeeperReport& report) {
         end_ = "sortie-pmix ended with " +
                ProcessStatus::from_wait_status(report.wait_status).to_string();
       break;
+    case KeeperReport::Kind::announced:
     case KeeperReport::Kind::unkillable:
       break;
     case KeeperReport::Kind::keeper_lost:

@@ -97,6 +97,11 @@ Result<std::string> find_run_folder(const std::string& name) {
   return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
 }
 
+bool is_held_folder(const std::string& path) {
+  const Result<Fd> lock = open_lock(path + "/lock", 0);
+  return lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
+}
+
 RunFolders look_at_run_folders() {
   RunFolders found;
   const Result<std::string> base = make_base();
@@ -108,9 +113,7 @@ RunFolders look_at_run_folders() {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
     if (!entry.is_directory(ignored)) continue;
-    const Result<Fd> lock = open_lock(entry.path() / "lock", 0);
-    const bool held = lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
-    (held ? found.held : found.refuse).push_back(entry.path().filename());
+    (is_held_folder(entry.path()) ? found.held : found.refuse).push_back(entry.path().filename());
   }
   return found;
 }

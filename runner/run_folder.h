@@ -43,6 +43,9 @@ struct RunFolders {
 };
 RunFolders look_at_run_folders();
 
+/// Whether a runner or keeper holds this folder.
+bool is_held_folder(const std::string& path);
+
 /// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
 /// short.
 std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,

@@ -42,6 +42,16 @@ bool is_of_transfer(const wire::Message& message) {
          std::holds_alternative<wire::FilesFetch>(message);
 }
 
+bool is_about_images(const wire::Message& message) {
+  return std::holds_alternative<wire::ImageOrder>(message) ||
+         std::holds_alternative<wire::ImageQuery>(message) ||
+         std::holds_alternative<wire::ImageLoad>(message);
+}
+
+bool are_heartbeats(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
+  return interval_ms > 0 && timeout_ms > interval_ms;
+}
+
 }  // namespace
 
 Runner::Runner(ProcessDefaults defaults, std::string build)
@@ -203,6 +213,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
   if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
+  if (is_about_images(message)) return handle_image(message);
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
@@ -263,6 +274,8 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
   SORTIE_TRY(check_job(spec));
   if (files_) return_freed_memory();
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
+  if (images_)
+    if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));
   preparing_ = true;
   spawn(io_, prepare());
   set_heartbeat(spec.heartbeat_interval_ms, spec.heartbeat_timeout_ms);
@@ -272,7 +285,7 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
 Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
   if (files_ || job_ || sweeping_ || check_)
     return fail(ErrorCode::protocol, "a transfer out of turn");
-  if (order.heartbeat_interval_ms == 0 || order.heartbeat_timeout_ms <= order.heartbeat_interval_ms)
+  if (!are_heartbeats(order.heartbeat_interval_ms, order.heartbeat_timeout_ms))
     return fail(ErrorCode::protocol, "heartbeat times that can not be");
   const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
   if (order.purpose == wire::FilesPurpose::get)
@@ -281,6 +294,30 @@ Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
     files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
   SORTIE_TRY(files_->open(order));
   set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
+  return true;
+}
+
+/// Images: what is said about one before a job, or instead of one (`sortie image push`).
+Result<bool> Runner::handle_image(const wire::Message& message) {
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "an order for an image after another order");
+  const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+  if (!images_) images_ = std::make_unique<container::ImageRole>(io_, link_, defaults_, on_failure);
+  if (!loads_) loads_ = std::make_unique<container::LoadRole>(io_, link_, defaults_, on_failure);
+  if (const auto* order = std::get_if<wire::ImageOrder>(&message)) {
+    if (!are_heartbeats(order->heartbeat_interval_ms, order->heartbeat_timeout_ms))
+      return fail(ErrorCode::protocol, "heartbeat times that can not be");
+    if (images_->busy()) return fail(ErrorCode::protocol, "ImageOrder before ImageReady");
+    set_heartbeat(order->heartbeat_interval_ms, order->heartbeat_timeout_ms);
+    images_->start(*order);
+  } else if (const auto* query = std::get_if<wire::ImageQuery>(&message)) {
+    if (!are_heartbeats(query->heartbeat_interval_ms, query->heartbeat_timeout_ms))
+      return fail(ErrorCode::protocol, "heartbeat times that can not be");
+    set_heartbeat(query->heartbeat_interval_ms, query->heartbeat_timeout_ms);
+    SORTIE_TRY(loads_->query(*query));
+  } else if (const auto* load = std::get_if<wire::ImageLoad>(&message)) {
+    SORTIE_TRY(loads_->load(*load));
+  }
   return true;
 }
 
@@ -313,7 +350,7 @@ Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
 }
 
 boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
-  const wire::Swept swept = co_await sweep_run(io_, std::move(order));
+  const wire::Swept swept = co_await sweep_run(io_, std::move(order), defaults_);
   link_.send(swept);
   leaving_ = true;
   co_await link_.flush(kFlushTimeout);

@@ -13,6 +13,8 @@
 #include "common/base/result.h"
 #include "runner/adoption.h"
 #include "runner/check/check_role.h"
+#include "runner/container/image_role.h"
+#include "runner/container/load_role.h"
 #include "runner/files/file_role.h"
 #include "runner/job.h"
 #include "runner/link.h"
@@ -48,6 +50,7 @@ class Runner {
   Result<bool> handle_hello(const wire::Hello& hello);
   Result<bool> handle_job(const wire::JobSpec& spec);
   Result<bool> handle_files(const wire::FilesOpen& order);
+  Result<bool> handle_image(const wire::Message& message);
   void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
   boost::asio::awaitable<void> leave_after(Error error);
   Result<bool> handle_check(const wire::CheckRequest& request);
@@ -63,6 +66,8 @@ class Runner {
   Link link_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<FileRole> files_;
+  std::unique_ptr<container::ImageRole> images_;  // before a job
+  std::unique_ptr<container::LoadRole> loads_;
   std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
   std::shared_ptr<check::CheckRole> check_;                       // instead of a job
   boost::asio::posix::stream_descriptor signals_;

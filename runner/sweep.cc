@@ -15,6 +15,7 @@
 
 #include "common/base/atomic_file.h"
 #include "runner/cgroup.h"
+#include "runner/container/removal.h"
 #include "runner/job_check.h"
 #include "runner/keeper.h"
 #include "runner/process_tree.h"
@@ -32,7 +33,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPause{50};
 /// Beyond their own grace, for keepers to kill, reap and clean.
 constexpr milliseconds kKeeperMargin{1000};
-constexpr std::size_t kMaxLeft = 32;
+constexpr std::size_t kMaxLeft = 32, kMaxWhy = 150;
 
 struct Found {
   std::vector<pid_t> runners, keepers, members;
@@ -131,7 +132,21 @@ Result<> check_sweep(const wire::Sweep& order) {
   return {};
 }
 
-boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire::Sweep order) {
+/// By label. Why not, "" when none is left.
+static boost::asio::awaitable<std::string> sweep_containers(boost::asio::io_context& io,
+                                                            const wire::Sweep& order,
+                                                            const ProcessDefaults& defaults) {
+  const Result<container::Client> client = container::find_client(order.engine);
+  if (!client) co_return client.error().message;
+  container::EngineCalls calls(io, defaults);
+  const container::Fenced all{order.run_id, 0, 0};
+  const Result<std::size_t> removed = co_await container::remove_stale(io, calls, *client, all);
+  if (!removed) co_return removed.error().message;
+  co_return std::string();
+}
+
+boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire::Sweep order,
+                                              const ProcessDefaults& defaults) {
   Sweeper sweeper(order);
   const auto begin = Clock::now();
   const auto runner_deadline = begin + milliseconds(order.patience_ms);
@@ -163,8 +178,15 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
     pause.expires_after(kPause);
     co_await pause.async_wait(kAsTuple);
   }
+  std::string why;
+  if (!order.engine.empty()) {
+    why = co_await sweep_containers(io, order, defaults);
+    found = sweeper.look();  // those of a frozen container go with it
+  }
   if (found.empty()) sweeper.remove_files();
-  co_return sweeper.result(found);
+  wire::Swept swept = sweeper.result(found);
+  if (!why.empty()) swept.left.push_back("containers: " + why.substr(0, kMaxWhy));
+  co_return swept;
 }
 
 }  // namespace sortie::runner

@@ -9,6 +9,7 @@
 
 #include "common/base/result.h"
 #include "common/wire/message.h"
+#include "runner/process_defaults.h"
 
 namespace sortie::runner {
 
@@ -16,8 +17,10 @@ namespace sortie::runner {
 Result<> check_sweep(const wire::Sweep& order);
 
 /// Ends everything of the run: processes that hold its folder (runner, keepers), that are in its
-/// cgroup, or that have SORTIE_RUN_ID in their environment; then its folders and cgroup. Bounded:
-/// patience, two seconds for keepers, ten for what does not die of KILL.
-boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire::Sweep order);
+/// cgroup, or that have SORTIE_RUN_ID in their environment; then its containers, folders and
+/// cgroup. Bounded: patience, two seconds for keepers, ten for what does not die of KILL, and what
+/// the engine needs.
+boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire::Sweep order,
+                                              const ProcessDefaults& defaults);
 
 }  // namespace sortie::runner

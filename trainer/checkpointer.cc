@@ -11,9 +11,9 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/shard_file.h"
+#include "trainer/checkpoint_state.h"
 #include "trainer/hf/import.h"
-#include "trainer/startup_check.h"
-#include "trainer/storage/sha256.h"
+#include "trainer/nn/lora.h"
 
 namespace sortie::trainer {
 namespace {
@@ -40,31 +40,6 @@ std::span<std::byte> bytes_of(std::span<float> buffer, const Parameter& paramete
                                                static_cast<std::size_t>(parameter.elements())));
 }
 
-/// What decides the course of training besides the weights: resumed under another one, it is
-/// another run.
-std::string training_digest(config::JobConfig job) {
-  job.runner = {};
-  job.logger = {};
-  job.profiler = {};
-  auto& schedule = job.learning_rate_scheduler;
-  if (schedule.learning_rate_decay_iters == 0)
-    schedule.learning_rate_decay_iters = job.trainer.train_iterations;
-  const std::int64_t seed = job.trainer.seed;
-  job.trainer = {};
-  job.trainer.seed = seed;
-  return sha256_hex(config::to_toml(job));
-}
-
-std::map<std::string, std::string> depends_on(const BitFacts& facts, const config::JobConfig& job) {
-  return {{"isa", facts.isa},
-          {"libraries", facts.libraries},
-          {"build", facts.build},
-          {"threads", fmt::format("{}", facts.threads)},
-          {"ranks", fmt::format("{}", facts.world_size)},
-          {"precision", facts.precision},
-          {"training config", training_digest(job)}};
-}
-
 /// Rank 0's outcome, on every rank: a text that is empty on success.
 Result<> share_outcome(Communicator& communicator, const Result<>& outcome) {
   const std::string mine =
@@ -83,10 +58,14 @@ Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
                            ParameterStore& store, Communicator& communicator)
     : job_(job), facts_(facts), store_(store), communicator_(communicator) {}
 
-Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress) {
+Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Series series) {
   const auto begin = std::chrono::steady_clock::now();
-  if (!folder_) {
-    SORTIE_ASSIGN_OR_RETURN(folder_, CheckpointStore::open(job_.trainer.save_dir, run_id_));
+  const bool best = series == Series::best;
+  std::optional<CheckpointStore>& store = best ? best_ : folder_;
+  const std::filesystem::path save_dir = job_.trainer.save_dir;
+  if (!store) {
+    SORTIE_ASSIGN_OR_RETURN(
+        store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, run_id_));
   }
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
@@ -101,8 +80,8 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress) {
   }
   Manifest manifest;
   manifest.run_id = run_id_;
-  manifest.step = progress.step;
-  manifest.consumed_samples = static_cast<std::uint64_t>(progress.consumed_samples);
+  manifest.first_run_id = first_run_id();
+  record_progress(progress, manifest);
   manifest.tokens =
       static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
   manifest.seed = static_cast<std::uint64_t>(job_.trainer.seed);
@@ -110,34 +89,32 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress) {
   manifest.world_size = facts_.world_size;
   manifest.config = config::to_toml(job_);
   manifest.config_digest = training_digest(job_);
-  manifest.counters = {{"updates", progress.updates},
-                       {"consecutive_skips", progress.consecutive_skips}};
   manifest.depends_on = depends_on(facts_, job_);
 
-  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, folder_->begin(progress.step, bytes));
+  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store->begin(progress.step, bytes));
   auto shard = write_shard(folder, 0, 1, pieces);
   if (shard)
     if (auto carried = carry_import_notes(notes_from_, folder); !carried)
       shard = std::unexpected(std::move(carried).error());
-  auto path = shard ? folder_->commit(folder, std::move(manifest), {*shard})
+  auto path = shard ? store->commit(folder, std::move(manifest), {*shard})
                     : Result<std::filesystem::path>(std::unexpected(shard.error()));
   if (!path) {
-    if (auto abandoned = folder_->abandon(folder); !abandoned)
+    if (auto abandoned = store->abandon(folder); !abandoned)
       log::warning("{}", abandoned.error().message);
     return std::unexpected(std::move(path).error());
   }
   notes_from_ = *path;
-  SORTIE_TRY(folder_->retain(job_.trainer.keep_last));
+  SORTIE_TRY(store->retain(best ? 1 : job_.trainer.keep_last));
   return SavedCheckpoint{
       *path, static_cast<std::int64_t>(bytes),
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
-Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress) {
+Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
   SavedCheckpoint saved;
   Result<> outcome;
   if (communicator_.rank() == 0) {
-    if (auto written = write(progress))
+    if (auto written = write(progress, series))
       saved = std::move(*written);
     else
       outcome = std::unexpected(std::move(written).error());
@@ -146,49 +123,82 @@ Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress) {
   return saved;
 }
 
+namespace {
+
+/// `place` itself, or the newest usable checkpoint in it; nothing when there is none.
+Result<std::optional<std::filesystem::path>> checkpoint_in(const std::filesystem::path& place) {
+  std::error_code ignored;
+  if (std::filesystem::exists(place / kCommitFile, ignored)) return place;
+  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place, CheckDepth::hashes));
+  for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
+  if (!latest.entry) return std::nullopt;
+  return latest.entry->folder;
+}
+
+std::unexpected<Error> no_checkpoint(std::string_view key, const std::filesystem::path& place) {
+  return fail(ErrorCode::checkpoint,
+              fmt::format("{} {}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
+                          "shows what is there",
+                          key, place.string(), place.string()));
+}
+
+Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store,
+                     bool fresh_lora) {
+  for (const auto& parameter : store.parameters()) {
+    const Dims shape = dims_of(parameter->spec().shape);
+    // Low-rank updates may begin on weights that had none.
+    if (fresh_lora && is_lora_name(parameter->name()) &&
+        reader.find(buffer.prefix + parameter->name()) == nullptr)
+      continue;
+    SORTIE_TRY(reader.read(buffer.prefix + parameter->name(), StorageType::f32, shape,
+                           Piece::whole(shape), bytes_of(buffer.values, *parameter)));
+  }
+  return {};
+}
+
+}  // namespace
+
 /// Rank 0: the checkpoint to load and its state into the flat buffers; nothing when there is none.
 Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   const bool named = !job_.trainer.load_dir.empty();
   const std::filesystem::path place = named ? job_.trainer.load_dir : job_.trainer.save_dir;
-  if (place.empty()) return std::nullopt;
-  std::filesystem::path folder = place;
-  std::error_code ignored;
-  if (!named || !std::filesystem::exists(place / kCommitFile, ignored)) {
-    SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place, CheckDepth::hashes));
-    for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
-    if (!latest.entry) {
-      if (!named) return std::nullopt;
-      return fail(ErrorCode::checkpoint, fmt::format("trainer.load_dir {}: no committed checkpoint "
-                                                     "in it; `sortie-train checkpoint ls {}` shows "
-                                                     "what is there",
-                                                     place.string(), place.string()));
-    }
-    folder = latest.entry->folder;
+  std::optional<std::filesystem::path> folder;
+  if (!place.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(folder, checkpoint_in(place));
   }
+  if (!folder && named) return no_checkpoint("trainer.load_dir", place);
+  if (!folder && !job_.trainer.load_weights_from.empty()) return read_weights();
+  if (!folder) return std::nullopt;
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(folder, CheckDepth::hashes));
+                          CheckpointReader::open(*folder, CheckDepth::hashes));
   for (const NamedBuffer& buffer : buffers_of(store_)) {
     // Imported weights come without moments, which then start at zero.
     if (buffer.prefix != std::string_view("model.") && reader.manifest().run_id == "import")
       continue;
-    for (const auto& parameter : store_.parameters()) {
-      const Dims shape = dims_of(parameter->spec().shape);
-      SORTIE_TRY(reader.read(buffer.prefix + parameter->name(), StorageType::f32, shape,
-                             Piece::whole(shape), bytes_of(buffer.values, *parameter)));
-    }
+    SORTIE_TRY(read_buffer(reader, buffer, store_, false));
   }
-  const Manifest& manifest = reader.manifest();
   LoadedCheckpoint loaded;
-  loaded.path = folder;
-  notes_from_ = folder;
-  const auto counter = [&](const char* name) {
-    const auto it = manifest.counters.find(name);
-    return it == manifest.counters.end() ? 0 : it->second;
-  };
-  loaded.progress = {manifest.step, static_cast<std::int64_t>(manifest.consumed_samples),
-                     counter("updates"), counter("consecutive_skips")};
+  loaded.path = *folder;
+  notes_from_ = *folder;
+  loaded.progress = recorded_progress(reader.manifest());
+  const Manifest& manifest = reader.manifest();
+  first_run_id_ = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
   loaded.differences = fmt::format(
-      "{}", fmt::join(differences(manifest.depends_on, depends_on(facts_, job_)), ", "));
+      "{}", fmt::join(differences(reader.manifest().depends_on, depends_on(facts_, job_)), ", "));
+  return loaded;
+}
+
+Result<LoadedCheckpoint> Checkpointer::read_weights() {
+  const std::filesystem::path place = job_.trainer.load_weights_from;
+  SORTIE_ASSIGN_OR_RETURN(const auto folder, checkpoint_in(place));
+  if (!folder) return no_checkpoint("trainer.load_weights_from", place);
+  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
+                          CheckpointReader::open(*folder, CheckDepth::hashes));
+  SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_, true));
+  LoadedCheckpoint loaded;
+  loaded.path = *folder;
+  notes_from_ = *folder;
+  loaded.weights_only = true;
   return loaded;
 }
 
@@ -203,17 +213,20 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   }
   SORTIE_TRY(share_outcome(communicator_, outcome));
 
-  std::array<std::int64_t, 5> header{};
-  if (loaded)
-    header = {1, loaded->progress.step, loaded->progress.consumed_samples, loaded->progress.updates,
-              loaded->progress.consecutive_skips};
-  communicator_.broadcast(std::as_writable_bytes(std::span(header)), 0);
-  if (header[0] == 0) return std::nullopt;
+  struct Header {
+    TrainingProgress progress;
+    std::int64_t found = 0, weights_only = 0;
+  } header;
+  static_assert(std::is_trivially_copyable_v<Header>);
+  if (loaded) header = {loaded->progress, 1, loaded->weights_only};
+  communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
+  if (header.found == 0) return std::nullopt;
   for (const NamedBuffer& buffer : buffers_of(store_))
     communicator_.broadcast(std::as_writable_bytes(buffer.values), 0);
   if (!loaded) {
     loaded.emplace();
-    loaded->progress = {header[1], header[2], header[3], header[4]};
+    loaded->progress = header.progress;
+    loaded->weights_only = header.weights_only != 0;
   }
   return loaded;
 }

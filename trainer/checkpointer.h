@@ -3,15 +3,20 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 
 #include "common/config/schema.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/optim/outliers.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
+
+/// Where in save_dir the checkpoint of the lowest validation loss is.
+inline constexpr const char* kBestFolder = "best";
 
 /// Everything that changes from step to step, besides the flat buffers.
 struct TrainingProgress {
@@ -19,6 +24,8 @@ struct TrainingProgress {
   std::int64_t consumed_samples = 0;  // position in the data
   std::int64_t updates = 0;           // AdamW's t
   std::int64_t consecutive_skips = 0;
+  OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
+  double best_validation_loss = std::numeric_limits<double>::infinity();
 };
 
 /// What the bits of a training run depend on; a resume under others is announced.
@@ -36,6 +43,7 @@ struct SavedCheckpoint {
 
 struct LoadedCheckpoint {
   std::filesystem::path path;
+  bool weights_only = false;  // trainer.load_weights_from: progress is that of a fresh run
   TrainingProgress progress;
   std::string differences;  // "threads 2 -> 1": empty when bits will go on as if never stopped
 };
@@ -47,25 +55,33 @@ class Checkpointer {
                Communicator& communicator);
   /// Recorded in every manifest.
   void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
+  /// On rank 0: the run that began at step 0, whose checkpoint this one goes on from, or this one.
+  const std::string& first_run_id() const {
+    return first_run_id_.empty() ? run_id_ : first_run_id_;
+  }
 
-  /// Saves and commits; collective. The same outcome on every rank.
-  Result<SavedCheckpoint> save(const TrainingProgress& progress);
+  /// Saves and commits; collective. The same outcome on every rank. The best checkpoint is in
+  /// save_dir/best, the only one there, and does not count among those that keep_last keeps.
+  enum class Series { regular, best };
+  Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
   /// Loads trainer.load_dir, or the newest committed checkpoint of trainer.save_dir, if there is
-  /// one; collective. A named load_dir without a usable checkpoint is ErrorCode::checkpoint.
+  /// one, else the weights alone from trainer.load_weights_from; collective. A named folder without
+  /// a usable checkpoint is ErrorCode::checkpoint.
   Result<std::optional<LoadedCheckpoint>> load();
 
  private:
-  Result<SavedCheckpoint> write(const TrainingProgress& progress);
+  Result<SavedCheckpoint> write(const TrainingProgress& progress, Series series);
   Result<std::optional<LoadedCheckpoint>> read();
+  Result<LoadedCheckpoint> read_weights();
 
   const config::JobConfig& job_;
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
-  std::string run_id_;
-  std::optional<CheckpointStore> folder_;  // rank 0, from the first save on
-  std::filesystem::path notes_from_;       // rank 0: the checkpoint that may have import notes
+  std::string run_id_, first_run_id_;
+  std::optional<CheckpointStore> folder_, best_;  // rank 0, from the first save on
+  std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes
 };
 
 }  // namespace sortie::trainer

@@ -29,6 +29,14 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
     weights[i] = std::exp((logits[static_cast<std::size_t>(order[i])] - top) / options.temperature);
     total += weights[i];
   }
+  // The likeliest that together have the share top_p, the one that reaches it included.
+  if (options.top_p < 1.0) {
+    double sum = 0;
+    std::size_t count = 0;
+    while (count < kept && sum < options.top_p * total) sum += weights[count++];
+    kept = std::max<std::size_t>(count, 1);
+    total = count > 0 ? sum : weights[0];
+  }
   double left = random_uniform(random_key(options.seed, "generate"), position) * total;
   for (std::size_t i = 0; i < kept; ++i) {
     left -= weights[i];
@@ -37,23 +45,46 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return order[kept - 1];
 }
 
+NextToken::NextToken(ExecutionContext& context, const LanguageModel& model, bool cache)
+    : context_(context), model_(model), window_(model.shape().sequence_length) {
+  if (cache) cache_.emplace(window_);
+}
+
+Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
+  const auto size = static_cast<std::int64_t>(text.size());
+  if (size - begin_ > window_) {
+    begin_ = size - std::max<std::int64_t>(window_ / 2, 1);
+    if (cache_) cache_->clear();
+  }
+  const std::int64_t known = cache_ ? cache_->length() : 0;
+  const std::int64_t count = size - begin_ - known;
+  SORTIE_CHECK(count > 0, "a text of {} tokens has not grown", size);
+  Tensor tokens = context_.empty(DType::i32, {1, count});
+  std::copy(text.end() - count, text.end(), tokens.data<std::int32_t>());
+  ForwardContext forward;
+  forward.positions = context_.empty(DType::i32, {1, count});
+  std::iota(forward.positions.data<std::int32_t>(), forward.positions.data<std::int32_t>() + count,
+            static_cast<std::int32_t>(known));
+  Graph graph(context_, Graph::Mode::inference);
+  if (!cache_) return model_.last_logits(graph, tokens, forward);
+  cache_->begin(count);
+  graph.set_cache(&*cache_);
+  Tensor logits = model_.last_logits(graph, tokens, forward);
+  cache_->end();
+  return logits;
+}
+
 void generate(ExecutionContext& context, const LanguageModel& model,
               std::vector<std::int32_t> prompt, const SamplingOptions& options,
-              const std::function<void(std::int32_t)>& on_token) {
+              const std::function<bool(std::int32_t)>& on_token) {
   SORTIE_CHECK(!prompt.empty(), "generate needs a token to start from");
-  const auto window = static_cast<std::size_t>(model.shape().sequence_length);
+  NextToken next(context, model, options.cache);
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    const std::size_t length = std::min(window, prompt.size());
-    Tensor tokens = context.empty(DType::i32, {1, static_cast<std::int64_t>(length)});
-    std::copy(prompt.end() - static_cast<std::ptrdiff_t>(length), prompt.end(),
-              tokens.data<std::int32_t>());
-    Graph graph(context, Graph::Mode::inference);
-    const Tensor logits = model.last_logits(graph, tokens);
+    const Tensor logits = next.logits(prompt);
     const std::int32_t token =
         sample_token({logits.data<float>(), static_cast<std::size_t>(logits.elements())}, options,
                      static_cast<std::uint64_t>(i));
-    if (token == options.stop_token) return;
-    on_token(token);
+    if (token == options.stop_token || !on_token(token)) return;
     prompt.push_back(token);
   }
 }

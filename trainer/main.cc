@@ -5,8 +5,10 @@
 #include "common/base/log.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
+#include "trainer/cli/eval_command.h"
 #include "trainer/cli/generate_command.h"
 #include "trainer/cli/hf_commands.h"
+#include "trainer/cli/merge_command.h"
 #include "trainer/cli/train_command.h"
 
 int main(int argc, char** argv) {
@@ -16,6 +18,8 @@ int main(int argc, char** argv) {
   int exit_code = sortie::kExitOk;
   sortie::trainer::add_train_command(app, exit_code);
   sortie::trainer::add_generate_command(app, exit_code);
+  sortie::trainer::add_eval_command(app, exit_code);
+  sortie::trainer::add_merge_command(app, exit_code);
   sortie::trainer::add_hf_commands(app, exit_code);
   sortie::trainer::add_data_commands(app, exit_code);
   sortie::trainer::add_checkpoint_commands(app, exit_code);

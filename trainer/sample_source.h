@@ -13,12 +13,14 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
   /// Sample `index` (any index >= 0; order and epochs are a pure function of seed and index):
-  /// tokens[T] and the token after each of them. ErrorCode::data for a token id that the model does
-  /// not have.
+  /// tokens[T] and the token after each of them, -100 where it does not count. ErrorCode::data for
+  /// a token id that the model does not have.
   virtual Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                           std::span<std::int32_t> targets) = 0;
   /// Identifies the data: equal on ranks that see the same files.
   virtual std::string fingerprint() const = 0;
+  /// Whether targets may be -100: their number is then counted before each step.
+  virtual bool masks_targets() const { return false; }
   /// Samples of one epoch.
   virtual std::int64_t samples_per_epoch() const = 0;
 };

@@ -5,10 +5,9 @@
 
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "trainer/metrics/memory.h"
-#include "trainer/optim/lr_schedule.h"
+#include "trainer/nn/lora.h"
+#include "trainer/replica_check.h"
 
 namespace sortie::trainer {
 namespace {
@@ -52,7 +51,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       batch_(batch),
       rank_(rank),
       communicator_(communicator),
-      events_(events),
+      report_(job_, batch_, rank_, events),
       training_(training),
       validation_(validation),
       cpu_(cpu),
@@ -60,10 +59,15 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       context_(rank.threads),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer"),
-      optimizer_(job.optimizer, store_),
+      prepared_(add_lora(job.lora, store_)),
+      optimizer_(job, store_),
+      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
+      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
       checkpointer_(job, facts_, store_, communicator),
       profiler_(job.profiler, rank.rank) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  if (prepared_) prepared_ = freeze_parameters(job, store_);
+  if (prepared_) prepared_ = optimizer_.assign_groups();
   store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
   reducer_ =
       std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
@@ -72,270 +76,106 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
 }
 
 Result<> Trainer::start() {
+  SORTIE_TRY(prepared_);
   store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
-    last_saved_step_ = progress_.step;
+    if (!loaded->weights_only) last_saved_step_ = progress_.step;
     optimizer_.set_updates(progress_.updates);
-    if (rank_.rank == 0) {
-      events_.send({{"type", "note"},
-                    {"text", fmt::format("resumed from {} at step {}", loaded->path.string(),
-                                         progress_.step)}});
-      if (!loaded->differences.empty())
-        events_.send({{"type", "note"},
-                      {"text", "losses will not be bit for bit those of an uninterrupted run: " +
-                                   loaded->differences}});
-    }
+    losses_.set_state(progress_.losses);
+    gradient_norms_.set_state(progress_.gradient_norms);
+    report_.loaded(*loaded);
   }
   store_.refresh_compute_copy(context_);
   store_.weights_changed();
   return {};
 }
 
-Result<Tensor> Trainer::read_batch(SampleSource& source, std::int64_t first_sample,
-                                   Tensor& targets) {
-  const std::int64_t rows = batch_.micro_batch_size, length = job_.model.sequence_length;
-  Tensor tokens = context_.empty(DType::i32, {rows, length});
-  targets = context_.empty(DType::i32, {rows, length});
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto width = static_cast<std::size_t>(length);
-    SORTIE_TRY(source.sample(first_sample + row,
-                             {tokens.data<std::int32_t>() + row * length, width},
-                             {targets.data<std::int32_t>() + row * length, width}));
-  }
-  return tokens;
-}
-
-Result<double> Trainer::forward_backward(std::int64_t micro_step) {
-  const bool last = micro_step + 1 == batch_.gradient_accumulation_steps;
-  // The samples of a step are cut over micro-steps, then ranks: with another topology they are the
-  // same.
-  const std::int64_t first =
-      progress_.consumed_samples +
-      (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
-  Tensor tokens, targets;
-  {
-    Profiler::Section section(profiler_, "data");
-    SORTIE_ASSIGN_OR_RETURN(tokens, read_batch(training_, first, targets));
-  }
-  const auto batch_tokens =
-      static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
-  ForwardContext context;
-  context.training = true;
-  context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
-  context.first_sample = first;
-  context.routers.loss_scale = static_cast<float>(
-      1.0 / static_cast<double>(batch_.gradient_accumulation_steps * communicator_.size()));
-  Graph graph(context_, Graph::Mode::record);
-  ops::CrossEntropyResult loss;
-  {
-    Profiler::Section section(profiler_, "forward");
-    loss = model_.loss(graph, tokens, targets, static_cast<float>(1.0 / batch_tokens), context);
-  }
-  Profiler::Section section(profiler_, "backward");
-  if (last) reducer_->begin();
-  graph.backward({});
-  routing_.add(context);
-  return loss.loss_sum;
-}
-
-Result<StepReport> Trainer::step() {
-  StepReport report;
-  report.step = progress_.step + 1;
-  report.learning_rate =
-      learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, report.step);
+Result<> Trainer::save(bool last, Checkpointer::Series series) {
+  const bool best = series == Checkpointer::Series::best;
+  if (job_.trainer.save_dir.empty() || (!best && last_saved_step_ == progress_.step)) return {};
   const auto begin = Clock::now();
-  profiler_.begin_step(report.step);
-
-  double loss_sum = 0.0;
-  for (std::int64_t micro = 0; micro < batch_.gradient_accumulation_steps; ++micro) {
-    SORTIE_ASSIGN_OR_RETURN(const double sum, forward_backward(micro));
-    loss_sum += sum;
-  }
-  {
-    Profiler::Section section(profiler_, "reduce");
-    reducer_->finish();
-    const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
-    const bool over = limit > 0 && trained_seconds_ + seconds_since(begin) >= limit;
-    double sums[2] = {loss_sum, communicator_.rank() == 0 && over ? 1.0 : 0.0};
-    communicator_.all_reduce_sum(sums);
-    report.loss =
-        sums[0] / static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
-    report.stop_requested = sums[1] > 0;
-    if (routing_.any()) {
-      communicator_.all_reduce_sum(routing_.sums());
-      report.balance_loss =
-          routing_.balance_loss() /
-          static_cast<double>(batch_.gradient_accumulation_steps * communicator_.size());
-      report.mtp_loss = routing_.mtp_loss() /
-                        static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
-    }
-  }
-  {
-    Profiler::Section section(profiler_, "optimizer");
-    const StepOutcome outcome = optimizer_.step(context_, report.learning_rate);
-    report.grad_norm = outcome.grad_norm;
-    report.skipped = outcome.skipped;
-    if (!report.skipped && job_.model.moe.bias_update_rate > 0)
-      routing_.balance(store_, job_.model.moe.bias_update_rate);
-    routing_.clear();
-    store_.zero_gradients();
-  }
-  progress_.step = report.step;
-  progress_.consumed_samples += batch_.global_batch_size;
-  progress_.updates = optimizer_.updates();
-  progress_.consecutive_skips = report.skipped ? progress_.consecutive_skips + 1 : 0;
-  trained_seconds_ += seconds_since(begin);
-  return report;
-}
-
-Result<double> Trainer::evaluate() {
-  double sums[2] = {0.0, 0.0};
-  for (std::int64_t i = 0; i < job_.trainer.eval_iterations; ++i) {
-    const std::int64_t first =
-        (i * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
-    Tensor targets;
-    SORTIE_ASSIGN_OR_RETURN(const Tensor tokens, read_batch(*validation_, first, targets));
-    ForwardContext context;
-    Graph graph(context_, Graph::Mode::inference);
-    const auto loss = model_.loss(graph, tokens, targets, 0.0f, context);
-    sums[0] += loss.loss_sum;
-    sums[1] += static_cast<double>(loss.count);
-  }
-  communicator_.all_reduce_sum(sums);
-  return sums[0] / sums[1];
-}
-
-Result<> Trainer::save(bool last) {
-  if (job_.trainer.save_dir.empty() || last_saved_step_ == progress_.step) return {};
-  const Result<SavedCheckpoint> saved = checkpointer_.save(progress_);
+  if (signals_) signals_->expect(save_seconds_);
+  const Result<SavedCheckpoint> saved = checkpointer_.save(progress_, series);
+  save_seconds_ = std::max(save_seconds_, seconds_since(begin));
   if (!saved) {
     // The last committed checkpoint is still there, and the disk may have room again at the next
     // one.
     if (last) return std::unexpected(saved.error());
-    if (rank_.rank == 0)
-      events_.send({{"type", "note"},
-                    {"text", fmt::format("step {}: no checkpoint, training goes on: {}",
-                                         progress_.step, saved.error().message)}});
+    report_.note(fmt::format("step {}: no checkpoint, training goes on: {}", progress_.step,
+                             saved.error().message));
     return {};
   }
-  last_saved_step_ = progress_.step;
-  if (rank_.rank == 0)
-    events_.send({{"type", "checkpoint"},
-                  {"step", progress_.step},
-                  {"path", saved->path.string()},
-                  {"bytes", saved->bytes},
-                  {"seconds", saved->seconds}});
+  if (!best) last_saved_step_ = progress_.step;
+  report_.checkpoint(progress_.step, *saved, best);
   return {};
 }
 
-void Trainer::report_start() {
-  if (rank_.rank != 0) return;
-  events_.send({{"type", "start"},
-                {"architecture", job_.model.architecture},
-                {"parameters", store_.parameter_elements()},
-                {"precision", facts_.precision},
-                {"isa", facts_.isa},
-                {"cpu", cpu_.model},
-                {"threads", rank_.threads},
-                {"world_size", rank_.world_size},
-                {"global_batch_size", batch_.global_batch_size},
-                {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
-                {"sequence_length", job_.model.sequence_length},
-                {"step", progress_.step},
-                {"steps", job_.trainer.train_iterations}});
-  if (job_.model.precision == "auto" && facts_.precision == "f32")
-    events_.send(
-        {{"type", "note"},
-         {"text", fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products",
-                              cpu_.isa)}});
+Result<> Trainer::evaluate_and_keep() {
+  const auto begin = Clock::now();
+  if (signals_) signals_->expect(evaluation_seconds_);
+  SORTIE_ASSIGN_OR_RETURN(validation_loss_, evaluate());
+  evaluated_step_ = progress_.step;
+  evaluation_seconds_ = seconds_since(begin);
+  report_.evaluation(progress_.step, validation_loss_);
+  if (!(validation_loss_ < progress_.best_validation_loss)) return {};
+  progress_.best_validation_loss = validation_loss_;
+  // Before the first step it is the loss of the weights that training starts from.
+  if (!job_.trainer.keep_best || progress_.step == 0) return {};
+  return save(/*last=*/false, Checkpointer::Series::best);
 }
 
-void Trainer::report_step(const StepReport& report, double seconds) {
-  if (rank_.rank != 0) return;
-  last_loss_ = report.loss;
-  if (report.skipped)
-    events_.send(
-        {{"type", "note"},
-         {"text", fmt::format("step {}: gradients are not finite, step skipped ({} in a row)",
-                              report.step, progress_.consecutive_skips)}});
-  const bool due = report.step % job_.logger.log_interval == 0 || report.step == 1 || last_step();
-  if (!due) return;
-  const auto tokens = static_cast<double>(batch_.global_batch_size * job_.model.sequence_length);
-  double eta = seconds * static_cast<double>(job_.trainer.train_iterations - report.step);
-  const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
-  if (limit > 0) eta = std::min(eta, std::max(0.0, limit - trained_seconds_));
-  nlohmann::json event = {
-      {"type", "step"},
-      {"step", report.step},
-      {"steps", job_.trainer.train_iterations},
-      {"loss", report.loss},
-      {"lr", report.learning_rate},
-      {"grad_norm", report.grad_norm},
-      {"tokens_per_s", tokens / seconds},
-      {"flops", flops_per_token(model_.shape(), model_.matrix_parameters()) * tokens / seconds},
-      {"step_ms", seconds * 1e3},
-      {"eta_s", eta},
-      {"skipped", report.skipped},
-      {"consumed_tokens", progress_.consumed_samples * job_.model.sequence_length}};
-  if (routing_.any()) {
-    event["balance_loss"] = report.balance_loss;
-    event["mtp_loss"] = report.mtp_loss;
+/// What is due at the end of a step: checks, validation, checkpoints.
+Result<> Trainer::after_step(const StepReport& report) {
+  const config::TrainerConfig& config = job_.trainer;
+  if (profiler_.complete()) {
+    std::string path = job_.profiler.profiler_output;
+    if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
+    SORTIE_TRY(profiler_.write(path));
   }
-  events_.send(event);
-}
-
-void Trainer::report_evaluation(double loss) {
-  if (rank_.rank == 0) events_.send({{"type", "eval"}, {"step", progress_.step}, {"loss", loss}});
+  if (progress_.consecutive_skips >= config.max_consecutive_skips)
+    return fail(ErrorCode::diverged,
+                fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
+                            "learning_rate_scheduler.learning_rate, or look at the data of these "
+                            "steps",
+                            report.step, progress_.consecutive_skips, report.skip_reason));
+  const auto due = [&](std::int64_t interval) {
+    return interval > 0 && report.step % interval == 0;
+  };
+  const bool stop = report.stop_requested;
+  const bool end = last_step() || report.time_is_up || stop;
+  if (due(config.replica_check_interval))
+    SORTIE_TRY(check_replicas(communicator_, rank_, store_, report.step));
+  // Who is told to stop has little time: the checkpoint comes first, and nothing else.
+  if (validation_ && config.eval_interval > 0 && !stop && (end || due(config.eval_interval)))
+    SORTIE_TRY(evaluate_and_keep());
+  if (end || due(config.save_interval) || report.save_requested) SORTIE_TRY(save(end));
+  if (!stop) return {};
+  return fail(ErrorCode::interrupted,
+              fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it "
+                          "again to go on",
+                          report.step, config.save_dir));
 }
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
-  report_start();
-  const config::TrainerConfig& config = job_.trainer;
-  bool stop = false;
-  double validation_loss = std::nan("");
-  std::int64_t evaluated_step = -1;
-  if (validation_ && config.eval_interval > 0 && progress_.step == 0) {
-    SORTIE_ASSIGN_OR_RETURN(validation_loss, evaluate());  // what training starts from
-    report_evaluation(validation_loss);
-  }
-  while (!last_step() && !stop) {
+  report_.start(model_, store_, facts_, cpu_.model, progress_, checkpointer_.first_run_id());
+  if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
+    SORTIE_TRY(evaluate_and_keep());  // what training starts from
+  if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
+  bool time_is_up = false;
+  while (!last_step() && !time_is_up) {
     const auto begin = Clock::now();
     SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
-    report_step(report, seconds_since(begin));
-    stop = report.stop_requested;
-    if (profiler_.complete()) {
-      std::string path = job_.profiler.profiler_output;
-      if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
-      SORTIE_TRY(profiler_.write(path));
-    }
-    if (progress_.consecutive_skips >= config.max_consecutive_skips)
-      return fail(
-          ErrorCode::diverged,
-          fmt::format("step {}: gradients were not finite {} times in a row; lower "
-                      "learning_rate_scheduler.learning_rate, or look at the data of these steps",
-                      report.step, progress_.consecutive_skips));
-    const bool end = last_step() || stop;
-    if (validation_ && config.eval_interval > 0 &&
-        (end || report.step % config.eval_interval == 0)) {
-      SORTIE_ASSIGN_OR_RETURN(validation_loss, evaluate());
-      evaluated_step = report.step;
-      report_evaluation(validation_loss);
-    }
-    if (end || (config.save_interval > 0 && report.step % config.save_interval == 0))
-      SORTIE_TRY(save(end));
+    const double seconds = seconds_since(begin);
+    if (signals_) signals_->expect(seconds);
+    report_.step(report, progress_, model_, seconds, trained_seconds_);
+    time_is_up = report.time_is_up;
+    SORTIE_TRY(after_step(report));
   }
-  if (rank_.rank == 0)
-    events_.send(
-        {{"type", "done"},
-         {"step", progress_.step},
-         {"loss", last_loss_},
-         {"validation_loss", evaluated_step == progress_.step ? validation_loss : std::nan("")},
-         {"seconds", trained_seconds_},
-         {"peak_memory_bytes", peak_memory_bytes()},
-         {"events_dropped", events_.dropped()}});
+  report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
+               trained_seconds_);
   return {};
 }
 

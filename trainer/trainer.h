@@ -1,5 +1,5 @@
-// Trainer: the loop. One step reads as its sentences: batch, forward, backward (and reduce),
-// update.
+// Trainer: the loop (trainer.cc). One step reads as its sentences (trainer_step.cc): batch,
+// forward, backward (and reduce), update.
 #pragma once
 
 #include <memory>
@@ -7,29 +7,19 @@
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "trainer/checkpointer.h"
-#include "trainer/metrics/event_sink.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/optim/outliers.h"
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/profiler.h"
 #include "trainer/rank_context.h"
+#include "trainer/run_report.h"
 #include "trainer/sample_source.h"
+#include "trainer/signals.h"
+#include "trainer/step_report.h"
 
 namespace sortie::trainer {
-
-/// What one step did, equal on every rank.
-struct StepReport {
-  std::int64_t step = 0;  // counts from 1
-  double loss = 0.0;      // mean over the tokens of the global batch
-  double learning_rate = 0.0;
-  double grad_norm = 0.0;
-  double balance_loss =
-      0.0;                // of routers, coefficient included; not part of `loss`, like the next one
-  double mtp_loss = 0.0;  // of multi-token prediction
-  bool skipped = false;
-  bool stop_requested = false;  // rank 0's clock says that train_duration is over
-};
 
 /// f32 or bf16 from model.precision and this CPU; explicit bf16 without the instructions is an
 /// Error.
@@ -43,7 +33,8 @@ class Trainer {
           SampleSource* validation, const CpuFacts& cpu, DType precision, const std::string& build);
 
   /// From a fresh start or the newest checkpoint to the last step. ErrorCode::diverged after too
-  /// many skipped steps in a row.
+  /// many skipped steps in a row, or when replicas differ; ErrorCode::interrupted after SIGTERM,
+  /// with a checkpoint (only where checkpoints are written is that signal taken).
   Result<> run();
 
   /// One optimizer step; the seam of the tests.
@@ -59,20 +50,37 @@ class Trainer {
   Result<> start();
 
  private:
-  Result<double> forward_backward(std::int64_t micro_step);
-  Result<Tensor> read_batch(SampleSource& source, std::int64_t first_sample, Tensor& targets);
+  struct Batch {
+    Tensor tokens, targets;
+  };
+  /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
+  /// same.
+  std::int64_t first_sample_of(std::int64_t micro_step) const {
+    return progress_.consumed_samples +
+           (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
+  }
+  Result<Batch> read_batch(SampleSource& source, std::int64_t first_sample);
+  /// The targets that count in the step's global batch; reads its micro-batches where they have to
+  /// be counted.
+  Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
+  Result<double> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                                  std::vector<Batch>& batches, std::int64_t targets);
+  void agree_on_routing(StepReport& report, std::int64_t micro_steps);
+  void agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds);
+  void update(StepReport& report);
+  std::string skip_reason(const StepReport& report) const;
+
+  Result<> after_step(const StepReport& report);
+  Result<> evaluate_and_keep();
   /// A save that fails ends training only when it is the last one.
-  Result<> save(bool last);
-  void report_start();
-  void report_step(const StepReport& report, double seconds);
-  void report_evaluation(double loss);
+  Result<> save(bool last, Checkpointer::Series series = Checkpointer::Series::regular);
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
   const config::JobConfig& job_;
   const config::BatchPlan batch_;
   const RankContext& rank_;
   Communicator& communicator_;
-  EventSink& events_;
+  RunReport report_;
   SampleSource& training_;
   SampleSource* validation_;
   const CpuFacts cpu_;
@@ -80,15 +88,21 @@ class Trainer {
   ExecutionContext context_;
   ParameterStore store_;
   LanguageModel model_;
+  Result<> prepared_;  // of what [lora] and [optimizer] say about parameters; told by start()
   Optimizer optimizer_;
+  OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;
   Checkpointer checkpointer_;
   Profiler profiler_;
   TrainingProgress progress_;
-  StepRouting routing_;  // of the step in progress
+  StepRouting routing_;                   // of the step in progress
+  std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   std::int64_t last_saved_step_ = -1;
-  double trained_seconds_ = 0.0;  // time in steps of this process
-  double last_loss_ = 0.0;
+  std::int64_t evaluated_step_ = -1;
+  double validation_loss_ = 0.0;
+  double evaluation_seconds_ = 10.0;  // of the last one
+  double save_seconds_ = 10.0;        // the longest so far
+  double trained_seconds_ = 0.0;      // time in steps of this process
 };
 
 }  // namespace sortie::trainer

@@ -1,7 +1,10 @@
 #include "common/config/assign.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "common/config/text.h"
@@ -93,6 +96,50 @@ Errors assign_to(const Field& field, const Value& value,
   return {};
 }
 
+/// "[[\"a\", \"b\"], [\"c\", \"d\"]]": what a flat list of strings was meant to be.
+std::string corrected(const Value& value) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Value& item : value.items) {
+    const bool options =
+        !rows.empty() && rows.back().size() == 2 && item.text.find('/') == item.text.npos;
+    if (rows.empty() || (rows.back().size() >= 2 && !options)) rows.emplace_back();
+    rows.back().push_back(quote(item.text));
+  }
+  return fmt::format("[[{}]]", fmt::join(rows | std::views::transform([](const auto& row) {
+                                           return fmt::format("{}", fmt::join(row, ", "));
+                                         }),
+                                         "], ["));
+}
+
+bool is_text(const Value& value) {
+  return value.type == Type::text;
+}
+
+Errors assign_to(const Field& field, const Value& value,
+                 std::vector<std::vector<std::string>>& target) {
+  const auto write = [&](const Value& flat) {
+    return fmt::format("write {} = {}", name_of(field), corrected(flat));
+  };
+  if (value.type != Type::list)
+    return wrong_type(field, value, "a list of lists of strings",
+                      "write [[\"...\", \"...\"], [\"...\", \"...\"]]");
+  if (!value.items.empty() && std::ranges::all_of(value.items, is_text))
+    return {{value.at, fmt::format("each item is a list of its own; {}", write(value))}};
+  target.clear();
+  for (const Value& item : value.items) {
+    if (item.type != Type::list || !std::ranges::all_of(item.items, is_text))
+      return {{item.at, fmt::format("must hold lists of strings only, not {}; write each like "
+                                    "[\"...\", \"...\"]",
+                                    describe(item))}};
+    if (item.items.size() > 3)
+      return {{item.at, fmt::format("{} strings are more than one item; {}", item.items.size(),
+                                    write(item))}};
+    std::vector<std::string>& row = target.emplace_back();
+    for (const Value& text : item.items) row.push_back(text.text);
+  }
+  return {};
+}
+
 /// The errors of each item, at its own position.
 Errors check_items(const Field& field, const Value& value, const JobConfig& job) {
   Errors errors;
@@ -102,6 +149,10 @@ Errors check_items(const Field& field, const Value& value, const JobConfig& job)
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot)) **list = {item.text};
     if (auto* const* table = std::get_if<std::map<std::string, std::string>*>(&slot))
       **table = {{item.key, item.text}};
+    if (auto* const* lists = std::get_if<std::vector<std::vector<std::string>>*>(&slot)) {
+      (*lists)->assign(1, {});
+      for (const Value& text : item.items) (*lists)->front().push_back(text.text);
+    }
     if (std::string error = check_value(field, scratch); !error.empty())
       errors.push_back({value.type == Type::table ? item.key_at : item.at, std::move(error)});
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/config/rampup.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -56,6 +57,7 @@ bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
 }  // namespace
 
 std::vector<Violation> check_batch(const TopologyConfig& topology) {
+  if (std::vector<Violation> wrong = check_rampup(topology); !wrong.empty()) return wrong;
   if (topology.data_parallel_size != 0)
     return resolve_batch(topology, topology.data_parallel_size).violations;
   BatchOutcome outcome;
@@ -121,6 +123,7 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
                     "(ranks); use {}, or set one of the three to 0",
                     global, factor, micro, accumulation, world_size, factor)));
   }
+  resolve_rampup(topology, outcome);
   return outcome;
 }
 

@@ -12,8 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kKindNames[] = {
-    "boolean", "integer", "number", "string", "list of strings", "table of strings", "duration"};
+constexpr std::string_view kKindNames[] = {"boolean",  "integer",         "number",
+                                           "string",   "list of strings", "table of strings",
+                                           "duration", "list of lists"};
 
 std::string_view kind_name(const Field& field) {
   return kKindNames[static_cast<std::size_t>(kind_of(field))];
@@ -33,10 +34,23 @@ Json kind_schema(Kind kind) {
       return {{"type", "array"}, {"items", {{"type", "string"}}}};
     case Kind::table:
       return {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}};
+    case Kind::lists:
+      return {{"type", "array"}, {"items", kind_schema(Kind::list)}};
     case Kind::duration:
       return {{"type", "string"}, {"pattern", "^[0-9]+(\\.[0-9]+)?(ms|s|m|h)$"}};
   }
   return {};
+}
+
+Json default_json(const Field& field) {
+  JobConfig job;
+  const Slot slot = field.slot(job);
+  if (const auto* const* table = std::get_if<std::map<std::string, std::string>*>(&slot)) {
+    Json out = Json::object();
+    for (const auto& [name, value] : **table) out[name] = value;
+    return out;
+  }
+  return Json::parse(default_text(field));
 }
 
 Json value_schema(const Field& field) {
@@ -50,7 +64,7 @@ Json value_schema(const Field& field) {
   } else if (const auto* choices = std::get_if<Choices>(&field.rule)) {
     out["enum"] = choices->words;
   }
-  out["default"] = Json::parse(kind_of(field) == Kind::table ? "{}" : default_text(field));
+  out["default"] = default_json(field);
   out["description"] = field.help;
   return out;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "common/base/check.h"
+#include "common/config/container_forms.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"
 #include "common/config/secret.h"
@@ -58,6 +59,12 @@ std::string check_text(const Field& field, std::string_view text) {
   if (std::string error = check_any(text); !error.empty()) return error;
   if (const auto* form = std::get_if<Form>(&field.rule)) return form->check(text);
   return {};
+}
+
+std::string list_text(const std::vector<std::string>& items) {
+  std::string text = "[";
+  for (const std::string& item : items) text += (text.size() > 1 ? ", " : "") + quote(item);
+  return text + "]";
 }
 
 bool hidden(const Field& field, std::string_view name) {
@@ -127,6 +134,16 @@ std::string check_value(const Field& field, const JobConfig& job) {
                        ? std::string()
                        : out_of_range(field, quote(duration_text(*value)));
           },
+          [&](const std::vector<std::vector<std::string>>* value) {
+            const auto* form = std::get_if<Form>(&field.rule);
+            SORTIE_CHECK(form != nullptr, "{} has no form", field.key);
+            for (const std::vector<std::string>& items : *value) {
+              for (const std::string& item : items)
+                if (std::string error = check_any(item); !error.empty()) return error;
+              if (std::string error = form->check(join_items(items)); !error.empty()) return error;
+            }
+            return std::string();
+          },
       },
       slot_of(field, job));
 }
@@ -156,10 +173,11 @@ std::string value_text(const Field& field, const JobConfig& job) {
                         [](const std::int64_t* value) { return fmt::format("{}", *value); },
                         [](const double* value) { return number_text(*value); },
                         [](const std::string* value) { return quote(*value); },
-                        [](const std::vector<std::string>* value) {
+                        [](const std::vector<std::string>* value) { return list_text(*value); },
+                        [](const std::vector<std::vector<std::string>>* value) {
                           std::string text = "[";
-                          for (const std::string& item : *value)
-                            text += (text.size() > 1 ? ", " : "") + quote(item);
+                          for (const std::vector<std::string>& items : *value)
+                            text += (text.size() > 1 ? ", " : "") + list_text(items);
                           return text + "]";
                         },
                         [&](const std::map<std::string, std::string>* value) {

@@ -1,3 +1,4 @@
+// Keys of [runner], [model] and [data], and all keys in the order of the sections.
 #include "common/config/fields.h"
 
 #include <algorithm>
@@ -23,30 +24,6 @@ Slot ssh(JobConfig& job) {
   return &(job.runner.ssh.*M);
 }
 template <auto M>
-Slot logger(JobConfig& job) {
-  return &(job.logger.*M);
-}
-template <auto M>
-Slot topology(JobConfig& job) {
-  return &(job.topology.*M);
-}
-template <auto M>
-Slot optimizer(JobConfig& job) {
-  return &(job.optimizer.*M);
-}
-template <auto M>
-Slot schedule(JobConfig& job) {
-  return &(job.learning_rate_scheduler.*M);
-}
-template <auto M>
-Slot trainer(JobConfig& job) {
-  return &(job.trainer.*M);
-}
-template <auto M>
-Slot profiler(JobConfig& job) {
-  return &(job.profiler.*M);
-}
-template <auto M>
 Slot model(JobConfig& job) {
   return &(job.model.*M);
 }
@@ -70,33 +47,28 @@ Slot data(JobConfig& job) {
 using Runner = RunnerConfig;
 using Network = NetworkConfig;
 using Ssh = SshConfig;
-using Logger = LoggerConfig;
-using Topology = TopologyConfig;
-using Optimizer = OptimizerConfig;
-using Schedule = LearningRateSchedulerConfig;
-using Trainer = TrainerConfig;
-using Profiler = ProfilerConfig;
 using Model = ModelConfig;
 using Moe = MoeConfig;
 using Mla = MlaConfig;
 using Mtp = MtpConfig;
 using Data = DataConfig;
 
-constexpr std::int64_t kTrillion = 1'000'000'000'000;
 constexpr std::int64_t kMaxInt32 = 2'147'483'647;
-const IntegerRange kSteps{0, kTrillion};
-const IntegerRange kAtLeastOneStep{1, kTrillion};
 const DurationRange kConnectStage{"10ms", "1h"};
 const Form kPathForm{"a path", check_path};
 
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
     {"runner.network", "On which of the hosts' networks ranks talk to each other"},
+    {"runner.container",
+     "Every rank in a container, where engine is set; the paths of the job are then those inside "
+     "it"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},
     {"optimizer", "AdamW with decoupled decay on matrices only"},
     {"learning_rate_scheduler", "The learning rate of each step"},
+    {"lora", "Fine-tuning by low-rank updates beside frozen weights"},
     {"trainer", "Length of the run, checkpoints, validation"},
     {"profiler", "Times of the sections of some steps, as a Chrome trace"},
     {"model", "The shape of the transformer"},
@@ -174,55 +146,6 @@ const Field kFields[] = {
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 
-    {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
-    {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
-     "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
-    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between step lines and metrics"},
-    {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder"},
-
-    {"topology.data_parallel_size", topology<&Topology::data_parallel_size>, IntegerRange{0, 1 << 28}, "ranks",
-     "Replicas of the model; 0 = the number of ranks, another value is checked against it"},
-    {"topology.micro_batch_size", topology<&Topology::micro_batch_size>, IntegerRange{0, 1 << 20}, "sequences",
-     "Sequences per rank and forward pass; 0 = from the two keys below", kShown},
-    {"topology.gradient_accumulation_steps", topology<&Topology::gradient_accumulation_steps>, IntegerRange{0, 1 << 20}, "micro-batches",
-     "Micro-batches per rank and optimizer step; 0 = from global_batch_size, else 1"},
-    {"topology.global_batch_size", topology<&Topology::global_batch_size>, IntegerRange{0, kTrillion}, "sequences",
-     "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those"},
-    {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
-     "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time"},
-
-    {"optimizer.beta1", optimizer<&Optimizer::beta1>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the gradients"},
-    {"optimizer.beta2", optimizer<&Optimizer::beta2>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the squared gradients"},
-    {"optimizer.eps", optimizer<&Optimizer::eps>, NumberRange{0, 1, true, false}, "", "Added to the root of the mean of the squared gradients"},
-    {"optimizer.weight_decay", optimizer<&Optimizer::weight_decay>, NumberRange{0, 10}, "", "Decoupled decay of matrices, times the learning rate per step"},
-    {"optimizer.gradient_clipping", optimizer<&Optimizer::gradient_clipping>, NumberRange{0, 1e6}, "", "Largest global L2 norm of the gradients; 0 = off"},
-    {"optimizer.allreduce_bucket_size", optimizer<&Optimizer::allreduce_bucket_size>, IntegerRange{1, kMaxInt32}, "f32 elements",
-     "Gradients that are reduced together while the backward pass goes on"},
-
-    {"learning_rate_scheduler.learning_rate", schedule<&Schedule::learning_rate>, NumberRange{0, 10, true, false}, "", "The highest learning rate, after the warm-up", kShown},
-    {"learning_rate_scheduler.learning_rate_minimum", schedule<&Schedule::learning_rate_minimum>, NumberRange{0, 10}, "", "The learning rate at the end of the decay and after it"},
-    {"learning_rate_scheduler.learning_rate_decay_style", schedule<&Schedule::learning_rate_decay_style>, Choices{{"constant", "linear", "cosine"}}, "", "How the learning rate falls after the warm-up", kShown},
-    {"learning_rate_scheduler.learning_rate_decay_iters", schedule<&Schedule::learning_rate_decay_iters>, kSteps, "steps",
-     "Step at which the decay ends, warm-up included; 0 = trainer.train_iterations"},
-    {"learning_rate_scheduler.learning_rate_warmup_steps", schedule<&Schedule::learning_rate_warmup_steps>, kSteps, "steps", "Steps in which the learning rate rises from 0", kShown},
-
-    {"trainer.train_iterations", trainer<&Trainer::train_iterations>, kAtLeastOneStep, "steps", "Optimizer steps of the whole run, those before a resume included", kShown},
-    {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit"},
-    {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data"},
-    {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
-    {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of the checkpoints, the same on every host; empty = none are written", kShown | kPath},
-    {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},
-    {"trainer.keep_last", trainer<&Trainer::keep_last>, IntegerRange{0, 1'000'000}, "checkpoints", "Committed checkpoints that are kept; 0 = all"},
-    {"trainer.load_dir", trainer<&Trainer::load_dir>, kPathForm, "", "Checkpoint, or folder of checkpoints, to start from; empty = the newest in save_dir when there is one", kPath},
-    {"trainer.eval_interval", trainer<&Trainer::eval_interval>, kSteps, "steps", "Steps between validations; 0 = never"},
-    {"trainer.eval_iterations", trainer<&Trainer::eval_iterations>, IntegerRange{1, 1'000'000'000}, "micro-batches", "Validation micro-batches per rank"},
-    {"trainer.max_consecutive_skips", trainer<&Trainer::max_consecutive_skips>, IntegerRange{1, 1'000'000}, "steps",
-     "Steps in a row that may be skipped for non-finite gradients before the run gives up"},
-
-    {"profiler.profile_steps", profiler<&Profiler::profile_steps>, IntegerRange{0, 1'000'000}, "steps", "Steps to profile; 0 = off"},
-    {"profiler.profile_start_at_step", profiler<&Profiler::profile_start_at_step>, kAtLeastOneStep, "", "First step to profile"},
-    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file to write; empty = profile-rank-N.json in the run folder, on rank N's host", kPath},
-
     {"model.preset", model<&Model::preset>, Form{"the name of a shape", check_preset}, "",
      "A published shape that the other keys of the section start from, like \"gpt2-124m\"; empty = their defaults"},
     {"model.architecture", model<&Model::architecture>, Choices{architecture_names()}, "",
@@ -293,6 +216,9 @@ const Field kFields[] = {
      "Token files to train on: PREFIX of PREFIX.bin and PREFIX.idx, the same path on every host", kShown | kPath},
     {"data.validation_data_prefixes", data<&Data::validation_data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
      "Token files to validate on", kShown | kPath},
+    {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
+     "Conversations to train on, of which only the answers count, instead of token files: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]} or {\"prompt\", \"completion\"} a line", kPath},
+    {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE", check_tokenizer}, "",
      "Tokenizer of the token files, for samples and checks", kPath},
 };
@@ -301,7 +227,17 @@ const Field kFields[] = {
 }  // namespace
 
 std::span<const Field> fields() {
-  return kFields;
+  static const std::vector<Field> kAll = [] {
+    std::vector<Field> all(std::begin(kFields), std::end(kFields));
+    const auto ssh = std::ranges::find(all, "runner.ssh", section_of);
+    const std::vector<Field> container = container_fields();
+    all.insert(ssh, container.begin(), container.end());
+    const auto model = std::ranges::find(all, "model", section_of);
+    const std::span<const Field> training = training_fields();
+    all.insert(model, training.begin(), training.end());
+    return all;
+  }();
+  return kAll;
 }
 
 std::span<const Section> sections() {
@@ -309,8 +245,8 @@ std::span<const Section> sections() {
 }
 
 const Field* find_field(std::string_view key) {
-  const auto* found = std::ranges::find(kFields, key, &Field::key);
-  return found == std::end(kFields) ? nullptr : found;
+  const auto found = std::ranges::find(fields(), key, &Field::key);
+  return found == fields().end() ? nullptr : &*found;
 }
 
 }  // namespace sortie::config

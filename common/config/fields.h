@@ -15,9 +15,10 @@ namespace sortie::config {
 
 /// Where the value of a key lives in a JobConfig; which alternative it is decides the kind.
 using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
-                          std::map<std::string, std::string>*, Milliseconds*>;
+                          std::map<std::string, std::string>*, Milliseconds*,
+                          std::vector<std::vector<std::string>>*>;
 
-enum class Kind { boolean, integer, number, text, list, table, duration };  // order of Slot
+enum class Kind { boolean, integer, number, text, list, table, duration, lists };  // order of Slot
 
 struct IntegerRange {
   std::int64_t min, max;
@@ -33,7 +34,8 @@ struct DurationRange {
 struct Choices {
   std::vector<std::string_view> words;
 };
-/// Text of a form of its own; of a list each item, of a table each name. `check` gives the error
+/// Text of a form of its own; of a list each item, of a table each name. Of a list of lists it is
+/// checked with the items joined by NUL, which none of them may hold. `check` gives the error
 /// "why; what to do", and nothing for good text.
 struct Form {
   std::string_view description;
@@ -65,7 +67,11 @@ struct Section {
 
 /// All keys, section by section in the order of sections().
 std::span<const Field> fields();
+/// Those of [runner.container], which are a part of it.
+std::vector<Field> container_fields();
 std::span<const Section> sections();
+/// Those of [logger] to [profiler] (fields_training.cc), a part of fields().
+std::span<const Field> training_fields();
 
 /// The field of a full key, or nullptr.
 const Field* find_field(std::string_view key);

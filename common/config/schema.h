@@ -34,6 +34,38 @@ struct NetworkConfig {
   std::string interface;  // "eth1", "eth*" or "10.1.0.0/16"; empty = the route between the hosts
 };
 
+/// runner.container.entrypoint when nothing is said: the image's own.
+inline constexpr const char* kImageEntrypoint = "(image)";
+
+/// [runner.container]: every rank in a container, when there is an engine. Paths of the job are
+/// then those inside it.
+struct ContainerConfig {
+  std::string engine;            // docker | podman | containerd; empty = bare processes
+  std::string image;             // NAME[:TAG] or NAME@sha256:...
+  std::string pull = "missing";  // missing | always | never
+  std::vector<std::vector<std::string>> mounts;  // {host path, container path, options}
+  std::string shm_size;          // of /dev/shm, "16GiB"; empty = the engine's default
+  std::string ipc;               // private | host | shareable; empty = as scope needs it
+  std::string network = "host";  // host | none | a network of the engine
+  std::string gpus = "auto";     // auto | slots | all | none
+  std::vector<std::string> devices;
+  std::map<std::string, std::string> ulimits = {{"memlock", "-1"}, {"stack", "67108864"}};
+  std::vector<std::string> capabilities;  // added
+  bool privileged = false;
+  std::string user;                                          // empty = who starts the run
+  std::string workdir;                                       // empty = the image's
+  std::vector<std::string> entrypoint = {kImageEntrypoint};  // before the program; empty = none
+  std::map<std::string, std::string> env;
+  std::map<std::string, std::string> labels;
+  std::vector<std::string> extra_args;  // of the engine's run command
+  std::string scope = "host";           // host | rank: one container per host, or per rank
+  double cpus = 0;                      // limit of each rank; 0 = none
+  std::string memory;                   // limit of each rank, "32GiB"; empty = none
+  std::string credentials_file;         // a Docker config.json, for pulls
+
+  bool used() const { return !engine.empty(); }
+};
+
 /// [runner]: where and how ranks start.
 struct RunnerConfig {
   std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
@@ -59,6 +91,7 @@ struct RunnerConfig {
   Milliseconds heartbeat_timeout{10000};
   std::string on_launcher_loss = "kill";  // kill | hold DURATION
   NetworkConfig network;
+  ContainerConfig container;
   SshConfig ssh;
 };
 
@@ -66,8 +99,13 @@ struct RunnerConfig {
 struct LoggerConfig {
   std::string log_level = "info";  // debug | info | warning | error
   std::string log_dir;  // state folder; empty = $XDG_STATE_HOME/sortie or ~/.local/state/sortie
-  std::int64_t log_interval = 1;  // steps between step lines and metrics
-  bool tensorboard = true;        // write TensorBoard events into the run folder
+  std::int64_t log_interval = 1;        // steps between step lines and metrics
+  bool tensorboard = true;              // write TensorBoard events into the run folder
+  std::string wandb_mode = "disabled";  // disabled | offline: a run for `wandb sync` in the folder
+  std::string wandb_project = "sortie";
+  std::string wandb_group;
+  std::string wandb_name;  // empty = the id of the first run
+  std::vector<std::string> wandb_tags;
 };
 
 /// [topology]
@@ -77,6 +115,11 @@ struct TopologyConfig {
   std::int64_t gradient_accumulation_steps = 0;            // two of these three decide; 0 = derived
   std::int64_t global_batch_size = 0;                      // sequences per step over all ranks
   std::string activation_checkpointing_type = "disabled";  // disabled | every_layer
+  // Batch ramp-up: from `start` by `increment` sequences up to the global batch size, in equal
+  // shares of `samples` trained sequences; 0 = the full batch from the first step on.
+  std::int64_t batch_rampup_start = 0;
+  std::int64_t batch_rampup_increment = 0;
+  std::int64_t batch_rampup_samples = 0;
 };
 
 /// [optimizer]: AdamW with decoupled decay on matrices only.
@@ -87,20 +130,37 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double gradient_clipping = 1.0;                // global L2 norm; 0 = off
   std::int64_t allreduce_bucket_size = 8000000;  // f32 elements per bucket
+  // Steps that stand out: skipped when so many deviations above the running mean, 0 = never.
+  double skip_loss_zscore = 0.0;
+  double skip_gradient_norm_zscore = 0.0;
+  std::int64_t outlier_window = 128;         // steps that the running mean looks back
+  std::vector<std::string> freeze;           // patterns of parameter names that are not trained
+  std::vector<std::string> training_groups;  // lines of training_groups.h
 };
 
 /// [learning_rate_scheduler]
 struct LearningRateSchedulerConfig {
   double learning_rate = 3e-4;
   double learning_rate_minimum = 0.0;
-  std::string learning_rate_decay_style = "cosine";  // constant | linear | cosine
+  std::string learning_rate_decay_style =
+      "cosine";                                // constant | linear | cosine | warmup-stable-decay
   std::int64_t learning_rate_decay_iters = 0;  // 0 = trainer.train_iterations; includes warm-up
   std::int64_t learning_rate_warmup_steps = 0;
+  std::int64_t wsd_decay_steps = 0;        // last steps of the schedule; 0 = a tenth of it
+  std::string wsd_decay_style = "linear";  // linear | cosine | minus-sqrt | exponential
+};
+
+/// [lora]: low-rank updates beside frozen weights (Hu et al. 2021).
+struct LoraConfig {
+  std::int64_t rank = 0;                                 // 0 = none
+  double alpha = 16.0;                                   // the update counts alpha / rank
+  std::vector<std::string> modules = {"*.attention.*"};  // patterns of the names of matrices
 };
 
 /// [trainer]
 struct TrainerConfig {
   std::int64_t train_iterations = 1000;
+  std::int64_t train_epochs = 0;   // passes over the data; 0 = train_iterations decides
   Milliseconds train_duration{0};  // stop after this much training time, 0 = no limit
   std::int64_t seed = 42;
   std::int64_t threads =
@@ -109,7 +169,10 @@ struct TrainerConfig {
   std::int64_t save_interval = 0;  // steps; 0 = only at the end
   std::int64_t keep_last = 3;      // committed checkpoints kept; 0 = all
   std::string load_dir;            // start from here; empty = newest in save_dir when there is one
-  std::int64_t eval_interval = 0;  // steps; 0 = never
+  std::string load_weights_from;   // weights of a fresh run; empty = from the seed
+  bool keep_best = true;           // the checkpoint of the lowest validation loss, in save_dir/best
+  std::int64_t replica_check_interval = 0;  // steps; 0 = never
+  std::int64_t eval_interval = 0;           // steps; 0 = never
   std::int64_t eval_iterations = 8;         // validation micro-batches per rank
   std::int64_t max_consecutive_skips = 10;  // non-finite steps in a row before giving up
 };
@@ -194,6 +257,8 @@ struct ModelConfig {
 struct DataConfig {
   std::vector<std::string> data_prefixes;  // PREFIX of PREFIX.bin and PREFIX.idx
   std::vector<std::string> validation_data_prefixes;
+  std::vector<std::string> chat_files;  // JSONL of conversations, instead of data_prefixes
+  std::vector<std::string> validation_chat_files;  // the same, to validate on
   std::string tokenizer = "byte";  // byte | sentencepiece:FILE (for samples and checks)
 };
 
@@ -203,6 +268,7 @@ struct JobConfig {
   TopologyConfig topology;
   OptimizerConfig optimizer;
   LearningRateSchedulerConfig learning_rate_scheduler;
+  LoraConfig lora;
   TrainerConfig trainer;
   ProfilerConfig profiler;
   ModelConfig model;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/config/container.h"
 #include "common/config/fields.h"
 #include "common/config/hostlist.h"
 #include "common/config/stage.h"
@@ -25,6 +26,8 @@ class Rules {
   std::vector<Violation> found_;
 };
 
+}  // namespace
+
 bool is_set_by_sortie(std::string_view name) {
   constexpr std::string_view kNames[] = {
       "RANK",       "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
@@ -33,6 +36,8 @@ bool is_set_by_sortie(std::string_view name) {
   return name.starts_with("SORTIE_") || name.starts_with("TORCHELASTIC_") ||
          std::ranges::find(kNames, name) != std::end(kNames);
 }
+
+namespace {
 
 void check_runner(const RunnerConfig& runner, Rules& rules) {
   if (!runner.hosts.empty() && !runner.hosts_file.empty())
@@ -53,8 +58,9 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                     duration_text(runner.heartbeat_timeout),
                     duration_text(runner.heartbeat_interval),
                     duration_text(2 * runner.heartbeat_interval)));
-  for (const auto& [key, table] :
-       {std::pair{"runner.env", &runner.env}, {"runner.secret_env", &runner.secret_env}})
+  for (const auto& [key, table] : {std::pair{"runner.env", &runner.env},
+                                   {"runner.secret_env", &runner.secret_env},
+                                   {"runner.container.env", &runner.container.env}})
     for (const auto& [name, value] : *table)
       if (is_set_by_sortie(name))
         rules.broken(
@@ -65,48 +71,11 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
     if (runner.env.contains(name))
       rules.broken("S1", {"runner.secret_env." + name, "runner.secret_env", "runner.env"},
                    fmt::format("{} is in runner.env too; remove one of the two", name));
-}
-
-void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerConfig& trainer,
-                    Rules& rules) {
-  const std::string section = "learning_rate_scheduler.";
-  if (schedule.learning_rate_minimum > schedule.learning_rate)
-    rules.broken("L1", {section + "learning_rate_minimum", section + "learning_rate"},
-                 fmt::format("{} is above learning_rate = {}; lower it",
-                             number_text(schedule.learning_rate_minimum),
-                             number_text(schedule.learning_rate)));
-  const bool explicit_iters = schedule.learning_rate_decay_iters != 0;
-  const std::int64_t iters =
-      explicit_iters ? schedule.learning_rate_decay_iters : trainer.train_iterations;
-  if (schedule.learning_rate_decay_style != "constant" &&
-      schedule.learning_rate_warmup_steps >= iters)
-    rules.broken(
-        "L1",
-        {section + "learning_rate_warmup_steps",
-         explicit_iters ? section + "learning_rate_decay_iters" : "trainer.train_iterations",
-         section + "learning_rate_decay_style"},
-        fmt::format("{} leaves no step to decay in, because the decay ends at step {} ({}); use "
-                    "less, or learning_rate_decay_style = \"constant\"",
-                    schedule.learning_rate_warmup_steps, iters,
-                    explicit_iters ? "learning_rate_decay_iters" : "trainer.train_iterations"));
-}
-
-void check_trainer(const JobConfig& job, Rules& rules) {
-  const TrainerConfig& trainer = job.trainer;
-  if (trainer.save_interval > 0 && trainer.save_dir.empty())
-    rules.broken("C1", {"trainer.save_interval", "trainer.save_dir"},
-                 fmt::format("{} asks for checkpoints, but trainer.save_dir is empty; set it",
-                             trainer.save_interval));
-  if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty())
-    rules.broken("D2", {"trainer.eval_interval", "data.validation_data_prefixes"},
-                 fmt::format("{} asks for validation, but data.validation_data_prefixes is empty; "
-                             "set it",
-                             trainer.eval_interval));
-  if (job.profiler.profile_steps > 0 &&
-      job.profiler.profile_start_at_step > trainer.train_iterations)
-    rules.broken("P1", {"profiler.profile_start_at_step", "trainer.train_iterations"},
-                 fmt::format("{} is after the last step, trainer.train_iterations = {}; use less",
-                             job.profiler.profile_start_at_step, trainer.train_iterations));
+  for (const auto& [name, value] : runner.container.env)
+    if (runner.env.contains(name) || runner.secret_env.contains(name))
+      rules.broken("S1", {"runner.container.env." + name, "runner.container.env"},
+                   fmt::format("{} is in {} too; remove one of the two", name,
+                               runner.env.contains(name) ? "runner.env" : "runner.secret_env"));
 }
 
 }  // namespace
@@ -122,19 +91,27 @@ std::vector<Violation> validate(const JobConfig& job) {
   if (!in_range) return rules.take();  // the rules below divide by what the table says is not 0
   check_runner(job.runner, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
-  check_schedule(job.learning_rate_scheduler, job.trainer, rules);
-  check_trainer(job, rules);
+  for (Violation& violation : check_training(job)) rules.add(std::move(violation));
   for (Violation& violation : check_model(job.model)) rules.add(std::move(violation));
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
+  for (Violation& violation : check_container(job.runner)) rules.add(std::move(violation));
   return rules.take();
 }
 
 std::vector<Violation> validate_training(const JobConfig& job) {
   Rules rules;
-  if (job.data.data_prefixes.empty())
+  if (job.data.data_prefixes.empty() && job.data.chat_files.empty())
     rules.broken("D1", {"data.data_prefixes"},
                  "no token files to train on; set it to the PREFIX of PREFIX.bin and PREFIX.idx "
                  "(`sortie-train data build` makes them)");
+  for (const auto& [prefixes, chats, names] :
+       {std::tuple{&job.data.data_prefixes, &job.data.chat_files,
+                   std::pair{"data.chat_files", "data.data_prefixes"}},
+        {&job.data.validation_data_prefixes, &job.data.validation_chat_files,
+         std::pair{"data.validation_chat_files", "data.validation_data_prefixes"}}})
+    if (!prefixes->empty() && !chats->empty())
+      rules.broken("D1", {names.first, names.second},
+                   fmt::format("{} is set too; remove one of the two", names.second));
   return rules.take();
 }
 

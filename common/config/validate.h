@@ -22,9 +22,15 @@ struct Violation {
 /// resolve_batch's business.
 std::vector<Violation> validate(const JobConfig& job);
 
+/// Of that, the rules about [optimizer], [learning_rate_scheduler] and [trainer].
+std::vector<Violation> check_training(const JobConfig& job);
+
 /// What a job of sortie-train (runner.program empty) needs beyond that: rule D1, token files. Not
 /// part of validate(), because a job for another program needs none.
 std::vector<Violation> validate_training(const JobConfig& job);
+
+/// Whether Sortie sets that variable itself, another value for each rank.
+bool is_set_by_sortie(std::string_view name);
 
 /// Batch arithmetic once the world size is known: global = micro * accumulation * data parallel,
 /// exactly. Two of the three batch keys decide, 0 means derived.
@@ -33,6 +39,8 @@ struct BatchPlan {
   std::int64_t micro_batch_size = 0;
   std::int64_t gradient_accumulation_steps = 0;
   std::int64_t global_batch_size = 0;
+  // Ramp-up, all 0 without one: the batch grows by `increment` from `start` every `share` samples.
+  std::int64_t rampup_start = 0, rampup_increment = 0, rampup_share = 0;
   bool operator==(const BatchPlan&) const = default;
 };
 struct BatchOutcome {
@@ -42,6 +50,11 @@ struct BatchOutcome {
 /// What is wrong for any number of ranks (part of validate()), and for exactly `world_size` ranks.
 std::vector<Violation> check_batch(const TopologyConfig& topology);
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size);
+
+/// Sequences of the step that begins after `consumed_samples`; global_batch_size without ramp-up.
+std::int64_t batch_size_at(const BatchPlan& plan, std::int64_t consumed_samples);
+/// Steps that train at least `samples` sequences from the start on.
+std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 
 /// What is wrong with the shape of the model (part of validate()).
 std::vector<Violation> check_model(const ModelConfig& model);

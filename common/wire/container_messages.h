@@ -32,7 +32,9 @@ struct ContainerSpec {
   std::string gpus;                  // auto | slots | all | none
   std::vector<std::string> devices;  // /dev/infiniband or SOURCE:TARGET:rwm
   std::vector<std::pair<std::string, std::string>> ulimits;  // {"memlock", "-1"}
-  std::vector<std::string> capabilities;                     // added, without CAP_
+  /// 1: they are wishes. Where the engine may not grant them, containers have what it has.
+  std::uint8_t ulimits_are_wishes = 0;
+  std::vector<std::string> capabilities;  // added, without CAP_
   std::uint8_t privileged = 0;
   std::string user;     // "UID[:GID]" or a name of the image; empty = that of the runner
   std::string workdir;  // empty = the image's
@@ -54,6 +56,10 @@ struct ImageOrder {
   std::string image;
   std::uint8_t pull = 0;    // 0 only where it is missing, 1 always, 2 never
   std::string credentials;  // a Docker config.json, for the pull alone; empty = the host's own
+  std::vector<std::string> mount_sources;  // absolute; must be there before anything is pulled
+  /// A pull takes its time: signs of life go both ways from here on.
+  std::uint32_t heartbeat_interval_ms = 2000;
+  std::uint32_t heartbeat_timeout_ms = 10000;
 };
 
 /// For a person; at most one a second.
@@ -67,6 +73,32 @@ struct ImageReady {
   std::string engine_version;  // "docker 20.10.24"
   std::uint64_t bytes = 0;
   std::uint8_t pulled = 0;  // 1: it was not there, or was replaced
+};
+
+// ---- `sortie image push`: an image of the launcher's machine, without a registry ---------------
+
+/// launcher -> runner, after Hello: is this image here, and if not, how many of its layers are,
+/// from the first one on? Answered by ImageLacking or RunnerError.
+struct ImageQuery {
+  std::string engine;
+  std::string image;                  // the name that it is to have
+  std::string image_id;               // "sha256:<hex>"
+  std::vector<std::string> diff_ids;  // of its layers, "sha256:<hex>"
+  std::uint32_t heartbeat_interval_ms = 2000;
+  std::uint32_t heartbeat_timeout_ms = 10000;
+};
+
+struct ImageLacking {
+  std::uint8_t present = 0;  // 1: under that name; nothing is lacking
+  std::uint32_t layers = 0;  // so many are here
+};
+
+/// launcher -> runner, when FilesDone has come: have the engine load this archive, and remove it.
+/// Answered by ImageReady or RunnerError.
+struct ImageLoad {
+  std::string engine;
+  std::string image;
+  std::string file;  // absolute
 };
 
 }  // namespace sortie::wire

@@ -33,11 +33,17 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
-                    m.devices, m.ulimits, m.capabilities, m.privileged, m.user, m.workdir,
-                    m.entrypoint, m.labels, m.extra_args, m.rank_cpus_milli, m.rank_memory_bytes,
-                    m.image_id);
+                    m.devices, m.ulimits, m.ulimits_are_wishes, m.capabilities, m.privileged,
+                    m.user, m.workdir, m.entrypoint, m.labels, m.extra_args, m.rank_cpus_milli,
+                    m.rank_memory_bytes, m.image_id);
   if constexpr (std::is_same_v<T, ImageOrder>)
-    return std::tie(m.engine, m.image, m.pull, m.credentials);
+    return std::tie(m.engine, m.image, m.pull, m.credentials, m.mount_sources,
+                    m.heartbeat_interval_ms, m.heartbeat_timeout_ms);
+  if constexpr (std::is_same_v<T, ImageQuery>)
+    return std::tie(m.engine, m.image, m.image_id, m.diff_ids, m.heartbeat_interval_ms,
+                    m.heartbeat_timeout_ms);
+  if constexpr (std::is_same_v<T, ImageLacking>) return std::tie(m.present, m.layers);
+  if constexpr (std::is_same_v<T, ImageLoad>) return std::tie(m.engine, m.image, m.file);
   if constexpr (std::is_same_v<T, ImageProgress>) return std::tie(m.text);
   if constexpr (std::is_same_v<T, ImageReady>)
     return std::tie(m.image_id, m.repo_digest, m.engine_version, m.bytes, m.pulled);
@@ -54,7 +60,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
-                    m.time_unix_ms, m.leftovers_killed);
+                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,
@@ -81,7 +87,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, FilesFetch>) return std::tie(m.link, m.key, m.address, m.port);
   if constexpr (std::is_same_v<T, FilesDone>)
     return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
-  if constexpr (std::is_same_v<T, Sweep>) return std::tie(m.run_id, m.patience_ms, m.cgroup);
+  if constexpr (std::is_same_v<T, Sweep>)
+    return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
     return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
@@ -107,7 +114,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Sweep", "Swept", "PmixNames", "PmixNamesDone", "PmixNotice", "Input", "InputCredit", "Adopt",
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
-    "ImageOrder", "ImageProgress", "ImageReady"};
+    "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad"};
 // clang-format on
 
 }  // namespace sortie::wire

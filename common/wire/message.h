@@ -154,6 +154,8 @@ struct RankExited {
   std::uint8_t stopped = 0;            // ended because of Stop (a consequence, not a cause)
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
+  std::uint64_t memory_limit_bytes =
+      0;  // of its container, when it was killed for it; 0 = not told
 };
 
 /// Every rank is gone and nothing is left; sent once, after the last RankExited.
@@ -226,6 +228,7 @@ struct Sweep {
   std::string run_id;
   std::uint32_t patience_ms = 0;
   std::string cgroup;  // of the job, as JobReady named it; empty = none
+  std::string engine;  // whose containers the ranks are in; empty = none
 };
 /// The answer, and the last message. Nothing is left but what `left` names.
 struct Swept {
@@ -322,6 +325,6 @@ using Message =
                  Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
-                 ImageOrder, ImageProgress, ImageReady>;
+                 ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad>;
 
 }  // namespace sortie::wire

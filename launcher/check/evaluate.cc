@@ -37,7 +37,11 @@ std::vector<std::string> check_names(const Expectations& expect) {
   if (!expect.save_dir.empty()) names.push_back("save_dir");
   if (!expect.files.empty()) names.push_back("data");
   names.insert(names.end(), {"shm", "memlock", "open_files", "cgroup", "leftovers"});
-  if (!expect.program.empty()) names.insert(names.end(), {"port", "program", "mpi"});
+  if (!expect.program.empty()) names.push_back("port");
+  if (expect.container)  // the program and its MPI are in the image
+    names.insert(names.end(), {"engine", "image", "image_disk", "gpu_runtime", "mounts"});
+  else if (!expect.program.empty())
+    names.insert(names.end(), {"program", "mpi"});
   names.push_back("network");
   if (expect.bandwidth) names.push_back("bandwidth");
   return names;
@@ -48,16 +52,29 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   const std::vector<std::string> names = check_names(expect);
   std::vector<std::vector<Finding>> findings(hosts.size());
   std::vector<std::vector<Finding>> compared = {
-      judge_kernels(hosts),     judge_gpus(hosts),    judge_files(hosts, expect),
-      judge_mpi(hosts, expect), judge_network(hosts), judge_bandwidth(hosts)};
+      judge_kernels(hosts),       judge_gpus(hosts),    judge_files(hosts, expect),
+      judge_mpi(hosts, expect),   judge_network(hosts), judge_bandwidth(hosts),
+      judge_images(hosts, expect)};
+  const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];
-    std::vector<Finding> all = {
-        judge_ssh(host),      judge_clock(host),     judge_cores(host),
-        judge_memory(host),   judge_memlock(host),   judge_open_files(host, expect),
-        judge_cgroup(host),   judge_leftovers(host), judge_disk(host),
-        judge_save_dir(host), judge_shm(host),       judge_port(host),
-        judge_program(host)};
+    std::vector<Finding> all = {judge_ssh(host),
+                                judge_clock(host),
+                                judge_cores(host),
+                                judge_memory(host),
+                                judge_memlock(host),
+                                judge_open_files(host, expect),
+                                judge_cgroup(host),
+                                judge_leftovers(host),
+                                judge_disk(host),
+                                judge_save_dir(host),
+                                own_shm ? judge_container_shm(host, expect) : judge_shm(host),
+                                judge_port(host),
+                                judge_program(host),
+                                judge_engine(host, expect),
+                                judge_image_disk(host),
+                                judge_gpu_runtime(host, expect),
+                                judge_mounts(host)};
     for (std::vector<Finding>& list : compared) all.push_back(std::move(list[i]));
     for (const std::string& name : names) {
       const auto found = std::ranges::find(all, name, &Finding::check);

@@ -25,6 +25,13 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 
+/// Of a job whose ranks run in containers.
+struct ContainerExpectations {
+  std::string engine, image, pull, gpus, ipc;
+  std::uint64_t shm_bytes = 0;
+  std::vector<std::string> mounts;  // on the hosts
+};
+
 /// What is asked of the hosts.
 struct Expectations {
   std::string program;  // empty: none was named, only hosts
@@ -34,6 +41,7 @@ struct Expectations {
   std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
   std::size_t world_size = 0;
   bool bandwidth = false;
+  std::optional<ContainerExpectations> container;
 };
 
 struct Stage {
@@ -82,7 +90,14 @@ Finding judge_shm(const HostResult& host);
 Finding judge_port(const HostResult& host);
 Finding judge_program(const HostResult& host);
 
+Finding judge_engine(const HostResult& host, const Expectations& expect);
+Finding judge_image_disk(const HostResult& host);
+Finding judge_gpu_runtime(const HostResult& host, const Expectations& expect);
+Finding judge_mounts(const HostResult& host);
+Finding judge_container_shm(const HostResult& host, const Expectations& expect);
+
 /// Those that compare hosts with each other.
+std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Expectations& expect);

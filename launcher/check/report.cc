@@ -107,6 +107,25 @@ FolderFacts folder_facts(const json& part) {
   return facts;
 }
 
+ContainerFacts container_facts(const json& part) {
+  ContainerFacts facts;
+  facts.client = text(part, "client");
+  facts.version = text(part, "version");
+  facts.problem = text(part, "problem");
+  facts.error = text(part, "error");
+  facts.root = text(part, "root");
+  facts.image_id = text(part, "image_id");
+  facts.image_error = text(part, "image_error");
+  facts.rootless = flag(part, "rootless");
+  facts.gpu_runtime = flag(part, "gpu_runtime");
+  facts.image_present = flag(part, "image_present");
+  facts.free_bytes = number(part, "free_bytes");
+  facts.total_bytes = number(part, "total_bytes");
+  facts.image_bytes = number(part, "image_bytes");
+  facts.missing_mounts = texts(part, "missing_mounts", "path");
+  return facts;
+}
+
 PeerFacts peer_facts(const json& part) {
   return {text(part, "name"),         text(part, "error"),
           number(part, "connect_us"), number(part, "round_trip_us"),
@@ -139,6 +158,7 @@ Result<> take(HostReport& report, const std::string& kind, const json& part) {
     report.gpus = {number(part, "nvidia_driver"), number(part, "nvidia_devices"),
                    number(part, "rocm"),          text(part, "smi"),
                    text(part, "smi_error"),       texts(part, "gpus", "name")};
+  if (kind == "container") report.container = container_facts(part);
   if (kind == "port") report.port = {number(part, "port"), text(part, "error")};
   if (kind == "listen") {
     const std::uint64_t port = number(part, "port");

@@ -53,6 +53,15 @@ struct GpuFacts {
   std::vector<std::string> names;                   // as nvidia-smi lists them
 };
 
+struct ContainerFacts {
+  std::string client, version, problem, error;  // problem: absent | denied | stopped | other
+  std::string root;                             // where it keeps images
+  std::string image_id, image_error;
+  bool rootless = false, gpu_runtime = false, image_present = false;
+  std::uint64_t free_bytes = 0, total_bytes = 0, image_bytes = 0;
+  std::vector<std::string> missing_mounts;  // "PATH: why"
+};
+
 struct PortFacts {
   std::uint64_t port = 0;
   std::string error;
@@ -77,6 +86,7 @@ struct HostReport {
   std::optional<MpiFacts> mpi;
   std::optional<GpuFacts> gpus;
   std::optional<PortFacts> port;
+  std::optional<ContainerFacts> container;
   std::optional<std::uint64_t> listen_port;
   std::string listen_error;
   std::optional<std::int64_t> clock_us;  // the last one

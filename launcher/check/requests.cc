@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/hex.h"
+#include "common/config/container.h"
 #include "launcher/check/local_address.h"
 #include "launcher/meeting.h"
 
@@ -48,6 +49,13 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   const config::JobConfig& job = planned.loaded.job;
   Expectations expect;
   expect.world_size = planned.plan.world_size;
+  const config::ContainerConfig& container = job.runner.container;
+  if (planned.plan.container) {
+    const wire::ContainerSpec& spec = *planned.plan.container;
+    expect.container = {spec.engine,    spec.image, container.pull, spec.gpus, spec.ipc,
+                        spec.shm_bytes, {}};
+    for (const wire::Mount& mount : spec.mounts) expect.container->mounts.push_back(mount.source);
+  }
   if (only_hosts) return expect;
   expect.program = planned.plan.argv.front();
   expect.mpi = planned.plan.mpi;
@@ -55,25 +63,35 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   if (!job.runner.program.empty()) return expect;
   expect.save_dir = job.trainer.save_dir;
   expect.files = data_files(job.data);
+  if (expect.container) {  // where the hosts have what the config names inside
+    expect.save_dir = config::on_host(container, expect.save_dir);
+    for (std::string& path : expect.files) path = config::on_host(container, path);
+  }
   for (const std::string& path : expect.files)
     if (const auto sample = sample_file(path)) expect.local_files[path] = *sample;
   return expect;
 }
 
 std::string look_request(const PlannedJob& job, const Expectations& expect, bool first) {
-  json request = {{"kind", "look"}, {"mpi", expect.program.empty() ? "off" : expect.mpi}};
+  const bool bare = !expect.program.empty() && !expect.container;
+  json request = {{"kind", "look"}, {"mpi", bare ? expect.mpi : "off"}};
   json folders = {folder("cache", "~cache", false), folder("run", "~run", false),
                   folder("shm", "/dev/shm", false)};
   if (!expect.save_dir.empty()) folders.push_back(folder("save_dir", expect.save_dir, true));
   request["folders"] = folders;
   request["files"] = expect.files;
-  if (!expect.program.empty()) {
+  if (expect.container)
+    request["container"] = {{"engine", expect.container->engine},
+                            {"image", expect.container->image},
+                            {"mounts", expect.container->mounts}};
+  if (bare) {
     json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
     for (const auto& [name, value] : job.plan.env)
       if (name == "PATH") program["path"] = value;
     request["program"] = program;
-    if (first && job.plan.master_port > 0) request["port"] = job.plan.master_port;
   }
+  if (!expect.program.empty() && first && job.plan.master_port > 0)
+    request["port"] = job.plan.master_port;
   return dump(request);
 }
 

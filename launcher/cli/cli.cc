@@ -42,6 +42,7 @@ int run_cli(int argc, char** argv) {
   add_exec_verb(app, verbs, program);
   add_check_verbs(app, verbs, program);
   add_copy_verbs(app, verbs, program);
+  add_image_verbs(app, verbs, program);
   add_config_verbs(app, verbs, program);
   add_report_verb(app, verbs);
   add_explain_verb(app, verbs);

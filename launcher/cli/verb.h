@@ -30,6 +30,7 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& p
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);

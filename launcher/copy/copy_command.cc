@@ -10,6 +10,7 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
+#include "launcher/copy/copy_targets.h"
 #include "launcher/copy/host_crew.h"
 #include "launcher/copy/progress.h"
 #include "launcher/copy/tree_download.h"
@@ -27,24 +28,6 @@ constexpr std::uint64_t kLeastListBytes = 4u << 20;
 int say(const Error& error) {
   fmt::print(stderr, "{}\n", error.message);
   return exit_code_for(error.code);
-}
-
-struct Targets {
-  config::RunnerConfig runner;
-  std::vector<std::string> hosts;
-};
-
-Result<Targets> targets_of(const JobOptions& options, std::string_view verb) {
-  if (options.hosts.empty() && options.config.empty())
-    return fail(ErrorCode::usage,
-                fmt::format("sortie: which hosts? `sortie {} --hosts 'gpu[01-04]' ...`, or --config"
-                            " FILE for the hosts of a job",
-                            verb));
-  SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
-  Targets targets{loaded.job.runner, {}};
-  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(targets.runner));
-  for (const config::HostSlots& host : hosts) targets.hosts.push_back(host.name);
-  return targets;
 }
 
 wire::FilesOpen order_for(const config::RunnerConfig& runner, wire::FilesPurpose purpose) {
@@ -105,11 +88,24 @@ double seconds_since(std::chrono::steady_clock::time_point begun) {
 
 }  // namespace
 
+Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view verb) {
+  if (options.hosts.empty() && options.config.empty())
+    return fail(ErrorCode::usage,
+                fmt::format("sortie: which hosts? `sortie {} --hosts 'gpu[01-04]' ...`, or --config"
+                            " FILE for the hosts of a job",
+                            verb));
+  SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
+  CopyTargets targets{loaded.job.runner, {}};
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(targets.runner));
+  for (const config::HostSlots& host : hosts) targets.hosts.push_back(host.name);
+  return targets;
+}
+
 int push_files(const CopyOptions& options) {
   const std::vector<std::string> locals(options.paths.begin(), options.paths.end() - 1);
   const auto names = push_names(locals, options.paths.back());
   if (!names) return say(names.error());
-  const auto targets = targets_of(options.job, "push");
+  const auto targets = copy_targets(options.job, "push");
   if (!targets) return say(targets.error());
 
   HostCrew crew(targets->runner, targets->hosts);
@@ -165,7 +161,7 @@ int push_files(const CopyOptions& options) {
 
 int pull_files(const CopyOptions& options) {
   const std::vector<std::string> remotes(options.paths.begin(), options.paths.end() - 1);
-  const auto targets = targets_of(options.job, "pull");
+  const auto targets = copy_targets(options.job, "pull");
   if (!targets) return say(targets.error());
   for (const std::string& host : targets->hosts)
     if (auto checked = files::check_entry_name(host); !checked) return say(checked.error());

@@ -47,6 +47,11 @@ class Reader {
       report_.ranks = static_cast<std::size_t>(std::max(0.0, number(event, "ranks")));
     } else if (name == "connected") {
       reach(report_.connected, event, at);
+    } else if (name == "image") {
+      report_.image_at = at;
+      report_.image = text(event, "image");
+      report_.image_id = text(event, "image_id");
+      report_.image_pulled = static_cast<std::size_t>(std::max(0.0, number(event, "pulled")));
     } else if (name == "ready") {
       reach(report_.ready, event, at);
     } else if (name == "started") {
@@ -168,6 +173,11 @@ std::string report_text(const Report& report) {
       fmt::format("  {} ranks on {} hosts{}; {}\n\n", report.ranks, report.hosts,
                   report.ended ? fmt::format(", {}", short_time(*report.ended)) : "", report.path);
   out += stage_line("connected", report.connected, report.hosts);
+  if (report.image_at)
+    out += fmt::format("  +{:8.3f} s  image {} ({}) on all hosts, {}\n", *report.image_at,
+                       printable(report.image), printable(report.image_id.substr(0, 19)),
+                       report.image_pulled == 0 ? "none had to pull it"
+                                                : fmt::format("{} pulled it", report.image_pulled));
   out += stage_line("ready", report.ready, report.hosts);
   if (report.started) out += fmt::format("  +{:8.3f} s  told to start\n", *report.started);
   if (report.all_running) out += fmt::format("  +{:8.3f} s  all ranks run\n", *report.all_running);
@@ -218,6 +228,11 @@ nlohmann::ordered_json report_json(const Report& report) {
                   {"ranks", report.ranks},
                   {"connected", stage(report.connected)},
                   {"ready", stage(report.ready)}};
+  if (report.image_at)
+    json["image"] = {{"name", report.image},
+                     {"id", report.image_id},
+                     {"pulled", report.image_pulled},
+                     {"at_s", *report.image_at}};
   json["started_s"] = maybe(report.started);
   json["all_running_s"] = maybe(report.all_running);
   json["cause_s"] = maybe(report.cause_at);

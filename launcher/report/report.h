@@ -25,7 +25,9 @@ struct Report {
   double begun = 0;  // seconds since 1970
   std::size_t hosts = 0, ranks = 0;
   Stage connected, ready;
-  std::optional<double> started, all_running, cause_at, stop_at, ended;  // from the start
+  std::string image, image_id;   // of the containers; empty without
+  std::size_t image_pulled = 0;  // hosts that had to pull it
+  std::optional<double> image_at, started, all_running, cause_at, stop_at, ended;  // from the start
   std::string cause;       // as it was told, with the rank's last lines; empty = none
   std::string cause_what;  // "signal", as in cause.h
   std::string cause_json;  // the event

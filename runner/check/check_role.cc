@@ -171,6 +171,12 @@ asio::awaitable<void> CheckRole::look_around(const json& request) {
     co_await link_.flush(kFlushLimit);
     co_await report(mpi_part(libmpi, defaults_));
   }
+  if (const auto container = request.find("container");
+      container != request.end() && container->is_object()) {
+    send({{"part", "at"}, {"what", "mounts, and " + text_in(*container, "engine")}});
+    co_await link_.flush(kFlushLimit);
+    co_await report(container_part(*container, defaults_));
+  }
   send({{"part", "at"}, {"what", "nvidia-smi"}});
   co_await link_.flush(kFlushLimit);
   co_await report(gpus_part(defaults_));

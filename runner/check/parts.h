@@ -22,6 +22,10 @@ nlohmann::json program_part(const nlohmann::json& request, const ProcessDefaults
 /// one that the program is linked with, empty: the system's.
 nlohmann::json mpi_part(const std::string& libmpi, const ProcessDefaults& defaults);
 
+/// The engine that the request names (client, version, may it be used), its image and its room,
+/// mounts that are not there.
+nlohmann::json container_part(const nlohmann::json& request, const ProcessDefaults& defaults);
+
 /// Whether the TCP port can be bound here, and what listens on it.
 nlohmann::json port_part(unsigned port);
 

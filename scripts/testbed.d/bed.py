@@ -52,6 +52,8 @@ class Bed:
         self.identity = self.dir / "id_ed25519"
         self.cgroup = Path("/sys/fs/cgroup/unified" if os.path.ismount("/sys/fs/cgroup/unified")
                            else "/sys/fs/cgroup") / f"st-{self.id}"
+        # Container engines make one of that name under every controller that cgroup v1 still has.
+        self.cgroups = [self.cgroup, *Path("/sys/fs/cgroup").glob(f"*/{self.cgroup.name}")]
 
     # ---- hosts ----
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import bed as bed_module
+import engine as engine_module
 from bed import HOME, PROJECT
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
@@ -41,7 +42,7 @@ def sshd_config():
         "Subsystem sftp /usr/lib/openssh/sftp-server"]) + "\n"
 
 
-def start(bed, number, uid, gid):
+def start(bed, number, uid, gid, engine=""):
     """Forks the host's pid 1 and returns its pid as the bastion sees it."""
     read_end, write_end = os.pipe()
     middle = os.fork()
@@ -54,7 +55,7 @@ def start(bed, number, uid, gid):
             checked(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID), "unshare")
             init = os.fork()
             if init == 0:
-                become_host(bed, number, uid, gid)
+                become_host(bed, number, uid, gid, engine)
             os.write(write_end, str(init).encode())
             os._exit(0)
         except BaseException as error:  # the parent reports it; nothing may run on in this copy
@@ -69,12 +70,14 @@ def start(bed, number, uid, gid):
     return int(answer)
 
 
-def become_host(bed, number, uid, gid):
+def become_host(bed, number, uid, gid, engine):
     """Runs as pid 1 of the new host and ends in exec of sshd."""
     log = None
     try:
         log = os.open(bed.host_dir(number) / "sshd.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         prepare_mounts(bed, number, uid, gid)
+        if engine:
+            engine_module.prepare(engine)
         socket.sethostname(bed.host_name(number))
         for number_of_signal in range(1, 32):
             if number_of_signal not in (signal.SIGKILL, signal.SIGSTOP):

@@ -7,6 +7,7 @@ import subprocess
 from bed import HOME, USER, fail, output
 
 SSHD = "/usr/sbin/sshd"
+ENGINES = ("/usr/sbin/dockerd", "/usr/bin/containerd")  # of the host, as its sshd; what they start counts
 
 
 def enter_argv(bed, host, argv, as_root=False):
@@ -30,13 +31,13 @@ def join_cgroup(bed, host):
 
 
 def processes(bed, host):
-    """Every process of the host except sshd: [(pid on the bastion, pid inside, uid, state, command line)]."""
+    """Every process of the host except sshd and its engine: [(pid on the bastion, pid inside, uid, state, command line)]."""
     number = bed.number(host)
     init = bed.init_pid(number)
     found = []
     for pid in bed.pids_by_netns().get(bed.netns(number), []):
         try:
-            if pid == init or os.readlink(f"/proc/{pid}/exe") == SSHD:
+            if pid == init or os.readlink(f"/proc/{pid}/exe") in (SSHD, *ENGINES):
                 continue
         except FileNotFoundError:
             pass  # a zombie has no exe; it is listed, it is a process that nobody reaped
@@ -47,6 +48,8 @@ def processes(bed, host):
                 command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
+        if command == "podman":
+            continue  # rootless podman keeps one that holds its user namespace
         inside = int(status["NSpid"].split()[-1])
         state = status["State"].split()[0]
         if not command:

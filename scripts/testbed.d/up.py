@@ -13,16 +13,19 @@ import subprocess
 import time
 from pathlib import Path
 
+import engine as engine_module
 import host
 from bed import (HOME, MAX_HOSTS, PROJECT, USER, Lock, check_machine, fail, ip_batch, note, output)
 
 START_TIMEOUT = 25.0
 
 
-def up(bed, count, delegated):
+def up(bed, count, delegated, engine=""):
     check_machine()
     if not 1 <= count <= MAX_HOSTS:
         fail(f"up {count}: a bed has 1 to {MAX_HOSTS} hosts")
+    if engine:
+        engine_module.check_installed(engine)
     uid, gid = ensure_user()
     check_reachable(PROJECT, uid)
     with Lock():
@@ -31,7 +34,7 @@ def up(bed, count, delegated):
             signal.signal(number, raise_interrupt)
         try:
             clear(bed)
-            build(bed, count, uid, gid, delegated)
+            build(bed, count, uid, gid, delegated, engine)
         except BaseException as error:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -69,19 +72,21 @@ def check_reachable(path, uid):
                  " /srv/sortie")
 
 
-def build(bed, count, uid, gid, delegated):
+def build(bed, count, uid, gid, delegated, engine):
     started = time.monotonic()
     numbers = range(1, count + 1)
     subnet = free_subnet()
-    write_files(bed, numbers, subnet, uid, gid)
+    write_files(bed, numbers, subnet, uid, gid, engine)
     make_network(bed, numbers, subnet)
     pids = {}
     for number in numbers:
-        pids[number] = host.start(bed, number, uid, gid)
+        pids[number] = host.start(bed, number, uid, gid, engine)
         (bed.host_dir(number) / "init.pid").write_text(f"{pids[number]}\n")
         if number <= delegated:
             host.join_cgroup(bed, number, pids[number], uid, gid)
     wait_for_sshd(bed, {number: f"{subnet}.{number}" for number in numbers})
+    if engine:
+        engine_module.start_all(bed, numbers, engine)
     note(f"{count} host{'s' if count > 1 else ''} up in {time.monotonic() - started:.1f} s"
          f" (bed {bed.id!r}, {subnet}.1 - {subnet}.{count})")
 
@@ -94,12 +99,12 @@ def free_subnet():
     fail("all of 10.213.0.0/16 is in use; remove beds that you no longer need (SORTIE_TESTBED_ID=ID scripts/testbed down)")
 
 
-def write_files(bed, numbers, subnet, uid, gid):
+def write_files(bed, numbers, subnet, uid, gid, engine):
     bed.dir.mkdir(parents=True)
     bed.shared.mkdir()
     os.chown(bed.shared, uid, gid)
     hosts = {number: (bed.host_name(number), f"{subnet}.{number}") for number in numbers}
-    (bed.dir / "bed.json").write_text(json.dumps({"count": len(hosts), "subnet": subnet}) + "\n")
+    (bed.dir / "bed.json").write_text(json.dumps({"count": len(hosts), "subnet": subnet, "engine": engine}) + "\n")
     (bed.dir / "hosts.txt").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(
         f"{address} {name}\n" for name, address in hosts.values()))
     # Nobody listens there, so a name that hosts.txt lacks fails at once, and not after some seconds of DNS.
@@ -215,7 +220,8 @@ def clear(bed):
             except ProcessLookupError:
                 pass
         time.sleep(0.02)
-    remove_cgroup(bed.cgroup)
+    for path in bed.cgroups:
+        remove_cgroup(path)
     links = set(re.findall(rf"^\d+: (st-{bed.id}-(?:n\d\d|br))[@:]", output("ip", "-o", "link"), re.M))
     ip_batch([f"link del {name}" for name in sorted(links)])
     ip_batch([f"netns del {path.name}" for path in sorted(Path("/run/netns").glob(f"st-{bed.id}-n[0-9][0-9]"))])

@@ -18,12 +18,12 @@ TESTBED = ROOT / "scripts/testbed"
 class BedOf:
     """with BedOf(64) as environment: a bed of its own id (SORTIE_TESTBED_ID, if set), removed at the end."""
 
-    def __init__(self, count, bed_id="bench"):
-        self.count = count
+    def __init__(self, count, bed_id="bench", *options):
+        self.count, self.options = count, options
         self.environment = {**os.environ, "SORTIE_TESTBED_ID": os.environ.get("SORTIE_TESTBED_ID", bed_id)}
 
     def __enter__(self):
-        subprocess.run([TESTBED, "up", str(self.count)], env=self.environment, check=True,
+        subprocess.run([TESTBED, "up", str(self.count), *self.options], env=self.environment, check=True,
                        stdout=subprocess.DEVNULL)
         lines = subprocess.run([TESTBED, "env"], env=self.environment, check=True, text=True,
                                stdout=subprocess.PIPE).stdout

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""run.py up | down | FILE.NAME : the suite's bed, or one scenario on it. ctest calls it; by hand:
+"""run.py up | up-containers | down | FILE.NAME : the suite's bed, or one scenario on it. ctest calls it; by hand:
 
     tests/e2e/run.py up; tests/e2e/run.py endings.rank_killed; tests/e2e/run.py down
 """
@@ -12,12 +12,24 @@ import time
 import traceback
 
 import matrix
+from boxes import SMALL_BEDS, ContainerBed, build_image
 from harness import BED_ID, HOSTS, ROOT, HostBed, testbed
 
 
 def bed_command(*arguments, bed_id=BED_ID):
     return subprocess.run([ROOT / "scripts/testbed", *arguments],
                           env={**os.environ, "SORTIE_TESTBED_ID": bed_id}).returncode
+
+
+def up_with_containers():
+    """A dockerd per host, and the image in each of them. A machine that can not have that fails here."""
+    if code := bed_command("up", str(len(HOSTS)), "--docker"):
+        print("e2e: no containers on this machine (see above): the scenarios with label containers can not run;"
+              " install what they need with: scripts/setup --test", file=sys.stderr)
+        return code
+    build_image()
+    ContainerBed().load_all()
+    return 0
 
 
 def main():
@@ -27,12 +39,17 @@ def main():
     what = sys.argv[1]
     if what == "up":  # two hosts with a cgroup of their own, two without: ending ranks must work either way
         return bed_command("up", str(len(HOSTS)), "--cgroup", "2")
+    if what == "up-containers":
+        return up_with_containers()
+    if what == "down-containers":
+        return max(bed_command("down", bed_id=kind + BED_ID[1:]) for kind in (BED_ID[0], *SMALL_BEDS.values()))
     if what == "down":  # of both: a matrix that ran out of time has left its own
         return max(bed_command("down"), bed_command("down", bed_id=matrix.BED))
     file, name = what.split(".")
-    scenario = getattr(importlib.import_module(file), f"scenario_{name}")
+    module = importlib.import_module(file)
+    scenario = getattr(module, f"scenario_{name}")
     try:
-        bed = HostBed()
+        bed = getattr(module, "ContainerBed", HostBed)()
     except testbed.TestbedError as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1

@@ -104,7 +104,7 @@ std::vector<wire::Message> messages() {
           PmixModexRequest{1, 2},
           PmixModexReply{1, 2, -46, "data"},
           PmixAbort{1, -7, "bye"},
-          Sweep{"20261121-120000-abcd", 6000, "/sys/fs/cgroup/sortie-1"},
+          Sweep{"20261121-120000-abcd", 6000, "/sys/fs/cgroup/sortie-1", ""},
           Swept{3, {"1234 python3 (state D)"}},
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
@@ -127,7 +127,10 @@ std::vector<wire::Message> messages() {
           FilesFetch{1, std::string(32, 'k'), "10.0.0.1", 4711},
           FilesProgress{3},
           FilesDone{"/home/u/a", 1, 3, 0},
-          ImageOrder{"docker", "sortie:1", 0, "{}"},
+          ImageOrder{"docker", "sortie:1", 0, "{}", {"/data"}},
+          ImageQuery{"docker", "sortie:1", "sha256:0", {"sha256:1"}},
+          ImageLacking{0, 1},
+          ImageLoad{"docker", "sortie:1", "/f.tar"},
           ImageProgress{"1.2 of 3.4 GB"},
           ImageReady{"sha256:00", "sortie@sha256:11", "docker 20.10.24", 1u << 30, 1}};
 }

@@ -171,13 +171,14 @@ TEST_CASE("folders of a run are told from those of a run with a longer id") {
 }
 
 TEST_CASE("an order to sweep can name nothing but what runners make") {
-  CHECK(check_sweep({"run-a", 0, ""}));
-  CHECK(check_sweep({"run-a", 0, "/sys/fs/cgroup/user.slice/sortie-run-a-1-0"}));
+  CHECK(check_sweep({"run-a", 0, "", ""}));
+  CHECK(check_sweep({"run-a", 0, "/sys/fs/cgroup/user.slice/sortie-run-a-1-0", ""}));
   for (const wire::Sweep& bad :
-       {wire::Sweep{"", 0, ""}, wire::Sweep{"../a", 0, ""}, wire::Sweep{"run-a", 0, "/etc"},
-        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/user.slice"},
-        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/sortie-run-b-1-0"},
-        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/../../tmp/sortie-run-a-1-0"}})
+       {wire::Sweep{"", 0, "", ""}, wire::Sweep{"../a", 0, "", ""},
+        wire::Sweep{"run-a", 0, "/etc", ""},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/user.slice", ""},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/sortie-run-b-1-0", ""},
+        wire::Sweep{"run-a", 0, "/sys/fs/cgroup/../../tmp/sortie-run-a-1-0", ""}})
     CHECK(!check_sweep(bad));
 }
 

@@ -47,7 +47,7 @@ std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cg
                                  bool unprivileged, std::uint32_t patience_ms = 1000) {
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, unprivileged);
   client.send(wire::Hello{});
-  client.send(wire::Sweep{job.run_id, patience_ms, cgroup});
+  client.send(wire::Sweep{job.run_id, patience_ms, cgroup, ""});
   auto swept = client.expect<wire::Swept>(milliseconds(15000));
   const auto status = client.wait_exit();
   CHECK((status && status->success()));

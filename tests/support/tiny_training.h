@@ -33,6 +33,25 @@ class ProgressionSource final : public SampleSource {
   std::int64_t vocab_;
 };
 
+/// The same with targets that do not count, another share of them in every sample.
+class MaskedSource final : public SampleSource {
+ public:
+  explicit MaskedSource(std::int64_t vocab) : plain_(vocab) {}
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) override {
+    SORTIE_TRY(plain_.sample(index, tokens, targets));
+    const std::size_t masked = static_cast<std::size_t>(index * 7 % 19);
+    for (std::size_t i = 0; i < std::min(masked, targets.size()); ++i) targets[i] = -100;
+    return {};
+  }
+  bool masks_targets() const override { return true; }
+  std::string fingerprint() const override { return "masked"; }
+  std::int64_t samples_per_epoch() const override { return plain_.samples_per_epoch(); }
+
+ private:
+  ProgressionSource plain_;
+};
+
 inline config::JobConfig tiny_job(const std::string& architecture = "llama") {
   config::JobConfig job;
   job.model.architecture = architecture;
@@ -58,24 +77,28 @@ struct TinyTraining {
   RankContext rank;
   CpuFacts cpu = cpu_facts();
   EventSink events;
-  ProgressionSource training, validation;
+  std::unique_ptr<SampleSource> training;
+  ProgressionSource validation;
   std::unique_ptr<Trainer> trainer;
 
   TinyTraining(config::JobConfig job_config, Communicator& communicator,
-               DType precision = DType::f32, int threads = 1)
+               DType precision = DType::f32, int threads = 1,
+               std::unique_ptr<SampleSource> samples = nullptr)
       : job(std::move(job_config)),
-        training(job.model.vocab_size),
+        training(samples ? std::move(samples)
+                         : std::make_unique<ProgressionSource>(job.model.vocab_size)),
         validation(job.model.vocab_size) {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
+    rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",
                  batch.violations.empty() ? "" : batch.violations[0].message);
     auto sink = EventSink::open("");
     SORTIE_CHECK(sink.has_value());
     events = std::move(*sink);
-    trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, training,
+    trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, *training,
                                         &validation, cpu, precision, "test-build");
     const auto started = trainer->start();
     SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);

@@ -1,5 +1,6 @@
 #include "trainer/autograd/functions.h"
 
+#include "trainer/autograd/kv_cache.h"
 #include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer {
@@ -15,28 +16,6 @@ Var embedding(Graph& graph, const Tensor& tokens, Parameter& table) {
     if (grad->tensor.defined())
       ops::embedding_backward(context, tokens, grad->tensor, table.grad());
     table.use_done();
-  });
-  return out;
-}
-
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias) {
-  ExecutionContext& context = graph.context();
-  Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
-  ops::linear_forward(context, x.data, weight.packed(), bias ? bias->weight() : Tensor(), y);
-  graph.observe(weight, y);
-  Var out = graph.value(y);
-  graph.use(weight);
-  if (bias) graph.use(*bias);
-  graph.record([&graph, &context, &weight, bias, x, grad = out.grad] {
-    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
-      Tensor dx = context.empty(x.data.dtype(), x.data.shape());
-      ops::linear_backward_data(context, dy, weight.packed(), dx);
-      graph.add_grad(*x.grad, std::move(dx));
-      Tensor none;
-      ops::linear_backward_weight(context, dy, x.data, weight.grad(), bias ? bias->grad() : none);
-    }
-    if (bias) bias->use_done();
-    weight.use_done();
   });
   return out;
 }
@@ -123,9 +102,13 @@ Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape, const R
   turn(context, views.k, rope, false);
   Tensor out4 =
       context.empty(qkv.data.dtype(), {shape.batch, shape.tokens, shape.heads, shape.head_dim});
+  const Shape flat{shape.batch * shape.tokens, shape.heads * shape.head_dim};
+  if (KvCache* cache = graph.cache()) {
+    cache->attend(context, views.q, views.k, views.v, mask, out4);
+    return graph.value(out4.view(flat));
+  }
   Tensor lse = context.empty(DType::f32, {shape.batch, shape.heads, shape.tokens});
   ops::attention_forward(context, views.q, views.k, views.v, mask, out4, lse);
-  const Shape flat{shape.batch * shape.tokens, shape.heads * shape.head_dim};
   Var out = graph.value(out4.view(flat));
   graph.record([&graph, &context, shape, rope, mask, qkv, out4, lse, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
@@ -155,6 +138,10 @@ Var attention(Graph& graph, const Var& q, const Var& k, const Var& v, const Atte
     return x.view({s.batch, s.tokens, s.kv_heads, value_dim});
   };
   Tensor out4 = context.empty(q.data.dtype(), {s.batch, s.tokens, s.heads, value_dim});
+  if (KvCache* cache = graph.cache()) {
+    cache->attend(context, queries(q.data), keys(k.data), values(v.data), mask, out4);
+    return graph.value(out4.view({s.batch * s.tokens, s.heads * value_dim}));
+  }
   Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
   ops::attention_forward(context, queries(q.data), keys(k.data), values(v.data), mask, out4, lse);
   Var out = graph.value(out4.view({s.batch * s.tokens, s.heads * value_dim}));

@@ -13,7 +13,7 @@ namespace sortie::trainer {
 /// [M] i32 -> [M, C]
 Var embedding(Graph& graph, const Tensor& tokens, Parameter& table);
 
-/// [M, K] -> [M, N]; bias may be null.
+/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null.
 Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias);
 
 struct NormParameters {
@@ -56,6 +56,8 @@ Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& s
 Var swiglu(Graph& graph, const Var& gate_up);
 Var gelu(Graph& graph, const Var& x, ops::Gelu kind);
 Var add(Graph& graph, const Var& a, const Var& b);
+/// x * factor
+Var scaled(Graph& graph, const Var& x, float factor);
 /// x itself where nothing is dropped. x [B*T, C] of `samples` = B samples.
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples);
 

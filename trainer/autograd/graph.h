@@ -14,6 +14,8 @@
 
 namespace sortie::trainer {
 
+class KvCache;
+
 /// The sum of the gradients that came in so far for one value. Gradient tensors are shared between
 /// values, so they are never written in place unless solely owned.
 struct Grad {
@@ -40,6 +42,9 @@ class Graph {
 
   ExecutionContext& context() { return context_; }
   Mode mode() const { return mode_; }
+  /// Of keys and values, for the attention of an inference pass; null = none.
+  KvCache* cache() const { return cache_; }
+  void set_cache(KvCache* cache) { cache_ = cache; }
   bool recording() const { return mode_ == Mode::record || mode_ == Mode::replay; }
 
   Var value(Tensor data) { return {std::move(data), std::make_shared<Grad>()}; }
@@ -75,6 +80,7 @@ class Graph {
  private:
   ExecutionContext& context_;
   Mode mode_;
+  KvCache* cache_ = nullptr;
   std::vector<std::function<void()>> steps_;
   std::function<void(std::string_view, const Tensor&)> observer_;
 };

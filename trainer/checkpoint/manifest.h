@@ -36,6 +36,7 @@ Result<ShardInfo> parse_shard_info(std::string_view text);
 
 struct Manifest {
   std::string run_id{};
+  std::string first_run_id{};  // of the run that began at step 0; empty = unknown
   std::int64_t step = 0;
   std::uint64_t consumed_samples = 0;
   std::uint64_t tokens = 0;

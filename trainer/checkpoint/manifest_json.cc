@@ -140,6 +140,7 @@ std::string to_json(const Manifest& manifest) {
   const Json root = {{"format", kFormat},
                      {"version", kVersion},
                      {"run_id", manifest.run_id},
+                     {"first_run_id", manifest.first_run_id},
                      {"step", manifest.step},
                      {"consumed_samples", manifest.consumed_samples},
                      {"tokens", manifest.tokens},
@@ -165,6 +166,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
           501, "format version " + root.at("version").dump() + ", only version 1 is known", &root);
     Manifest manifest;
     root.at("run_id").get_to(manifest.run_id);
+    manifest.first_run_id = root.value("first_run_id", "");  // came later than the format
     manifest.step = integer<std::int64_t>(root.at("step"));
     manifest.consumed_samples = integer<std::uint64_t>(root.at("consumed_samples"));
     manifest.tokens = integer<std::uint64_t>(root.at("tokens"));

@@ -3,63 +3,62 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "common/base/exit_code.h"
-#include "common/config/load.h"
-#include "trainer/checkpoint/find.h"
-#include "trainer/checkpoint/reader.h"
 #include "trainer/generate.h"
+#include "trainer/model_loader.h"
 #include "trainer/rank_context.h"
-#include "trainer/tokenizer/tokenizer.h"
-#include "trainer/trainer.h"
 
 namespace sortie::trainer {
 namespace {
 
 struct Options {
   std::string checkpoint, prompt = "\n";
+  std::vector<std::string> stop;
   SamplingOptions sampling;
+  bool no_cache = false;
 };
 
-/// A checkpoint folder, or the newest in a folder of them.
-Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& place) {
-  std::error_code ignored;
-  if (std::filesystem::exists(place / kCommitFile, ignored)) return place;
-  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place));
-  if (!latest.entry)
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{}: no committed checkpoint there", place.string()));
-  return latest.entry->folder;
-}
+/// Shows a text while it grows, up to the first stop text, which is not shown.
+class Stream {
+ public:
+  explicit Stream(const std::vector<std::string>& stop) : stop_(stop) {
+    for (const std::string& text : stop_) longest_ = std::max(longest_, text.size());
+  }
+  /// The text so far; false when it has come to its end.
+  bool show(const std::string& text) {
+    std::size_t end = text.size();
+    bool stopped = false;
+    for (const std::string& stop : stop_)
+      if (const std::size_t found = text.find(stop); found < end) {
+        end = found;
+        stopped = true;
+      }
+    // What may become a stop text waits.
+    if (!stopped && longest_ > 0) end -= std::min(end, longest_ - 1);
+    write(text, end);
+    return !stopped;
+  }
+  void finish(const std::string& text) { write(text, text.size()); }
+
+ private:
+  void write(const std::string& text, std::size_t end) {
+    if (end <= shown_) return;
+    std::fwrite(text.data() + shown_, 1, end - shown_, stdout);
+    std::fflush(stdout);
+    shown_ = end;
+  }
+  const std::vector<std::string>& stop_;
+  std::size_t longest_ = 0, shown_ = 0;
+};
 
 Result<> run(const Options& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder,
-                          resolve_checkpoint(options.checkpoint));
-  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(folder, CheckDepth::sizes));
-  // The model is the one that was trained: its config is part of the checkpoint.
-  SORTIE_ASSIGN_OR_RETURN(
-      const config::LoadedJob loaded,
-      config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(loaded.job.data.tokenizer));
-  SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision("auto", cpu_facts()));
-
-  ExecutionContext context(rank.threads);
-  ParameterStore store;
-  const LanguageModel model(context, loaded.job.model, store, /*recompute_layers=*/false);
-  store.finalize(context, precision, 16, /*with_optimizer=*/false);
-  for (const auto& parameter : store.parameters()) {
-    Dims shape;
-    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
-      shape.push_back(parameter->spec().shape[i]);
-    const auto values = store.master().subspan(static_cast<std::size_t>(parameter->offset()),
-                                               static_cast<std::size_t>(parameter->elements()));
-    SORTIE_TRY(reader.read("model." + parameter->name(), StorageType::f32, shape,
-                           Piece::whole(shape), std::as_writable_bytes(values)));
-  }
-  store.refresh_compute_copy(context);
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_model(options.checkpoint, rank.threads));
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
+  const LanguageModel& model = *loaded->model;
 
   std::vector<std::int32_t> prompt;
   SORTIE_TRY(tokenizer->encode(options.prompt, prompt));
@@ -73,18 +72,18 @@ Result<> run(const Options& options) {
                 "--prompt: the text is empty; the model needs a token to start from");
   SamplingOptions sampling = options.sampling;
   sampling.stop_token = tokenizer->eod_id().value_or(-1);
+  sampling.cache = !options.no_cache;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
   // A token may end inside of a character: the text so far is decoded whole, the new part is shown.
   std::vector<std::int32_t> text;
-  std::size_t shown = 0;
-  generate(context, model, prompt, sampling, [&](std::int32_t token) {
+  Stream stream(options.stop);
+  bool stopped = false;
+  generate(loaded->context, model, prompt, sampling, [&](std::int32_t token) {
     text.push_back(token);
-    const std::string decoded = tokenizer->decode(text);
-    if (decoded.size() < shown) return;
-    std::fwrite(decoded.data() + shown, 1, decoded.size() - shown, stdout);
-    std::fflush(stdout);
-    shown = decoded.size();
+    stopped = !stream.show(tokenizer->decode(text));
+    return !stopped;
   });
+  if (!stopped) stream.finish(tokenizer->decode(text));
   std::puts("");
   return {};
 }
@@ -109,8 +108,17 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--top-k", options->sampling.top_k, "Choose among that many, 0 = all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command
+      ->add_option("--top-p", options->sampling.top_p,
+                   "Choose among the likeliest that together have this share, 1 = all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--stop", options->stop, "End before this text; may be given several times")
+      ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   command->add_option("--seed", options->sampling.seed, "Seed of the choices")
       ->capture_default_str();
+  command->add_flag("--no-cache", options->no_cache,
+                    "Compute the whole text again for every token (slow, for comparisons)");
   command->callback([options, &exit_code] {
     if (const Result<> outcome = run(*options); !outcome) {
       fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);

@@ -10,6 +10,7 @@
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "trainer/chat_source.h"
 #include "trainer/dataset_source.h"
 #include "trainer/startup_check.h"
 #include "trainer/storage/sha256.h"
@@ -36,6 +37,36 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
         "hosts differ in their CPUs; set model.precision to f32"}});
 }
 
+/// Token files or conversations; null when there are neither.
+Result<std::unique_ptr<SampleSource>> open_samples(const config::JobConfig& job,
+                                                   const std::vector<std::string>& prefixes,
+                                                   const std::vector<std::string>& chats,
+                                                   bool shuffle) {
+  if (chats.empty() && prefixes.empty() && !shuffle) return nullptr;
+  if (chats.empty()) return DatasetSource::open(job, prefixes, shuffle);
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
+  SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
+  if (source->left_out() > 0)
+    log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
+                 chats.front(), source->left_out(), job.model.sequence_length);
+  return source;
+}
+
+/// Turns trainer.train_epochs into steps, and judges the schedule by them.
+Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
+                        const SampleSource& training) {
+  if (job.trainer.train_epochs == 0) return {};
+  job.trainer.train_iterations =
+      config::steps_for_samples(batch, job.trainer.train_epochs * training.samples_per_epoch());
+  config::JobConfig known = job;
+  known.trainer.train_epochs = 0;
+  const std::vector<config::Violation> violations = config::check_training(known);
+  if (violations.empty()) return {};
+  return fail(ErrorCode::config, fmt::format("{} epochs are {} steps: {}: {}",
+                                             job.trainer.train_epochs, job.trainer.train_iterations,
+                                             violations[0].keys[0], violations[0].message));
+}
+
 Result<> train(const std::string& config_path) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   const std::string path = config_path.empty() ? rank.config_path : config_path;
@@ -55,13 +86,11 @@ Result<> train(const std::string& config_path) {
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
-  SORTIE_ASSIGN_OR_RETURN(const auto training,
-                          DatasetSource::open(job, job.data.data_prefixes, true));
-  std::unique_ptr<DatasetSource> validation;
-  if (!job.data.validation_data_prefixes.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(validation,
-                            DatasetSource::open(job, job.data.validation_data_prefixes, false));
-  }
+  SORTIE_ASSIGN_OR_RETURN(const auto training, open_samples(job, job.data.data_prefixes,
+                                                            job.data.chat_files, /*shuffle=*/true));
+  SORTIE_ASSIGN_OR_RETURN(const auto validation,
+                          open_samples(job, job.data.validation_data_prefixes,
+                                       job.data.validation_chat_files, /*shuffle=*/false));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
 
@@ -73,6 +102,7 @@ Result<> train(const std::string& config_path) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
   SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
                   precision, build);

@@ -52,6 +52,15 @@ struct ParameterSpec {
   double share = 1.0;  // of the tokens is multiplied with it: an expert of k of E sees k / E
 };
 
+class Parameter;
+
+/// A low-rank update of a matrix: W x becomes W x + scale * up . (down . x)  (Hu et al. 2021).
+struct LowRank {
+  Parameter* down = nullptr;  // [rank, in]
+  Parameter* up = nullptr;    // [out, rank]
+  float scale = 1.0f;
+};
+
 class Parameter {
  public:
   const std::string& name() const { return spec_.name; }
@@ -63,6 +72,12 @@ class Parameter {
   const Tensor& weight() const { return weight_; }
   const ops::PackedWeight& packed() const { return *packed_; }
   Tensor& grad() { return grad_; }  // f32, accumulated into
+
+  /// A frozen parameter keeps its values; what its gradient buffer holds counts for nothing.
+  bool frozen() const { return frozen_; }
+  void freeze() { frozen_ = true; }
+  const std::optional<LowRank>& low_rank() const { return low_rank_; }
+  void set_low_rank(const LowRank& low_rank) { low_rank_ = low_rank; }
 
   /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
   /// gradient of this micro-batch is final.
@@ -76,6 +91,8 @@ class Parameter {
   std::int64_t offset_ = 0;
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
+  std::optional<LowRank> low_rank_;
+  bool frozen_ = false;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
 };

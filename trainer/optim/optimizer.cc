@@ -1,45 +1,95 @@
 #include "trainer/optim/optimizer.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "trainer/ops/optimizer.h"
+#include "trainer/optim/lr_schedule.h"
 
 namespace sortie::trainer {
 
-StepOutcome Optimizer::step(ExecutionContext& context, double learning_rate) {
-  StepOutcome outcome;
-  // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
-  outcome.grad_norm = std::sqrt(ops::sum_of_squares(context, store_.gradients()));
-  if (!std::isfinite(outcome.grad_norm)) {
-    outcome.skipped = true;
-    return outcome;
+Result<> Optimizer::assign_groups() {
+  groups_.clear();
+  group_of_.assign(store_.parameters().size(), 0);
+  for (const std::string& line : job_.optimizer.training_groups) {
+    SORTIE_ASSIGN_OR_RETURN(config::TrainingGroup group,
+                            config::parse_training_group(line, job_.learning_rate_scheduler));
+    const std::string where = "optimizer.training_groups: group " + group.name;
+    for (const auto* patterns : {&group.include, &group.exclude})
+      for (const std::string& pattern : *patterns)
+        if (std::ranges::none_of(store_.parameters(), [&](const auto& parameter) {
+              return config::name_matches(pattern, parameter->name());
+            }))
+          return fail(ErrorCode::config,
+                      fmt::format("{}: \"{}\" matches no parameter; names are like {}", where,
+                                  pattern, store_.parameters().back()->name()));
+    groups_.push_back(std::move(group));
+    for (std::size_t i = 0; i < group_of_.size(); ++i) {
+      const std::string& name = store_.parameters()[i]->name();
+      if (!config::any_matches(groups_.back().include, name) ||
+          config::any_matches(groups_.back().exclude, name))
+        continue;
+      if (group_of_[i] != 0)
+        return fail(ErrorCode::config,
+                    fmt::format("{}: {} is in group {} too; exclude it from one of the two", where,
+                                name, groups_[group_of_[i] - 1].name));
+      group_of_[i] = groups_.size();
+    }
   }
+  return {};
+}
+
+double Optimizer::gradient_norm(ExecutionContext& context) {
+  for (const auto& parameter : store_.parameters())
+    if (parameter->frozen())
+      std::fill_n(store_.gradients().data() + parameter->offset(), parameter->elements(), 0.0f);
+  // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
+  return std::sqrt(ops::sum_of_squares(context, store_.gradients()));
+}
+
+double Optimizer::learning_rate(std::int64_t step) const {
+  return learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, step);
+}
+
+void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm) {
+  SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
+  const config::OptimizerConfig& config = job_.optimizer;
   ++updates_;
   ops::AdamWStep step{};
-  step.lr = static_cast<float>(learning_rate);
-  step.beta1 = static_cast<float>(config_.beta1);
-  step.beta2 = static_cast<float>(config_.beta2);
-  step.eps = static_cast<float>(config_.eps);
+  step.beta1 = static_cast<float>(config.beta1);
+  step.beta2 = static_cast<float>(config.beta2);
+  step.eps = static_cast<float>(config.eps);
   step.grad_scale = 1.0f;
-  if (config_.gradient_clipping > 0 && outcome.grad_norm > config_.gradient_clipping)
-    step.grad_scale = static_cast<float>(config_.gradient_clipping / (outcome.grad_norm + 1e-6));
+  if (config.gradient_clipping > 0 && grad_norm > config.gradient_clipping)
+    step.grad_scale = static_cast<float>(config.gradient_clipping / (grad_norm + 1e-6));
   const auto t = static_cast<double>(updates_);
-  step.correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, t));
-  step.correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, t));
+  step.correction1 = static_cast<float>(1.0 - std::pow(config.beta1, t));
+  step.correction2 = static_cast<float>(1.0 - std::pow(config.beta2, t));
 
+  // By group: 0 = none.
+  std::vector<float> rates = {static_cast<float>(learning_rate(schedule_step))};
+  std::vector<double> decays = {config.weight_decay};
+  for (const config::TrainingGroup& group : groups_) {
+    rates.push_back(static_cast<float>(
+        learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
+    decays.push_back(group.weight_decay.value_or(config.weight_decay));
+  }
   const std::span<bf16> copy = store_.compute_copy();
-  for (const auto& parameter : store_.parameters()) {
-    if (parameter->spec().use == Use::state) continue;
-    const auto begin = static_cast<std::size_t>(parameter->offset());
-    const auto count = static_cast<std::size_t>(parameter->elements());
-    step.weight_decay = parameter->spec().decay ? static_cast<float>(config_.weight_decay) : 0.0f;
+  for (std::size_t i = 0; i < group_of_.size(); ++i) {
+    const Parameter& parameter = *store_.parameters()[i];
+    if (parameter.frozen() || parameter.spec().use == Use::state) continue;
+    const auto begin = static_cast<std::size_t>(parameter.offset());
+    const auto count = static_cast<std::size_t>(parameter.elements());
+    step.lr = rates[group_of_[i]];
+    step.weight_decay = parameter.spec().decay ? static_cast<float>(decays[group_of_[i]]) : 0.0f;
     ops::adamw(context, step, store_.master().subspan(begin, count),
                store_.gradients().subspan(begin, count), store_.moment1().subspan(begin, count),
                store_.moment2().subspan(begin, count),
                copy.empty() ? copy : copy.subspan(begin, count));
   }
   store_.weights_changed();
-  return outcome;
 }
 
 }  // namespace sortie::trainer

@@ -1,32 +1,42 @@
-// One optimizer step over the flat buffers: global norm, skip decision, clipping, AdamW.
+// The optimizer over the flat buffers: global norm, clipping, AdamW, with groups of parameters that
+// have a decay or a schedule of their own.
 #pragma once
 
+#include "common/base/result.h"
 #include "common/config/schema.h"
+#include "common/config/training_groups.h"
 #include "trainer/nn/parameter.h"
 
 namespace sortie::trainer {
 
-struct StepOutcome {
-  double grad_norm = 0.0;
-  bool skipped = false;  // gradients were not finite: nothing was changed
-};
-
 class Optimizer {
  public:
-  Optimizer(const config::OptimizerConfig& config, ParameterStore& store)
-      : config_(config), store_(store) {}
+  /// Both must outlive it; which parameters are frozen is decided before.
+  Optimizer(const config::JobConfig& job, ParameterStore& store) : job_(job), store_(store) {}
 
-  /// Gradients must be final (reduced over all ranks), so that every rank decides alike. Clipping
-  /// scales by clip / (norm + 1e-6) when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
-  StepOutcome step(ExecutionContext& context, double learning_rate);
+  /// Gives every parameter its group. ErrorCode::config for a pattern that matches no parameter,
+  /// and for a parameter that two groups include.
+  Result<> assign_groups();
+
+  /// L2 norm of all gradients, which must be final (reduced over all ranks), so that every rank
+  /// decides alike; those of frozen parameters are zeroed. Not finite when one of them is not.
+  double gradient_norm(ExecutionContext& context);
+  /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
+  /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
+  void update(ExecutionContext& context, std::int64_t step, double grad_norm);
+
+  /// Of parameters in no group.
+  double learning_rate(std::int64_t step) const;
 
   /// Number of applied updates: the t of AdamW's bias correction.
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
-  const config::OptimizerConfig& config_;
+  const config::JobConfig& job_;
   ParameterStore& store_;
+  std::vector<config::TrainingGroup> groups_;
+  std::vector<std::size_t> group_of_;  // by parameter: 0 = none, else 1 + index of the group
   std::int64_t updates_ = 0;
 };
 

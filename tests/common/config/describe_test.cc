@@ -68,6 +68,11 @@ TEST_CASE("the JSON schema has every key, with its type, range, default and mean
         CHECK(schema["items"]["type"] == "string");
         CHECK(value.is_array());
         break;
+      case Kind::lists:
+        CHECK(schema["type"] == "array");
+        CHECK(schema["items"]["items"]["type"] == "string");
+        CHECK(value.is_array());
+        break;
       case Kind::table:
         CHECK(schema["type"] == "object");
         CHECK(value.is_object());

@@ -27,9 +27,41 @@ std::string set_error(const std::string& override_text) {
   return errors_of("", {override_text});
 }
 
+/// Of [runner.container], whose texts have forms of their own; empty: as any other.
+std::string container_change(std::string_view key) {
+  const std::map<std::string_view, std::string> changes = {{"engine", "podman"}, {"image", "t:1"},
+                                                           {"shm_size", "2GiB"}, {"memory", "2GiB"},
+                                                           {"ipc", "private"},   {"workdir", "/w"}};
+  constexpr std::string_view kPrefix = "runner.container.";
+  if (!key.starts_with(kPrefix)) return {};
+  const auto found = changes.find(key.substr(kPrefix.size()));
+  return found == changes.end() ? "" : found->second;
+}
+
 /// Another allowed value than the default, by kind and rule.
 void change(const Field& field, JobConfig& job) {
   const Slot slot = field.slot(job);
+  ContainerConfig& container = job.runner.container;
+  if (field.key == "runner.container.mounts") {
+    container.mounts = {{"/a", "/b"}, {"/c \"d\"", "/d", "ro"}};
+    return;
+  }
+  if (field.key == "runner.container.ulimits") {
+    container.ulimits = {{"core", "0"}, {"cpu", "1:2"}};
+    return;
+  }
+  if (field.key == "runner.container.devices") {
+    container.devices = {"/dev/a", "/dev/b:/dev/c:r"};
+    return;
+  }
+  if (field.key == "runner.container.capabilities") {
+    container.capabilities = {"KILL", "CAP_MKNOD"};
+    return;
+  }
+  if (field.key == "runner.container.extra_args") {
+    container.extra_args = {"--one", "two"};
+    return;
+  }
   if (auto* const* value = std::get_if<bool*>(&slot)) **value = !**value;
   if (auto* const* value = std::get_if<std::int64_t*>(&slot))
     **value = **value == std::get<IntegerRange>(field.rule).max ? **value - 1 : **value + 1;
@@ -40,7 +72,9 @@ void change(const Field& field, JobConfig& job) {
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
   if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
     **value = field.key == "model.attention_layers" ? std::vector<std::string>{"global", "local"}
-                                                    : std::vector<std::string>{"one", "two"};
+              : field.key == "optimizer.training_groups"
+                  ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
+                  : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
     **value = {{"A", "quote \" backslash \\ newline \n tab \t bell \a"}, {"B", ""}};
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
@@ -50,6 +84,8 @@ void change(const Field& field, JobConfig& job) {
       **value = "sentencepiece:/m";
     else if (field.key == "model.preset")
       **value = "gpt2-124m";
+    else if (const std::string text = container_change(field.key); !text.empty())
+      **value = text;
     else
       **value = field.key == "runner.on_launcher_loss" ? "hold 7s" : "changed";
   }
@@ -69,6 +105,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
                                                     "trainer.save_interval",
                                                     "trainer.eval_interval",
+                                                    "topology.batch_rampup_start",
+                                                    "topology.batch_rampup_increment",
+                                                    "topology.batch_rampup_samples",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
@@ -86,7 +125,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
     const std::string file =
         fmt::format("[{}]\n{} = {}\n", section_of(field), name_of(field), text);
     const auto from_file = load_job_text(file, "job.toml");
-    if (needs_company.contains(field.key) || section_of(field).starts_with("model.")) {
+    const bool others =
+        section_of(field) == "runner.container" || section_of(field).starts_with("model.");
+    if (needs_company.contains(field.key) || others) {
       CHECK_FALSE(from_file);
       continue;
     }
@@ -106,12 +147,18 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) change(field, job);
   // What the rules over several keys ask for.
   job.runner.hosts_file.clear();
+  job.trainer.load_weights_from.clear();
   job.runner.secret_env = {{"C", "(secret)"}};
+  job.runner.container.env = {{"D", "quote \""}};
+  job.runner.container.workdir.clear();
   job.topology = {.data_parallel_size = 2,
                   .micro_batch_size = 3,
                   .gradient_accumulation_steps = 5,
                   .global_batch_size = 30,
-                  .activation_checkpointing_type = "every_layer"};
+                  .activation_checkpointing_type = "every_layer",
+                  .batch_rampup_start = 6,
+                  .batch_rampup_increment = 12,
+                  .batch_rampup_samples = 100};
   job.learning_rate_scheduler.learning_rate = 6.0;
   job.model.hidden_size = 64;
   job.model.num_attention_heads = 2;
@@ -130,9 +177,11 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) {
     CAPTURE(field.key);
     CHECK(value_text(field, loaded->job) == value_text(field, job));
-    if (field.key != "runner.hosts_file" && field.key != "model.rotary_percentage" &&
-        !section_of(field).starts_with("model."))
-      CHECK(value_text(field, job) != default_text(field));
+    const bool as_before =
+        field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
+        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
+        section_of(field).starts_with("model.");
+    if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
   CHECK(loaded->job.runner.env == job.runner.env);
@@ -304,7 +353,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
-       "[runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] [trainer] "
+       "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
+       "[lora] [trainer] "
        "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",

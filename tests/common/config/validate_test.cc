@@ -122,6 +122,27 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.learning_rate_scheduler.learning_rate_decay_style = "constant";
        },
        ""},
+      {[](JobConfig& job) {
+         job.learning_rate_scheduler.learning_rate_decay_style = "warmup-stable-decay";
+         job.learning_rate_scheduler.learning_rate_warmup_steps = 900;
+         job.learning_rate_scheduler.wsd_decay_steps = 101;
+       },
+       "L1 learning_rate_scheduler.wsd_decay_steps: 101 steps of decay after 900 of warm-up are "
+       "more than the 1000 of trainer.train_iterations; use at most 100"},
+      {[](JobConfig& job) {  // how many steps three epochs are is not known yet
+         job.learning_rate_scheduler.learning_rate_warmup_steps = 5000;
+         job.trainer.train_epochs = 3;
+       },
+       ""},
+      {[](JobConfig& job) {
+         job.trainer.load_dir = "/a";
+         job.trainer.load_weights_from = "/b";
+       },
+       "C2 trainer.load_weights_from: trainer.load_dir goes on with a run, this starts another "
+       "one; remove one of the two"},
+      {[](JobConfig& job) { job.topology.batch_rampup_start = 8; },
+       "T6 topology.batch_rampup_increment: a batch ramp-up needs batch_rampup_start, "
+       "batch_rampup_increment and batch_rampup_samples; set the three, or none"},
       {[](JobConfig& job) { job.trainer.save_interval = 10; },
        "C1 trainer.save_interval: 10 asks for checkpoints, but trainer.save_dir is empty; set it"},
       {[](JobConfig& job) { job.trainer.eval_interval = 10; },
@@ -330,4 +351,38 @@ TEST_CASE("batch sizes that do not fit the ranks name the nearest that do") {
       batch_error({.micro_batch_size = 1 << 20, .gradient_accumulation_steps = 1 << 20}, 1 << 28) ==
       "T4 topology.global_batch_size: 1099511627776 sequences on each of 268435456 ranks is too "
       "large; lower micro_batch_size or gradient_accumulation_steps");
+}
+
+TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that there are") {
+  const TopologyConfig topology{.micro_batch_size = 2,
+                                .global_batch_size = 32,
+                                .batch_rampup_start = 8,
+                                .batch_rampup_increment = 8,
+                                .batch_rampup_samples = 120};
+  const BatchOutcome outcome = resolve_batch(topology, 4);
+  REQUIRE(text_of(outcome.violations) == "");
+  const BatchPlan& plan = outcome.plan;
+  CHECK(batch_size_at(plan, 0) == 8);
+  CHECK(batch_size_at(plan, 39) == 8);
+  CHECK(batch_size_at(plan, 40) == 16);  // 120 samples over three sizes below the full one
+  CHECK(batch_size_at(plan, 119) == 24);
+  CHECK(batch_size_at(plan, 120) == 32);
+  CHECK(batch_size_at(plan, 1'000'000) == 32);
+  // 5 steps of 8, 3 of 16 (88 samples), 2 of 24 (136), then 32 each
+  CHECK(steps_for_samples(plan, 40) == 5);
+  CHECK(steps_for_samples(plan, 136) == 10);
+  CHECK(steps_for_samples(plan, 137) == 11);
+  CHECK(steps_for_samples(plan, 136 + 3200) == 110);
+  CHECK(batch_error(topology, 8) ==
+        "T6 topology.batch_rampup_start: 8 is no multiple of 16 = 2 (micro_batch_size) * 8 (ranks);"
+        " use 16\n"
+        "T6 topology.batch_rampup_increment: 8 is no multiple of 16 = 2 (micro_batch_size) * 8 "
+        "(ranks); use 16");
+  TopologyConfig uneven = topology;
+  uneven.batch_rampup_increment = 16;
+  CHECK(batch_error(uneven, 4) ==
+        "T6 topology.batch_rampup_start: steps of 16 from 8 do not lead to global_batch_size = 32; "
+        "use a start and an increment that do");
+  CHECK(batch_size_at(resolve_batch({.micro_batch_size = 2, .global_batch_size = 32}, 4).plan, 0) ==
+        32);
 }

@@ -157,7 +157,11 @@ TEST_CASE("containers: a spec survives inside its job, a scope that does not exi
   CHECK(got.labels == spec.labels);
   CHECK(got.rank_memory_bytes == spec.rank_memory_bytes);
   CHECK(got.image_id == spec.image_id);
-  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}"}).pull == 2);
+  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}", {"/a b", "/c"}}).mount_sources.size() == 2);
+  CHECK(round_trip(ImageOrder{"ctr", "a:b", 2, "{}", {}, 7, 8}).heartbeat_timeout_ms == 8);
+  CHECK(round_trip(ImageQuery{"docker", "a:b", "sha256:1", {"x", "y"}, 7, 8}).diff_ids.size() == 2);
+  CHECK(round_trip(ImageLacking{1, 3}).layers == 3);
+  CHECK(round_trip(ImageLoad{"docker", "a:b", "/f.tar"}).file == "/f.tar");
   CHECK(round_trip(ImageProgress{"layer 2 of 3"}).text == "layer 2 of 3");
   CHECK(round_trip(ImageReady{"sha256:00", "a@sha256:11", "docker 20", 7, 1}).bytes == 7);
   // Field 24 of JobSpec is the container, field 3 of that its scope.

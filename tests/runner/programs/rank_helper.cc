@@ -202,6 +202,13 @@ int main(int argc, char** argv) {
     binary();
   } else if (action == "events") {
     events();
+  } else if (action == "eat") {  // that many MiB
+    const std::size_t bytes = static_cast<std::size_t>(number) << 20;
+    char* memory = static_cast<char*>(std::malloc(bytes));
+    if (!memory) return 93;
+    for (std::size_t at = 0; at < bytes; at += 4096) memory[at] = 1;
+    say("eaten " + std::to_string(memory[bytes / 2]) + "\n");
+    sleep_long();
   } else if (action == "by-rank") {  // exit code = 10 + rank
     return 10 + std::atoi(std::getenv("RANK"));
   } else {

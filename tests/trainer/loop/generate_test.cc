@@ -1,10 +1,28 @@
+#include "trainer/generate.h"
+
 #include <doctest/doctest.h>
 
-#include "tests/support/tiny_training.h"
-#include "trainer/generate.h"
+#include "tests/support/tiny_mixture.h"
 
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
+
+namespace {
+
+std::vector<std::int32_t> continue_text(Trainer& trainer, std::vector<std::int32_t> text,
+                                        const SamplingOptions& options) {
+  generate(trainer.context(), trainer.model(), text, options, [&](std::int32_t token) {
+    text.push_back(token);
+    return true;
+  });
+  return text;
+}
+
+bool is_mixture(std::string_view architecture) {
+  return architecture == "mixtral" || architecture == "qwen3-moe" || architecture == "deepseek-v3";
+}
+
+}  // namespace
 
 TEST_CASE("a trained model continues a progression, past its own context") {
   const auto communicator = make_single_communicator();
@@ -15,13 +33,59 @@ TEST_CASE("a trained model continues a progression, past its own context") {
   SamplingOptions options;
   options.temperature = 0;
   options.max_tokens = 40;
-  std::vector<std::int32_t> text = {5, 6, 7, 8, 9, 10};
-  generate(training.trainer->context(), training.trainer->model(), text, options,
-           [&](std::int32_t token) { text.push_back(token); });
+  const auto text = continue_text(*training.trainer, {5, 6, 7, 8, 9, 10}, options);
   REQUIRE(text.size() == 46);
   int right = 0;
   for (std::size_t i = 6; i < text.size(); ++i) right += text[i] == (text[i - 1] + 1) % 50;
   CHECK(right >= 36);
+  int handed_out = 0;
+  generate(training.trainer->context(), training.trainer->model(), {5, 6}, options,
+           [&](std::int32_t) { return ++handed_out < 3; });
+  CHECK(handed_out == 3);
+}
+
+TEST_CASE("greedy and drawn text with the cache is that without, to the token") {
+  const auto communicator = make_single_communicator();
+  for (const char* architecture : {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2",
+                                   "qwen3", "mixtral", "qwen3-moe", "deepseek-v3"}) {
+    CAPTURE(architecture);
+    auto job = is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
+    if (std::string_view(architecture) == "mistral") job.model.attention_window = 5;
+    if (std::string_view(architecture) == "gpt-neo") {
+      job.model.attention_layers = {"global", "local"};
+      job.model.attention_window = 4;
+    }
+    job.model.init_std = 0.3;  // far from uniform without training
+    TinyTraining training(job, *communicator);
+    for (const std::vector<std::int32_t>& prompt :
+         {std::vector<std::int32_t>{7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}) {
+      SamplingOptions options;
+      options.max_tokens = 60;  // the window of 19 tokens moves several times
+      for (const double temperature : {0.0, 1.0}) {
+        options.temperature = temperature;
+        options.cache = true;
+        const auto cached = continue_text(*training.trainer, prompt, options);
+        options.cache = false;
+        CHECK(cached == continue_text(*training.trainer, prompt, options));
+      }
+    }
+  }
+}
+
+TEST_CASE("logits with the cache are those without, up to rounding") {
+  const auto communicator = make_single_communicator();
+  TinyTraining training(tiny_job(), *communicator);
+  NextToken cached(training.trainer->context(), training.trainer->model(), true);
+  NextToken plain(training.trainer->context(), training.trainer->model(), false);
+  std::vector<std::int32_t> text = {3};
+  for (int i = 0; i < 30; ++i) {
+    CAPTURE(i);
+    const Tensor a = cached.logits(text), b = plain.logits(text);
+    for (std::int64_t v = 0; v < a.elements(); ++v)
+      REQUIRE(a.data<float>()[v] == doctest::Approx(b.data<float>()[v]).epsilon(1e-4));
+    text.push_back(static_cast<std::int32_t>(i * 7 % 50));
+    if (i % 4 == 0) text.push_back(11);  // two new tokens at once
+  }
 }
 
 TEST_CASE("sampling depends on seed and position only, and top-k 1 is greedy") {
@@ -40,4 +104,29 @@ TEST_CASE("sampling depends on seed and position only, and top-k 1 is greedy") {
   CHECK(counts[1] > 350);
   CHECK(counts[2] > 350);
   CHECK(counts[3] < 60);
+}
+
+TEST_CASE("top-p keeps the likeliest that reach the share, and draws among them alone") {
+  // Shares 0.5, 0.25, 0.125, 0.125.
+  const std::vector<float> logits = {std::log(2.0f), std::log(8.0f), std::log(4.0f),
+                                     std::log(2.0f)};
+  SamplingOptions options;
+  options.temperature = 1;
+  options.top_k = 0;
+  const auto counts = [&](double top_p) {
+    options.top_p = top_p;
+    std::vector<int> out(4);
+    for (std::uint64_t i = 0; i < 2000; ++i)
+      ++out[static_cast<std::size_t>(sample_token(logits, options, i))];
+    return out;
+  };
+  CHECK(counts(0.0) == std::vector<int>{0, 2000, 0, 0});
+  CHECK(counts(0.49) == std::vector<int>{0, 2000, 0, 0});
+  const auto two = counts(0.6);
+  CHECK(two[0] == 0);
+  CHECK(two[3] == 0);
+  CHECK(two[1] == doctest::Approx(1333).epsilon(0.06));
+  const auto all = counts(1.0);
+  CHECK(all[0] > 180);
+  CHECK(all[3] > 180);
 }

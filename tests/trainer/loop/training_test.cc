@@ -12,11 +12,12 @@ using namespace sortie::trainer::test;
 namespace {
 
 std::vector<double> losses_of(const config::JobConfig& job, int steps, int ranks = 1,
-                              DType precision = DType::f32, int threads = 1) {
+                              DType precision = DType::f32, int threads = 1, bool masked = false) {
   std::mutex mutex;
   std::vector<double> out;
   run_thread_ranks(ranks, [&](Communicator& communicator) {
-    TinyTraining training(job, communicator, precision, threads);
+    TinyTraining training(job, communicator, precision, threads,
+                          masked ? std::make_unique<MaskedSource>(job.model.vocab_size) : nullptr);
     const std::vector<double> mine = training.losses(steps);
     const std::lock_guard lock(mutex);
     if (communicator.rank() == 0) out = mine;
@@ -71,6 +72,38 @@ TEST_CASE("accumulation equals one large micro-batch") {
   check_close(losses_of(tiny_job(), 20), losses_of(whole, 20), 1e-5);
 }
 
+TEST_CASE("with masked targets a step is the mean over the tokens that count, however it is cut") {
+  config::JobConfig whole = tiny_job();
+  whole.topology.micro_batch_size = 8;
+  const std::vector<double> one = losses_of(whole, 20, 1, DType::f32, 1, true);
+  check_close(one, losses_of(tiny_job(), 20, 1, DType::f32, 1, true), 1e-5);
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    check_close(one, losses_of(tiny_job(), 20, ranks, DType::f32, 1, true), 1e-5);
+  }
+  // The first of them by hand; a mean of the means of micro-batches is another number.
+  const auto communicator = make_single_communicator();
+  TinyTraining training(tiny_job(), *communicator);
+  MaskedSource source(training.job.model.vocab_size);
+  ExecutionContext& context = training.trainer->context();
+  double sum = 0, count = 0, means = 0;
+  for (std::int64_t micro = 0; micro < 4; ++micro) {
+    Tensor tokens = context.empty(DType::i32, {2, 19}),
+           targets = context.empty(DType::i32, {2, 19});
+    for (std::int64_t row = 0; row < 2; ++row)
+      REQUIRE(source.sample(2 * micro + row, {tokens.data<std::int32_t>() + row * 19, 19},
+                            {targets.data<std::int32_t>() + row * 19, 19}));
+    ForwardContext forward;
+    Graph graph(context, Graph::Mode::inference);
+    const auto loss = training.trainer->model().loss(graph, tokens, targets, 0.0f, forward);
+    sum += loss.loss_sum;
+    count += static_cast<double>(loss.count);
+    means += loss.loss_sum / static_cast<double>(loss.count) / 4;
+  }
+  CHECK(one[0] == doctest::Approx(sum / count).epsilon(1e-6));
+  CHECK(std::abs(one[0] - means) > 2e-5 * one[0]);
+}
+
 TEST_CASE("bf16 follows f32") {
   if (!cpu_facts().multiplies_bf16) {
     // Without the instructions bf16 is refused: that refusal is the behaviour to test here.
@@ -98,8 +131,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         Tensor tokens = context.empty(DType::i32, {2, 19}),
                targets = context.empty(DType::i32, {2, 19});
         for (std::int64_t row = 0; row < 2; ++row)
-          REQUIRE(training.training.sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-                                           {targets.data<std::int32_t>() + row * 19, 19}));
+          REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
+                                            {targets.data<std::int32_t>() + row * 19, 19}));
         const auto loss = [&](bool record) {
           store.weights_changed();
           Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);

@@ -1,0 +1,111 @@
+// Rules about the length of the run, the schedule and what goes with them.
+#include <fmt/core.h>
+
+#include <set>
+
+#include "common/config/text.h"
+#include "common/config/training_groups.h"
+#include "common/config/validate.h"
+
+namespace sortie::config {
+namespace {
+
+using Violations = std::vector<Violation>;
+
+void check_schedule(const LearningRateSchedulerConfig& schedule, const TrainerConfig& trainer,
+                    Violations& found) {
+  const std::string section = "learning_rate_scheduler.";
+  if (schedule.learning_rate_minimum > schedule.learning_rate)
+    found.push_back({"L1",
+                     {section + "learning_rate_minimum", section + "learning_rate"},
+                     fmt::format("{} is above learning_rate = {}; lower it",
+                                 number_text(schedule.learning_rate_minimum),
+                                 number_text(schedule.learning_rate))});
+  const bool explicit_iters = schedule.learning_rate_decay_iters != 0;
+  // How many steps some epochs are is known once the data is open: it is checked again then.
+  if (!explicit_iters && trainer.train_epochs != 0) return;
+  const std::int64_t iters =
+      explicit_iters ? schedule.learning_rate_decay_iters : trainer.train_iterations;
+  const std::string end =
+      explicit_iters ? section + "learning_rate_decay_iters" : "trainer.train_iterations";
+  const std::string end_name =
+      explicit_iters ? "learning_rate_decay_iters" : "trainer.train_iterations";
+  const std::string& style = schedule.learning_rate_decay_style;
+  if (style == "constant") return;
+  if (schedule.learning_rate_warmup_steps >= iters)
+    found.push_back(
+        {"L1",
+         {section + "learning_rate_warmup_steps", end, section + "learning_rate_decay_style"},
+         fmt::format("{} leaves no step to decay in, because the decay ends at step {} ({}); use "
+                     "less, or learning_rate_decay_style = \"constant\"",
+                     schedule.learning_rate_warmup_steps, iters, end_name)});
+  else if (style == "warmup-stable-decay" &&
+           schedule.learning_rate_warmup_steps + schedule.wsd_decay_steps > iters)
+    found.push_back(
+        {"L1",
+         {section + "wsd_decay_steps", section + "learning_rate_warmup_steps", end},
+         fmt::format("{} steps of decay after {} of warm-up are more than the {} of {}; use at "
+                     "most {}",
+                     schedule.wsd_decay_steps, schedule.learning_rate_warmup_steps, iters, end_name,
+                     iters - schedule.learning_rate_warmup_steps)});
+}
+
+void check_groups(const JobConfig& job, Violations& found) {
+  std::set<std::string> names;
+  for (const std::string& line : job.optimizer.training_groups) {
+    const auto group = parse_training_group(line, job.learning_rate_scheduler);
+    if (!group) continue;  // rule F1 has said it
+    if (!names.insert(group->name).second)
+      found.push_back(
+          {"O1",
+           {"optimizer.training_groups"},
+           fmt::format("{} is there twice; give each group a name of its own", group->name)});
+    Violations wrong;
+    check_schedule(group->schedule, job.trainer, wrong);
+    for (const Violation& violation : wrong)
+      found.push_back({"O1",
+                       {"optimizer.training_groups", violation.keys.front()},
+                       fmt::format("group {}: {}: {}", group->name, violation.keys.front(),
+                                   violation.message)});
+  }
+}
+
+void check_trainer(const JobConfig& job, Violations& found) {
+  const TrainerConfig& trainer = job.trainer;
+  if (trainer.save_interval > 0 && trainer.save_dir.empty())
+    found.push_back({"C1",
+                     {"trainer.save_interval", "trainer.save_dir"},
+                     fmt::format("{} asks for checkpoints, but trainer.save_dir is empty; set it",
+                                 trainer.save_interval)});
+  if (!trainer.load_weights_from.empty() && !trainer.load_dir.empty())
+    found.push_back({"C2",
+                     {"trainer.load_weights_from", "trainer.load_dir"},
+                     "trainer.load_dir goes on with a run, this starts another one; remove one of "
+                     "the two"});
+  if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty() &&
+      job.data.validation_chat_files.empty())
+    found.push_back({"D2",
+                     {"trainer.eval_interval", "data.validation_data_prefixes"},
+                     fmt::format("{} asks for validation, but data.validation_data_prefixes is "
+                                 "empty; set it",
+                                 trainer.eval_interval)});
+  if (trainer.train_epochs == 0 && job.profiler.profile_steps > 0 &&
+      job.profiler.profile_start_at_step > trainer.train_iterations)
+    found.push_back({"P1",
+                     {"profiler.profile_start_at_step", "trainer.train_iterations"},
+                     fmt::format("{} is after the last step, trainer.train_iterations = {}; use "
+                                 "less",
+                                 job.profiler.profile_start_at_step, trainer.train_iterations)});
+}
+
+}  // namespace
+
+std::vector<Violation> check_training(const JobConfig& job) {
+  Violations found;
+  check_schedule(job.learning_rate_scheduler, job.trainer, found);
+  check_groups(job, found);
+  check_trainer(job, found);
+  return found;
+}
+
+}  // namespace sortie::config

@@ -1,0 +1,153 @@
+#include "common/container/engine_command.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+namespace sortie::container {
+namespace {
+
+constexpr std::array<std::pair<Engine, std::string_view>, 4> kEngines = {{
+    {Engine::docker, "docker"},
+    {Engine::podman, "podman"},
+    {Engine::nerdctl, "nerdctl"},
+    {Engine::ctr, "ctr"},
+}};
+
+/// containerd takes names of at most 76 bytes.
+constexpr std::size_t kMaxRunIdInName = 40;
+
+std::string short_run_id(const std::string& run_id) {
+  if (run_id.size() <= kMaxRunIdInName) return run_id;
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+  return fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+}
+
+Argv with_names(Argv argv, const std::vector<std::string>& names) {
+  argv.insert(argv.end(), names.begin(), names.end());
+  return argv;
+}
+
+}  // namespace
+
+std::optional<Engine> engine_named(std::string_view name) {
+  for (const auto& [engine, its_name] : kEngines)
+    if (its_name == name) return engine;
+  return std::nullopt;
+}
+
+std::string_view engine_name(Engine engine) {
+  return std::find_if(kEngines.begin(), kEngines.end(),
+                      [engine](const auto& entry) { return entry.first == engine; })
+      ->second;
+}
+
+std::vector<Engine> clients_of(std::string_view engine) {
+  if (engine == "containerd") return {Engine::nerdctl, Engine::ctr};
+  if (const auto named = engine_named(engine)) return {*named};
+  return {};
+}
+
+std::string container_name(const Box& box) {
+  std::string name =
+      fmt::format("sortie-{}-a{}-n{}", short_run_id(box.run_id), box.attempt, box.node_rank);
+  if (box.rank) name += fmt::format("-r{}", *box.rank);
+  return name;
+}
+
+Argv info_command(Engine engine, const std::string& program) {
+  switch (engine) {
+    case Engine::docker:
+    case Engine::nerdctl:
+      return {program, "info", "--format", "{{json .}}"};
+    case Engine::podman:
+      return {program, "info", "--format", "json"};
+    case Engine::ctr:
+      break;
+  }
+  return {program, "version"};
+}
+
+Argv inspect_image_command(Engine engine, const std::string& program, const std::string& image) {
+  if (engine == Engine::ctr) return {program, "images", "list", "name==" + image};
+  return {program, "image", "inspect", "--format", "{{json .}}", image};
+}
+
+Argv pull_command(Engine engine, const std::string& program, const std::string& image) {
+  if (engine == Engine::ctr) return {program, "images", "pull", image};
+  return {program, "pull", image};
+}
+
+Argv save_command(Engine engine, const std::string& program, const std::string& image) {
+  if (engine == Engine::ctr) return {program, "images", "export", "-", image};
+  return {program, "save", image};
+}
+
+Argv load_command(Engine engine, const std::string& program) {
+  if (engine == Engine::ctr) return {program, "images", "import", "-"};
+  return {program, "load"};
+}
+
+Argv list_command(Engine engine, const std::string& program, std::string_view label,
+                  std::string_view value) {
+  if (engine == Engine::ctr)
+    return {program, "containers", "list", "--quiet",
+            value.empty() ? fmt::format("labels.\"{}\"", label)
+                          : fmt::format("labels.\"{}\"==\"{}\"", label, value)};
+  return {
+      program,
+      "ps",
+      "--all",
+      "--quiet",
+      "--filter",
+      value.empty() ? fmt::format("label={}", label) : fmt::format("label={}={}", label, value)};
+}
+
+Argv inspect_command(Engine engine, const std::string& program,
+                     const std::vector<std::string>& names) {
+  if (engine == Engine::ctr) return with_names({program, "containers", "info"}, names);
+  return with_names({program, "container", "inspect"}, names);
+}
+
+std::vector<Argv> remove_commands(Engine engine, const std::string& program,
+                                  const std::vector<std::string>& names) {
+  switch (engine) {
+    case Engine::docker:
+    case Engine::nerdctl:
+      return {with_names({program, "rm", "--force", "--volumes"}, names)};
+    case Engine::podman:
+      return {with_names({program, "rm", "--force", "--volumes", "--time", "0"}, names)};
+    case Engine::ctr:
+      break;
+  }
+  std::vector<Argv> commands;
+  for (const std::string& name : names)
+    commands.push_back({program, "tasks", "delete", "--force", name});
+  commands.push_back(with_names({program, "containers", "delete"}, names));
+  return commands;
+}
+
+std::string shown(const Argv& argv) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
+  std::string text;
+  for (const std::string& word : argv) {
+    if (!text.empty()) text += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      text += word;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : word)
+      if (letter == '\'')
+        text += "'\\''";
+      else
+        text += letter;
+    text += '\'';
+  }
+  return text;
+}
+
+}  // namespace sortie::container

@@ -1,0 +1,62 @@
+// `sortie image push`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+#include "launcher/copy/image_push.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kImageFooter = R"(Examples:
+  sortie image push trainer:1 --hosts 'gpu[01-16]'   an image of this machine to hosts without a registry
+  sortie image push trainer:1 --config job.toml      to the hosts of a job, for its engine
+)";
+
+constexpr const char* kPushFooter = R"(Examples:
+  sortie image push trainer:1 --hosts 'gpu[01-16]'                   from this machine's Docker to theirs
+  sortie image push trainer:1 --hosts h1,h2 --engine containerd      to containerd
+  sortie image push trainer:1 --config job.toml --json               for a program to read
+
+The image is saved here once. Hosts that have it get nothing; hosts that have its first layers get the others (Docker);
+hosts pass on to each other what they get. Every host has the same image id at the end, or the command fails.
+)";
+
+}  // namespace
+
+void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
+  CLI::App* image = root.add_subcommand("image", "Container images of hosts");
+  image->footer(kImageFooter);
+  image->require_subcommand(1);
+
+  const auto options = std::make_shared<ImagePushOptions>();
+  CLI::App* push = image->add_subcommand("push", "Copy an image from this machine to all hosts");
+  push->footer(kPushFooter);
+  push->add_option("image", options->image, "IMAGE, as the engine here knows it")->required();
+  push->add_option("--hosts", options->job.hosts, "Hosts: 'gpu[01-04],h7'");
+  push->add_option("--config", options->job.config,
+                   "The hosts, the engine and the ssh settings of a job's config");
+  push->add_option("--set", options->job.overrides,
+                   "Override a key: --set section.key=value (repeatable)")
+      ->take_all()
+      ->allow_extra_args(false);
+  push->add_option("--ssh-config", options->job.ssh_config,
+                   "OpenSSH client config; overrides runner.ssh.config_file");
+  push->add_option("--engine", options->engine,
+                   "Engine of the hosts; without it the config's, else docker")
+      ->check(CLI::IsMember({"docker", "podman", "containerd"}))
+      ->option_text("docker|podman|containerd");
+  push->add_option("--from", options->from, "Engine of this machine; without it the same")
+      ->check(CLI::IsMember({"docker", "podman", "containerd"}))
+      ->option_text("docker|podman|containerd");
+  const std::map<std::string, RelayMode> modes = {
+      {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
+  push->add_option("--relay", options->relay,
+                   "Hosts pass pieces on to each other: auto (from 2 hosts and 4 MiB), on, off")
+      ->transform(CLI::CheckedTransformer(modes))
+      ->option_text("auto|on|off");
+  push->add_flag("--json", options->json, "As JSON (schema sortie/image_push/1)");
+  verbs.push_back({push, [options] { return push_image(*options); }});
+}
+
+}  // namespace sortie::launcher

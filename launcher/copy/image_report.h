@@ -1,0 +1,29 @@
+// What `sortie image push` came to, for people and as JSON (schema sortie/image_push/1).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/copy/host_crew.h"
+
+namespace sortie::launcher {
+
+/// Beside HostResult, what one host came to.
+struct PushOutcome {
+  bool present = false;  // it had the image
+  std::size_t layers_there = 0;
+  std::string image_id;
+};
+
+struct PushReport {
+  const std::string& image;
+  const std::string& image_id;
+  double seconds = 0;
+  const std::vector<HostResult>& results;
+  const std::vector<PushOutcome>& outcomes;
+};
+
+void print_text(const PushReport& report);
+void print_json(const PushReport& report);
+
+}  // namespace sortie::launcher

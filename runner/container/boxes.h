@@ -1,0 +1,107 @@
+// The containers of one job on this host: one for all ranks, or one for each. Started before the
+// job is ready, held by the sockets of their process 1, removed before it is finished.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/fd.h"
+#include "common/cpu/topology.h"
+#include "common/wire/message.h"
+#include "runner/container/guard.h"
+#include "runner/container/host_facts.h"
+#include "runner/container/image.h"
+#include "runner/held_process.h"
+#include "runner/wakeup.h"
+
+namespace sortie::runner::container {
+
+class Boxes {
+ public:
+  struct Events {
+    std::function<void(pid_t)> on_keeper;  // a child of this process that is to be left alone
+    std::function<bool()> stopped;         // the job was told to stop meanwhile
+    /// The engine wants a container to go (`docker stop`, the engine ends).
+    std::function<void(std::string why)> on_end_asked;
+  };
+
+  /// `job` must outlive it.
+  Boxes(boost::asio::io_context& io, const wire::JobSpec& job, const ProcessDefaults& defaults,
+        Events events);
+
+  /// Checks, clears away what is stale, starts the containers and waits for their process 1.
+  /// `image`: what the launcher's ImageOrder has found. After an error, remove() still is to be
+  /// called.
+  boost::asio::awaitable<Result<>> prepare(std::optional<ReadyImage> image, std::string run_folder,
+                                           const cpu::Topology& topology);
+
+  /// Puts entrypoint and program together.
+  std::vector<std::string> argv(const std::vector<std::string>& program) const;
+  /// The rank's own variables as they are right inside.
+  void adapt(wire::Environment& env, std::size_t slot) const;
+  /// PATH of the container that the rank at `slot` is in.
+  const std::string& path(std::size_t slot) const { return box_of(slot).path; }
+  /// "image@id in container", for messages.
+  std::string where(std::size_t slot) const;
+
+  Result<> start(std::size_t slot, HeldProcess& process, const HeldSpec& spec,
+                 HeldProcess::OnReport on_report);
+  /// Why the keeper of the rank at `slot` is gone without a word.
+  std::string why_lost(std::size_t slot) const;
+  /// Whether the container of that rank ended although nobody here wanted it to.
+  bool lost(std::size_t slot) const { return box_of(slot).lost; }
+
+  /// Closes the sockets and has the engine remove what is there. Once; harmless when nothing is.
+  /// Error: a container is still there, and its processes too.
+  boost::asio::awaitable<Result<>> remove(std::chrono::milliseconds limit);
+
+ private:
+  struct Running {
+    explicit Running(boost::asio::io_context& io) : listener(io), init(io) {}
+    sortie::container::Box box;
+    std::vector<std::size_t> slots;
+    std::string name, socket_path, path, complaint;
+    boost::asio::posix::stream_descriptor listener, init;
+    pid_t init_pid = 0;   // as this process sees it
+    bool called = false;  // the engine was asked to start it
+    bool greeted = false;
+    bool lost = false;
+  };
+
+  boost::asio::awaitable<Result<>> find_image(std::optional<ReadyImage> image);
+  boost::asio::awaitable<void> clear_stale();
+  void plan();
+  Result<> listen(Running& box);
+  Result<> open_folder_to_others() const;
+  Result<> start_guard();
+  boost::asio::awaitable<Result<>> start_box(Running& box, HostFacts facts);
+  boost::asio::awaitable<Result<>> start_all(HostFacts facts, const cpu::Topology& topology);
+  boost::asio::awaitable<Result<>> await_hello(Running& box);
+  Result<bool> accept(Running& box);
+  void watch(Running& box);
+  void read_report(Running& box);
+  std::vector<std::string> names() const;
+  const Running& box_of(std::size_t slot) const { return *boxes_[box_of_slot_[slot]]; }
+
+  boost::asio::io_context& io_;
+  const wire::JobSpec& job_;
+  wire::ContainerSpec spec_;
+  Events events_;
+  EngineCalls calls_;
+  ReadyImage image_;
+  Guard guard_;
+  std::string run_folder_;
+  std::vector<std::string> uuids_;
+  std::vector<std::unique_ptr<Running>> boxes_;
+  std::vector<std::size_t> box_of_slot_;
+  Wakeup changed_;
+  bool removing_ = false;
+};
+
+}  // namespace sortie::runner::container

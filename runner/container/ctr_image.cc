@@ -1,0 +1,105 @@
+#include "runner/container/ctr_image.h"
+
+#include <fmt/core.h>
+#include <sys/utsname.h>
+
+#include <nlohmann/json.hpp>
+
+namespace sortie::runner::container {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::chrono::milliseconds kLimit{60000};
+
+std::string string_in(const Json& object, const char* name) {
+  return object.is_object() && object.contains(name) && object[name].is_string()
+             ? object[name].get<std::string>()
+             : std::string();
+}
+
+/// The word of the table's line that is a digest.
+std::string digest_in(std::string_view table) {
+  const std::size_t at = table.find("sha256:");
+  if (at == std::string_view::npos) return {};
+  return std::string(table.substr(at, table.find_first_of(" \t\n", at) - at));
+}
+
+/// Of the manifests of an index, the one for this machine (the first where none says).
+std::string own_manifest(const Json& index) {
+  utsname names{};
+  ::uname(&names);
+  const std::string machine = names.machine;
+  const std::string own = machine == "x86_64" ? "amd64" : machine == "aarch64" ? "arm64" : machine;
+  std::string first;
+  for (const Json& manifest : index["manifests"]) {
+    const std::string digest = string_in(manifest, "digest");
+    if (first.empty()) first = digest;
+    if (manifest.contains("platform") && string_in(manifest["platform"], "architecture") == own)
+      return digest;
+  }
+  return first;
+}
+
+boost::asio::awaitable<Result<Json>> content(EngineCalls& calls, const Client& client,
+                                             const std::string& digest) {
+  Call call;
+  call.argv = {client.program, "content", "get", digest};
+  call.limit = kLimit;
+  const Result<CallOutput> output = co_await calls.run(std::move(call));
+  if (!output) co_return std::unexpected(output.error());
+  if (!output->status.success())
+    co_return std::unexpected(engine_error(client, "content get", *output));
+  Json json = Json::parse(output->out, nullptr, false);
+  if (!json.is_object())
+    co_return fail(ErrorCode::runner, fmt::format("ctr: {} is no JSON", digest));
+  co_return json;
+}
+
+ImageFacts read_config(const Json& config, const std::string& id) {
+  ImageFacts facts;
+  facts.id = id;
+  facts.architecture = string_in(config, "architecture");
+  if (config.contains("config") && config["config"].is_object() &&
+      config["config"].contains("Entrypoint") && config["config"]["Entrypoint"].is_array())
+    for (const Json& word : config["config"]["Entrypoint"])
+      if (word.is_string()) facts.entrypoint.push_back(word.get<std::string>());
+  return facts;
+}
+
+}  // namespace
+
+boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(EngineCalls& calls,
+                                                                            Client client,
+                                                                            std::string image) {
+  Call call;
+  call.argv = sortie::container::inspect_image_command(Engine::ctr, client.program, image);
+  call.limit = kLimit;
+  const Result<CallOutput> output = co_await calls.run(std::move(call));
+  if (!output) co_return std::unexpected(output.error());
+  if (!output->status.success())
+    co_return std::unexpected(engine_error(client, "images list", *output));
+  const std::string top = digest_in(output->out);
+  if (top.empty()) co_return std::optional<ImageFacts>{};
+  Result<Json> manifest = co_await content(calls, client, top);
+  if (manifest && manifest->contains("manifests") && (*manifest)["manifests"].is_array()) {
+    const std::string own = own_manifest(*manifest);
+    manifest = co_await content(calls, client, own);
+  }
+  if (!manifest) co_return std::unexpected(manifest.error());
+  std::string id;
+  if (manifest->contains("config")) id = string_in((*manifest)["config"], "digest");
+  if (id.empty())
+    co_return fail(ErrorCode::runner, fmt::format("image {}: its manifest names no config", image));
+  const Result<Json> config = co_await content(calls, client, id);
+  if (!config) co_return std::unexpected(config.error());
+  ImageFacts facts = read_config(*config, id);
+  if (manifest->contains("layers") && (*manifest)["layers"].is_array())
+    for (const Json& layer : (*manifest)["layers"])
+      if (layer.contains("size") && layer["size"].is_number_unsigned())
+        facts.bytes += layer["size"].get<std::uint64_t>();
+  facts.repo_digest = fmt::format("{}@{}", image.substr(0, image.rfind(':')), top);
+  co_return facts;
+}
+
+}  // namespace sortie::runner::container

@@ -1,0 +1,109 @@
+#include "runner/container/guard.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+
+#include "runner/keeper.h"
+#include "runner/process_tree.h"
+
+namespace sortie::runner::container {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Commands = std::vector<std::vector<std::string>>;
+
+/// Beyond their grace and their time for what does not die of KILL.
+constexpr auto kKeeperLimit = kOrphanGrace + kUnkillableAfter;
+constexpr auto kCommandLimit = std::chrono::seconds(30);
+constexpr int kRounds = 3;
+constexpr useconds_t kPause = 10000;
+
+/// False when it failed.
+bool run(const std::vector<std::string>& argv) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setsid();
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    std::vector<char*> words;
+    for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    ::execv(words[0], words.data());
+    ::_exit(127);
+  }
+  const auto deadline = Clock::now() + kCommandLimit;
+  int status = 0;
+  while (child > 0) {
+    if (::waitpid(child, &status, WNOHANG) == child) return status == 0;
+    if (Clock::now() >= deadline) ::kill(-child, SIGKILL);
+    ::usleep(kPause);
+  }
+  return false;
+}
+
+/// Every keeper holds a shared lock: alone, it is ours.
+void wait_for_keepers(int lock) {
+  const auto deadline = Clock::now() + kKeeperLimit;
+  while (lock >= 0 && ::flock(lock, LOCK_EX | LOCK_NB) != 0 && Clock::now() < deadline)
+    ::usleep(kPause);
+}
+
+[[noreturn]] void guard_main(int control, const std::string& folder, const Commands& commands) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "sortie-keep-g");
+  close_descriptors_except({control});
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  ::close(null);
+  if (::chdir("/") != 0) ::_exit(1);
+  const int lock = ::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+  if (lock >= 0) ::flock(lock, LOCK_SH | LOCK_NB);
+  char farewell = 0;
+  ssize_t count = 0;
+  while ((count = ::read(control, &farewell, 1)) < 0 && errno == EINTR) {
+  }
+  if (count > 0) ::_exit(0);
+  wait_for_keepers(lock);
+  for (int round = 0; round < kRounds; ++round) {
+    bool all = true;
+    for (const auto& argv : commands) all = run(argv) && all;
+    if (all) break;  // else one of them went by itself meanwhile, or the engine is not up
+    ::usleep(kPause * 20);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<> Guard::start(const std::string& run_folder, const Commands& commands) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    return std::unexpected(os_error(errno, "socketpair", ErrorCode::spawn));
+  control_.reset(pair[0]);
+  const Fd its(pair[1]);
+  pid_ = ::fork();
+  if (pid_ < 0) return std::unexpected(os_error(errno, "fork", ErrorCode::spawn));
+  if (pid_ == 0) guard_main(its.get(), run_folder, commands);
+  return {};
+}
+
+void Guard::dismiss() {
+  const char farewell = 1;
+  if (control_ && ::send(control_.get(), &farewell, 1, MSG_NOSIGNAL) < 0) return control_.reset();
+  control_.reset();
+}
+
+}  // namespace sortie::runner::container

@@ -1,0 +1,228 @@
+#include "runner/container/order.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace sortie::runner::container {
+namespace {
+
+constexpr std::size_t kMaxSpec = 64u << 20;
+
+/// Which descriptors come with an order, after the spec's file and the control socket.
+struct OrderHead {
+  std::uint32_t magic = 0x5b0c5b0c;
+  std::uint32_t has_stdin = 0, has_program = 0;
+};
+constexpr std::size_t kMaxDescriptors = 6;
+
+void put(std::string& bytes, std::uint64_t number) {
+  char raw[sizeof number];
+  std::memcpy(raw, &number, sizeof number);
+  bytes.append(raw, sizeof raw);
+}
+void put(std::string& bytes, const std::string& text) {
+  put(bytes, text.size());
+  bytes += text;
+}
+void put(std::string& bytes, const std::vector<std::string>& texts) {
+  put(bytes, texts.size());
+  for (const std::string& text : texts) put(bytes, text);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  bool ok() const { return ok_ && bytes_.empty(); }
+
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    if (bytes_.size() < sizeof value) {
+      ok_ = false;
+      bytes_ = {};
+      return 0;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+    return value;
+  }
+  std::string text() {
+    const std::uint64_t size = number();
+    if (size > bytes_.size()) {
+      ok_ = false;
+      bytes_ = {};
+      return {};
+    }
+    std::string value(bytes_.substr(0, size));
+    bytes_.remove_prefix(size);
+    return value;
+  }
+  std::vector<std::string> texts() {
+    std::vector<std::string> values;
+    for (std::uint64_t left = number(); left > 0 && ok_; --left) values.push_back(text());
+    return values;
+  }
+
+ private:
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+/// Error of a receive: nothing there yet, or the other side is gone.
+std::unexpected<Error> not_received(ssize_t count, int error) {
+  if (count < 0 && (error == EAGAIN || error == EINTR))
+    return fail(ErrorCode::timeout, "nothing has come");
+  return fail(ErrorCode::lost, count < 0 ? std::strerror(error) : "the other side is gone");
+}
+
+Result<std::string> content_of(int file) {
+  struct stat info {};
+  if (::fstat(file, &info) != 0 || info.st_size < 0 ||
+      static_cast<std::size_t>(info.st_size) > kMaxSpec)
+    return fail(ErrorCode::protocol, "an order without a file");
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  if (::pread(file, bytes.data(), bytes.size(), 0) != info.st_size)
+    return fail(ErrorCode::protocol, "an order cut short");
+  return bytes;
+}
+
+}  // namespace
+
+std::string encode_spec(const HeldSpec& spec) {
+  std::string bytes;
+  put(bytes, spec.title);
+  for (const auto* texts : {&spec.candidates, &spec.argv, &spec.env, &spec.folders})
+    put(bytes, *texts);
+  put(bytes, spec.run_folder);
+  put(bytes, std::uint64_t{spec.defaults.umask});
+  put(bytes, std::uint64_t{spec.announce});
+  put(bytes, std::uint64_t{spec.refuse_mpi});
+  put(bytes, spec.cpus.size());
+  for (const std::uint32_t cpu : spec.cpus) put(bytes, std::uint64_t{cpu});
+  return bytes;
+}
+
+Result<HeldSpec> decode_spec(std::string_view bytes) {
+  Reader reader(bytes);
+  HeldSpec spec;
+  spec.title = reader.text();
+  for (auto* texts : {&spec.candidates, &spec.argv, &spec.env, &spec.folders})
+    *texts = reader.texts();
+  spec.run_folder = reader.text();
+  spec.defaults.umask = static_cast<mode_t>(reader.number());
+  spec.announce = reader.number() != 0;
+  spec.refuse_mpi = reader.number() != 0;
+  for (std::uint64_t left = std::min<std::uint64_t>(reader.number(), cpu::kMaxCpus); left > 0;
+       --left)
+    spec.cpus.push_back(static_cast<std::uint32_t>(reader.number()));
+  if (!reader.ok() || spec.argv.empty()) return fail(ErrorCode::protocol, "a broken order");
+  return spec;
+}
+
+Result<> send_report(int socket, const InitReport& report) {
+  std::string bytes;
+  put(bytes, static_cast<std::uint64_t>(report.kind));
+  put(bytes, static_cast<std::uint64_t>(report.value));
+  bytes += report.text.substr(0, kMaxReportText);
+  if (::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0)
+    return std::unexpected(os_error(errno, "send", ErrorCode::lost));
+  return {};
+}
+
+Result<InitReport> receive_report(int socket) {
+  std::array<char, kMaxReportText + 64> buffer;
+  const ssize_t count = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (count <= 0) return not_received(count, errno);
+  constexpr std::size_t kHead = 2 * sizeof(std::uint64_t);
+  if (static_cast<std::size_t>(count) < kHead) return fail(ErrorCode::protocol, "a short report");
+  std::uint64_t head[2];
+  std::memcpy(head, buffer.data(), kHead);
+  InitReport report;
+  report.kind = static_cast<InitReport::Kind>(head[0]);
+  report.value = static_cast<std::int32_t>(head[1]);
+  report.text.assign(buffer.data() + kHead, static_cast<std::size_t>(count) - kHead);
+  return report;
+}
+
+Result<> send_order(int socket, const HeldSpec& spec, int control) {
+  const Fd file(::memfd_create("sortie-order", MFD_CLOEXEC));
+  if (!file) return std::unexpected(os_error(errno, "memfd_create", ErrorCode::spawn));
+  std::string_view left;
+  const std::string bytes = encode_spec(spec);
+  for (left = bytes; !left.empty();) {
+    const ssize_t count = ::write(file.get(), left.data(), left.size());
+    if (count < 0) return std::unexpected(os_error(errno, "memfd", ErrorCode::spawn));
+    left.remove_prefix(static_cast<std::size_t>(count));
+  }
+  OrderHead head;
+  int fds[kMaxDescriptors] = {file.get(), control, spec.stdout_fd, spec.stderr_fd};
+  std::size_t count = 4;
+  head.has_stdin = spec.stdin_fd >= 0 ? 1 : 0;
+  if (head.has_stdin) fds[count++] = spec.stdin_fd;
+  head.has_program = spec.program_fd >= 0 ? 1 : 0;
+  if (head.has_program) fds[count++] = spec.program_fd;
+
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof fds)] = {};
+  iovec body{&head, sizeof head};
+  msghdr packet{};
+  packet.msg_iov = &body;
+  packet.msg_iovlen = 1;
+  packet.msg_control = space;
+  packet.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* part = CMSG_FIRSTHDR(&packet);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
+  if (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    return std::unexpected(os_error(errno, "the container takes no order", ErrorCode::spawn));
+  return {};
+}
+
+Result<Order> receive_order(int socket) {
+  OrderHead head;
+  alignas(cmsghdr) char space[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  iovec body{&head, sizeof head};
+  msghdr packet{};
+  packet.msg_iov = &body;
+  packet.msg_iovlen = 1;
+  packet.msg_control = space;
+  packet.msg_controllen = sizeof space;
+  const ssize_t count = ::recvmsg(socket, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count <= 0) return not_received(count, errno);
+  std::vector<Fd> fds;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&packet); part; part = CMSG_NXTHDR(&packet, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; CMSG_LEN((at + 1) * sizeof(int)) <= part->cmsg_len; ++at) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + at * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  if (count != sizeof head || head.magic != OrderHead{}.magic ||
+      fds.size() != 4u + (head.has_stdin ? 1 : 0) + (head.has_program ? 1 : 0))
+    return fail(ErrorCode::protocol, "not an order");
+  SORTIE_ASSIGN_OR_RETURN(const std::string bytes, content_of(fds[0].get()));
+  Order order;
+  SORTIE_ASSIGN_OR_RETURN(order.spec, decode_spec(bytes));
+  order.control = std::move(fds[1]);
+  order.spec.stdout_fd = fds[2].get();
+  order.spec.stderr_fd = fds[3].get();
+  if (head.has_stdin) order.spec.stdin_fd = fds[4].get();
+  if (head.has_program) {
+    order.spec.program_fd = fds.back().get();
+    order.spec.candidates = {fmt::format("/proc/self/fd/{}", order.spec.program_fd)};
+  }
+  order.descriptors = std::move(fds);
+  return order;
+}
+
+}  // namespace sortie::runner::container

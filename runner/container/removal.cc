@@ -1,0 +1,169 @@
+#include "runner/container/removal.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "runner/run_folder.h"
+#include "runner/wakeup.h"
+
+namespace sortie::runner::container {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPause{50};
+constexpr milliseconds kListLimit{20000};
+constexpr milliseconds kStaleLimit{8000};
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (!line.empty()) lines.emplace_back(line);
+  }
+  return lines;
+}
+
+/// Ids, or for ctr names.
+boost::asio::awaitable<Result<std::vector<std::string>>> list(EngineCalls& calls,
+                                                              const Client& client,
+                                                              std::string_view label,
+                                                              const std::string& value,
+                                                              milliseconds limit) {
+  Call call;
+  call.argv = sortie::container::list_command(client.engine, client.program, label, value);
+  call.limit = limit;
+  const Result<CallOutput> output = co_await calls.run(std::move(call));
+  if (!output) co_return std::unexpected(output.error());
+  if (!output->status.success()) co_return std::unexpected(engine_error(client, "list", *output));
+  co_return lines_of(output->out);
+}
+
+struct Known {
+  std::string name;
+  std::map<std::string, std::string> labels;
+  std::string label(std::string_view key) const {
+    const auto found = labels.find(std::string(key));
+    return found == labels.end() ? std::string() : found->second;
+  }
+};
+
+std::vector<Known> read_containers(std::string_view text) {
+  std::vector<Known> known;
+  Json list = Json::parse(text, nullptr, false);
+  if (list.is_object()) list = Json::array({list});
+  if (!list.is_array()) return known;
+  for (const Json& entry : list) {
+    if (!entry.is_object()) continue;
+    Known one;
+    for (const char* key : {"Id", "ID"})
+      if (entry.contains(key) && entry[key].is_string()) one.name = entry[key].get<std::string>();
+    const Json& holder =
+        entry.contains("Config") && entry["Config"].is_object() ? entry["Config"] : entry;
+    if (holder.contains("Labels") && holder["Labels"].is_object())
+      for (const auto& [key, value] : holder["Labels"].items())
+        if (value.is_string()) one.labels[key] = value.get<std::string>();
+    if (!one.name.empty()) known.push_back(std::move(one));
+  }
+  return known;
+}
+
+boost::asio::awaitable<std::vector<Known>> inspect(EngineCalls& calls, const Client& client,
+                                                   const std::vector<std::string>& ids) {
+  Call call;
+  call.argv = sortie::container::inspect_command(client.engine, client.program, ids);
+  call.limit = kListLimit;
+  const Result<CallOutput> output = co_await calls.run(std::move(call));
+  std::vector<Known> known;
+  if (output) known = read_containers(output->out);  // those that went meanwhile are left out
+  co_return known;
+}
+
+std::uint32_t number(const std::string& text) {
+  std::uint32_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+bool is_stale(const Known& container, const Fenced& fenced) {
+  if (container.label(sortie::container::kRunLabel) == fenced.run_id) {
+    if (fenced.below_attempt == 0) return true;
+    if (number(container.label(sortie::container::kAttemptLabel)) < fenced.below_attempt &&
+        number(container.label(sortie::container::kNodeLabel)) == fenced.node_rank)
+      return true;
+  }
+  const std::string folder = container.label(sortie::container::kFolderLabel);
+  return !folder.empty() && !is_held_folder(folder);
+}
+
+}  // namespace
+
+boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, EngineCalls& calls,
+                                                   Client client, std::vector<std::string> names,
+                                                   std::string folder, milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  boost::asio::steady_timer pause(io);
+  Error last{ErrorCode::timeout, "no time"};
+  while (Clock::now() < deadline) {
+    bool all = true;
+    auto commands = sortie::container::remove_commands(client.engine, client.program, names);
+    for (auto& argv : commands) {
+      Call call;
+      call.argv = std::move(argv);
+      call.limit = left_until(deadline);
+      const Result<CallOutput> output = co_await calls.run(std::move(call));
+      if (output && output->status.success()) continue;
+      all = false;
+      last = output ? engine_error(client, "rm", *output) : output.error();
+    }
+    if (all) co_return Result<>{};
+    const auto left =
+        co_await list(calls, client, sortie::container::kFolderLabel, folder, left_until(deadline));
+    if (left && left->empty()) co_return Result<>{};
+    if (!left) last = left.error();
+    pause.expires_after(kPause);
+    co_await pause.async_wait(kAsTuple);
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  co_return fail(ErrorCode::timeout,
+                 fmt::format("containers that are still there: {}: {}", text, last.message));
+}
+
+boost::asio::awaitable<Result<std::size_t>> remove_stale(boost::asio::io_context& io,
+                                                         EngineCalls& calls, Client client,
+                                                         Fenced fenced) {
+  const auto ids = co_await list(calls, client, sortie::container::kUidLabel,
+                                 std::to_string(::geteuid()), kListLimit);
+  if (!ids) co_return std::unexpected(ids.error());
+  if (ids->empty()) co_return std::size_t{0};
+  const std::vector<Known> known = co_await inspect(calls, client, *ids);
+  std::map<std::string, std::vector<std::string>> by_folder;
+  std::size_t count = 0;
+  for (const Known& container : known)
+    if (is_stale(container, fenced)) {
+      by_folder[container.label(sortie::container::kFolderLabel)].push_back(container.name);
+      ++count;
+    }
+  for (const auto& [folder, names] : by_folder) {
+    const Result<> removed =
+        co_await remove_containers(io, calls, client, names, folder, kStaleLimit);
+    if (!removed) co_return std::unexpected(removed.error());
+  }
+  co_return count;
+}
+
+}  // namespace sortie::runner::container

@@ -1,0 +1,180 @@
+"""What runs in containers when nothing goes wrong: the trainer as bare, MPI, arguments and variables, two jobs on one
+host, this machine without SSH, the other engines, an image that is pushed."""
+
+import os
+import re
+import shutil
+import subprocess
+
+from boxes import ALL, AWAKE, IMAGE, RUNNING, ContainerBed, SmallBed, boxed, config_with_table, folder, table
+from harness import HOSTS, PROGRAMS, SORTIE, Run, check, equal, wait_until
+from training import CONFIG, build_tokens, losses
+
+__all__ = ["ContainerBed"]  # run.py asks for it
+HOSTILE = ["a b", "$(touch /tmp/owned)", "`id`", "'\"", "\\n", "line\nbreak", "*", "", "--hosts", ";|&<>", "$HOME", "\u00e4\u2713"]
+RING = "e2e_mpi_ring"
+
+
+def trained(bed, config, settings, seconds=60):
+    with Run(bed, config=config, slots=2, settings={**AWAKE, **settings}) as run:
+        equal(run.wait(seconds), 0, "exit code")
+        return losses(run)
+
+
+def scenario_training_equals_bare_and_resumes(bed):
+    """The table alone makes the difference: losses are equal to the bit, and a run goes on from its checkpoint."""
+    build_tokens(bed)
+    checkpoints = bed.shared / "boxed"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoints.mkdir()
+    checkpoints.chmod(0o777)
+    data = {"data.data_prefixes": f'["{bed.shared}/tokens"]'}
+    inside = {"data.data_prefixes": '["/data/tokens"]', "trainer.save_dir": "/checkpoints"}
+    config = config_with_table(bed, CONFIG, mounts=[[str(bed.shared), "/data", "ro"], [str(checkpoints), "/checkpoints"]],
+                               shm_size="64MiB")
+    bare = trained(bed, CONFIG, settings=data)
+    equal(sorted(bare), list(range(1, 21)), "steps of the bare run")
+    # As far as step 12 first; the number of steps is not what the schedule depends on.
+    first = trained(bed, config, settings={**inside, "trainer.train_iterations": 12, "trainer.save_interval": 6})
+    second = trained(bed, config, settings={**inside, "trainer.train_iterations": 20, "trainer.save_interval": 10})
+    equal(sorted(first), list(range(1, 13)), "steps of the first run in containers")
+    equal(sorted(second), list(range(13, 21)), "steps of the second run in containers")
+    equal({**first, **second}, bare, "losses in containers")
+    owners = {path.stat().st_uid for path in checkpoints.rglob("*")}
+    equal(owners, {bed.shared.stat().st_uid}, "owners of what was written")
+
+
+def scenario_mpi_in_one_container_per_host(bed):
+    with boxed(bed, RING) as run:
+        equal(run.wait(30), 0, "exit code")
+        run.expect(r"ring ok size=8 sum=28")
+
+
+def scenario_mpi_in_one_container_per_rank(bed):
+    """Shared memory between the ranks of a host: Open MPI is told to use nothing else inside a host."""
+    with boxed(bed, RING, box={"scope": "rank", "shm_size": "64MiB"},
+               settings={"runner.env.OMPI_MCA_btl": "self,vader,tcp"}) as run:
+        equal(run.wait(30), 0, "exit code")
+        run.expect(r"ring ok size=8 sum=28")
+    with boxed(bed, RING, hosts="h01", box={"scope": "rank"}, settings={"runner.env.OMPI_MCA_btl": "self,vader"}) as run:
+        equal(run.wait(30), 0, "exit code of ranks that have shared memory alone")
+        run.expect(r"ring ok size=2 sum=1")
+
+
+def scenario_two_jobs_on_one_host(bed):
+    """Their files in /dev/shm have the same names, and do not meet."""
+    # Unbound: both would have the same cores, where ranks of two control groups that wait actively make way slowly.
+    options = {"hosts": "h01,h02", "settings": {"runner.env.OMPI_MCA_btl": "self,vader,tcp", "runner.cpu_binding": "none"}}
+    with boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2 && ls /dev/shm | wc -l", **options) as one, \
+            boxed(bed, "sh", "-c", "e2e_mpi_ring && sleep 2", **options) as other:
+        equal(one.wait(30), 0, "exit code of one")
+        equal(other.wait(30), 0, "exit code of the other")
+        for run in (one, other):
+            run.expect(r"ring ok size=4 sum=6")
+
+
+def scenario_arguments_and_variables_byte_for_byte(bed):
+    """No shell and no engine's argv on the way to what a rank sees; what is secret is in no process list."""
+    script = r"""
+printf '%s\0' "$@" | od -An -v -tx1 | tr -d ' \n'; echo
+printf '%s' "$HOSTILE" | od -An -v -tx1 | tr -d ' \n'; echo
+echo "$TOKEN_IS_SECRET" | wc -c; echo "[$SSH_CONNECTION$SORTIE_E2E]"; id -u; pwd; echo "$HOME"; hostname; touch /data/there
+sleep 1
+"""
+    value = "'\"$HOME `id` $(id)\nsecond line\\ \u00e4\u2713"
+    box = {"mounts": [[str(bed.shared), "/data"]], "workdir": "/tmp"}
+    os.environ["TOKEN_IS_SECRET"] = "hidden-0815"
+    with boxed(bed, "sh", "-c", script, "sh", *HOSTILE, slots=1, hosts="h01,h02", box=box,
+               settings={"runner.container.env.HOSTILE": value, "runner.secret_env.TOKEN_IS_SECRET": "(secret)"}) as run:
+        run.wait_for_ranks(2)
+        for host in HOSTS[:2]:
+            shown = bed.docker(host, "inspect", *bed.containers(host, *RUNNING))
+            check("hidden-0815" not in shown and "second line" not in shown, f"{host}: a variable is in docker inspect")
+            commands = "\n".join(command for *_, command in bed.processes(host))
+            check("hidden-0815" not in commands, f"{host}: the secret is in a process list")
+        equal(run.wait(20), 0, "exit code")
+        for rank in range(2):
+            lines = run.log(rank).decode().splitlines()
+            equal(bytes.fromhex(lines[0]), b"".join(word.encode() + b"\0" for word in HOSTILE), f"arguments of rank {rank}")
+            equal(bytes.fromhex(lines[1]), value.encode(), f"variable of rank {rank}")
+            owner = str(bed.shared.stat().st_uid)
+            equal(lines[2:], ["12", "[]", owner, "/tmp", "/home/sortie", f"h0{rank + 1}"], f"surroundings of rank {rank}")
+        equal((bed.shared / "there").stat().st_uid, bed.shared.stat().st_uid, "owner of what a rank writes")
+
+
+def scenario_output_byte_for_byte(bed):
+    import sys
+    sys.path.insert(0, str(PROGRAMS))
+    import any_bytes
+    path = bed.shared / "bytes"
+    path.write_bytes(any_bytes.BYTES)
+    with boxed(bed, "sh", "-c", "cat /data/bytes; echo late >&2; exit 0", hosts="h01", slots=2,
+               box={"mounts": [[str(bed.shared), "/data", "ro"]]}) as run:
+        equal(run.wait(30), 0, "exit code")
+        for rank in range(2):
+            check(run.log(rank) == any_bytes.BYTES, f"output of rank {rank} is not what it wrote")
+            equal(run.log(rank, "err"), b"late\n", f"stderr of rank {rank}")
+
+
+def scenario_limits_reach_the_container(bed):
+    script = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; df -k /dev/shm | tail -n 1"
+    with boxed(bed, "sh", "-c", script, hosts="h01", slots=2,
+               box={"memory": "64MiB", "cpus": 0.5, "shm_size": "48MiB"}) as run:
+        equal(run.wait(20), 0, "exit code")
+        limit, shm = run.log(0).decode().splitlines()
+        equal(limit, str(2 * 64 << 20), "memory of a container with two ranks")
+        equal(shm.split()[1], str(48 << 10), "KiB of /dev/shm")
+
+
+def scenario_image_appears_on_all_hosts(bed):
+    """`docker save` on one host's engine, and only what the others lack travels; then a run finds it everywhere."""
+    for host in HOSTS[1:]:
+        bed.docker(host, "rmi", "--force", IMAGE)
+    with folder() as where:
+        argv = [SORTIE, "image", "push", IMAGE, "--hosts", "h[02-04]", "--ssh-config", bed.ssh_config,
+                "--set", f"logger.log_dir={where}"]
+        environment = {**os.environ, "DOCKER_HOST": bed.docker_host("h01"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+        pushed = subprocess.run(list(map(str, argv)), env=environment, text=True, capture_output=True, timeout=60)
+        equal(pushed.returncode, 0, f"exit code of image push ({pushed.stdout}{pushed.stderr})")
+    ids = {bed.docker(host, "images", "--no-trunc", "--quiet", IMAGE).strip() for host in HOSTS}
+    equal(len(ids), 1, f"ids of the image ({ids})")
+    with boxed(bed, "true", box={"pull": "never"}) as run:
+        equal(run.wait(20), 0, "exit code")
+
+
+def run_here(box):
+    argv = [SORTIE, "run", "--slots", "2", "--set", "logger.log_dir=/tmp/state"]
+    for key, value in table(**box).items():
+        argv += ["--set", f"{key}={value}"]
+    return list(map(str, argv))
+
+
+def scenario_this_machine_without_ssh(bed):
+    """No hosts: the ranks start in this machine's docker. Here that is the host h01 from inside."""
+    output = bed.run_in("h01", *run_here({}), "--", RING)
+    check(re.search(r"ring ok size=2 sum=1", output), output)
+
+
+def scenario_podman_without_root(bed):
+    with SmallBed("podman", 2) as small:
+        archive = small.archive()
+        for host in ("h01", "h02"):
+            small.command("exec", host, "podman", "load", "--quiet", "--input", archive)
+        with boxed(small, RING, hosts="h01,h02", box={"engine": "podman", "image": f"localhost/{IMAGE}"}) as run:
+            equal(run.wait(60), 0, "exit code")
+            run.expect(r"ring ok size=4 sum=6")
+        for host in ("h01", "h02"):
+            wait_until(lambda host=host: not small.command("exec", host, "podman", *ALL).strip(), 5, f"{host}: no container left")
+
+
+def scenario_containerd(bed):
+    """ctr mounts images itself, so it is for root: the machine without SSH again."""
+    with SmallBed("containerd", 1) as small:
+        small.command("exec", "--root", "h01", "ctr", "image", "import", small.archive())
+        name = small.command("exec", "--root", "h01", "ctr", "image", "ls", "--quiet").split()[0]
+        output = small.command("exec", "--root", "h01", "env", "HOME=/tmp",
+                               *run_here({"engine": "containerd", "image": name, "user": "1000:1000"}),
+                               "--set", "runner.mpi=off", "--", "sh", "-c", "echo rank $RANK is $(id -u) in $(ls -d /home/sortie)")
+        for rank in range(2):
+            check(f"rank {rank} is 1000 in /home/sortie" in output, output)
+        wait_until(lambda: not small.command("exec", "--root", "h01", "ctr", "container", "ls", "--quiet").strip(), 5, "no container left")

@@ -1,0 +1,143 @@
+// Archives of images: what is in them, and what remains without layers that a host has; and the
+// errors of `sortie image push` before any host is touched.
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <nlohmann/json.hpp>
+
+#include "launcher/copy/image_archive.h"
+#include "tests/launcher/command_line.h"
+
+namespace sortie::launcher {
+namespace {
+
+using test::has;
+using test::shell;
+using test::sortie;
+
+constexpr const char* kConfig =
+    R"({"rootfs":{"type":"layers","diff_ids":["sha256:01","sha256:02","sha256:03"]}})";
+
+/// As Docker saves it: layers by name, the second one through a link in the older form.
+struct SavedImage {
+  explicit SavedImage(const std::string& layers = R"("l1/layer.tar","l2/layer.tar","l3/layer.tar")",
+                      const std::string& options = "") {
+    for (const char* layer : {"l1", "l2", "l3"}) {
+      std::filesystem::create_directories(dir / "image" / layer);
+      test::write_text(dir / "image" / layer / "layer.tar",
+                       std::string(70000, layer[1]));  // no multiple of a block
+    }
+    test::write_text(dir / "image/config.json", kConfig);
+    test::write_text(dir / "image/manifest.json",
+                     R"([{"Config":"config.json","RepoTags":["t:1"],"Layers":[)" + layers + "]}]");
+    pack(options);
+  }
+  void pack(const std::string& options) {
+    REQUIRE(shell("tar -C '" + dir.str("image") + "' " + options + " -cf '" + dir.str("image.tar") +
+                  "' .")
+                .code == 0);
+  }
+  test::ScopedTempDir dir;
+};
+
+std::string listed(const std::string& tar) {
+  return shell("tar -tf '" + tar + "' | sort").output;
+}
+
+Result<> write_without(const ImageArchive& archive, std::size_t layers, const std::string& path) {
+  boost::asio::io_context io;
+  Result<> result = fail(ErrorCode::internal, "not run");
+  boost::asio::co_spawn(io, archive.write_without(layers, path),
+                        [&](std::exception_ptr, Result<> outcome) { result = outcome; });
+  io.run();
+  return result;
+}
+
+TEST_CASE("an archive knows its image's id and layers, in every form of tar") {
+  for (const char* options : {"--format=gnu", "--format=ustar", "--format=pax"}) {
+    CAPTURE(options);
+    const SavedImage image(R"("l1/layer.tar","l2/layer.tar","l3/layer.tar")", options);
+    const auto archive = ImageArchive::open(image.dir.str("image.tar"));
+    REQUIRE_MESSAGE(archive, (archive ? "" : archive.error().message));
+    CHECK(archive->diff_ids() == std::vector<std::string>{"sha256:01", "sha256:02", "sha256:03"});
+    CHECK("sha256:" + shell("sha256sum < '" + image.dir.str("image/config.json") + "'")
+                          .output.substr(0, 64) ==
+          archive->image_id());
+  }
+}
+
+TEST_CASE("without layers that a host has, the rest is there byte for byte") {
+  const SavedImage image;
+  const auto archive = ImageArchive::open(image.dir.str("image.tar"));
+  REQUIRE(archive);
+  const std::string part = image.dir.str("part.tar");
+  REQUIRE(write_without(*archive, 2, part));
+  const std::string names = listed(part);
+  CHECK(has(names, "./l3/layer.tar\n"));
+  CHECK(has(names, "./manifest.json\n"));
+  CHECK(has(names, "./config.json\n"));
+  CHECK(!has(names, "./l1/layer.tar\n"));
+  CHECK(!has(names, "./l2/layer.tar\n"));
+  CHECK(std::filesystem::file_size(part) < archive->bytes() - 130000);
+  CHECK(shell("tar -xOf '" + part + "' ./l3/layer.tar | cmp - '" +
+              image.dir.str("image/l3/layer.tar") + "'")
+            .code == 0);
+  REQUIRE(write_without(*archive, 0, part));
+  CHECK(listed(part) == listed(image.dir.str("image.tar")));
+}
+
+TEST_CASE("a layer that others link to stays, long names too") {
+  SavedImage image;
+  const std::string longer(120, 'n');
+  std::filesystem::remove(image.dir / "image/l3/layer.tar");
+  std::filesystem::create_symlink("../l1/layer.tar", image.dir / "image/l3/layer.tar");
+  std::filesystem::create_directories(image.dir / "image" / longer);
+  std::filesystem::rename(image.dir / "image/l2/layer.tar",
+                          image.dir / "image" / longer / "layer.tar");
+  test::write_text(image.dir / "image/manifest.json",
+                   R"([{"Config":"config.json","Layers":["l1/layer.tar",")" + longer +
+                       R"(/layer.tar","l3/layer.tar"]}])");
+  for (const char* options : {"--format=gnu", "--format=pax"}) {
+    image.pack(options);
+    const auto archive = ImageArchive::open(image.dir.str("image.tar"));
+    REQUIRE_MESSAGE(archive, (archive ? "" : archive.error().message));
+    const std::string part = image.dir.str("part.tar");
+    REQUIRE(write_without(*archive, 2, part));
+    CHECK(has(listed(part), "./l1/layer.tar\n"));  // the third one leads there
+    CHECK(!has(listed(part), longer + "/layer.tar\n"));
+  }
+}
+
+TEST_CASE("what is no saved image is refused") {
+  test::ScopedTempDir dir;
+  test::write_text(dir / "none.tar", std::string(5000, 'x'));
+  CHECK(!ImageArchive::open(dir.str("none.tar")));
+  test::write_text(dir / "empty.tar", "");
+  CHECK(!ImageArchive::open(dir.str("empty.tar")));
+  CHECK(!ImageArchive::open(dir.str("missing.tar")));
+  const SavedImage two(R"("l1/layer.tar")");
+  CHECK(ImageArchive::open(two.dir.str("image.tar")).error().message.find("other layers") !=
+        std::string::npos);
+  const SavedImage cut;
+  std::filesystem::resize_file(cut.dir / "image.tar", 60000);
+  CHECK(!ImageArchive::open(cut.dir.str("image.tar")));
+}
+
+TEST_CASE("image push says what is wrong before it touches a host") {
+  const auto bad = sortie({"image", "push", "Bad Name", "--hosts", "h1"});
+  CHECK(bad.code == 2);
+  CHECK(has(bad.output, "\"Bad Name\" is no name of an image"));
+  const auto nowhere = sortie({"image", "push", "trainer:1"});
+  CHECK(nowhere.code == 2);
+  CHECK(has(nowhere.output, "which hosts? `sortie image push --hosts"));
+  CHECK(sortie({"image", "push", "t:1", "--hosts", "h", "--engine", "rkt"}).code == 2);
+  // No engine here at all.
+  const auto none = shell("PATH=/nowhere '" + std::string(SORTIE_BINARY) +
+                          "' image push trainer:1 --hosts localhost");
+  CHECK(none.code != 0);
+  CHECK(has(none.output, "docker: is not on this machine, so it has no image to push"));
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,264 @@
+// Images before a job: looked for, pulled from a real registry, with a login of their own.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "runner/container/engine.h"
+#include "runner/container/host_facts.h"
+#include "runner/container/image.h"
+#include "runner/container/order.h"
+#include "tests/support/docker_engine.h"
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using Ms = std::chrono::milliseconds;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// user "ann", password "secret word".
+constexpr const char* kUser = "ann:$2b$05$abcdefghijklmnopqrstuu1C7yeI3ZG3Jm.nHdnKkGJg1xTYKP9Oy\n";
+constexpr const char* kLogin = "YW5uOnNlY3JldCB3b3Jk";
+
+/// A registry on this machine that wants a login.
+class Registry {
+ public:
+  Registry() : folder_("/tmp/sortie-registry-" + std::to_string(::getpid())) {
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "users") << kUser;
+    std::ofstream(folder_ / "config.yml")
+        << "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: "
+        << (folder_ / "data").native() << "\nhttp:\n  addr: " << address()
+        << "\nauth:\n  htpasswd:\n    realm: test\n    path: " << (folder_ / "users").native()
+        << '\n';
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const int null = ::open("/dev/null", O_RDWR);
+      ::dup2(null, 1);
+      ::dup2(null, 2);
+      const std::string config = folder_ / "config.yml";
+      ::execlp("docker-registry", "docker-registry", "serve", config.c_str(), nullptr);
+      ::_exit(127);
+    }
+    if (run_program({"docker-registry", "--version"}).code != 0)
+      throw std::runtime_error("docker-registry is not here; install it: scripts/setup --test");
+    fs::create_directories(folder_ / "login");
+    std::ofstream(folder_ / "login" / "config.json") << credentials();
+  }
+  ~Registry() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    fs::remove_all(folder_);
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(20000 + ::getpid() % 20000); }
+  std::string credentials() const {
+    return "{\"auths\":{\"" + address() + "\":{\"auth\":\"" + kLogin + "\"}}}";
+  }
+  /// Sends the test image there.
+  std::string push(const std::string& name) const {
+    const std::string image = address() + '/' + name;
+    Ran pushed;
+    for (int i = 0; i < 50; ++i) {
+      pushed = run_program({"sh", "-c",
+                            "docker tag sortie-test:1 " + image + " && docker --config " +
+                                (folder_ / "login").native() + " push " + image});
+      if (pushed.code == 0) break;
+      std::this_thread::sleep_for(Ms(100));
+    }
+    REQUIRE_MESSAGE(pushed.code == 0, pushed.output);
+    return image;
+  }
+
+ private:
+  fs::path folder_;
+  pid_t pid_ = -1;
+};
+
+wire::ImageOrder order_of(std::string image, std::uint8_t pull) {
+  wire::ImageOrder order;
+  order.engine = "docker";
+  order.image = std::move(image);
+  order.pull = pull;
+  order.heartbeat_interval_ms = 200;
+  order.heartbeat_timeout_ms = 5000;
+  return order;
+}
+
+struct Answer {
+  std::optional<wire::ImageReady> ready;
+  std::vector<std::string> progress;
+  std::string error;
+};
+
+Answer ask(RunnerClient& client, const wire::ImageOrder& order) {
+  client.send(order);
+  Answer answer;
+  for (;;) {
+    const auto message = client.next(Ms(20000));
+    if (!message) break;
+    if (const auto* progress = std::get_if<wire::ImageProgress>(&*message))
+      answer.progress.push_back(progress->text);
+    if (const auto* ready = std::get_if<wire::ImageReady>(&*message)) {
+      answer.ready = *ready;
+      break;
+    }
+  }
+  if (!client.errors.empty())
+    answer.error = client.errors[0].code + ": " + client.errors[0].message;
+  return answer;
+}
+
+Answer ask(const wire::ImageOrder& order) {
+  RunnerClient client;
+  client.send(wire::Hello{wire::kProtocolVersion, ""});
+  return ask(client, order);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an image that is there, and the job that follows") {
+  const DockerEngine& engine = DockerEngine::get();
+  RunnerClient client;
+  client.send(wire::Hello{wire::kProtocolVersion, ""});
+  const Answer answer = ask(client, order_of(DockerEngine::kImage, 2));
+  REQUIRE_MESSAGE(answer.ready, answer.error);
+  CHECK(answer.ready->image_id == engine.image_id(DockerEngine::kImage));
+  CHECK(answer.ready->engine_version.starts_with("docker "));
+  CHECK(answer.ready->bytes > 1000000);
+  CHECK(answer.ready->pulled == 0);
+  wire::JobSpec job = make_job({"echo", "from inside"});
+  job.container.engine = "docker";
+  job.container.image = DockerEngine::kImage;
+  job.container.image_id = answer.ready->image_id;
+  job.autostart = 1;
+  client.send(job);
+  REQUIRE(client.wait_finished());
+  CHECK(client.out[0] == "from inside\n");
+  CHECK(engine.containers_left() == "");
+}
+
+TEST_CASE("pulled with a login that is nowhere afterwards") {
+  const DockerEngine& engine = DockerEngine::get();
+  const Registry registry;
+  const std::string image = registry.push("team/train:2");
+  engine.run({"rmi", image});
+  const Answer refused = ask(order_of(image, 0));
+  CHECK(has(refused.error, "image " + image + ": docker: pull: "));
+  CHECK(has(refused.error, "no basic auth credentials"));
+
+  wire::ImageOrder order = order_of(image, 0);
+  order.credentials = registry.credentials();
+  const Answer answer = ask(order);
+  REQUIRE_MESSAGE(answer.ready, answer.error);
+  CHECK(answer.ready->pulled == 1);
+  CHECK(answer.ready->image_id == engine.image_id(DockerEngine::kImage));
+  CHECK(answer.ready->repo_digest.starts_with(registry.address() + "/team/train@sha256:"));
+  CHECK_FALSE(answer.progress.empty());
+  CHECK(ask(order).ready->pulled == 0);
+  order.pull = 1;
+  const Answer again = ask(order);
+  REQUIRE_MESSAGE(again.ready, again.error);
+  CHECK(again.ready->pulled == 0);  // the same image
+  order.image = registry.address() + "/team/none:1";
+  CHECK(has(ask(order).error, "image " + order.image + ": docker: pull: "));
+  order.credentials = "no json";
+  CHECK(has(ask(order).error, "the credentials are not a Docker config.json"));
+  for (const auto& entry : fs::directory_iterator("/tmp/sortie-" + std::to_string(::geteuid())))
+    CHECK_FALSE(entry.path().filename().native().starts_with("pull-"));
+}
+
+TEST_CASE("what one image has become is not the image of the others") {
+  wire::JobSpec job = make_job({"true"});
+  job.container.engine = "docker";
+  job.container.image = DockerEngine::kImage;
+  job.container.image_id = DockerEngine::get().image_id(DockerEngine::kEntryImage);
+  RunnerClient client;
+  client.send(wire::Hello{wire::kProtocolVersion, ""});
+  REQUIRE(ask(client, order_of(DockerEngine::kImage, 0)).ready);
+  client.send(job);
+  client.wait_exit();
+  REQUIRE(client.errors.size() == 1);
+  CHECK(has(client.errors[0].message, "and " + job.container.image_id + " on the other hosts"));
+}
+
+TEST_CASE("progress of a pull, from what docker prints") {
+  runner::container::PullProgress progress;
+  progress.take("1: Pulling from team/train");
+  CHECK(progress.text("a:1") == "pulling a:1: 1: Pulling from team/train");
+  progress.take("aaaaaaaaaaaa: Pulling fs layer");
+  progress.take("bbbbbbbbbbbb: Already exists");
+  progress.take("aaaaaaaaaaaa: Download complete");
+  CHECK(progress.text("a:1") == "pulling a:1: 2 of 2 layers downloaded, 1 unpacked");
+}
+
+TEST_CASE("what engines say of an image") {
+  using runner::container::read_image_json;
+  CHECK_FALSE(read_image_json("no json"));
+  CHECK_FALSE(read_image_json("{}"));
+  const auto facts = read_image_json(
+      R"([{"Id":"abc","Architecture":"arm64","Size":5,"Config":{"Entrypoint":["/a","b"]}}])");
+  REQUIRE(facts);
+  CHECK(facts->id == "sha256:abc");
+  CHECK(facts->architecture == "arm64");
+  CHECK(facts->entrypoint == std::vector<std::string>{"/a", "b"});
+}
+
+TEST_CASE("the last words of an engine") {
+  using runner::container::last_words;
+  CHECK(last_words("WARNING: swap\ndocker: Error response from daemon: no such thing.\nSee 'docker "
+                   "run --help'.\n") == "no such thing");
+  CHECK(last_words("") == "");
+}
+
+TEST_CASE("an order of a process arrives as it was") {
+  runner::HeldSpec spec;
+  spec.title = "t";
+  spec.argv = {"a", "", std::string("z\xff\n", 3)};
+  spec.env = {"X=" + std::string(1 << 20, 'y')};
+  spec.folders = {"/"};
+  spec.cpus = {0, 3};
+  spec.run_folder = "/tmp/x";
+  spec.defaults.umask = 027;
+  spec.announce = true;
+  const std::string bytes = runner::container::encode_spec(spec);
+  const auto back = runner::container::decode_spec(bytes);
+  REQUIRE(back);
+  CHECK(back->argv == spec.argv);
+  CHECK(back->env == spec.env);
+  CHECK(back->cpus == spec.cpus);
+  CHECK(back->defaults.umask == 027);
+  CHECK(back->announce);
+  for (const std::size_t cut : {0ul, 7ul, 20ul, bytes.size() - 1})
+    CHECK_FALSE(runner::container::decode_spec(bytes.substr(0, cut)));
+  CHECK_FALSE(runner::container::decode_spec(bytes + "x"));
+}
+
+TEST_CASE("devices of a container are counted inside, or named by UUID") {
+  using runner::container::visible_devices;
+  wire::ContainerSpec spec;
+  spec.gpus = "slots";
+  CHECK(visible_devices("3", spec, {2, 3}, {"", "", "", ""}) == "1");
+  CHECK(visible_devices("3", spec, {2, 3}, {"", "", "GPU-a", "GPU-b"}) == "GPU-b");
+  CHECK(visible_devices("3,2", spec, {2, 3}, {"", "", "", ""}) == "1,0");
+  CHECK(visible_devices("2,3", spec, {2, 3}, {"", "", "GPU-a", "GPU-b"}) == "GPU-a,GPU-b");
+  CHECK(visible_devices("7", spec, {2, 3}, {"", "", "", ""}) == "7");
+  CHECK(visible_devices("2,7", spec, {2, 3}, {"", "", "", ""}) == "2,7");
+  CHECK(visible_devices("", spec, {2, 3}, {"", "", "", ""}) == "");
+  CHECK(visible_devices("0,1", spec, {0, 1}, {""}) == "0,1");  // ranks share what there is
+  spec.gpus = "all";
+  CHECK(visible_devices("3", spec, {2, 3}, {"", "", "", ""}) == "3");
+}

@@ -1,0 +1,250 @@
+// Freezing, groups, low-rank updates, and conversations.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/chat_source.h"
+#include "trainer/merge.h"
+#include "trainer/nn/lora.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+namespace {
+
+std::map<std::string, std::vector<float>> weights_of(ParameterStore& store) {
+  std::map<std::string, std::vector<float>> all;
+  for (const auto& parameter : store.parameters()) {
+    const float* begin = store.master().data() + parameter->offset();
+    all[parameter->name()] = {begin, begin + parameter->elements()};
+  }
+  return all;
+}
+
+std::string start_error(const config::JobConfig& job) {
+  const auto communicator = make_single_communicator();
+  RankContext rank;
+  auto events = EventSink::open("");
+  ProgressionSource samples(job.model.vocab_size);
+  const CpuFacts cpu = cpu_facts();
+  const auto batch = config::resolve_batch(job.topology, 1);
+  Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, nullptr, cpu, DType::f32,
+                  "test-build");
+  const auto started = trainer.start();
+  return started ? "none" : started.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("frozen parameters keep every bit, the others are trained") {
+  config::JobConfig job = tiny_job();
+  job.optimizer.freeze = {"embedding.*", "layers.0.*"};
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  const auto before = weights_of(training.trainer->store());
+  const auto losses = training.losses(10);
+  CHECK(losses.back() < losses.front());
+  for (const auto& [name, values] : weights_of(training.trainer->store())) {
+    CAPTURE(name);
+    const bool frozen = name.starts_with("embedding.") || name.starts_with("layers.0.");
+    CHECK((values == before.at(name)) == frozen);
+  }
+}
+
+TEST_CASE("a group has its own rate and decay, and resumes with its bits") {
+  config::JobConfig job = tiny_job("gpt-neo-x");
+  job.optimizer.weight_decay = 0;
+  job.optimizer.gradient_clipping = 0;
+  const auto first_step = [&](const std::vector<std::string>& groups) {
+    job.optimizer.training_groups = groups;
+    const auto communicator = make_single_communicator();
+    TinyTraining training(job, *communicator);
+    auto before = weights_of(training.trainer->store());
+    training.losses(1);
+    auto after = weights_of(training.trainer->store());
+    std::map<std::string, std::vector<float>> moved;
+    for (auto& [name, values] : after) {
+      std::vector<float>& change = moved[name];
+      for (std::size_t i = 0; i < values.size(); ++i)
+        change.push_back(values[i] - before.at(name)[i]);
+    }
+    return moved;
+  };
+  const auto plain = first_step({});
+  const auto grouped =
+      first_step({"slow include=layers.1.* exclude=*.bias learning_rate=1e-3 "
+                  "learning_rate_decay_style=constant",
+                  "still include=final_norm.* learning_rate=1e-20"});
+  for (const auto& [name, change] : plain) {
+    CAPTURE(name);
+    const bool slow = name.starts_with("layers.1.") && !name.ends_with(".bias");
+    // Cosine has left 1e-2 a little by step 1; constant has not left 1e-3.
+    const double rate = 0.5 * 1e-2 * (1 + std::cos(M_PI / 20));
+    const double factor = slow ? 1e-3 / rate : name.starts_with("final_norm.") ? 0.0 : 1.0;
+    double largest = 0;
+    for (std::size_t i = 0; i < change.size(); ++i)
+      largest = std::max(largest, std::abs(grouped.at(name)[i] - factor * change[i]));
+    CHECK(largest <= 2e-6);
+  }
+  // Decay alone: the gradients of the first step are the same.
+  const auto decayed = first_step({"heavy include=layers.0.mlp.up.weight weight_decay=10"});
+  CHECK(decayed.at("layers.0.mlp.up.weight") != plain.at("layers.0.mlp.up.weight"));
+  CHECK(decayed.at("layers.0.mlp.down.weight") == plain.at("layers.0.mlp.down.weight"));
+}
+
+TEST_CASE("patterns that match nothing, and parameters in two groups, are refused at the start") {
+  config::JobConfig job = tiny_job();
+  job.optimizer.freeze = {"layer.*"};
+  CHECK(start_error(job).starts_with("optimizer.freeze: \"layer.*\" matches nothing; names are "));
+  job.optimizer.freeze = {"*"};
+  CHECK(start_error(job).find("every parameter is frozen") != std::string::npos);
+  job.optimizer.freeze.clear();
+  job.optimizer.training_groups = {"a include=nothing.*"};
+  CHECK(start_error(job).find("group a: \"nothing.*\" matches no parameter") != std::string::npos);
+  job.optimizer.training_groups = {"a include=*norm*", "b include=final_norm.*"};
+  CHECK(start_error(job).find("group b: final_norm.weight is in group a too") != std::string::npos);
+  job.optimizer.training_groups.clear();
+  job.lora.rank = 4;
+  job.lora.modules = {"*.attention.qqq"};
+  CHECK(start_error(job).starts_with("lora.modules: \"*.attention.qqq\" matches nothing; names "));
+}
+
+TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plain weights") {
+  const sortie::test::ScopedTempDir dir;
+  const auto communicator = make_single_communicator();
+  config::JobConfig base = tiny_job();
+  base.trainer.save_dir = dir.str("base");
+  base.trainer.train_iterations = 15;
+  TinyTraining pretraining(base, *communicator);
+  REQUIRE(pretraining.trainer->run());
+
+  config::JobConfig job = base;
+  job.trainer.save_dir = dir.str("lora");
+  job.trainer.load_weights_from = dir.str("base");
+  job.trainer.train_iterations = 12;
+  job.learning_rate_scheduler.learning_rate_decay_iters = 24;
+  job.lora.rank = 4;
+  job.lora.alpha = 8;
+  job.lora.modules = {"*.attention.*", "layers.1.mlp.down"};
+  TinyTraining whole(job, *communicator);
+  ParameterStore& store = whole.trainer->store();
+  const auto before = weights_of(store);
+  CHECK(before.at("layers.0.attention.qkv.lora_up") ==
+        std::vector<float>(before.at("layers.0.attention.qkv.lora_up").size(), 0.0f));
+  CHECK(before.at("layers.0.attention.qkv.weight") ==
+        weights_of(pretraining.trainer->store()).at("layers.0.attention.qkv.weight"));
+  const auto losses = whole.losses(24);
+  CHECK(losses.back() < losses.front());
+  for (const auto& [name, values] : weights_of(store)) {
+    CAPTURE(name);
+    CHECK((values != before.at(name)) == is_lora_name(name));
+  }
+
+  TinyTraining half(job, *communicator);
+  REQUIRE(half.trainer->run());
+  TinyTraining rest(job, *communicator);
+  REQUIRE(rest.trainer->progress().step == 12);
+  CHECK(rest.losses(12) == std::vector<double>(losses.begin() + 12, losses.end()));
+
+  const auto tuned = load_model(dir.str("lora"), 1, "f32");
+  REQUIRE(tuned);
+  const auto score = [&](LoadedModel& loaded) {
+    Tensor tokens = loaded.context.empty(DType::i32, {1, 19});
+    for (std::int32_t i = 0; i < 19; ++i) tokens.data<std::int32_t>()[i] = i * 3 % 50;
+    Graph graph(loaded.context, Graph::Mode::inference);
+    const Tensor logits = loaded.model->last_logits(graph, tokens);
+    return std::vector<float>(logits.data<float>(), logits.data<float>() + logits.elements());
+  };
+  const std::vector<float> expected = score(**tuned);
+  REQUIRE(write_merged(**tuned, dir / "merged"));
+  const auto merged = load_model(dir.str("merged"), 1, "f32");
+  REQUIRE(merged);
+  CHECK((*merged)->store.find("layers.0.attention.qkv.lora_up") == nullptr);
+  const std::vector<float> got = score(**merged);
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    REQUIRE(got[i] == doctest::Approx(expected[i]).epsilon(1e-4));
+  const auto again = write_merged(**merged, dir / "twice");
+  REQUIRE_FALSE(again);
+  CHECK(again.error().message.find("no low-rank updates") != std::string::npos);
+}
+
+TEST_CASE("of a conversation the answers count, and the mark that ends them") {
+  const sortie::test::ScopedTempDir dir;
+  sortie::test::write_text(
+      dir / "chat.jsonl",
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"a?\"}, {\"role\": \"assistant\", "
+      "\"content\": \"bc\"}, {\"role\": \"user\", \"content\": \"d?\"}, {\"role\": "
+      "\"assistant\", \"content\": \"e\"}]}\n"
+      "{\"prompt\": \"2+2=\", \"completion\": \"4\", \"source\": \"school\"}\n"
+      "{\"prompt\": \"" +
+          std::string(400, 'x') + "\", \"completion\": \"too far\"}\n");
+  config::JobConfig job = tiny_job();
+  job.model.vocab_size = 257;
+  job.model.sequence_length = 160;
+  const auto tokenizer = make_byte_tokenizer();
+  const auto source = ChatSource::open(job, {dir.str("chat.jsonl")}, *tokenizer, false);
+  REQUIRE_MESSAGE(source, (source ? "" : source.error().message));
+  CHECK((*source)->samples_per_epoch() == 2);
+  CHECK((*source)->left_out() == 1);
+  std::vector<std::int32_t> tokens(160), targets(160);
+  const auto texts = [&](std::int64_t index) {
+    REQUIRE((*source)->sample(index, tokens, targets));
+    std::string input, counted;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] != 0) input += tokens[i] == 256 ? '$' : static_cast<char>(tokens[i]);
+      if (targets[i] >= 0) counted += targets[i] == 256 ? '$' : static_cast<char>(targets[i]);
+      if (targets[i] >= 0 && i + 1 < tokens.size()) CHECK((tokens[i + 1] == targets[i]));
+    }
+    return std::pair(input, counted);
+  };
+  CHECK(texts(0) == std::pair<std::string, std::string>(
+                        "<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\nbc<|im_end|>\n"
+                        "<|im_start|>user\nd?<|im_end|>\n<|im_start|>assistant\ne<|im_end|>\n",
+                        "bc<|im_end|>e<|im_end|>"));
+  CHECK(texts(1) == std::pair<std::string, std::string>("2+2=4$", "4$"));
+  CHECK(texts(2).first == texts(0).first);  // the next epoch
+}
+
+TEST_CASE("a bad conversation is named with its line, and each epoch has its own order") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.model.vocab_size = 257;
+  const auto tokenizer = make_byte_tokenizer();
+  for (const char* line : {"{\"messages\": [{\"role\": \"user\"}]}", "{\"prompt\": \"a\"}", "[1]",
+                           "{\"messages\": 3", "{\"prompt\": \"a\", \"completion\": 7}"}) {
+    CAPTURE(line);
+    sortie::test::write_text(dir / "bad.jsonl", std::string("\n\n") + line);
+    const auto source = ChatSource::open(job, {dir.str("bad.jsonl")}, *tokenizer, true);
+    REQUIRE_FALSE(source);
+    CHECK(source.error().code == ErrorCode::data);
+    CHECK(source.error().message.starts_with(dir.str("bad.jsonl:3: ")));
+  }
+  std::string lines;
+  for (char c = 'a'; c <= 'z'; ++c)
+    lines += std::string("{\"prompt\": \"") + c + "\", \"completion\": \"x\"}\n";
+  sortie::test::write_text(dir / "good.jsonl", lines);
+  const auto source = ChatSource::open(job, {dir.str("good.jsonl")}, *tokenizer, true);
+  REQUIRE(source);
+  std::vector<std::int32_t> tokens(19), targets(19);
+  const auto epoch = [&](std::int64_t number) {
+    std::string order;
+    for (std::int64_t i = 0; i < 26; ++i) {
+      REQUIRE((*source)->sample(number * 26 + i, tokens, targets));
+      order += static_cast<char>(tokens[0]);
+    }
+    return order;
+  };
+  std::string first = epoch(0), second = epoch(1);
+  CHECK(first != second);
+  CHECK(first == epoch(0));
+  std::ranges::sort(first);
+  std::ranges::sort(second);
+  CHECK(first == "abcdefghijklmnopqrstuvwxyz");
+  CHECK(second == first);
+}

@@ -1,0 +1,213 @@
+// What stops a run, or keeps a step from doing harm: outliers, replicas that differ, signals, and
+// the checkpoint of the lowest validation loss.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/replica_check.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+namespace {
+
+/// Noise in the samples of one step.
+class BrokenSource final : public SampleSource {
+ public:
+  BrokenSource(std::int64_t vocab, std::int64_t begin, std::int64_t end)
+      : plain_(vocab), vocab_(vocab), begin_(begin), end_(end) {}
+  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) override {
+    SORTIE_TRY(plain_.sample(index, tokens, targets));
+    if (index < begin_ || index >= end_) return {};
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      targets[i] =
+          static_cast<std::int32_t>(random_bits(7, static_cast<std::uint64_t>(index) * 1000 + i) %
+                                    static_cast<std::uint64_t>(vocab_));
+    return {};
+  }
+  std::string fingerprint() const override { return "broken"; }
+  std::int64_t samples_per_epoch() const override { return 1000; }
+
+ private:
+  ProgressionSource plain_;
+  std::int64_t vocab_, begin_, end_;
+};
+
+}  // namespace
+
+TEST_CASE("a step whose loss stands out is skipped, and says why") {
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 200;
+  job.optimizer.skip_loss_zscore = 6;
+  job.optimizer.outlier_window = 16;
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator, DType::f32, 1,
+                        std::make_unique<BrokenSource>(job.model.vocab_size, 8 * 150, 8 * 151));
+  int skipped = 0;
+  for (int i = 0; i < 150; ++i) skipped += training.trainer->step()->skipped;
+  CHECK(skipped == 0);
+  ParameterStore& store = training.trainer->store();
+  const std::vector<float> before(store.master().begin(), store.master().end());
+  const auto report = training.trainer->step();
+  REQUIRE(report);
+  CHECK(report->skipped);
+  CHECK(report->skip_reason.starts_with("the loss of "));
+  CHECK(report->skip_reason.find("deviations above its mean of ") != std::string::npos);
+  CHECK(std::ranges::equal(before, store.master()));
+  CHECK(training.trainer->progress().updates == 150);
+  CHECK_FALSE(training.trainer->step()->skipped);
+}
+
+TEST_CASE("a replica that differs is named with its host") {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  run_thread_ranks(4, [&](Communicator& communicator) {
+    config::JobConfig job = tiny_job();
+    TinyTraining training(job, communicator);
+    training.losses(2);
+    ParameterStore& store = training.trainer->store();
+    const auto equal = check_replicas(communicator, training.rank, store, 2);
+    if (communicator.rank() == 2) {  // one bit of one moment
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, &store.moment2()[100], sizeof bits);
+      bits ^= 1u << 3;
+      std::memcpy(&store.moment2()[100], &bits, sizeof bits);
+    }
+    const auto differs = check_replicas(communicator, training.rank, store, 3);
+    const std::lock_guard lock(mutex);
+    errors.push_back(equal ? "" : equal.error().message);
+    errors.push_back(differs ? "none" : differs.error().message);
+  });
+  for (std::size_t i = 0; i < errors.size(); i += 2) {
+    CHECK(errors[i] == "");
+    CHECK(errors[i + 1] ==
+          "step 3: replicas differ: rank 2 (host-2) from the other ranks; check the memory of "
+          "those hosts and start again from a checkpoint of before");
+  }
+}
+
+TEST_CASE("two replicas that differ are both named, and the run ends with that") {
+  std::mutex mutex;
+  std::vector<Error> errors;
+  run_thread_ranks(2, [&](Communicator& communicator) {
+    config::JobConfig job = tiny_job();
+    job.trainer.replica_check_interval = 2;
+    TinyTraining training(job, communicator);
+    // An op of one rank that is not deterministic.
+    training.trainer->context().set_poll([&] {
+      if (communicator.rank() == 1) training.trainer->store().moment1()[5] += 1e-3f;
+    });
+    const auto outcome = training.trainer->run();
+    const std::lock_guard lock(mutex);
+    errors.push_back(outcome ? Error{} : outcome.error());
+  });
+  for (const Error& error : errors) {
+    CHECK(error.code == ErrorCode::diverged);
+    CHECK(error.message.find("step 2: replicas differ: ") == 0);
+    CHECK(error.message.find("rank 0 (host-0)") != std::string::npos);
+    CHECK(error.message.find("rank 1 (host-1)") != std::string::npos);
+  }
+}
+
+TEST_CASE("SIGUSR1 saves and goes on, SIGTERM saves and stops") {
+  struct sigaction was {};
+  ::sigaction(SIGTERM, nullptr, &was);
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 50;
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.trainer.keep_last = 0;
+  const auto communicator = make_single_communicator();
+
+  /// Sends a signal while the samples of a step are read.
+  class SignallingSource final : public SampleSource {
+   public:
+    explicit SignallingSource(std::int64_t vocab) : plain_(vocab) {}
+    Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
+                    std::span<std::int32_t> targets) override {
+      if (index == 8 * 10) ::raise(SIGUSR1);
+      if (index == 8 * 20) ::raise(SIGTERM);
+      return plain_.sample(index, tokens, targets);
+    }
+    std::string fingerprint() const override { return "signals"; }
+    std::int64_t samples_per_epoch() const override { return 1000; }
+
+   private:
+    ProgressionSource plain_;
+  };
+  {
+    TinyTraining training(job, *communicator, DType::f32, 1,
+                          std::make_unique<SignallingSource>(job.model.vocab_size));
+    const auto outcome = training.trainer->run();
+    REQUIRE_FALSE(outcome);
+    CHECK(outcome.error().code == ErrorCode::interrupted);
+    CHECK(outcome.error().message.starts_with("stopped by SIGTERM after step 21, with a "));
+  }
+  std::vector<std::int64_t> saved;
+  const auto entries = list_checkpoints(dir / "checkpoints", CheckDepth::hashes);
+  REQUIRE(entries);
+  for (const CheckpointEntry& entry : *entries) saved.push_back(entry.step);
+  CHECK(saved == std::vector<std::int64_t>{21, 11});
+  struct sigaction now {};
+  ::sigaction(SIGTERM, nullptr, &now);
+  CHECK((now.sa_handler == was.sa_handler));
+}
+
+TEST_CASE("a process whose step never ends dies by its SIGTERM all the same") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    SaveSignals signals;
+    signals.expect(0.01);
+    for (;;) ::pause();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(child, SIGTERM);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
+  CHECK(seconds > 0.5);
+  CHECK(seconds < 10);
+}
+
+TEST_CASE("the checkpoint of the lowest validation loss is kept, whatever comes later") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 30;
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.trainer.eval_interval = 5;
+  job.trainer.eval_iterations = 2;
+  job.trainer.keep_last = 1;
+  job.learning_rate_scheduler.learning_rate_decay_style = "constant";
+  const auto communicator = make_single_communicator();
+  // From step 16 on the targets are noise: the validation loss rises again.
+  TinyTraining training(job, *communicator, DType::f32, 1,
+                        std::make_unique<BrokenSource>(job.model.vocab_size, 8 * 15, 8 * 1000));
+  REQUIRE(training.trainer->run());
+  const auto best = list_checkpoints(dir / "checkpoints/best", CheckDepth::hashes);
+  REQUIRE(best);
+  REQUIRE(best->size() == 1);
+  CHECK((*best)[0].step == 15);
+  REQUIRE((*best)[0].manifest);
+  const double loss = (*best)[0].manifest->scalars.at("best_validation_loss");
+  const auto last = find_latest(dir / "checkpoints");
+  REQUIRE(last->entry);
+  CHECK(last->entry->step == 30);
+  CHECK(last->entry->manifest->scalars.at("best_validation_loss") == loss);
+  CHECK(*training.trainer->evaluate() > loss);
+}

@@ -1,0 +1,132 @@
+// A run that was cut in two goes on with the bits of one that was not.
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+namespace {
+
+constexpr int kSteps = 12, kCut = 5;
+
+struct Course {
+  std::vector<double> losses;
+  std::vector<float> weights;
+  bool operator==(const Course&) const = default;
+};
+
+Course finish(TinyTraining& training, int steps) {
+  Course course{training.losses(steps), {}};
+  const std::span<float> master = training.trainer->store().master();
+  course.weights.assign(master.begin(), master.end());
+  return course;
+}
+
+config::JobConfig job_of(const std::function<void(config::JobConfig&)>& change) {
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = kSteps;
+  change(job);
+  return job;
+}
+
+void check_cut_in_two(const config::JobConfig& job) {
+  const auto communicator = make_single_communicator();
+  TinyTraining whole(job, *communicator);
+  Course uninterrupted = finish(whole, kSteps);
+  uninterrupted.losses.erase(uninterrupted.losses.begin(), uninterrupted.losses.begin() + kCut);
+
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig first = job;
+  first.trainer.save_dir = dir.str("checkpoints");
+  // Both halves have the schedule of the whole.
+  if (first.learning_rate_scheduler.learning_rate_decay_iters == 0)
+    first.learning_rate_scheduler.learning_rate_decay_iters = kSteps;
+  first.trainer.train_iterations = kCut;
+  TinyTraining before(first, *communicator);
+  REQUIRE(before.trainer->run());
+
+  config::JobConfig second = first;
+  second.trainer.train_iterations = kSteps;
+  TinyTraining after(second, *communicator);
+  REQUIRE(after.trainer->progress().step == kCut);
+  CHECK(finish(after, kSteps - kCut) == uninterrupted);
+}
+
+}  // namespace
+
+TEST_CASE("save and resume give the same bits with every schedule") {
+  for (const char* style : {"constant", "linear", "cosine", "warmup-stable-decay"}) {
+    CAPTURE(style);
+    check_cut_in_two(job_of([&](config::JobConfig& job) {
+      job.learning_rate_scheduler.learning_rate_decay_style = style;
+      job.learning_rate_scheduler.learning_rate_warmup_steps = 3;
+      job.learning_rate_scheduler.wsd_decay_steps = 6;
+    }));
+  }
+}
+
+TEST_CASE("save and resume give the same bits in the middle of a batch ramp-up") {
+  const config::JobConfig job = job_of([](config::JobConfig& ramp) {
+    ramp.topology.batch_rampup_start = 2;
+    ramp.topology.batch_rampup_increment = 2;
+    ramp.topology.batch_rampup_samples = 36;  // 12 each of 2, 4 and 6
+  });
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < 12; ++i) sizes.push_back(training.trainer->step()->samples);
+  CHECK(sizes == std::vector<std::int64_t>{2, 2, 2, 2, 2, 2, 4, 4, 4, 6, 6, 8});
+  CHECK(training.trainer->progress().consumed_samples == 44);
+  check_cut_in_two(job);
+}
+
+TEST_CASE("save and resume give the same bits while outliers are watched") {
+  check_cut_in_two(job_of([](config::JobConfig& job) {
+    job.optimizer.skip_gradient_norm_zscore = 0.5;  // some steps of a healthy run are above that
+    job.optimizer.skip_loss_zscore = 3;
+    job.optimizer.outlier_window = 4;
+  }));
+}
+
+TEST_CASE("a run that starts from weights has them, and nothing else of the other run") {
+  const auto communicator = make_single_communicator();
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 4;
+  job.trainer.save_dir = dir.str("old");
+  TinyTraining old(job, *communicator);
+  REQUIRE(old.trainer->run());
+
+  config::JobConfig fine = job;
+  fine.trainer.save_dir = dir.str("new");
+  fine.trainer.load_weights_from = dir.str("old");
+  TinyTraining fresh(fine, *communicator);
+  CHECK(fresh.trainer->progress().step == 0);
+  CHECK(fresh.trainer->progress().consumed_samples == 0);
+  CHECK(fresh.trainer->progress().updates == 0);
+  ParameterStore& from = old.trainer->store();
+  ParameterStore& to = fresh.trainer->store();
+  CHECK(std::ranges::equal(from.master(), to.master()));
+  CHECK(std::ranges::all_of(to.moment1(), [](float value) { return value == 0.0f; }));
+  REQUIRE(fresh.trainer->run());
+
+  TinyTraining again(fine, *communicator);  // its own checkpoint comes before the other's weights
+  CHECK(again.trainer->progress().step == 4);
+  CHECK(std::ranges::equal(to.master(), again.trainer->store().master()));
+
+  fine.trainer.load_weights_from = dir.str("nowhere");
+  fine.trainer.save_dir.clear();
+  fine.trainer.load_weights_from = dir.str("old");
+  TinyTraining twin(fine, *communicator);
+  fine.trainer.load_weights_from = dir.str("nowhere");
+  Checkpointer checkpointer(fine, {}, twin.trainer->store(), *communicator);
+  const auto missing = checkpointer.load();
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == ErrorCode::checkpoint);
+  CHECK(missing.error().message.starts_with("trainer.load_weights_from " + dir.str("nowhere")));
+}

@@ -1,0 +1,48 @@
+// Products with weights on the tape, and the low-rank updates beside them.
+#include "trainer/autograd/functions.h"
+#include "trainer/ops/scale.h"
+
+namespace sortie::trainer {
+
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
+  ops::linear_forward(context, x.data, weight.packed(), bias ? bias->weight() : Tensor(), y);
+  graph.observe(weight, y);
+  Var out = graph.value(y);
+  graph.use(weight);
+  if (bias) graph.use(*bias);
+  graph.record([&graph, &context, &weight, bias, x, grad = out.grad] {
+    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+      Tensor dx = context.empty(x.data.dtype(), x.data.shape());
+      ops::linear_backward_data(context, dy, weight.packed(), dx);
+      graph.add_grad(*x.grad, std::move(dx));
+      Tensor none;
+      if (!weight.frozen() || (bias && !bias->frozen()))
+        ops::linear_backward_weight(context, dy, x.data, weight.grad(), bias ? bias->grad() : none);
+    }
+    if (bias) bias->use_done();
+    weight.use_done();
+  });
+  if (!weight.low_rank()) return out;
+  const LowRank& low = *weight.low_rank();
+  const Var inner = scaled(graph, linear(graph, x, *low.down, nullptr), low.scale);
+  return add(graph, out, linear(graph, inner, *low.up, nullptr));
+}
+
+Var scaled(Graph& graph, const Var& x, float factor) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(x.data.dtype(), x.data.shape());
+  ops::scale(context, x.data, factor, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, factor, x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(dy.dtype(), dy.shape());
+    ops::scale(context, dy, factor, dx);
+    graph.add_grad(*x_grad, std::move(dx));
+  });
+  return out;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,114 @@
+#include "trainer/cli/eval_command.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "trainer/dataset_source.h"
+#include "trainer/evaluate.h"
+#include "trainer/model_loader.h"
+#include "trainer/rank_context.h"
+
+namespace sortie::trainer {
+namespace {
+
+struct Options {
+  std::string checkpoint, choices, precision = "auto";
+  std::vector<std::string> data;
+  std::int64_t samples = 0, batch = 8;
+  bool json = false;
+};
+
+Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+                    nlohmann::ordered_json& report) {
+  SORTIE_ASSIGN_OR_RETURN(const auto source,
+                          DatasetSource::open(loaded.job, options.data, /*shuffle=*/false));
+  const std::int64_t all = source->samples_per_epoch();
+  const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
+  SORTIE_ASSIGN_OR_RETURN(
+      const TextScore score,
+      score_text(loaded.context, *loaded.model, tokenizer, *source, samples, options.batch));
+  report["loss"] = score.loss();
+  report["perplexity"] = score.perplexity();
+  report["bits_per_byte"] = score.bits_per_byte();
+  report["tokens"] = score.tokens;
+  report["bytes"] = score.bytes;
+  if (!options.json)
+    fmt::print(
+        "loss {:.6f} nats per token, perplexity {:.4f}, {:.4f} bits per byte ({} tokens, {} "
+        "bytes)\n",
+        score.loss(), score.perplexity(), score.bits_per_byte(), score.tokens, score.bytes);
+  return {};
+}
+
+Result<> score_answers(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+                       nlohmann::ordered_json& report) {
+  SORTIE_ASSIGN_OR_RETURN(const ChoiceScore score,
+                          score_choices(loaded.context, *loaded.model, tokenizer, options.choices));
+  const auto share = [&](std::int64_t right) {
+    return static_cast<double>(right) / static_cast<double>(score.items);
+  };
+  report["items"] = score.items;
+  report["accuracy"] = share(score.right);
+  report["accuracy_per_byte"] = share(score.right_per_byte);
+  if (!options.json)
+    fmt::print("accuracy {:.4f} ({} of {}), per byte of the answers {:.4f} ({})\n",
+               share(score.right), score.right, score.items, share(score.right_per_byte),
+               score.right_per_byte);
+  return {};
+}
+
+Result<> run(const Options& options) {
+  if (options.data.empty() && options.choices.empty())
+    return fail(ErrorCode::usage,
+                "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
+  SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
+                          load_model(options.checkpoint, rank.threads, options.precision));
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
+  nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
+  if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));
+  if (!options.choices.empty()) SORTIE_TRY(score_answers(options, *loaded, *tokenizer, report));
+  if (options.json) fmt::print("{}\n", report.dump());
+  return {};
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "eval", "Loss, perplexity and bits per byte on token files; answers to multiple choice");
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "Checkpoint, or a folder of them (the newest)")
+      ->required();
+  command->add_option("--data", options->data,
+                      "Token files: PREFIX of PREFIX.bin and PREFIX.idx; may be several");
+  command
+      ->add_option("--samples", options->samples,
+                   "Sequences to take from the beginning, 0 = all of them")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--batch", options->batch, "Sequences of a forward pass")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option(
+      "--multiple-choice", options->choices,
+      "JSONL: {\"context\": \"...\", \"choices\": [\"...\"], \"answer\": 0} a line");
+  command->add_option("--precision", options->precision, "Of the matrix products")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "One JSON object instead of text");
+  command->callback([options, &exit_code] {
+    if (const Result<> outcome = run(*options); !outcome) {
+      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      exit_code = exit_code_for(outcome.error().code);
+    }
+  });
+}
+
+}  // namespace sortie::trainer

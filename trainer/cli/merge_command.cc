@@ -1,0 +1,39 @@
+#include "trainer/cli/merge_command.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+#include "common/base/exit_code.h"
+#include "trainer/merge.h"
+#include "trainer/rank_context.h"
+
+namespace sortie::trainer {
+namespace {
+
+Result<> run(const std::string& checkpoint, const std::string& out) {
+  SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_model(checkpoint, rank.threads, "f32"));
+  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path path, write_merged(*loaded, out));
+  fmt::print("{}\n", path.string());
+  return {};
+}
+
+}  // namespace
+
+void add_merge_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "merge-lora", "Add low-rank updates to their weights: a plain checkpoint of weights alone");
+  auto paths = std::make_shared<std::pair<std::string, std::string>>();
+  command->add_option("checkpoint", paths->first, "Checkpoint, or a folder of them (the newest)")
+      ->required();
+  command->add_option("out", paths->second, "Folder for the new checkpoint")->required();
+  command->callback([paths, &exit_code] {
+    if (const Result<> outcome = run(paths->first, paths->second); !outcome) {
+      fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
+      exit_code = exit_code_for(outcome.error().code);
+    }
+  });
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,32 @@
+// ModelLoader: the model of a checkpoint, ready to predict.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "common/config/schema.h"
+#include "trainer/models/model.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+
+struct LoadedModel {
+  std::filesystem::path folder;  // of the checkpoint
+  config::JobConfig job;         // as it was trained
+  std::int64_t step = 0;
+  std::string run_id;
+  ExecutionContext context;
+  ParameterStore store;
+  std::unique_ptr<LanguageModel> model;
+
+  explicit LoadedModel(int threads) : context(threads) {}
+  Result<std::unique_ptr<Tokenizer>> tokenizer() const {
+    return make_tokenizer(job.data.tokenizer);
+  }
+};
+
+/// From a checkpoint's folder, or the newest in a folder of them. `precision` as in [model].
+Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
+                                                const std::string& precision = "auto");
+
+}  // namespace sortie::trainer

@@ -1,0 +1,112 @@
+#include "trainer/nn/lora.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/config/training_groups.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+bool can_be_updated(const Parameter& parameter) {
+  const std::string& name = parameter.name();
+  return parameter.spec().use == Use::matrix && parameter.spec().shape.dims() == 2 &&
+         name.starts_with("layers.") && name.ends_with(kWeight);
+}
+
+std::string module_of(const Parameter& parameter) {
+  return parameter.name().substr(0, parameter.name().size() - kWeight.size());
+}
+
+Result<> no_match(const char* key, const std::string& pattern, const std::string& names) {
+  return fail(ErrorCode::config,
+              fmt::format("{}: \"{}\" matches nothing; names are like {}", key, pattern, names));
+}
+
+}  // namespace
+
+bool is_lora_name(const std::string& name) {
+  return name.ends_with(kLoraDown) || name.ends_with(kLoraUp);
+}
+
+Result<> add_lora(const config::LoraConfig& config, ParameterStore& store) {
+  if (config.rank == 0) return {};
+  std::vector<Parameter*> chosen;
+  std::string example;
+  for (const auto& parameter : store.parameters()) {
+    if (!can_be_updated(*parameter)) continue;
+    if (example.empty()) example = module_of(*parameter);
+    if (config::any_matches(config.modules, module_of(*parameter)))
+      chosen.push_back(parameter.get());
+  }
+  for (const std::string& pattern : config.modules)
+    if (std::ranges::none_of(chosen, [&](const Parameter* parameter) {
+          return config::name_matches(pattern, module_of(*parameter));
+        }))
+      return no_match("lora.modules", pattern, example);
+  for (Parameter* weight : chosen) {
+    const std::int64_t out = weight->spec().shape[0], in = weight->spec().shape[1];
+    LowRank low;
+    low.scale = static_cast<float>(config.alpha / static_cast<double>(config.rank));
+    low.down = &store.add({module_of(*weight) + kLoraDown,
+                           {config.rank, in},
+                           Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(in))),
+                           Use::matrix,
+                           /*decay=*/true,
+                           {}});
+    low.up = &store.add({module_of(*weight) + kLoraUp,
+                         {out, config.rank},
+                         Init::zeros(),
+                         Use::matrix,
+                         /*decay=*/true,
+                         {}});
+    weight->set_low_rank(low);
+  }
+  return {};
+}
+
+Result<> freeze_parameters(const config::JobConfig& job, ParameterStore& store) {
+  if (store.parameters().empty()) return {};
+  for (const std::string& pattern : job.optimizer.freeze)
+    if (std::ranges::none_of(store.parameters(), [&](const auto& parameter) {
+          return config::name_matches(pattern, parameter->name());
+        }))
+      return no_match("optimizer.freeze", pattern, store.parameters().front()->name());
+  bool any = false;
+  for (const auto& parameter : store.parameters()) {
+    if (config::any_matches(job.optimizer.freeze, parameter->name()) ||
+        (job.lora.rank > 0 && !is_lora_name(parameter->name())))
+      parameter->freeze();
+    any = any || !parameter->frozen();
+  }
+  if (!any)
+    return fail(ErrorCode::config,
+                "optimizer.freeze: every parameter is frozen; leave some to be trained");
+  return {};
+}
+
+void merge_lora(ParameterStore& store) {
+  for (const auto& parameter : store.parameters()) {
+    if (!parameter->low_rank()) continue;
+    const LowRank& low = *parameter->low_rank();
+    const std::int64_t rows = parameter->spec().shape[0], columns = parameter->spec().shape[1];
+    const std::int64_t rank = low.down->spec().shape[0];
+    float* weight = store.master().data() + parameter->offset();
+    const float* down = store.master().data() + low.down->offset();
+    float* up = store.master().data() + low.up->offset();
+#pragma omp parallel for schedule(static)
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t r = 0; r < rank; ++r) {
+        const float factor = low.scale * up[row * rank + r];
+        for (std::int64_t column = 0; column < columns; ++column)
+          weight[row * columns + column] += factor * down[r * columns + column];
+      }
+    std::fill_n(up, rows * rank, 0.0f);
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,107 @@
+#include "trainer/run_report.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "trainer/metrics/memory.h"
+
+namespace sortie::trainer {
+
+void RunReport::note(const std::string& text) {
+  if (!silent()) events_.send({{"type", "note"}, {"text", text}});
+}
+
+void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
+  if (checkpoint.weights_only)
+    return note(fmt::format("weights from {}, step 0", checkpoint.path.string()));
+  note(fmt::format("resumed from {} at step {}", checkpoint.path.string(),
+                   checkpoint.progress.step));
+  if (!checkpoint.differences.empty())
+    note("losses will not be bit for bit those of an uninterrupted run: " + checkpoint.differences);
+}
+
+void RunReport::start(const LanguageModel& model, ParameterStore& store, const BitFacts& facts,
+                      const std::string& cpu, const TrainingProgress& progress,
+                      const std::string& first_run) {
+  if (silent()) return;
+  nlohmann::json event = {{"type", "start"},
+                          {"architecture", job_.model.architecture},
+                          {"parameters", store.parameter_elements()},
+                          {"precision", facts.precision},
+                          {"isa", facts.isa},
+                          {"cpu", cpu},
+                          {"threads", rank_.threads},
+                          {"world_size", rank_.world_size},
+                          {"global_batch_size", batch_.global_batch_size},
+                          {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
+                          {"sequence_length", model.shape().sequence_length},
+                          {"step", progress.step},
+                          {"steps", job_.trainer.train_iterations}};
+  if (!first_run.empty()) event["first_run"] = first_run;
+  events_.send(event);
+  if (job_.model.precision == "auto" && facts.precision == "f32")
+    note(fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products", facts.isa));
+}
+
+void RunReport::step(const StepReport& report, const TrainingProgress& progress,
+                     const LanguageModel& model, double seconds, double trained_seconds) {
+  if (silent()) return;
+  last_loss_ = report.loss;
+  if (report.skipped)
+    note(fmt::format("step {}: {}, step skipped ({} in a row)", report.step, report.skip_reason,
+                     progress.consecutive_skips));
+  const std::int64_t steps = job_.trainer.train_iterations;
+  if (report.step % job_.logger.log_interval != 0 && report.step != 1 && report.step < steps)
+    return;
+  const auto tokens = static_cast<double>(report.tokens);
+  double eta = seconds * static_cast<double>(steps - report.step);
+  const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
+  if (limit > 0) eta = std::min(eta, std::max(0.0, limit - trained_seconds));
+  nlohmann::json event = {
+      {"type", "step"},
+      {"step", report.step},
+      {"steps", steps},
+      {"loss", report.loss},
+      {"lr", report.learning_rate},
+      {"grad_norm", report.grad_norm},
+      {"tokens_per_s", tokens / seconds},
+      {"flops", flops_per_token(model.shape(), model.matrix_parameters()) * tokens / seconds},
+      {"step_ms", seconds * 1e3},
+      {"eta_s", eta},
+      {"skipped", report.skipped},
+      {"consumed_tokens", progress.consumed_samples * model.shape().sequence_length}};
+  if (report.balance_loss) event["balance_loss"] = *report.balance_loss;
+  if (report.mtp_loss) event["mtp_loss"] = *report.mtp_loss;
+  if (batch_.rampup_share > 0) event["batch_size"] = report.samples;
+  events_.send(event);
+}
+
+void RunReport::evaluation(std::int64_t step, double loss) {
+  if (!silent()) events_.send({{"type", "eval"}, {"step", step}, {"loss", loss}});
+}
+
+void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best) {
+  if (!silent())
+    events_.send({{"type", "checkpoint"},
+                  {"step", step},
+                  {"path", saved.path.string()},
+                  {"bytes", saved.bytes},
+                  {"seconds", saved.seconds},
+                  {"best", best}});
+}
+
+void RunReport::done(const TrainingProgress& progress, double validation_loss,
+                     double trained_seconds) {
+  if (silent()) return;
+  events_.send({{"type", "done"},
+                {"step", progress.step},
+                {"loss", last_loss_},
+                {"validation_loss", validation_loss},
+                {"seconds", trained_seconds},
+                {"peak_memory_bytes", peak_memory_bytes()},
+                {"events_dropped", events_.dropped()}});
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,27 @@
+// StepReport: what one step did, equal on every rank.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace sortie::trainer {
+
+struct StepReport {
+  std::int64_t step = 0;       // counts from 1
+  double loss = 0.0;           // mean over the counted tokens of the global batch
+  std::int64_t samples = 0;    // sequences of the global batch
+  std::int64_t tokens = 0;     // of them, with and without a target
+  double learning_rate = 0.0;  // of parameters in no group of their own
+  double grad_norm = 0.0;
+  // Of models with mixtures or multi-token prediction; no part of `loss`.
+  std::optional<double> balance_loss;  // of the routers, coefficient included
+  std::optional<double> mtp_loss;
+  bool skipped = false;
+  std::string skip_reason;      // "gradients are not finite"
+  bool time_is_up = false;      // rank 0's clock says that train_duration is over
+  bool save_requested = false;  // some rank got SIGUSR1
+  bool stop_requested = false;  // some rank got SIGTERM
+};
+
+}  // namespace sortie::trainer
