@@ -240,6 +240,50 @@ TEST_CASE("each rule names the numbers and what to do") {
        "below it"},
       {[](JobConfig& job) { job.model.reset_positions = true; },
        "M4 model.reset_positions: no model.document_end_token says where documents end; set it"},
+      {[](JobConfig& job) { job.model.moe.topk = 3; },
+       "X2 model.moe.topk: llama has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.num_groups = 2;
+       },
+       "X2 model.moe.num_groups: mixtral has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "qwen3-moe";
+         job.model.mtp.num_layers = 1;
+       },
+       "X2 model.mtp.num_layers: qwen3-moe has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.topk = 9;
+       },
+       "X1 model.moe.topk: a token can choose among 8 experts, not 9 of them; use 8 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 3;
+       },
+       "X1 model.moe.num_groups: 3 groups of 8 experts are not equal; use a divisor"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 4;
+         job.model.moe.group_topk = 5;
+       },
+       "X1 model.moe.group_topk: there are 4 groups, 5 can not be chosen; use 4 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 4;
+         job.model.moe.topk = 3;
+       },
+       "X1 model.moe.topk: a token can choose among 2 experts, not 3 of them; use 2 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.mla.qk_rope_head_dim = 7;
+       },
+       "X3 model.mla.qk_rope_head_dim: RoPE turns pairs, 7 is odd; use 8"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.hidden_size = 250;  // heads are not cut from it
+       },
+       ""},
       {[](JobConfig& job) { job.model.num_positions = 100; },
        "M3 model.num_positions: 100 is less than model.sequence_length = 256; use 0, or shorter "
        "sequences"},

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/support/tiny_training.h"
+#include "tests/support/tiny_mixture.h"
 
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
@@ -16,6 +16,10 @@ std::vector<std::int32_t> continue_text(Trainer& trainer, std::vector<std::int32
     return true;
   });
   return text;
+}
+
+bool is_mixture(std::string_view architecture) {
+  return architecture == "mixtral" || architecture == "qwen3-moe" || architecture == "deepseek-v3";
 }
 
 }  // namespace
@@ -42,10 +46,10 @@ TEST_CASE("a trained model continues a progression, past its own context") {
 
 TEST_CASE("greedy and drawn text with the cache is that without, to the token") {
   const auto communicator = make_single_communicator();
-  for (const char* architecture :
-       {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2", "qwen3"}) {
+  for (const char* architecture : {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2",
+                                   "qwen3", "mixtral", "qwen3-moe", "deepseek-v3"}) {
     CAPTURE(architecture);
-    auto job = tiny_job(architecture);
+    auto job = is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
     if (std::string_view(architecture) == "mistral") job.model.attention_window = 5;
     if (std::string_view(architecture) == "gpt-neo") {
       job.model.attention_layers = {"global", "local"};
