@@ -8,6 +8,7 @@ reference.safetensors with what the tests compare:
   logits, loss, grad.NAME        f32, on the CPU, eager attention, no dropout
   losses, after.NAME             three AdamW steps on that batch (f32): the loss before each step, the weights after all
   bf16.logits, bf16.loss, bf16.grad.NAME   the same with weights and activations in bf16
+  experts.I, bf16.experts.I      int32 [B * T, k], the experts chosen in mixture I
 
 The versions below are pinned: the script makes a virtual environment of its own with them, in build/hf-venv, unless
 --venv names one that has them.
@@ -53,6 +54,24 @@ CASES = {
                                             sliding_window=3, max_window_layers=1, rope_parameters=dict(rope_type="default", rope_theta=1e6)), 2, 9),
     "qwen3-a": ("Qwen3Config", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True), 2, 12),
     "qwen3-b": ("Qwen3Config", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=10, num_hidden_layers=1), 3, 5),
+    "mixtral-a": ("MixtralConfig", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+                                                output_router_logits=True, router_aux_loss_coef=0.05), 2, 12),
+    "mixtral-b": ("MixtralConfig", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=10, num_hidden_layers=1,
+                                                num_local_experts=5, num_experts_per_tok=1, sliding_window=4), 1, 9),
+    "qwen3-moe-a": ("Qwen3MoeConfig", SMALL | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, moe_intermediate_size=12,
+                                                   num_experts=6, num_experts_per_tok=3, norm_topk_prob=True, tie_word_embeddings=True), 2, 12),
+    "qwen3-moe-b": ("Qwen3MoeConfig", SMALL | dict(num_attention_heads=2, num_key_value_heads=1, head_dim=10, moe_intermediate_size=10,
+                                                   num_experts=16, num_experts_per_tok=2, decoder_sparse_step=2,
+                                                   output_router_logits=True, router_aux_loss_coef=0.1), 1, 7),
+    "deepseek-v3-a": ("DeepseekV3Config", SMALL | dict(num_attention_heads=2, num_key_value_heads=2, moe_intermediate_size=10, n_routed_experts=8,
+                                                       num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=1, first_k_dense_replace=1,
+                                                       q_lora_rank=12, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=5), 2, 12),
+    "deepseek-v3-b": ("DeepseekV3Config", SMALL | dict(num_attention_heads=3, num_key_value_heads=3, moe_intermediate_size=10, n_routed_experts=6,
+                                                       num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=2, first_k_dense_replace=0,
+                                                       q_lora_rank=None, kv_lora_rank=10, qk_rope_head_dim=6, qk_nope_head_dim=4, v_head_dim=8,
+                                                       norm_topk_prob=False, tie_word_embeddings=True,
+                                                       rope_parameters=dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, beta_fast=2.0, beta_slow=0.5,
+                                                                            mscale=0.7, mscale_all_dim=1.1, original_max_position_embeddings=8)), 1, 17),
 }
 
 
@@ -77,16 +96,67 @@ def randomise(model, generator):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             norm = parameter.dim() == 1 and name.endswith("weight")
-            parameter.copy_(1 + 0.2 * noise if norm else 0.1 * noise if parameter.dim() == 1 else 0.25 * noise)
+            # Larger weights let rounding decide which key wins: bf16 then disagrees with itself. GPT-Neo, which does not
+            # scale its scores, the sooner.
+            unscaled = "attn.attention.q_proj" in name or "attn.attention.k_proj" in name
+            std = 0.25 if name.endswith(("wte.weight", "embed_in.weight", "embed_tokens.weight")) else 0.08 if unscaled else 0.15
+            parameter.copy_(1 + 0.2 * noise if norm else 0.1 * noise if parameter.dim() == 1 else std * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
 
 
-def run(model, input_ids, labels):
+def split_experts(name, tensor, mixtral):
+    """A tensor of all experts as those of each, which is how it lies on disk."""
+    base, kind = name.rsplit(".", 1)
+    names = dict(gate="w1", up="w3", down="w2") if mixtral else dict(gate="gate_proj", up="up_proj", down="down_proj")
+    for expert, one in enumerate(tensor):
+        parts = zip(("gate", "up"), one.chunk(2)) if kind == "gate_up_proj" else [("down", one)]
+        for part, values in parts:
+            yield f"{base}.{expert}.{names[part]}.weight", values
+
+
+def on_disk(model, folder):
+    """A function from a parameter's name and a tensor to names and tensors as save_pretrained() writes them."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        there = set(file.keys())
+    mixtral = model.config.model_type == "mixtral"
+
+    def renamed(name):
+        return name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+
+    here = [name for name, _ in model.named_parameters() if ".mlp.experts." not in name]
+    only_here = [n for n in here if renamed(n) not in there]
+    only_there = [n for n in there if ".experts." not in n and "score_correction" not in n and n not in map(renamed, here)]
+    assert len(only_here) == len(only_there) <= 1, (only_here, only_there)  # some heads are called otherwise in memory
+
+    def spread(name, tensor):
+        if ".mlp.experts." in name:
+            return split_experts(renamed(name), tensor, mixtral)
+        return [(only_there[0] if name in only_here else renamed(name), tensor)]
+
+    return spread
+
+
+def keep_routing(model):
+    """A list that every forward pass fills with the experts chosen in each mixture."""
+    chosen = []
+    for name, module in model.named_modules():
+        if name.endswith(".mlp.gate"):
+            module.register_forward_hook(lambda module, inputs, outputs: chosen.append(outputs[2].int()))
+    return chosen
+
+
+def run(model, input_ids, labels, spread):
     """Logits, loss and gradients."""
     model.zero_grad()
     out = model(input_ids=input_ids, labels=labels, use_cache=False)
     if input_ids.shape[1] > 1:  # else there is no target
         out.loss.backward()
-    return out.logits.detach(), out.loss.detach().float(), {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
+    gradients = {d: g.detach().clone() for n, p in model.named_parameters() if p.grad is not None for d, g in spread(n, p.grad)}
+    return out.logits.detach(), out.loss.detach().float(), gradients
 
 
 def make_case(name, out):
@@ -101,21 +171,25 @@ def make_case(name, out):
     known = config_class().to_dict()
     config = config_class(**arguments, **{k: v for k, v in zero.items() if k in known}, bos_token_id=0, eos_token_id=1, pad_token_id=None)
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config)
     randomise(model, generator)
     model.train()
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
+    spread = on_disk(model, folder)
 
     input_ids = torch.randint(0, config.vocab_size, (batch, tokens), generator=generator)
     labels = input_ids.clone()
     labels[:, tokens // 2] = -100
     tensors = {"input_ids": input_ids.int(), "labels": labels.int()}
-    reduced = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+    reduced = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager", experts_implementation="eager")
     reduced.train()
     for prefix, one in (("", model), ("bf16.", reduced)):
-        logits, loss, gradients = run(one, input_ids, labels)
+        routing = keep_routing(one)
+        logits, loss, gradients = run(one, input_ids, labels, spread)
+        tensors |= {f"{prefix}experts.{i}": chosen.contiguous() for i, chosen in enumerate(routing)}
         tensors[prefix + "logits"] = logits.contiguous()
         if tokens > 1:
             tensors[prefix + "loss"] = loss.reshape(1)
@@ -127,10 +201,10 @@ def make_case(name, out):
         optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS)
         losses = []
         for _ in range(3):
-            losses.append(run(model, input_ids, labels)[1])
+            losses.append(run(model, input_ids, labels, spread)[1])
             optimizer.step()
         tensors["losses"] = torch.stack(losses)
-        tensors |= {f"after.{n}": p.detach().contiguous() for n, p in model.named_parameters()}
+        tensors |= {f"after.{d}": t.contiguous() for n, p in model.named_parameters() for d, t in spread(n, p.detach())}
     save_file(tensors, folder / "reference.safetensors", metadata={"format": "pt"})
     size = sum(f.stat().st_size for f in folder.iterdir())
     print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, {size} bytes")

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint_state.h"
+#include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
 
 namespace sortie::trainer {
@@ -92,6 +93,9 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
 
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store->begin(progress.step, bytes));
   auto shard = write_shard(folder, 0, 1, pieces);
+  if (shard)
+    if (auto carried = carry_import_notes(notes_from_, folder); !carried)
+      shard = std::unexpected(std::move(carried).error());
   auto path = shard ? store->commit(folder, std::move(manifest), {*shard})
                     : Result<std::filesystem::path>(std::unexpected(shard.error()));
   if (!path) {
@@ -99,6 +103,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
       log::warning("{}", abandoned.error().message);
     return std::unexpected(std::move(path).error());
   }
+  notes_from_ = *path;
   SORTIE_TRY(store->retain(best ? 1 : job_.trainer.keep_last));
   return SavedCheckpoint{
       *path, static_cast<std::int64_t>(bytes),
@@ -166,10 +171,15 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   if (!folder) return std::nullopt;
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(*folder, CheckDepth::hashes));
-  for (const NamedBuffer& buffer : buffers_of(store_))
+  for (const NamedBuffer& buffer : buffers_of(store_)) {
+    // Imported weights come without moments, which then start at zero.
+    if (buffer.prefix != std::string_view("model.") && reader.manifest().run_id == "import")
+      continue;
     SORTIE_TRY(read_buffer(reader, buffer, store_, false));
+  }
   LoadedCheckpoint loaded;
   loaded.path = *folder;
+  notes_from_ = *folder;
   loaded.progress = recorded_progress(reader.manifest());
   const Manifest& manifest = reader.manifest();
   first_run_id_ = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
@@ -187,6 +197,7 @@ Result<LoadedCheckpoint> Checkpointer::read_weights() {
   SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_, true));
   LoadedCheckpoint loaded;
   loaded.path = *folder;
+  notes_from_ = *folder;
   loaded.weights_only = true;
   return loaded;
 }

@@ -81,6 +81,7 @@ class Checkpointer {
   Communicator& communicator_;
   std::string run_id_, first_run_id_;
   std::optional<CheckpointStore> folder_, best_;  // rank 0, from the first save on
+  std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes
 };
 
 }  // namespace sortie::trainer

@@ -7,6 +7,7 @@
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/eval_command.h"
 #include "trainer/cli/generate_command.h"
+#include "trainer/cli/hf_commands.h"
 #include "trainer/cli/merge_command.h"
 #include "trainer/cli/train_command.h"
 
@@ -19,6 +20,7 @@ int main(int argc, char** argv) {
   sortie::trainer::add_generate_command(app, exit_code);
   sortie::trainer::add_eval_command(app, exit_code);
   sortie::trainer::add_merge_command(app, exit_code);
+  sortie::trainer::add_hf_commands(app, exit_code);
   sortie::trainer::add_data_commands(app, exit_code);
   sortie::trainer::add_checkpoint_commands(app, exit_code);
   try {

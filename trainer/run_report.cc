@@ -72,6 +72,8 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
       {"eta_s", eta},
       {"skipped", report.skipped},
       {"consumed_tokens", progress.consumed_samples * model.shape().sequence_length}};
+  if (report.balance_loss) event["balance_loss"] = *report.balance_loss;
+  if (report.mtp_loss) event["mtp_loss"] = *report.mtp_loss;
   if (batch_.rampup_share > 0) event["batch_size"] = report.samples;
   events_.send(event);
 }

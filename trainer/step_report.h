@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sortie::trainer {
@@ -13,6 +14,9 @@ struct StepReport {
   std::int64_t tokens = 0;     // of them, with and without a target
   double learning_rate = 0.0;  // of parameters in no group of their own
   double grad_norm = 0.0;
+  // Of models with mixtures or multi-token prediction; no part of `loss`.
+  std::optional<double> balance_loss;  // of the routers, coefficient included
+  std::optional<double> mtp_loss;
   bool skipped = false;
   std::string skip_reason;      // "gradients are not finite"
   bool time_is_up = false;      // rank 0's clock says that train_duration is over

@@ -7,6 +7,7 @@
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "trainer/checkpointer.h"
+#include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/optim/outliers.h"
@@ -64,6 +65,7 @@ class Trainer {
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
   Result<double> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
                                   std::vector<Batch>& batches, std::int64_t targets);
+  void agree_on_routing(StepReport& report, std::int64_t micro_steps);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds);
   void update(StepReport& report);
   std::string skip_reason(const StepReport& report) const;
@@ -93,6 +95,7 @@ class Trainer {
   Checkpointer checkpointer_;
   Profiler profiler_;
   TrainingProgress progress_;
+  StepRouting routing_;                   // of the step in progress
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   std::int64_t last_saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;

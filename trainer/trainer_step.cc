@@ -59,6 +59,8 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t m
   context.training = true;
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
   context.first_sample = first_sample_of(micro_step);
+  context.routers.loss_scale =
+      static_cast<float>(1.0 / static_cast<double>(micro_steps * communicator_.size()));
   Graph graph(context_, Graph::Mode::record);
   ops::CrossEntropyResult loss;
   {
@@ -70,6 +72,7 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t m
   Profiler::Section section(profiler_, "backward");
   if (micro_step + 1 == micro_steps) reducer_->begin();
   graph.backward({});
+  routing_.add(context);
   return loss.loss_sum;
 }
 
@@ -84,6 +87,15 @@ void Trainer::agree(StepReport& report, double loss_sum, std::int64_t targets, d
   report.time_is_up = sums[1] > 0;
   report.stop_requested = sums[2] > 0;
   report.save_requested = sums[3] > 0;
+}
+
+/// The losses beside the loss, and over all ranks what the routers' biases go by.
+void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps) {
+  if (!routing_.any()) return;
+  communicator_.all_reduce_sum(routing_.sums());
+  report.balance_loss =
+      routing_.balance_loss() / static_cast<double>(micro_steps * communicator_.size());
+  report.mtp_loss = routing_.mtp_loss() / static_cast<double>(report.tokens);
 }
 
 /// Why the update must not be made; empty when it may.
@@ -106,7 +118,12 @@ void Trainer::update(StepReport& report) {
   report.skipped = !report.skip_reason.empty();
   losses_.add(report.loss);
   gradient_norms_.add(report.grad_norm);
-  if (!report.skipped) optimizer_.update(context_, report.step, report.grad_norm);
+  if (!report.skipped) {
+    optimizer_.update(context_, report.step, report.grad_norm);
+    if (job_.model.moe.bias_update_rate > 0)
+      routing_.balance(store_, job_.model.moe.bias_update_rate);
+  }
+  routing_.clear();
   store_.zero_gradients();
 }
 
@@ -133,6 +150,7 @@ Result<StepReport> Trainer::step() {
     Profiler::Section section(profiler_, "reduce");
     reducer_->finish();
     agree(report, loss_sum, targets, seconds_since(begin));
+    agree_on_routing(report, micro_steps);
   }
   update(report);
   progress_.step = report.step;

@@ -30,6 +30,20 @@ constexpr Architecture kArchitectures[] = {
      .own_head_dim = true,
      .windows = true,
      .gated_mlp = true},
+    {.name = "mixtral",
+     .rope = true,
+     .grouped = true,
+     .own_head_dim = true,
+     .windows = true,
+     .mixture = true,
+     .gated_mlp = true},
+    {.name = "qwen3-moe",
+     .rope = true,
+     .grouped = true,
+     .own_head_dim = true,
+     .mixture = true,
+     .gated_mlp = true},
+    {.name = "deepseek-v3", .rope = true, .mixture = true, .latent = true, .gated_mlp = true},
 };
 
 constexpr std::int64_t kGptNeoWindow = 256;
@@ -59,6 +73,11 @@ std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer) {
   if (model.attention_layers.empty()) return gpt_neo && layer % 2 == 0 ? 0 : window;
   const auto index = static_cast<std::size_t>(layer) % model.attention_layers.size();
   return model.attention_layers[index] == "local" ? window : 0;
+}
+
+bool is_mixture(const ModelConfig& model, std::int64_t layer) {
+  return architecture_of(model).mixture && layer >= model.moe.first_dense_layers &&
+         (layer + 1) % model.moe.layer_step == 0;
 }
 
 }  // namespace sortie::config

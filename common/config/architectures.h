@@ -19,6 +19,8 @@ struct Architecture {
   bool grouped = false;       // fewer key and value heads than query heads
   bool own_head_dim = false;  // heads need not divide the hidden size
   bool windows = false;       // local layers: attention_layers and attention_window
+  bool mixture = false;       // experts, see [model.moe]
+  bool latent = false;        // latent attention, see [model.mla], and [model.mtp]
   bool gated_mlp = false;     // inner width 8/3 hidden by default, else 4 hidden
 };
 std::span<const Architecture> architectures();
@@ -28,6 +30,9 @@ std::vector<std::string_view> architecture_names();
 
 /// Whether a layer attends to a window only, and the window's size in tokens.
 std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer);
+
+/// Whether a layer is a mixture of experts.
+bool is_mixture(const ModelConfig& model, std::int64_t layer);
 
 /// Named shapes. Empty: no such preset.
 struct Preset {

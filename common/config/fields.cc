@@ -28,6 +28,18 @@ Slot model(JobConfig& job) {
   return &(job.model.*M);
 }
 template <auto M>
+Slot moe(JobConfig& job) {
+  return &(job.model.moe.*M);
+}
+template <auto M>
+Slot mla(JobConfig& job) {
+  return &(job.model.mla.*M);
+}
+template <auto M>
+Slot mtp(JobConfig& job) {
+  return &(job.model.mtp.*M);
+}
+template <auto M>
 Slot data(JobConfig& job) {
   return &(job.data.*M);
 }
@@ -36,6 +48,9 @@ using Runner = RunnerConfig;
 using Network = NetworkConfig;
 using Ssh = SshConfig;
 using Model = ModelConfig;
+using Moe = MoeConfig;
+using Mla = MlaConfig;
+using Mtp = MtpConfig;
 using Data = DataConfig;
 
 constexpr std::int64_t kMaxInt32 = 2'147'483'647;
@@ -57,6 +72,9 @@ const Section kSections[] = {
     {"trainer", "Length of the run, checkpoints, validation"},
     {"profiler", "Times of the sections of some steps, as a Chrome trace"},
     {"model", "The shape of the transformer"},
+    {"model.moe", "Mixtures of experts, of mixtral, qwen3-moe and deepseek-v3"},
+    {"model.mla", "Latent attention of deepseek-v3"},
+    {"model.mtp", "Multi-token prediction of deepseek-v3"},
     {"data", "Token files and the tokenizer"},
 };
 
@@ -150,15 +168,19 @@ const Field kFields[] = {
      "Tokens that a local layer sees, the newest included; 0 = 256 for gpt-neo, else all"},
     {"model.rotary_embedding_base", model<&Model::rotary_embedding_base>, NumberRange{1, 1e12, true, false}, "", "Base of the RoPE frequencies"},
     {"model.rotary_percentage", model<&Model::rotary_percentage>, NumberRange{0, 1, true, false}, "", "Share of head_dim that RoPE turns"},
-    {"model.rope_scaling", model<&Model::rope_scaling>, Choices{{"none", "linear", "llama3"}}, "",
-     "How RoPE is stretched to sequences longer than those of the first training: linear = all frequencies, llama3 = the low ones"},
+    {"model.rope_scaling", model<&Model::rope_scaling>, Choices{{"none", "linear", "llama3", "yarn"}}, "",
+     "How RoPE is stretched to sequences longer than those of the first training: linear = all frequencies, llama3 and yarn = the low ones"},
     {"model.rope_scaling_factor", model<&Model::rope_scaling_factor>, NumberRange{1, 1e6}, "", "By how much frequencies are divided"},
     {"model.rope_scaling_low_frequency", model<&Model::rope_scaling_low_frequency>, NumberRange{0, 1e6, true, false}, "",
-     "llama3: turns within the original length up to which a frequency is divided by the whole factor"},
+     "llama3, yarn: turns within the original length up to which a frequency is divided by the whole factor"},
     {"model.rope_scaling_high_frequency", model<&Model::rope_scaling_high_frequency>, NumberRange{0, 1e6, true, false}, "",
-     "llama3: turns within the original length from which on a frequency is left alone"},
+     "llama3, yarn (32 in its paper): turns within the original length from which on a frequency is left alone"},
     {"model.rope_scaling_original_length", model<&Model::rope_scaling_original_length>, IntegerRange{1, 1 << 24}, "tokens",
-     "llama3: length of the sequences of the first training"},
+     "llama3, yarn: length of the sequences of the first training"},
+    {"model.rope_scaling_mscale", model<&Model::rope_scaling_mscale>, NumberRange{0, 1000}, "",
+     "yarn: cos and sin are multiplied by the temperature of this weight over that of rope_scaling_mscale_all_dim; 0 = where either is 0, by the temperature of weight 1"},
+    {"model.rope_scaling_mscale_all_dim", model<&Model::rope_scaling_mscale_all_dim>, NumberRange{0, 1000}, "",
+     "yarn: see rope_scaling_mscale; in deepseek-v3, attention scores are also multiplied by the square of this temperature"},
     {"model.norm_epsilon", model<&Model::norm_epsilon>, NumberRange{0, 1, true, false}, "", "Added to the variance in RMSNorm and LayerNorm"},
     {"model.parallel_residual", model<&Model::parallel_residual>, {}, "", "Attention and MLP read the same input; gpt-neo-x only"},
     {"model.embedding_dropout", model<&Model::embedding_dropout>, NumberRange{0, 1, false, true}, "", "Share of the embedding that is dropped in training"},
@@ -166,6 +188,29 @@ const Field kFields[] = {
     {"model.residual_dropout", model<&Model::residual_dropout>, NumberRange{0, 1, false, true}, "", "Share of what attention and MLP add to the residual stream that is dropped in training"},
     {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights; of those that write into the residual stream, over the root of 2 num_layers"},
     {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Of the matrix products: auto = bf16 where the CPU multiplies it, else f32"},
+
+    {"model.moe.num_experts", moe<&Moe::num_experts>, IntegerRange{1, 65536}, "", "Experts per mixture"},
+    {"model.moe.topk", moe<&Moe::topk>, IntegerRange{1, 1024}, "", "Experts that a token is sent to"},
+    {"model.moe.ffn_hidden_size", moe<&Moe::ffn_hidden_size>, IntegerRange{0, 1 << 24}, "", "Inner width of an expert; 0 = model.ffn_hidden_size"},
+    {"model.moe.num_shared_experts", moe<&Moe::num_shared_experts>, IntegerRange{0, 1024}, "", "Experts that every token passes, as one of so many times the width; deepseek-v3"},
+    {"model.moe.first_dense_layers", moe<&Moe::first_dense_layers>, IntegerRange{0, 65536}, "", "Layers with a plain MLP before the first mixture; deepseek-v3"},
+    {"model.moe.layer_step", moe<&Moe::layer_step>, IntegerRange{1, 65536}, "", "A layer is a mixture when this divides its number, counted from 1, the others have a plain MLP; qwen3-moe"},
+    {"model.moe.normalize_topk", moe<&Moe::normalize_topk>, {}, "", "Divide the weights of a token's experts by their sum; qwen3-moe and deepseek-v3, mixtral always does"},
+    {"model.moe.scaling_factor", moe<&Moe::scaling_factor>, NumberRange{0, 1000, true, false}, "", "Of the weights of a token's experts; deepseek-v3"},
+    {"model.moe.num_groups", moe<&Moe::num_groups>, IntegerRange{1, 65536}, "", "Equal groups of experts; deepseek-v3"},
+    {"model.moe.group_topk", moe<&Moe::group_topk>, IntegerRange{1, 65536}, "", "Groups that a token's experts come from; deepseek-v3"},
+    {"model.moe.bias_update_rate", moe<&Moe::bias_update_rate>, NumberRange{0, 1}, "", "How far a step moves the bias of the selection towards an even load; 0 = it stays; deepseek-v3"},
+    {"model.moe.seq_aux_loss_coeff", moe<&Moe::seq_aux_loss_coeff>, NumberRange{0, 1000}, "", "Weight of the balance loss of each sequence; deepseek-v3"},
+    {"model.moe.aux_loss_coeff", moe<&Moe::aux_loss_coeff>, NumberRange{0, 1000}, "", "Weight of the balance loss of each micro-batch over all layers; mixtral and qwen3-moe"},
+
+    {"model.mla.q_lora_rank", mla<&Mla::q_lora_rank>, IntegerRange{0, 1 << 20}, "", "Width of the latent that queries are made from; 0 = from the hidden state"},
+    {"model.mla.kv_lora_rank", mla<&Mla::kv_lora_rank>, IntegerRange{1, 1 << 20}, "", "Width of the latent that keys and values are made from"},
+    {"model.mla.qk_nope_head_dim", mla<&Mla::qk_nope_head_dim>, IntegerRange{1, 65536}, "", "Dimensions of a query or key without RoPE"},
+    {"model.mla.qk_rope_head_dim", mla<&Mla::qk_rope_head_dim>, IntegerRange{2, 65536}, "", "Dimensions of a query or key with RoPE"},
+    {"model.mla.v_head_dim", mla<&Mla::v_head_dim>, IntegerRange{1, 65536}, "", "Width of a value"},
+
+    {"model.mtp.num_layers", mtp<&Mtp::num_layers>, IntegerRange{0, 16}, "", "Tokens beyond the next one that are predicted in training, a layer for each"},
+    {"model.mtp.loss_coeff", mtp<&Mtp::loss_coeff>, NumberRange{0, 1000}, "", "Weight of the mean of their losses"},
 
     {"data.data_prefixes", data<&Data::data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
      "Token files to train on: PREFIX of PREFIX.bin and PREFIX.idx, the same path on every host", kShown | kPath},

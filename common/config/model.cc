@@ -1,5 +1,5 @@
 // Rules of [model]: T5 (heads and RoPE), M1 (layers and windows), M2 (RoPE scaling), M3
-// (positions).
+// (positions). Those of mixtures are in mixture.cc.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -79,6 +79,7 @@ void check_rope(const ModelConfig& model, std::int64_t head_dim, Violations& fou
 void check_heads(const ModelConfig& model, Violations& found) {
   const Architecture& architecture = architecture_of(model);
   const std::int64_t heads = model.num_attention_heads;
+  if (architecture.latent) return;  // heads are as [model.mla] says
   if (model.head_dim != 0 && !architecture.own_head_dim &&
       model.head_dim * heads != model.hidden_size) {
     found.push_back(
@@ -116,6 +117,8 @@ void check_unused(const ModelConfig& model, Violations& found) {
          "has no local layers", "remove it");
   unused(!architecture.windows && model.attention_window != 0, "M1", "attention_window",
          "has no local layers", "remove it");
+  unused(architecture.latent && model.head_dim != 0, "T5", "head_dim",
+         "has heads as [model.mla] says", "remove it");
   unused(!architecture.rope && model.rope_scaling != "none", "M2", "rope_scaling", "has no RoPE",
          "remove it");
   unused(architecture.rope && !architecture.partial_rope && model.rotary_percentage != 1.0, "T5",
@@ -129,6 +132,7 @@ std::vector<Violation> check_model(const ModelConfig& model) {
   check_kv_heads(model, found);
   check_heads(model, found);
   check_unused(model, found);
+  check_mixture(model, found);
   const bool local =
       std::ranges::find(model.attention_layers, "local") != model.attention_layers.end();
   if (local && architecture_of(model).windows && model.attention_window == 0 &&
@@ -137,7 +141,7 @@ std::vector<Violation> check_model(const ModelConfig& model) {
                      {"model.attention_layers", "model.attention_window"},
                      "has local layers, but no model.attention_window says how far they see; set "
                      "it"});
-  if (model.rope_scaling == "llama3" &&
+  if ((model.rope_scaling == "llama3" || model.rope_scaling == "yarn") &&
       model.rope_scaling_high_frequency <= model.rope_scaling_low_frequency)
     found.push_back({"M2",
                      {"model.rope_scaling_high_frequency", "model.rope_scaling_low_frequency"},

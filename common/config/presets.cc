@@ -96,6 +96,35 @@ ModelConfig qwen25(std::int64_t hidden, std::int64_t layers, std::int64_t heads,
   return m;
 }
 
+/// BAAI 2025: OpenSeek-Small-v1-Baseline, 1.4 billion parameters of which 0.4 are active.
+ModelConfig openseek_small() {
+  ModelConfig m;
+  m.architecture = "deepseek-v3";
+  m.vocab_size = 151851;
+  m.hidden_size = 1280;
+  m.num_layers = 6;
+  m.num_attention_heads = 10;
+  m.ffn_hidden_size = 7168;
+  m.sequence_length = 4096;
+  m.rotary_embedding_base = 1e6;
+  m.norm_epsilon = 1e-6;
+  m.init_std = 6e-3;
+  m.mla = {.q_lora_rank = 0,
+           .kv_lora_rank = 512,
+           .qk_nope_head_dim = 128,
+           .qk_rope_head_dim = 64,
+           .v_head_dim = 128};
+  m.moe.num_experts = 64;
+  m.moe.topk = 6;
+  m.moe.ffn_hidden_size = 896;
+  m.moe.num_shared_experts = 2;
+  m.moe.first_dense_layers = 1;
+  m.moe.scaling_factor = 2.446;
+  m.moe.bias_update_rate = 1e-3;
+  m.moe.seq_aux_loss_coeff = 1e-4;
+  return m;
+}
+
 }  // namespace
 
 std::span<const Preset> presets() {
@@ -115,6 +144,7 @@ std::span<const Preset> presets() {
       {"llama-3.1-8b", llama3_8b()},
       {"qwen2.5-0.5b", qwen25(896, 24, 14, 4864, 32768)},
       {"qwen2.5-1.5b", qwen25(1536, 28, 12, 8960, 131072)},
+      {"openseek-small", openseek_small()},
   };
   return all;
 }

@@ -184,6 +184,38 @@ struct ProfilerConfig {
   std::string profiler_output;  // empty = profile-rank-N.json in the rank's work folder
 };
 
+/// [model.moe]: mixtral, qwen3-moe and deepseek-v3
+struct MoeConfig {
+  std::int64_t num_experts = 8;
+  std::int64_t topk = 2;
+  std::int64_t ffn_hidden_size = 0;     // of an expert; 0 = model.ffn_hidden_size
+  std::int64_t num_shared_experts = 0;  // every token passes them; deepseek-v3
+  std::int64_t first_dense_layers = 0;  // layers before the first mixture; deepseek-v3
+  std::int64_t layer_step = 1;          // layer l is a mixture when step divides l + 1; qwen3-moe
+  bool normalize_topk = true;           // qwen3-moe and deepseek-v3; mixtral always does
+  double scaling_factor = 1.0;          // deepseek-v3, like the next ones
+  std::int64_t num_groups = 1;
+  std::int64_t group_topk = 1;
+  double bias_update_rate = 0.0;
+  double seq_aux_loss_coeff = 0.0;
+  double aux_loss_coeff = 0.0;  // mixtral and qwen3-moe
+};
+
+/// [model.mla]: deepseek-v3
+struct MlaConfig {
+  std::int64_t q_lora_rank = 0;  // 0 = queries from the hidden state directly
+  std::int64_t kv_lora_rank = 512;
+  std::int64_t qk_nope_head_dim = 128;
+  std::int64_t qk_rope_head_dim = 64;
+  std::int64_t v_head_dim = 128;
+};
+
+/// [model.mtp]: deepseek-v3
+struct MtpConfig {
+  std::int64_t num_layers = 0;  // tokens predicted beyond the next one
+  double loss_coeff = 0.3;
+};
+
 /// [model]
 struct ModelConfig {
   std::string preset;                  // a named shape that the other keys start from
@@ -202,11 +234,13 @@ struct ModelConfig {
   std::int64_t attention_window = 0;          // tokens that a local layer sees
   double rotary_embedding_base = 10000.0;
   double rotary_percentage = 1.0;     // share of head_dim that RoPE turns
-  std::string rope_scaling = "none";  // none | linear | llama3
+  std::string rope_scaling = "none";  // none | linear | llama3 | yarn
   double rope_scaling_factor = 1.0;
   double rope_scaling_low_frequency = 1.0;
   double rope_scaling_high_frequency = 4.0;
   std::int64_t rope_scaling_original_length = 8192;
+  double rope_scaling_mscale = 0.0;  // yarn, like the next one
+  double rope_scaling_mscale_all_dim = 0.0;
   double norm_epsilon = 1e-5;
   bool parallel_residual = true;  // gpt-neo-x only
   double embedding_dropout = 0.0;
@@ -214,6 +248,9 @@ struct ModelConfig {
   double residual_dropout = 0.0;
   double init_std = 0.02;
   std::string precision = "auto";  // auto | bf16 | f32
+  MoeConfig moe;
+  MlaConfig mla;
+  MtpConfig mtp;
 };
 
 /// [data]

@@ -58,5 +58,7 @@ std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 
 /// What is wrong with the shape of the model (part of validate()).
 std::vector<Violation> check_model(const ModelConfig& model);
+/// Of mixtures of experts, latent attention and multi-token prediction (part of check_model).
+void check_mixture(const ModelConfig& model, std::vector<Violation>& found);
 
 }  // namespace sortie::config

@@ -37,9 +37,7 @@ Finding judge_engine(const HostResult& host, const Expectations& expect) {
   if (!host.report.container || !expect.container) return {"engine", Verdict::none, "", ""};
   const ContainerFacts& facts = *host.report.container;
   if (!facts.problem.empty())
-    return {"engine", Verdict::fail,
-            facts.problem == "denied" ? "no permission: " + facts.error : facts.error,
-            fix_for(facts, expect.container->engine)};
+    return {"engine", Verdict::fail, facts.error, fix_for(facts, expect.container->engine)};
   return {"engine", Verdict::pass,
           fmt::format("{} {}{}", facts.client, facts.version, facts.rootless ? ", rootless" : ""),
           ""};

@@ -5,52 +5,32 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "common/container/engine_command.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
-#include "runner/environment.h"
+#include "runner/container/engine.h"
+#include "runner/container/image.h"
 
 namespace sortie::runner::check {
 namespace {
 
+using container::CallOutput;
+using container::Client;
+using container::EngineFacts;
 using nlohmann::json;
+using sortie::container::Engine;
 
 /// A daemon that hangs, or is asked by many at once.
 constexpr std::chrono::milliseconds kEngineLimit{15000};
-constexpr std::size_t kMaxSaid = 400;
 constexpr std::size_t kMaxMounts = 256;
-/// Where engines are, for users whose PATH over ssh is short.
-constexpr const char* kMorePaths = ":/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+constexpr const char* kContainerdRoot = "/var/lib/containerd";
 
 std::string text_in(const json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-const json& object_in(const json& object, const char* key) {
-  static const json empty = json::object();
-  const auto it = object.find(key);
-  return it != object.end() && it->is_object() ? *it : empty;
-}
-
-std::string find_in_path(const std::string& name) {
-  const char* path = std::getenv("PATH");
-  for (const std::string& candidate :
-       program_candidates(name, std::string(path ? path : "") + kMorePaths))
-    if (candidate.starts_with('/') && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-  return "";
-}
-
-/// What a client printed, on one line.
-std::string said(const std::string& text) {
-  std::string line;
-  for (const char c : text.substr(0, kMaxSaid)) line += c == '\n' ? ' ' : c;
-  while (line.ends_with(' ')) line.pop_back();
-  return line;
 }
 
 /// Clients print warnings around the object.
@@ -68,24 +48,24 @@ json object_of(const std::string& text) {
   return json::object();
 }
 
-/// Why an engine does not answer, in one word: the launcher knows what to do about each.
-const char* problem_of(const std::string& text) {
-  const auto has = [&](const char* part) { return text.find(part) != text.npos; };
-  if (has("permission denied") || has("Permission denied")) return "denied";
-  if (has("Cannot connect") || has("cannot connect") || has("connection refused") ||
-      has("no such file") || has("Is the docker daemon running") || has("failed to dial"))
-    return "stopped";
-  return "other";
+/// What a client printed on both streams as one text, apart again: its object, and the words around
+/// it.
+CallOutput apart(Engine engine, const ChildOutput& output) {
+  CallOutput parts{output.status, output.text, ""};
+  const json object = engine == Engine::ctr ? json::object() : object_of(output.text);
+  if (!object.empty()) parts.out = object.dump(-1, ' ', false, json::error_handler_t::replace);
+  for (std::size_t at = 0; at < output.text.size();) {
+    const std::size_t end = std::min(output.text.find('\n', at), output.text.size());
+    if (output.text[at] != '{') parts.err += output.text.substr(at, end - at) + '\n';
+    at = end + 1;
+  }
+  return parts;
 }
 
-/// "  Version:  1.6.20" below "Server:", as ctr says it.
-std::string server_version(const std::string& text) {
-  const std::size_t server = text.find("Server:");
-  const std::size_t at = server == text.npos ? server : text.find("Version:", server);
-  if (at == text.npos) return "";
-  const std::size_t begin = text.find_first_not_of(" \t", at + 8);
-  if (begin == text.npos) return "";
-  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
+/// Why an engine does not answer, in one word: the launcher knows what to do about each.
+const char* problem_of(const std::string& message) {
+  if (message.find("may not use the engine") != message.npos) return "denied";
+  return message.find("the engine does not run") != message.npos ? "stopped" : "other";
 }
 
 void put_space(json& part, const std::string& root) {
@@ -100,61 +80,42 @@ bool exists(const char* path) {
   return ::access(path, F_OK) == 0;
 }
 
-bool has_gpu_runtime(const json& info) {
-  return object_in(info, "Runtimes").contains("nvidia") ||
-         !find_in_path("nvidia-container-runtime-hook").empty() ||
-         !find_in_path("nvidia-ctk").empty() || exists("/etc/cdi/nvidia.yaml") ||
+bool has_gpu_runtime(const EngineFacts& facts) {
+  return facts.nvidia_runtime ||
+         !container::find_program("nvidia-container-runtime-hook").empty() ||
+         !container::find_program("nvidia-ctk").empty() || exists("/etc/cdi/nvidia.yaml") ||
          exists("/var/run/cdi/nvidia.yaml");
 }
 
-void put_info(json& part, container::Engine engine, const std::string& text) {
-  const json info = object_of(text);
-  std::string version, root;
-  bool rootless = false;
-  if (engine == container::Engine::ctr) {
-    version = server_version(text);
-    root = "/var/lib/containerd";
-  } else if (engine == container::Engine::podman) {
-    version = text_in(object_in(info, "version"), "Version");
-    root = text_in(object_in(info, "store"), "graphRoot");
-    rootless = object_in(object_in(info, "host"), "security").value("rootless", json()) == true;
-  } else {
-    version = text_in(info, "ServerVersion");
-    root = text_in(info, "DockerRootDir");
-    if (const auto options = info.find("SecurityOptions");
-        options != info.end() && options->is_array())
-      for (const json& option : *options)
-        rootless = rootless || (option.is_string() && option.get<std::string>() == "name=rootless");
-  }
-  if (root.empty() && engine == container::Engine::nerdctl) root = "/var/lib/containerd";
-  part["version"] = version;
-  part["rootless"] = rootless;
-  part["gpu_runtime"] = has_gpu_runtime(info);
-  put_space(part, root);
+void put_engine(json& part, const EngineFacts& facts) {
+  part["client"] = sortie::container::engine_name(facts.client.engine);
+  part["version"] = facts.version.substr(facts.version.find(' ') + 1);
+  part["rootless"] = facts.rootless;
+  part["gpu_runtime"] = has_gpu_runtime(facts);
+  put_space(part, facts.root.empty() ? kContainerdRoot : facts.root);
 }
 
 /// Its id where it is there; ctr has no config's id, but a line.
-void put_image(json& part, container::Engine engine, const std::string& program,
-               const std::string& image, const ProcessDefaults& defaults) {
-  const auto output = run_child(program, container::inspect_image_command(engine, program, image),
-                                {}, kEngineLimit, defaults);
+void put_image(json& part, const Client& client, const std::string& image,
+               const ProcessDefaults& defaults) {
+  const auto output =
+      run_child(client.program,
+                sortie::container::inspect_image_command(client.engine, client.program, image), {},
+                kEngineLimit, defaults);
   if (!output) {
     part["image_error"] = output.error().message;
     return;
   }
-  if (engine == container::Engine::ctr) {
+  if (client.engine == Engine::ctr) {
     part["image_present"] =
         output->status.success() && output->text.find(image) != std::string::npos;
     return;
   }
-  const json found = object_of(output->text);
-  std::string id = text_in(found, "Id");
-  if (!output->status.success() || id.empty()) return;
-  if (!id.starts_with("sha256:")) id = "sha256:" + id;
+  const auto found = container::read_image_json(apart(client.engine, *output).out);
+  if (!output->status.success() || !found) return;
   part["image_present"] = true;
-  part["image_id"] = id;
-  if (const auto size = found.find("Size"); size != found.end() && size->is_number_unsigned())
-    part["image_bytes"] = *size;
+  part["image_id"] = found->id;
+  part["image_bytes"] = found->bytes;
 }
 
 }  // namespace
@@ -170,41 +131,30 @@ json container_part(const json& request, const ProcessDefaults& defaults) {
         missing.push_back(fmt::format("{}: {}", source.get<std::string>(), std::strerror(errno)));
     }
   part["missing_mounts"] = missing;
-  std::string tried, program;
-  container::Engine engine = container::Engine::docker;
-  for (const container::Engine client : container::clients_of(text_in(request, "engine"))) {
-    const std::string name(container::engine_name(client));
-    tried += (tried.empty() ? "" : " or ") + name;
-    engine = client;
-    if (program = find_in_path(name); !program.empty()) break;
-  }
-  if (program.empty()) {
+  const Result<Client> client = container::find_client(text_in(request, "engine"));
+  if (!client) {
     part["problem"] = "absent";
-    part["error"] = fmt::format("no {} in PATH", tried.empty() ? "such engine" : tried);
+    part["error"] = client.error().message;
     return part;
   }
-  part["client"] = container::engine_name(engine);
+  part["client"] = sortie::container::engine_name(client->engine);
   const auto info =
-      run_child(program, container::info_command(engine, program), {}, kEngineLimit, defaults);
+      run_child(client->program, sortie::container::info_command(client->engine, client->program),
+                {}, kEngineLimit, defaults);
   if (!info) {
     part["problem"] = "stopped";
     part["error"] = info.error().message;
     return part;
   }
-  put_info(part, engine, info->text);
-  if (!info->status.success() || text_in(part, "version").empty()) {
-    const json answer = object_of(info->text);
-    std::string why = info->text;
-    if (const auto errors = answer.find("ServerErrors"); errors != answer.end() &&
-                                                         errors->is_array() && !errors->empty() &&
-                                                         errors->front().is_string())
-      why = errors->front().get<std::string>();
-    part["problem"] = problem_of(why);
-    part["error"] = said(why);
+  const auto facts = container::understand_engine(*client, apart(client->engine, *info));
+  if (!facts) {
+    part["problem"] = problem_of(facts.error().message);
+    part["error"] = facts.error().message;
     return part;
   }
+  put_engine(part, *facts);
   if (const std::string image = text_in(request, "image"); !image.empty())
-    put_image(part, engine, program, image, defaults);
+    put_image(part, facts->client, image, defaults);
   return part;
 }
 

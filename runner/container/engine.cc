@@ -102,9 +102,11 @@ bool read_info(const Json& info, EngineFacts& facts) {
     const Json& host = info["host"];
     facts.rootless =
         host.is_object() && host.contains("security") && is_true(host["security"], "rootless");
+    if (info.contains("store")) facts.root = string_in(info["store"], "graphRoot");
     return true;
   }
   facts.version = string_in(info, "ServerVersion");
+  facts.root = string_in(info, "DockerRootDir");
   if (info.contains("SecurityOptions") && info["SecurityOptions"].is_array())
     for (const Json& option : info["SecurityOptions"]) {
       const std::string text = option.is_string() ? option.get<std::string>() : std::string();
@@ -129,16 +131,22 @@ std::string ctr_version(std::string_view text) {
 
 }  // namespace
 
+std::string find_program(const std::string& name) {
+  for (const std::string& path : program_candidates(name, search_path())) {
+    struct stat info {};
+    if (path.starts_with('/') && ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+        ::access(path.c_str(), X_OK) == 0)
+      return path;
+  }
+  return "";
+}
+
 Result<Client> find_client(std::string_view engine) {
   std::string names;
   for (const Engine candidate : sortie::container::clients_of(engine)) {
     const std::string name(sortie::container::engine_name(candidate));
-    for (const std::string& path : program_candidates(name, search_path())) {
-      struct stat info {};
-      if (path.starts_with('/') && ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
-          ::access(path.c_str(), X_OK) == 0)
-        return Client{candidate, path};
-    }
+    if (std::string path = find_program(name); !path.empty())
+      return Client{candidate, std::move(path)};
     names += (names.empty() ? "" : " or ") + name;
   }
   if (names.empty())
@@ -188,6 +196,29 @@ Error engine_error(const Client& client, std::string_view what, const CallOutput
   return {code, fmt::format("{}: {}: {}", name, what, words)};
 }
 
+Result<EngineFacts> understand_engine(Client client, CallOutput output) {
+  EngineFacts facts;
+  facts.client = client;
+  bool understood = false;
+  if (client.engine == Engine::ctr) {
+    facts.version = ctr_version(output.out);
+    understood = !facts.version.empty();
+  } else {
+    const Json info = Json::parse(output.out, nullptr, false);
+    if (info.is_object() && info.contains("ServerErrors") && info["ServerErrors"].is_array())
+      for (const Json& error : info["ServerErrors"])
+        if (error.is_string()) output.err += '\n' + error.get<std::string>();
+    understood = read_info(info, facts);
+  }
+  if (!output.status.success() || !understood) {
+    if (output.err.empty()) output.err = "its answer is not understood";
+    return std::unexpected(engine_error(client, "info", output, ErrorCode::unsupported));
+  }
+  facts.version =
+      fmt::format("{} {}", sortie::container::engine_name(facts.client.engine), facts.version);
+  return facts;
+}
+
 boost::asio::awaitable<Result<EngineFacts>> ask_engine(EngineCalls& calls, Client client) {
   Call call;
   call.argv = sortie::container::info_command(client.engine, client.program);
@@ -198,26 +229,7 @@ boost::asio::awaitable<Result<EngineFacts>> ask_engine(EngineCalls& calls, Clien
                                                    sortie::container::engine_name(client.engine),
                                                    kAskLimit.count() / 1000));
   if (!output) co_return std::unexpected(output.error());
-  EngineFacts facts;
-  facts.client = client;
-  bool understood = false;
-  if (client.engine == Engine::ctr) {
-    facts.version = ctr_version(output->out);
-    understood = !facts.version.empty();
-  } else {
-    const Json info = Json::parse(output->out, nullptr, false);
-    if (info.is_object() && info.contains("ServerErrors") && info["ServerErrors"].is_array())
-      for (const Json& error : info["ServerErrors"])
-        if (error.is_string()) output->err += '\n' + error.get<std::string>();
-    understood = read_info(info, facts);
-  }
-  if (!output->status.success() || !understood) {
-    if (output->err.empty()) output->err = "its answer is not understood";
-    co_return std::unexpected(engine_error(client, "info", *output, ErrorCode::unsupported));
-  }
-  facts.version =
-      fmt::format("{} {}", sortie::container::engine_name(facts.client.engine), facts.version);
-  co_return facts;
+  co_return understand_engine(std::move(client), std::move(*output));
 }
 
 }  // namespace sortie::runner::container

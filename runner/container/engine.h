@@ -25,7 +25,11 @@ struct EngineFacts {
   bool userns_remap = false;
   bool nvidia_runtime = false;
   bool live_restore = false;
+  std::string root;  // where it keeps images; empty = it does not say
 };
+
+/// In PATH and the usual folders: its path, "" where it is not.
+std::string find_program(const std::string& name);
 
 /// `engine` as the config or the launcher names it ("containerd" is nerdctl or ctr). Looked for in
 /// PATH and the usual folders. ErrorCode::unsupported: not there.
@@ -33,6 +37,9 @@ Result<Client> find_client(std::string_view engine);
 
 /// ErrorCode::unsupported: it does not run, or this user may not use it.
 boost::asio::awaitable<Result<EngineFacts>> ask_engine(EngineCalls& calls, Client client);
+
+/// The answer to info_command. Errors as of ask_engine.
+Result<EngineFacts> understand_engine(Client client, CallOutput output);
 
 /// What the engine said, in one line, with what to do about the two failures that are not about the
 /// image or the container: the engine does not run, this user may not use it.

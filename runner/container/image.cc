@@ -39,7 +39,7 @@ void add_once(std::vector<std::string>& list, const std::string& item) {
 std::string own_architecture() {
   utsname names{};
   ::uname(&names);
-  const std::string machine = names.machine;
+  std::string machine = names.machine;
   if (machine == "x86_64") return "amd64";
   if (machine == "aarch64") return "arm64";
   return machine;

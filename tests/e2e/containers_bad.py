@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from boxes import IMAGE, ContainerBed, boxed
+from boxes import IMAGE, ContainerBed, boxed, table
+from check import Checked
 from harness import HOSTS, Failure, check, equal
 
 import engine
@@ -170,3 +171,26 @@ def scenario_one_clear_error_each(bed):
             failures.append(f"{row.name}: {error}")
             bed.clear()
     check(not failures, "\n".join(failures))
+
+
+def scenario_check_names_it(bed):
+    """`sortie check` finds before a run what would stop it, each on its host."""
+    options = [word for key, value in table(mounts=[["/tmp/only-some", "/data"]], pull="never").items()
+               for word in ("--set", f"{key}={value}")]
+    with mounted_except_h04(bed), image_gone(bed), no_permission(bed):
+        engine.end_dockerd(bed.bed, "h01")
+        found = Checked(bed, *options, "--set", 'runner.program=["true"]')
+    engine.command(bed.bed, "h01", "start", False)
+    equal(found.code, 2, "exit code")
+    found.expect("h01", "engine", "fail", "does not run")
+    found.expect("h02", "engine", "fail", "may not use the engine")
+    found.expect("h03", "engine", "pass", "docker 20")
+    found.expect("h03", "image", "fail", 'pull = "never"')
+    found.expect("h04", "image", "pass", "sha256:")
+    found.expect("h04", "mounts", "fail", "/tmp/only-some")
+    found.expect("h04", "image_disk", "pass", "free in")
+    found.expect("h04", "gpu_runtime", "pass", "no GPUs here")
+    found.expect("h04", "shm", "pass" if found.finding("h04", "shm")["verdict"] == "pass" else "warn", "in a container")
+    container = {"engine", "image", "mounts", "image_disk", "gpu_runtime"}
+    equal({(host, name) for host, name in found.failed() if name in container},
+          {("h01", "engine"), ("h02", "engine"), ("h03", "image"), ("h04", "mounts")}, "what fails")

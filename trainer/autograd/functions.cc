@@ -9,6 +9,7 @@ Var embedding(Graph& graph, const Tensor& tokens, Parameter& table) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(table.weight().dtype(), {tokens.elements(), table.weight().size(1)});
   ops::embedding_forward(context, tokens, table.weight(), y);
+  graph.observe(table, y);
   Var out = graph.value(y);
   graph.use(table);
   graph.record([&context, &table, tokens, grad = out.grad] {
@@ -27,6 +28,7 @@ ResidualNorm residual_norm(Graph& graph, const Var& residual, const Var& branch,
   Tensor stats = context.empty(DType::f32, {residual.data.size(0), 2});
   ops::residual_norm_forward(context, norm.kind, residual.data, branch.data, norm.weight->weight(),
                              norm.bias ? norm.bias->weight() : Tensor(), norm.eps, sum, y, stats);
+  graph.observe(*norm.weight, y);
   // Without a branch the residual passes through untouched: the same value goes on.
   ResidualNorm out{branch ? graph.value(sum) : residual, graph.value(y)};
   graph.use(*norm.weight);

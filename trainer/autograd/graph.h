@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,17 @@ class Graph {
     if (recording()) steps_.push_back(std::move(backward));
   }
 
+  /// Whoever wants to see what passes: called with a module's name ("layers.0.mlp.down") and its
+  /// output, in the order of the forward pass.
+  void set_observer(std::function<void(std::string_view name, const Tensor& value)> observer) {
+    observer_ = std::move(observer);
+  }
+  void observe(const Parameter& weight, const Tensor& value) {
+    if (!observer_) return;
+    const std::string_view name = weight.name();
+    observer_(name.substr(0, name.rfind('.')), value);
+  }
+
   /// into += grad. Takes `grad` over when it is the first.
   void add_grad(Grad& into, Tensor grad);
 
@@ -70,6 +82,7 @@ class Graph {
   Mode mode_;
   KvCache* cache_ = nullptr;
   std::vector<std::function<void()>> steps_;
+  std::function<void(std::string_view, const Tensor&)> observer_;
 };
 
 /// Runs `segment` without keeping anything but its inputs; the backward pass runs it again. The

@@ -6,7 +6,8 @@
 #include <string_view>
 
 #include "common/config/schema.h"
-#include "trainer/autograd/functions.h"
+#include "trainer/autograd/moe_functions.h"
+#include "trainer/models/hf_format.h"
 
 namespace sortie::trainer {
 
@@ -15,6 +16,7 @@ struct ModelShape {
   std::int64_t vocab_size;         // tokens that exist
   std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
   std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
+  std::int64_t value_dim;      // width of a value head
   std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
   std::int64_t num_positions;  // longest sequence that the model is made for
   bool tied;
@@ -40,6 +42,9 @@ struct ForwardContext {
   bool training = false;
   std::uint64_t seed = 0;
   std::int64_t first_sample = 0;
+  /// What routers of experts are told, and what they and multi-token prediction leave behind.
+  RouterPass routers = {};
+  double mtp_loss = 0.0;  // coefficient * loss, summed as the main loss is
 
   /// The dropout of a place in the model; none outside of training.
   ops::Dropout dropout(double probability, std::string_view place) const;
@@ -72,6 +77,7 @@ struct Family {
   ops::NormKind final_norm;
   bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
+  HfFormat hf;
 };
 
 }  // namespace sortie::trainer

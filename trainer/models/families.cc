@@ -13,11 +13,15 @@ Family llama_family();
 Family mistral_family();
 Family qwen2_family();
 Family qwen3_family();
+Family mixtral_family();
+Family qwen3_moe_family();
+Family deepseek_v3_family();
 
 std::span<const Family> families() {
-  static const std::vector<Family> all = {gpt2_family(),  gpt_neo_family(), gpt_neox_family(),
-                                          llama_family(), mistral_family(), qwen2_family(),
-                                          qwen3_family()};
+  static const std::vector<Family> all = {gpt2_family(),       gpt_neo_family(), gpt_neox_family(),
+                                          llama_family(),      mistral_family(), qwen2_family(),
+                                          qwen3_family(),      mixtral_family(), qwen3_moe_family(),
+                                          deepseek_v3_family()};
   return all;
 }
 

@@ -53,12 +53,48 @@ class GptNeoxBlock final : public Block {
   LinearModule qkv_, out_, up_, down_;
 };
 
+HfFormat hf_format() {
+  using M = config::ModelConfig;
+  return {.model_type = "gpt_neox",
+          .architecture = "GPTNeoXForCausalLM",
+          .prefix = "gpt_neox.",
+          .keys = {{"vocab_size", &M::vocab_size, 50432},
+                   {"hidden_size", &M::hidden_size, 6144},
+                   {"num_hidden_layers", &M::num_layers, 44},
+                   {"num_attention_heads", &M::num_attention_heads, 64},
+                   {"intermediate_size", &M::ffn_hidden_size, 24576},
+                   {"max_position_embeddings", &M::num_positions, 2048},
+                   {"layer_norm_eps", &M::norm_epsilon, 1e-5},
+                   {"use_parallel_residual", &M::parallel_residual, true},
+                   {"hidden_dropout", &M::embedding_dropout},
+                   {"attention_dropout", &M::attention_dropout},
+                   {"hidden_dropout", &M::residual_dropout},
+                   {"initializer_range", &M::init_std, 0.02},
+                   {"tie_word_embeddings", &M::weight_tying, false}},
+          .fixed = {{"hidden_act", "gelu"}, {"attention_bias", true}},
+          .parts = {&kHfPartialRope},
+          .modules = {{"gpt_neox.embed_in", "embedding"},
+                      {"gpt_neox.layers.{}.input_layernorm", "layers.{}.attention_norm"},
+                      {"gpt_neox.layers.{}.post_attention_layernorm", "layers.{}.mlp_norm"},
+                      {"gpt_neox.layers.{}.attention.query_key_value",
+                       "layers.{}.attention.qkv",
+                       {},
+                       HfForm::per_head},
+                      {"gpt_neox.layers.{}.attention.dense", "layers.{}.attention.out"},
+                      {"gpt_neox.layers.{}.mlp.dense_h_to_4h", "layers.{}.mlp.up"},
+                      {"gpt_neox.layers.{}.mlp.dense_4h_to_h", "layers.{}.mlp.down"},
+                      {"gpt_neox.final_layer_norm", "final_norm"},
+                      {"embed_out", "head"}},
+          .buffers = {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}};
+}
+
 }  // namespace
 
 Family gpt_neox_family() {
   return {.name = "gpt-neo-x",
           .final_norm = ops::NormKind::layer,
-          .make_block = make_block<GptNeoxBlock>};
+          .make_block = make_block<GptNeoxBlock>,
+          .hf = hf_format()};
 }
 
 }  // namespace sortie::trainer

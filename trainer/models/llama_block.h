@@ -1,13 +1,16 @@
-// The block of the LLaMA family (Touvron et al. 2023, grouped queries as in Llama 2), which Mistral
-// and Qwen 2 share:
+// The block of the LLaMA family (Touvron et al. 2023, grouped queries as in Llama 2), which
+// Mistral, Mixtral and Qwen 2 share:
 //   x += Wo . attention(RoPE(Wqkv . RMSNorm(x)))
-//   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x)
+//   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x), or a mixture of such
 #pragma once
 
 #include "trainer/models/attention_module.h"
-#include "trainer/nn/modules.h"
+#include "trainer/models/mixture.h"
 
 namespace sortie::trainer {
+
+/// The folder of a LLaMA, from which those of its relatives differ little.
+HfFormat hf_llama_format();
 
 class LlamaBlock : public Block {
  public:
@@ -25,7 +28,7 @@ class LlamaBlock : public Block {
     out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false);
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::rms, s.hidden, config.norm_epsilon);
-    mlp_ = add_swiglu(store, name + ".mlp", s.hidden, s.ffn, std_dev, out_std);
+    mlp_.emplace(arguments, name + ".mlp");
   }
 
   Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
@@ -33,7 +36,7 @@ class LlamaBlock : public Block {
     const Var attended = out_(graph, attend_(graph, qkv_(graph, h), context));
     const auto [x2, h2] =
         residual_norm(graph, x, drop_attention_(graph, attended, context), mlp_norm_);
-    return {x2, drop_mlp_(graph, mlp_(graph, h2), context)};
+    return {x2, drop_mlp_(graph, (*mlp_)(graph, h2, context), context)};
   }
 
  private:
@@ -41,7 +44,7 @@ class LlamaBlock : public Block {
   ResidualDropout drop_attention_, drop_mlp_;
   NormParameters attention_norm_, mlp_norm_;
   LinearModule qkv_, out_;
-  SwigluModule mlp_;
+  std::optional<FeedForward> mlp_;
 };
 
 }  // namespace sortie::trainer

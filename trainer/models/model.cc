@@ -27,6 +27,11 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   s.heads = c.num_attention_heads;
   s.kv_heads = c.attention_num_kv_heads ? c.attention_num_kv_heads : s.heads;
   s.head_dim = c.head_dim ? c.head_dim : s.hidden / s.heads;
+  s.value_dim = s.head_dim;
+  if (architecture.latent) {
+    s.head_dim = c.mla.qk_nope_head_dim + c.mla.qk_rope_head_dim;
+    s.value_dim = c.mla.v_head_dim;
+  }
   if (c.ffn_hidden_size)
     s.ffn = c.ffn_hidden_size;
   else
@@ -35,15 +40,17 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
   // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
   s.rotary_dims =
       architecture.rope ? std::lround(static_cast<double>(s.head_dim) * c.rotary_percentage) : 0;
+  if (architecture.latent) s.rotary_dims = c.mla.qk_rope_head_dim;
   s.num_positions = c.num_positions ? c.num_positions : c.sequence_length;
   s.tied = c.weight_tying;
   return s;
 }
 
 double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters) {
-  const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim) *
-                         static_cast<double>(shape.sequence_length);
-  return 6.0 * static_cast<double>(matrix_parameters) + 6.0 * attention;
+  const auto attention =
+      static_cast<double>(shape.layers * shape.heads * (shape.head_dim + shape.value_dim)) *
+      static_cast<double>(shape.sequence_length);
+  return 6.0 * static_cast<double>(matrix_parameters) + 3.0 * attention;
 }
 
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
@@ -51,11 +58,13 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
     : shape_(resolve_shape(config)),
       recompute_layers_(recompute_layers),
       embedding_dropout_(config.embedding_dropout),
-      store_(store) {
+      store_(store),
+      load_coefficient_(config.moe.aux_loss_coeff) {
   const Family& family = family_of(config.architecture);
-  rope_ =
-      ops::make_rope_table(context, shape_.sequence_length,
-                           ops::rope_frequencies(shape_.rotary_dims, config.rotary_embedding_base));
+  rope_ = ops::make_rope_table(context, shape_.sequence_length,
+                               model_rope_frequencies(config, shape_.rotary_dims),
+                               rope_table_factor(config));
+  rope_.interleaved = config::architecture_of(config).latent;
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
   embedding_ =
       &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
@@ -74,15 +83,20 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
               ? embedding_
               : &store.add(
                     {"head.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+  if (config.mtp.num_layers > 0)
+    mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }
 
 std::int64_t LanguageModel::matrix_parameters() const {
-  std::int64_t total = 0;
-  for (const auto& parameter : store_.parameters())
-    if (parameter->spec().use == Use::matrix && (parameter.get() != embedding_ || shape_.tied) &&
+  double total = 0.0;
+  for (const auto& parameter : store_.parameters()) {
+    const ParameterSpec& spec = parameter->spec();
+    const bool multiplied = spec.use == Use::matrix || spec.use == Use::f32_matrix;
+    if (multiplied && (parameter.get() != embedding_ || shape_.tied) &&
         parameter.get() != positions_)
-      total += parameter->elements();
-  return total;
+      total += static_cast<double>(parameter->elements()) * spec.share;
+  }
+  return std::llround(total);
 }
 
 /// The embedding of the tokens plus, where there is a table, that of their positions.
@@ -126,9 +140,15 @@ Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardConte
 ops::CrossEntropyResult LanguageModel::loss(Graph& graph, const Tensor& tokens,
                                             const Tensor& targets, float grad_scale,
                                             ForwardContext& context) const {
+  context.routers.begin();
   const Var hidden = final_hidden(graph, tokens, context);
-  return head_loss(graph, hidden, *head_, targets.view({targets.elements()}), shape_.vocab_size,
-                   grad_scale);
+  const auto result = head_loss(graph, hidden, *head_, targets.view({targets.elements()}),
+                                shape_.vocab_size, grad_scale);
+  if (mtp_ != nullptr && graph.recording())
+    context.mtp_loss = mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale,
+                                  recompute_layers_, context);
+  finish_routing(load_coefficient_, context.routers);
+  return result;
 }
 
 Tensor LanguageModel::logits(Graph& graph, const Tensor& tokens, ForwardContext context) const {

@@ -7,12 +7,12 @@
 
 #include "trainer/models/block.h"
 #include "trainer/models/families.h"
+#include "trainer/models/mtp.h"
 
 namespace sortie::trainer {
 
 /// Floating-point operations of one trained token: 6 per weight that is multiplied (forward and
-/// backward), plus 6 L H D T for attention (causal half of 12 L H D T). Recomputation is not
-/// counted.
+/// backward), plus 3 L H (D + Dv) T for attention (its causal half). Recomputation is not counted.
 double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters);
 
 class LanguageModel {
@@ -22,12 +22,13 @@ class LanguageModel {
                 bool recompute_layers);
 
   const ModelShape& shape() const { return shape_; }
-  /// Weights that a token is multiplied with: the embedding look-up is none, the head is.
+  /// Weights that a token is multiplied with: the embedding look-up is none, the head is, and so
+  /// are top k of the experts.
   std::int64_t matrix_parameters() const;
 
   /// Loss summed over targets >= 0 of one micro-batch: tokens, targets [B, T] i32. Where the graph
-  /// records, backward() then gives the gradients of grad_scale * sum; `context` must live until
-  /// then.
+  /// records, backward() then gives the gradients of grad_scale * (sum + context.mtp_loss), and of
+  /// the routers' losses times their scale; `context` must live until then.
   ops::CrossEntropyResult loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
                                float grad_scale, ForwardContext& context) const;
 
@@ -50,6 +51,8 @@ class LanguageModel {
   Parameter* head_ = nullptr;       // the embedding itself when tied
   std::vector<std::unique_ptr<Block>> blocks_;
   NormParameters final_norm_{};
+  double load_coefficient_;
+  std::unique_ptr<MultiTokenPrediction> mtp_;
 };
 
 }  // namespace sortie::trainer

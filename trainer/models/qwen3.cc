@@ -1,9 +1,8 @@
 // Qwen 3 block (Yang et al. 2025): LLaMA's, but every head of the queries and of the keys goes
 // through an RMSNorm before RoPE.
 //   x += Wo . attention(RoPE(RMSNorm(Wq . h)), RoPE(RMSNorm(Wk . h)), Wv . h),  h = RMSNorm(x)
-//   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x)
-#include "trainer/models/attention_module.h"
-#include "trainer/nn/modules.h"
+//   x += Wdown . (silu(Wgate . h) * Wup . h),  h = RMSNorm(x), or a mixture of such
+#include "trainer/models/llama_block.h"
 
 namespace sortie::trainer {
 namespace {
@@ -30,7 +29,7 @@ class Qwen3Block final : public Block {
     out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false);
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::rms, s.hidden, config.norm_epsilon);
-    mlp_ = add_swiglu(store, name + ".mlp", s.hidden, s.ffn, std_dev, out_std);
+    mlp_.emplace(arguments, name + ".mlp");
   }
 
   Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
@@ -40,7 +39,7 @@ class Qwen3Block final : public Block {
     const Var attended = out_(graph, attend_(graph, q, k, value_(graph, h), context));
     const auto [x2, h2] =
         residual_norm(graph, x, drop_attention_(graph, attended, context), mlp_norm_);
-    return {x2, drop_mlp_(graph, mlp_(graph, h2), context)};
+    return {x2, drop_mlp_(graph, (*mlp_)(graph, h2, context), context)};
   }
 
  private:
@@ -49,13 +48,60 @@ class Qwen3Block final : public Block {
   ResidualDropout drop_attention_, drop_mlp_;
   NormParameters attention_norm_, mlp_norm_, query_norm_, key_norm_;
   LinearModule query_, key_, value_, out_;
-  SwigluModule mlp_;
+  std::optional<FeedForward> mlp_;
 };
+
+HfFormat hf_format() {
+  HfFormat format = hf_llama_format();
+  format.model_type = "qwen3";
+  format.architecture = "Qwen3ForCausalLM";
+  for (HfKey& key : format.keys) {
+    if (key.name == "vocab_size") key.fallback = 151936;
+    if (key.name == "num_key_value_heads") key.fallback = 32;
+    if (key.name == "head_dim") key.fallback = 128;
+    if (key.name == "intermediate_size") key.fallback = 22016;
+    if (key.name == "max_position_embeddings") key.fallback = 32768;
+  }
+  // Queries, keys and values are not packed: each is normed by itself.
+  for (HfModule& module : format.modules) {
+    if (module.segment == "q") module = {module.hf, "layers.{}.attention.q"};
+    if (module.segment == "k") module = {module.hf, "layers.{}.attention.k"};
+    if (module.segment == "v") module = {module.hf, "layers.{}.attention.v"};
+  }
+  format.modules.push_back({"model.layers.{}.self_attn.q_norm", "layers.{}.attention.q_norm"});
+  format.modules.push_back({"model.layers.{}.self_attn.k_norm", "layers.{}.attention.k_norm"});
+  format.fixed = {{"hidden_act", "silu"}, {"attention_bias", false}};
+  format.parts = {&kHfRope, &kHfLayerTypes};
+  return format;
+}
 
 }  // namespace
 
 Family qwen3_family() {
-  return {.name = "qwen3", .final_norm = ops::NormKind::rms, .make_block = make_block<Qwen3Block>};
+  return {.name = "qwen3",
+          .final_norm = ops::NormKind::rms,
+          .make_block = make_block<Qwen3Block>,
+          .hf = hf_format()};
+}
+
+// Its mixtures of experts: a softmax router, whose weights of the chosen experts are divided by
+// their sum or not.
+Family qwen3_moe_family() {
+  HfFormat format = hf_format();
+  format.model_type = "qwen3_moe";
+  format.architecture = "Qwen3MoeForCausalLM";
+  for (HfKey& key : format.keys) {
+    if (key.name == "num_key_value_heads") key.fallback = 4;
+    if (key.name == "head_dim") key.fallback = 0;
+    if (key.name == "intermediate_size") key.fallback = 6144;
+  }
+  format.fixed.push_back({"use_sliding_window", false});
+  format.parts = {&kHfRope, &kHfQwen3Moe};
+  add_hf_mixture(format.modules);
+  return {.name = "qwen3-moe",
+          .final_norm = ops::NormKind::rms,
+          .make_block = make_block<Qwen3Block>,
+          .hf = format};
 }
 
 }  // namespace sortie::trainer

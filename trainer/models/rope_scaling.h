@@ -11,7 +11,13 @@ namespace sortie::trainer {
 ///   linear: f / factor (Chen et al. 2023)
 ///   llama3: with r = f * original / (2 pi) turns within the original length (Dubey et al. 2024),
 ///           f / factor where r < low, f where r > high, between them a blend that is linear in r
+///   yarn:   see ops::yarn_frequencies; beta_slow and beta_fast are low and high
 std::vector<double> model_rope_frequencies(const config::ModelConfig& config,
                                            std::int64_t rotary_dims);
+
+/// What cos and sin are multiplied by: 1 but for yarn (Peng et al. 2023).
+double rope_table_factor(const config::ModelConfig& config);
+/// Yarn's temperature of weight rope_scaling_mscale_all_dim, 1 where there is none.
+double rope_temperature(const config::ModelConfig& config);
 
 }  // namespace sortie::trainer

@@ -54,7 +54,8 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
     if (with_optimizer)
       parameter->grad_ =
           gradients_.slice(0, parameter->offset_, parameter->elements()).view(spec.shape);
-    if (spec.use == Use::matrix) parameter->packed_.emplace(parameter->weight_);
+    if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
+      parameter->packed_.emplace(parameter->weight_);
   }
 }
 
@@ -83,7 +84,8 @@ Parameter* ParameterStore::find(std::string_view name) {
 
 std::int64_t ParameterStore::parameter_elements() const {
   std::int64_t total = 0;
-  for (const auto& parameter : parameters_) total += parameter->elements();
+  for (const auto& parameter : parameters_)
+    if (parameter->spec().use != Use::state) total += parameter->elements();
   return total;
 }
 

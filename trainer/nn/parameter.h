@@ -36,9 +36,11 @@ struct Segment {
 };
 
 enum class Use {
-  matrix,
-  vector
-};  // matrices are multiplied in the compute dtype, vectors stay f32
+  matrix,      // multiplied in the compute dtype
+  f32_matrix,  // multiplied in f32: routers
+  vector,      // f32
+  state,  // f32, written by the model: no gradient, no optimizer, saved and restored as weights
+};
 
 struct ParameterSpec {
   std::string name;  // global, e.g. "layers.0.attention.qkv.weight"
@@ -47,6 +49,7 @@ struct ParameterSpec {
   Use use = Use::matrix;
   bool decay = true;              // weight decay: matrices yes, vectors no
   std::vector<Segment> segments;  // empty = one segment
+  double share = 1.0;  // of the tokens is multiplied with it: an expert of k of E sees k / E
 };
 
 class Parameter;
@@ -112,7 +115,7 @@ class ParameterStore {
   Parameter* find(std::string_view name);
 
   std::int64_t flat_elements() const { return flat_elements_; }  // with padding
-  std::int64_t parameter_elements() const;                       // without
+  std::int64_t parameter_elements() const;                       // without padding and state
   DType compute_dtype() const { return compute_; }
   std::span<float> master() { return span_of(master_); }
   std::span<float> gradients() { return span_of(gradients_); }

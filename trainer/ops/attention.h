@@ -14,6 +14,8 @@ namespace sortie::trainer::ops {
 struct RopeTable {
   Tensor cos, sin;
   std::int64_t rotary_dims = 0;
+  /// The dimensions of a pair are 2i and 2i + 1 instead of i and i + rotary_dims / 2.
+  bool interleaved = false;
 };
 /// frequency_i = base^(-2 i / rotary_dims), one per pair of dimensions.
 std::vector<double> rope_frequencies(std::int64_t rotary_dims, double base);
@@ -21,7 +23,7 @@ std::vector<double> rope_frequencies(std::int64_t rotary_dims, double base);
 RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
                           std::span<const double> frequencies, double factor = 1.0);
 
-/// Rotate-half RoPE in place on the first rotary_dims of every head of x [B, T, H, D] (strided
+/// RoPE in place on the first rotary_dims of every head of x [B, T, H, D] (strided
 /// view). `positions` i32 [B, T] are rows of the table; undefined = 0, 1, 2 ... inverse = true
 /// turns back: that is the backward pass.
 void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,

@@ -150,7 +150,8 @@ void rope_cpu(ExecutionContext& context, Tensor& x, const RopeTable& table, cons
   const std::int64_t tokens = x.size(1);
   const std::int64_t heads = x.size(2);
   const std::int64_t half = table.rotary_dims / 2;
-  const auto& rows = typed_kernels(context, x.dtype());
+  const auto& kernels = typed_kernels(context, x.dtype());
+  const auto turn = table.interleaved ? kernels.rope_interleaved : kernels.rope;
   const float* cos = table.cos.data<float>();
   const float* sin = table.sin.data<float>();
   const std::int32_t* at = positions.defined() ? positions.data<std::int32_t>() : nullptr;
@@ -161,8 +162,8 @@ void rope_cpu(ExecutionContext& context, Tensor& x, const RopeTable& table, cons
       SORTIE_CHECK(position >= 0 && position < table.cos.size(0), "position {} of {}", position,
                    table.cos.size(0));
       for (std::int64_t h = 0; h < heads; ++h)
-        rows.rope(head_of(x, row / tokens, h).row(t), cos + position * half, sin + position * half,
-                  half, inverse ? -1.0f : 1.0f);
+        turn(head_of(x, row / tokens, h).row(t), cos + position * half, sin + position * half, half,
+             inverse ? -1.0f : 1.0f);
     }
   });
 }

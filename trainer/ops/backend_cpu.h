@@ -20,7 +20,10 @@ struct ExecutionContext::Backend {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   const ops::Kernels* kernels = nullptr;
-  std::unordered_map<ops::MatmulSpec, std::unique_ptr<ops::Matmul>, ops::MatmulSpecHash> matmuls;
+  using Matmuls =
+      std::unordered_map<ops::MatmulSpec, std::unique_ptr<ops::Matmul>, ops::MatmulSpecHash>;
+  Matmuls matmuls;
+  Matmuls older_matmuls;  // the full cache before this one: an op may still hold products of it
 };
 
 namespace ops {

@@ -3,6 +3,8 @@
 
 #include <omp.h>
 
+#include <utility>
+
 #include "common/base/check.h"
 #include "trainer/ops/backend_cpu.h"
 
@@ -93,7 +95,8 @@ const Matmul& find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
   if (const auto found = matmuls.find(spec); found != matmuls.end()) return *found->second;
   // A caller with ever new shapes (text generation) must not grow the cache without bound.
   constexpr std::size_t kMaxKept = 4096;
-  if (matmuls.size() >= kMaxKept) matmuls.clear();
+  if (matmuls.size() >= kMaxKept)
+    context.backend().older_matmuls = std::exchange(matmuls, ExecutionContext::Backend::Matmuls());
   // oneDNN plans for the number of threads that it sees when the primitive is made.
   omp_set_num_threads(spec.single_thread ? 1 : context.threads());
   auto made = std::make_unique<Matmul>(context.backend().engine, spec, context.threads());

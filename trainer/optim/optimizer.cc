@@ -79,7 +79,7 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
   const std::span<bf16> copy = store_.compute_copy();
   for (std::size_t i = 0; i < group_of_.size(); ++i) {
     const Parameter& parameter = *store_.parameters()[i];
-    if (parameter.frozen()) continue;
+    if (parameter.frozen() || parameter.spec().use == Use::state) continue;
     const auto begin = static_cast<std::size_t>(parameter.offset());
     const auto count = static_cast<std::size_t>(parameter.elements());
     step.lr = rates[group_of_[i]];

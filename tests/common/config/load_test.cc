@@ -8,6 +8,7 @@
 #include <set>
 
 #include "common/base/atomic_file.h"
+#include "common/config/architectures.h"
 #include "common/config/fields.h"
 
 using namespace sortie;
@@ -70,7 +71,8 @@ void change(const Field& field, JobConfig& job) {
   }
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
   if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
-    **value = field.key == "optimizer.training_groups"
+    **value = field.key == "model.attention_layers" ? std::vector<std::string>{"global", "local"}
+              : field.key == "optimizer.training_groups"
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
                   : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
@@ -80,6 +82,8 @@ void change(const Field& field, JobConfig& job) {
       **value = **value == choices->words.front() ? choices->words.back() : choices->words.front();
     else if (field.key == "data.tokenizer")
       **value = "sentencepiece:/m";
+    else if (field.key == "model.preset")
+      **value = "gpt2-124m";
     else if (const std::string text = container_change(field.key); !text.empty())
       **value = text;
     else
@@ -106,9 +110,13 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "topology.batch_rampup_samples",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
-                                                    "model.head_dim"};
+                                                    "model.head_dim",
+                                                    "model.num_positions",
+                                                    "model.attention_layers",
+                                                    "model.attention_window"};
   for (const Field& field : fields()) {
     CAPTURE(field.key);
+    if (field.key == "model.preset") continue;  // changes many keys; see below
     JobConfig job;
     change(field, job);
     const std::string text = value_text(field, job);
@@ -154,19 +162,56 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.model.num_attention_heads = 2;
   job.model.attention_num_kv_heads = 2;
   job.model.head_dim = 16;
-  job.model.rotary_percentage = 0.25;
+  job.model.num_positions = 512;
+  // The one with the most keys; heads are turned whole.
+  job.model.architecture = "mistral";
+  job.model.rotary_percentage = 1.0;
   const std::string text = to_toml(job);
   const auto loaded = load_job_text(text, "job.toml");
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
   for (const Field& field : fields()) {
     CAPTURE(field.key);
     CHECK(value_text(field, loaded->job) == value_text(field, job));
-    if (field.key != "runner.hosts_file" && field.key != "runner.container.workdir" &&
-        field.key != "trainer.load_weights_from")
+    const bool as_before = field.key == "runner.hosts_file" ||
+                           field.key == "runner.container.workdir" ||
+                           field.key == "model.rotary_percentage" ||
+                           field.key == "trainer.load_weights_from";
+    if (!as_before)
       CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
   CHECK(loaded->job.runner.env == job.runner.env);
+}
+
+TEST_CASE("a preset comes before the other keys, wherever it stands") {
+  const std::string text = "[model]\nnum_layers = 3\npreset = \"pythia-70m\"\n";
+  const auto loaded = load_job_text(text, "job.toml");
+  REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+  const ModelConfig& model = loaded->job.model;
+  CHECK(model.architecture == "gpt-neo-x");
+  CHECK(model.hidden_size == 512);
+  CHECK(model.rotary_percentage == 0.25);
+  CHECK(model.num_layers == 3);
+  CHECK(loaded->origins.at("model.num_layers") == "job.toml:2:14");
+  CHECK(loaded->origins.at("model.hidden_size") == "preset pythia-70m");
+  CHECK(load_job_text(to_toml(loaded->job), "again").value().job.model.num_layers == 3);
+  // --set of either beats the file.
+  const auto other = load_job_text(text, "job.toml", {"model.preset=gpt2-124m"});
+  REQUIRE_MESSAGE(other, (other ? "" : other.error().message));
+  CHECK(other->job.model.architecture == "gpt2");
+  CHECK(other->job.model.num_layers == 3);
+  CHECK(errors_of("[model]\npreset = \"gpt2\"\n")
+            .starts_with("job.toml:2:10: model.preset: \"gpt2\" is no preset; use gpt2-124m, "));
+}
+
+TEST_CASE("every preset is a valid model") {
+  for (const Preset& preset : presets()) {
+    CAPTURE(preset.name);
+    const auto loaded =
+        load_job_text("", "job.toml", {fmt::format("model.preset={}", preset.name)});
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    CHECK(loaded->job.model.preset == preset.name);
+  }
 }
 
 TEST_CASE("bytes that are no UTF-8 do not break the TOML of a job") {

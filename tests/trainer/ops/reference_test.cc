@@ -3,41 +3,12 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <functional>
-
 #include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/slopes.h"
 
 namespace sortie::trainer {
-namespace {
 
 using reference::HeadShape;
-using reference::Vec;
-
-double weighted(const Vec& y, const Vec& seed) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * seed[i];
-  return sum;
-}
-
-/// `gradient` against ((f(x + h) - f(x - h)) / 2 h) in every coordinate.
-void check_gradient(const std::function<double(const Vec&)>& f, Vec x, const Vec& gradient) {
-  REQUIRE(gradient.size() == x.size());
-  constexpr double kStep = 1e-5;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double old = x[i];
-    x[i] = old + kStep;
-    const double up = f(x);
-    x[i] = old - kStep;
-    const double down = f(x);
-    x[i] = old;
-    const double slope = (up - down) / (2 * kStep);
-    CAPTURE(i);
-    CHECK(std::abs(slope - gradient[i]) <= 1e-7 * (1.0 + std::abs(slope)));
-  }
-}
-
-}  // namespace
 
 TEST_CASE("the linear reference's gradients are its slopes") {
   const std::int64_t m = 3, n = 4, k = 5;

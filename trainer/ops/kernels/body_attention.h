@@ -24,6 +24,20 @@ void rope(void* x_v, const float* cos, const float* sin, std::int64_t half, floa
   }
 }
 
+template <class T>
+void rope_interleaved(void* x_v, const float* cos, const float* sin, std::int64_t half,
+                      float sign) {
+  T* x = static_cast<T*>(x_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float a = load(&x[2 * i]);
+    const float b = load(&x[2 * i + 1]);
+    const float s = sin[i] * sign;
+    store(&x[2 * i], a * cos[i] - b * s);
+    store(&x[2 * i + 1], b * cos[i] + a * s);
+  }
+}
+
 /// The largest element; a NaN is passed over (its exponential brings it back into the sum).
 SORTIE_INLINE float row_max(const float* x, std::int64_t n) {
   float max = -__builtin_inff();

@@ -122,6 +122,13 @@ void add_to_f32(float* sum, const void* x_v, std::int64_t n) {
 }
 
 template <class T>
+void add_scaled_to_f32(float* sum, const void* x_v, std::int64_t n, float factor) {
+  const T* x = static_cast<const T*>(x_v);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) sum[i] += factor * load(&x[i]);
+}
+
+template <class T>
 void from_f32(const float* x, void* y_v, std::int64_t n) {
   T* y = static_cast<T*>(y_v);
 #pragma omp simd

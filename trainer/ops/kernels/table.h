@@ -56,11 +56,15 @@ struct TypedKernels {
   void (*gelu_new_backward)(const void* dy, const void* x, void* dx, std::int64_t n);
   void (*add)(const void* a, const void* b, void* y, std::int64_t n);
   void (*add_to_f32)(float* sum, const void* x, std::int64_t n);  // sum += x
+  void (*add_scaled_to_f32)(float* sum, const void* x, std::int64_t n, float factor);
   void (*from_f32)(const float* x, void* y, std::int64_t n);
   void (*to_f32)(const void* x, float* y, std::int64_t n);
   float (*dot)(const void* a, const void* b, std::int64_t n);
   /// One head's first 2 * half elements; sign -1 turns back.
   void (*rope)(void* x, const float* cos, const float* sin, std::int64_t half, float sign);
+  /// The same where the two elements of a pair are neighbours.
+  void (*rope_interleaved)(void* x, const float* cos, const float* sin, std::int64_t half,
+                           float sign);
   /// p[0, n) = softmax(scale * s[0, n)), p[n, width) = 0; s is overwritten. Returns log-sum-exp.
   float (*softmax)(float* s, void* p, std::int64_t n, std::int64_t width, float scale);
   /// p = exp(scale * s - lse), ds = scale * p * (dp - delta) on [0, n); both 0 on [n, width).

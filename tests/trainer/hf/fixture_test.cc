@@ -1,0 +1,259 @@
+// Every family against transformers: logits, loss, gradients and three AdamW steps of the tiny
+// random models in tests/data/hf, which scripts/make_hf_fixtures.py made.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "trainer/hf/open_model.h"
+#include "trainer/optim/optimizer.h"
+
+namespace sortie::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Values = std::vector<double>;
+
+std::vector<fs::path> fixture_folders() {
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(SORTIE_TEST_DATA "/hf"))
+    folders.push_back(entry.path());
+  std::ranges::sort(folders);
+  return folders;
+}
+
+Values values_of(StorageType type, std::span<const std::byte> bytes) {
+  Values values(bytes.size() / storage_bytes(type));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::byte* at = bytes.data() + i * storage_bytes(type);
+    if (type == StorageType::bf16) {
+      bf16 narrow;
+      std::memcpy(&narrow, at, sizeof narrow);
+      values[i] = static_cast<double>(static_cast<float>(narrow));
+    } else if (type == StorageType::f32) {
+      float value;
+      std::memcpy(&value, at, sizeof value);
+      values[i] = static_cast<double>(value);
+    } else {
+      SORTIE_CHECK(type == StorageType::i32, "{}", storage_name(type));
+      std::int32_t value;
+      std::memcpy(&value, at, sizeof value);
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
+class Fixture {
+ public:
+  explicit Fixture(const fs::path& folder)
+      : folder_(folder), file_(SafetensorsFile::open(folder / "reference.safetensors").value()) {}
+
+  OpenedModel open(DType dtype) const {
+    auto opened = open_model(folder_, {dtype, 1, /*gradients=*/true});
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().message));
+    return std::move(*opened);
+  }
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  Values values(const std::string& name) const {
+    const TensorEntry* entry = file_.find(name);
+    REQUIRE_MESSAGE(entry != nullptr, name);
+    return values_of(entry->type, file_.data(*entry));
+  }
+  Tensor tokens(ExecutionContext& context, const std::string& name) const {
+    const TensorEntry* entry = file_.find(name);
+    REQUIRE(entry != nullptr);
+    Tensor tensor = context.empty(DType::i32, {entry->shape[0], entry->shape[1]});
+    std::memcpy(tensor.raw(), file_.data(*entry).data(), file_.data(*entry).size());
+    return tensor;
+  }
+  /// transformers shifts labels: position t predicts label t + 1.
+  Tensor targets(ExecutionContext& context) const {
+    const Tensor labels = tokens(context, "labels");
+    Tensor shifted = context.empty(DType::i32, labels.shape());
+    const std::int64_t width = labels.size(1);
+    for (std::int64_t i = 0; i < labels.elements(); ++i)
+      shifted.data<std::int32_t>()[i] =
+          (i + 1) % width == 0 ? -100 : labels.data<std::int32_t>()[i + 1];
+    return shifted;
+  }
+
+ private:
+  fs::path folder_;
+  SafetensorsFile file_;
+};
+
+double rms(const Values& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+double max_difference(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i])) return INFINITY;
+    most = std::max(most, std::abs(a[i] - b[i]));
+  }
+  return most;
+}
+
+struct Comparison {
+  double cosine, norm_ratio, norm, expected_norm;
+};
+Comparison compare(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  double aa = 0, bb = 0, ab = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    aa += a[i] * a[i];
+    bb += b[i] * b[i];
+    ab += a[i] * b[i];
+  }
+  return {ab / std::sqrt(aa * bb), std::sqrt(aa / bb), std::sqrt(aa), std::sqrt(bb)};
+}
+
+/// The experts that transformers chose, for a forward pass that takes them as they are.
+ForwardContext replayed(const Fixture& fixture, ExecutionContext& context,
+                        const std::string& prefix) {
+  ForwardContext forward;
+  for (std::size_t i = 0;; ++i) {
+    const std::string name = fmt::format("{}experts.{}", prefix, i);
+    if (!fixture.has(name)) return forward;
+    forward.routers.replay.push_back(fixture.tokens(context, name));
+  }
+}
+
+Values logits_of(OpenedModel& opened, const Tensor& tokens, ForwardContext context = {}) {
+  Graph graph(*opened.context, Graph::Mode::inference);
+  const Tensor logits = opened.model->logits(graph, tokens, std::move(context));
+  Values values;
+  for (std::int64_t row = 0; row < logits.size(0); ++row)
+    for (std::int64_t col = 0; col < logits.size(1); ++col)
+      values.push_back(static_cast<double>(logits.data<float>()[row * logits.stride(0) + col]));
+  return values;
+}
+
+/// Mean loss; the gradients are in the store.
+double loss_of(OpenedModel& opened, const Tensor& tokens, const Tensor& targets,
+               ForwardContext context = {}) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < targets.elements(); ++i)
+    count += targets.data<std::int32_t>()[i] >= 0;
+  opened.store->zero_gradients();
+  Graph graph(*opened.context, Graph::Mode::record);
+  const auto loss = opened.model->loss(
+      graph, tokens, targets, static_cast<float>(1.0 / static_cast<double>(count)), context);
+  graph.backward({});
+  REQUIRE(loss.count == count);
+  return loss.loss_sum / static_cast<double>(count) + context.routers.load_loss;
+}
+
+/// A tensor of the folder out of a flat buffer.
+Values folder_values(const HfTensor& tensor, std::span<const float> flat) {
+  return values_of(StorageType::f32, write_hf_tensor(tensor, StorageType::f32, flat));
+}
+
+}  // namespace
+
+TEST_CASE("every family equals transformers in f32: logits, loss, gradients, three AdamW steps") {
+  const auto folders = fixture_folders();
+  REQUIRE(folders.size() >= 15);
+  for (const fs::path& folder : folders) {
+    CAPTURE(folder.filename().string());
+    const Fixture fixture(folder);
+    OpenedModel opened = fixture.open(DType::f32);
+    const Tensor tokens = fixture.tokens(*opened.context, "input_ids");
+    const Values logits = fixture.values("logits");
+    CHECK(max_difference(logits_of(opened, tokens), logits) <= 1e-4 * rms(logits));
+    if (!fixture.has("loss")) continue;  // one token: nothing to predict
+
+    const Tensor targets = fixture.targets(*opened.context);
+    const double loss = loss_of(opened, tokens, targets);
+    CHECK(std::abs(loss - fixture.values("loss")[0]) <= 1e-5);
+    for (const HfTensor& tensor : opened.tensors) {
+      CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
+      const Values expected = fixture.values("grad." + tensor.name);
+      const Comparison c = compare(folder_values(tensor, opened.store->gradients()), expected);
+      // A bias of keys moves all scores of a row alike: its gradient is 0 but for rounding.
+      if (c.expected_norm < 1e-6) {
+        CHECK(c.norm < 1e-6);
+        continue;
+      }
+      CHECK(c.cosine >= 0.99999);
+      CHECK(std::abs(c.norm_ratio - 1.0) <= 1e-4);
+    }
+
+    config::OptimizerConfig config;
+    config.beta1 = 0.9;
+    config.beta2 = 0.95;
+    config.eps = 1e-8;
+    config.weight_decay = 0.1;
+    config.gradient_clipping = 0.0;
+    Optimizer optimizer(config, *opened.store);
+    const Values losses = fixture.values("losses");
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      CAPTURE(step);
+      CHECK(std::abs(loss_of(opened, tokens, targets) - losses[step]) <= 1e-5 * losses[step]);
+      optimizer.step(*opened.context, 1e-2);
+    }
+    for (const HfTensor& tensor : opened.tensors) {
+      CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
+      const Values expected = fixture.values("after." + tensor.name),
+                   gradient = fixture.values("grad." + tensor.name);
+      const Values actual = folder_values(tensor, opened.store->master());
+      REQUIRE(actual.size() == expected.size());
+      // Where a gradient is 0 but for rounding (a key's bias moves all scores of a row alike),
+      // AdamW steps by the sign of the rounding.
+      double worst = 0;
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        if (std::abs(gradient[i]) > 1e-5)
+          worst = std::max(worst, std::abs(actual[i] - expected[i]));
+      CHECK(worst <= 2e-4);
+    }
+  }
+}
+
+TEST_CASE("every family follows transformers in bf16") {
+  if (!cpu_facts().multiplies_bf16) return;  // the trainer refuses bf16 there, see choose_precision
+  for (const fs::path& folder : fixture_folders()) {
+    CAPTURE(folder.filename().string());
+    const Fixture fixture(folder);
+    if (!fixture.has("bf16.loss")) continue;
+    OpenedModel opened = fixture.open(DType::bf16);
+    const Tensor tokens = fixture.tokens(*opened.context, "input_ids");
+    // Of experts, transformers in bf16 disagrees with itself: its choice is taken.
+    const ForwardContext forward = replayed(fixture, *opened.context, "bf16.");
+    const bool mixture = !forward.routers.replay.empty();
+    const double enough = mixture ? 0.995 : 0.9995;
+    CHECK(compare(logits_of(opened, tokens, forward), fixture.values("bf16.logits")).cosine >=
+          enough);
+    const double loss = loss_of(opened, tokens, fixture.targets(*opened.context), forward);
+    CHECK(std::abs(loss - fixture.values("bf16.loss")[0]) <= 5e-3);
+    for (const HfTensor& tensor : opened.tensors) {
+      CAPTURE(tensor.name);
+      if (tensor.parameter->spec().use == Use::state) continue;
+      const Values exact = fixture.values("grad." + tensor.name);
+      if (rms(exact) < 1e-6) continue;
+      const Values actual = folder_values(tensor, opened.store->gradients()),
+                   expected = fixture.values("bf16.grad." + tensor.name);
+      // Small sums of large parts: there transformers in bf16 is as far from its own f32, and ours
+      // must be about as near.
+      const double cosine = compare(actual, expected).cosine;
+      if (mixture) {
+        CHECK(cosine >= enough);
+      } else if (cosine < enough) {
+        const double ours = compare(actual, exact).cosine, theirs = compare(expected, exact).cosine;
+        CHECK(cosine >= 0.999);
+        CHECK(1 - ours <= 1.1 * (1 - theirs));
+      }
+    }
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,184 @@
+// Sorting by expert, grouped products and the weighted combination against the f64 reference.
+#include "trainer/ops/moe_experts.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference_moe.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Choices = std::vector<std::int32_t>;
+
+struct Size {
+  std::int64_t tokens, top_k, experts, out, in;
+};
+// One token, experts without any token, all tokens with one expert, more than 256 rows of one
+// expert, more than 256 outputs, odd widths.
+constexpr Size kSizes[] = {
+    {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},
+    {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24},
+};
+
+/// k different experts per token; expert 1 is left out where that is possible.
+Choices make_choices(const Size& s) {
+  Choices chosen;
+  const Values draws = random_values(7, s.tokens * 64);
+  std::size_t draw = 0;
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    std::set<std::int32_t> row;
+    while (static_cast<std::int64_t>(row.size()) < s.top_k) {
+      draw = (draw + 1) % draws.size();
+      const auto e =
+          static_cast<std::int32_t>((draws[draw] + 1) / 2 * 0.999 * static_cast<double>(s.experts));
+      if (e == 1 && s.top_k < s.experts && s.experts > 1) continue;
+      if (row.insert(e).second) chosen.push_back(e);
+    }
+  }
+  return chosen;
+}
+
+Tensor make_choice_tensor(ExecutionContext& context, const Size& s, const Choices& chosen) {
+  Tensor tensor = context.empty(DType::i32, {s.tokens, s.top_k});
+  std::copy(chosen.begin(), chosen.end(), tensor.data<std::int32_t>());
+  return tensor;
+}
+
+struct Inputs {
+  Choices chosen;
+  Values x, w, weights, dy;
+};
+Inputs make_inputs(DType dtype, const Size& s) {
+  return {make_choices(s), random_values(dtype, 1, s.tokens * s.in),
+          random_values(dtype, 2, s.experts * s.out * s.in),
+          random_values(DType::f32, 3, s.tokens * s.top_k),
+          random_values(dtype, 4, s.tokens * s.out)};
+}
+
+struct Run {
+  Values y, dx, dw, dweights;
+};
+/// Forward and backward of dispatch, one grouped product, combine; dw starts at `dw_start`.
+Run run_mixture(ExecutionContext& context, DType dtype, const Size& s, const Inputs& in,
+                double dw_start, std::int64_t gap) {
+  const auto rows =
+      ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen), s.experts);
+  REQUIRE(rows.rows <= rows.capacity);
+  std::vector<ops::PackedWeight> packed;
+  std::vector<const ops::PackedWeight*> weights;
+  std::vector<Tensor> dw;
+  const std::int64_t each = s.out * s.in;
+  for (std::int64_t e = 0; e < s.experts; ++e) {
+    packed.emplace_back(
+        make_tensor(context, dtype, {s.out, s.in},
+                    Values(in.w.begin() + e * each, in.w.begin() + (e + 1) * each)));
+    dw.push_back(make_tensor(context, DType::f32, {s.out, s.in},
+                             Values(static_cast<std::size_t>(each), dw_start)));
+  }
+  for (const auto& weight : packed) weights.push_back(&weight);
+  const Tensor x = make_tensor(context, dtype, {s.tokens, s.in}, in.x, gap);
+  const Tensor gates = make_tensor(context, DType::f32, {s.tokens, s.top_k}, in.weights);
+  const Tensor dy = make_tensor(context, dtype, {s.tokens, s.out}, in.dy, gap);
+  const auto sorted = [&](std::int64_t cols) {
+    return make_tensor(context, dtype, {rows.rows, cols}, {}, gap);
+  };
+  Tensor xs = sorted(s.in), ys = sorted(s.out), dys = sorted(s.out), dxs = sorted(s.in);
+  Tensor y = make_tensor(context, dtype, {s.tokens, s.out}, {}, gap);
+  Tensor dx = make_tensor(context, dtype, {s.tokens, s.in}, {}, gap);
+  Tensor dgates = context.empty(DType::f32, {s.tokens, s.top_k});
+  ops::dispatch_forward(context, rows, x, xs);
+  ops::grouped_linear_forward(context, rows, xs, weights, ys);
+  ops::combine_forward(context, rows, ys, gates, y);
+  ops::combine_backward(context, rows, dy, ys, gates, dys, dgates);
+  ops::grouped_linear_backward_data(context, rows, dys, weights, dxs);
+  ops::grouped_linear_backward_weight(context, rows, dys, xs, dw);
+  ops::dispatch_backward(context, rows, dxs, dx);
+  Run run{values_of(y), values_of(dx), {}, values_of(dgates)};
+  for (const Tensor& gradient : dw) {
+    const Values values = values_of(gradient);
+    run.dw.insert(run.dw.end(), values.begin(), values.end());
+  }
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("a mixture equals the reference forward and backward") {
+  for_each_variant(true, [](const Variant& v) {
+    for (const Size& s : kSizes) {
+      CAPTURE(s.tokens);
+      CAPTURE(s.experts);
+      const Inputs in = make_inputs(v.dtype, s);
+      const Run run = run_mixture(v.context, v.dtype, s, in, 0.5, 3);
+      CHECK(relative_error(run.y, reference::mixture(in.x, in.w, in.chosen, in.weights, s.tokens,
+                                                     s.top_k, s.out, s.in)) <= v.tolerance);
+      auto g = reference::mixture_backward(in.dy, in.x, in.w, in.chosen, in.weights, s.tokens,
+                                           s.top_k, s.out, s.in);
+      // Rows on their way back are rounded more than once: twice the tolerance.
+      CHECK(relative_error(run.dx, g.dx) <= 2 * v.tolerance);
+      for (double& value : g.dw) value += 0.5;
+      CHECK(relative_error(run.dw, g.dw) <= 2 * v.tolerance);
+      CHECK(relative_error(run.dweights, g.dweights) <= 2 * v.tolerance);
+    }
+  });
+}
+
+TEST_CASE("an expert without tokens has no rows and its gradient stays what it was") {
+  for_each_variant(true, [](const Variant& v) {
+    const Size s{20, 2, 5, 8, 8};
+    const Inputs in = make_inputs(v.dtype, s);
+    REQUIRE(std::find(in.chosen.begin(), in.chosen.end(), 1) == in.chosen.end());
+    const Run run = run_mixture(v.context, v.dtype, s, in, 0.0, 0);
+    CHECK(std::all_of(run.dw.begin() + 64, run.dw.begin() + 128, [](double d) { return d == 0; }));
+    CHECK(std::any_of(run.dw.begin(), run.dw.begin() + 64, [](double d) { return d != 0; }));
+  });
+}
+
+TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") {
+  ExecutionContext context(1);
+  const Size s{3, 2, 4, 1, 2};
+  const auto rows =
+      ops::sort_by_expert(context, make_choice_tensor(context, s, {3, 0, 0, 3, 2, 3}), 4);
+  CHECK(rows.counts == std::vector<std::int64_t>{2, 0, 1, 3});
+  CHECK(rows.begin == std::vector<std::int64_t>{0, 16, 16, 32, 48});
+  const auto* source = rows.source.data<std::int32_t>();
+  CHECK(Choices(source, source + 3) == Choices{1, 2, -1});
+  CHECK(Choices(source + 16, source + 18) == Choices{4, -1});
+  CHECK(Choices(source + 32, source + 36) == Choices{0, 3, 5, -1});
+  const Tensor x = make_tensor(context, DType::f32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  Tensor sorted = make_tensor(context, DType::f32, {48, 2}, {});
+  ops::dispatch_forward(context, rows, x, sorted);
+  const Values values = values_of(sorted);
+  CHECK(Values(values.begin(), values.begin() + 6) == Values{1, 2, 3, 4, 0, 0});
+  CHECK(Values(values.begin() + 64, values.begin() + 72) == Values{1, 2, 3, 4, 5, 6, 0, 0});
+}
+
+TEST_CASE("a NaN row stays with its token and reaches its experts' gradients") {
+  for_each_variant(true, [](const Variant& v) {
+    const Size s{20, 1, 4, 8, 8};
+    Inputs in = make_inputs(v.dtype, s);
+    in.x[5 * 8 + 3] = kNaN;
+    const Run run = run_mixture(v.context, v.dtype, s, in, 0.0, 0);
+    for (std::int64_t t = 0; t < s.tokens; ++t)
+      CHECK(all_finite(Values(run.y.begin() + t * 8, run.y.begin() + t * 8 + 8)) == (t != 5));
+    for (std::int32_t e = 0; e < 4; ++e)
+      CHECK(all_finite(Values(run.dw.begin() + e * 64, run.dw.begin() + e * 64 + 64)) ==
+            (in.chosen[5] != e));
+  });
+}
+
+TEST_CASE("a mixture has the same bits on any number of threads") {
+  for (const DType dtype : product_dtypes())
+    check_same_bits(kAnyThreads, [&](ExecutionContext& context) {
+      const Size s{300, 3, 6, 70, 40};
+      const Run run = run_mixture(context, dtype, s, make_inputs(dtype, s), 0.0, 0);
+      Values all = run.y;
+      for (const Values* more : {&run.dx, &run.dw, &run.dweights})
+        all.insert(all.end(), more->begin(), more->end());
+      return all;
+    });
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,225 @@
+// Routers and balance losses against the f64 references. They are f32 whatever the activations are.
+#include "trainer/ops/moe_router.h"
+
+#include <algorithm>
+
+#include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference_moe.h"
+
+namespace sortie::trainer {
+namespace {
+
+using ops::RouterScore;
+using ops::RouterSpec;
+using Choices = std::vector<std::int32_t>;
+
+constexpr double kTolerance = 1e-5;
+
+// One expert, as many choices as experts, groups of one, two and four, odd numbers.
+const RouterSpec kSpecs[] = {
+    {RouterScore::softmax, 1, 1},
+    {RouterScore::softmax, 8, 2},
+    {RouterScore::softmax, 7, 7, 1, 1, false, 1.0f},
+    {RouterScore::softmax, 12, 3, 4, 2, false, 2.0f},
+    {RouterScore::sigmoid, 8, 3},
+    {RouterScore::sigmoid, 16, 4, 8, 3, true, 2.5f},
+    {RouterScore::sigmoid, 6, 2, 6, 4, true, 2.446f},
+    {RouterScore::sigmoid, 64, 6, 1, 1, false, 1.0f},
+};
+
+struct Run {
+  Tensor scores, experts, weights;
+  Choices chosen() const {
+    const auto* data = experts.data<std::int32_t>();
+    return {data, data + experts.elements()};
+  }
+};
+Run run_router(ExecutionContext& context, const RouterSpec& spec, std::int64_t rows,
+               const Values& logits, const Values& bias, const Choices& replay = {}) {
+  Run run{context.empty(DType::f32, {rows, spec.experts}),
+          context.empty(DType::i32, {rows, spec.top_k}),
+          context.empty(DType::f32, {rows, spec.top_k})};
+  Tensor given;
+  if (!replay.empty()) {
+    given = context.empty(DType::i32, {rows, spec.top_k});
+    std::copy(replay.begin(), replay.end(), given.data<std::int32_t>());
+  }
+  ops::route_forward(
+      context, spec, make_tensor(context, DType::f32, {rows, spec.experts}, logits),
+      bias.empty() ? Tensor() : make_tensor(context, DType::f32, {spec.experts}, bias), given,
+      run.scores, run.experts, run.weights);
+  return run;
+}
+
+template <class Body>
+void for_each_thread_count(const Body& body) {
+  for (const int threads : {1, 2}) {
+    ExecutionContext context(threads);
+    body(context);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("routers equal the reference forward and backward") {
+  for_each_thread_count([](ExecutionContext& context) {
+    for (const RouterSpec& spec : kSpecs)
+      for (const std::int64_t rows : {1, 70})
+        for (const bool biased : {false, true}) {
+          CAPTURE(spec.experts);
+          CAPTURE(spec.top_k);
+          CAPTURE(rows);
+          CAPTURE(biased);
+          const Values logits = random_values(DType::f32, 1, rows * spec.experts, 4.0);
+          const Values bias = biased ? random_values(DType::f32, 2, spec.experts, 0.3) : Values();
+          const auto expected = reference::route(spec, logits, bias, {}, rows);
+          const Run run = run_router(context, spec, rows, logits, bias);
+          CHECK(run.chosen() == expected.experts);
+          CHECK(relative_error(values_of(run.scores), expected.scores) <= kTolerance);
+          CHECK(relative_error(values_of(run.weights), expected.weights) <= kTolerance);
+
+          const Values dweights = random_values(DType::f32, 3, rows * spec.top_k);
+          const Values dscores = random_values(DType::f32, 4, rows * spec.experts);
+          Tensor dlogits = context.empty(DType::f32, {rows, spec.experts});
+          const Tensor dw = make_tensor(context, DType::f32, {rows, spec.top_k}, dweights);
+          ops::route_backward(context, spec, run.scores, run.experts, dw,
+                              make_tensor(context, DType::f32, {rows, spec.experts}, dscores),
+                              dlogits);
+          if (spec.experts == 1 && spec.score == RouterScore::softmax) {
+            CHECK(std::ranges::all_of(values_of(dlogits), [](double d) { return d == 0; }));
+            continue;
+          }
+          CHECK(relative_error(values_of(dlogits), reference::route_backward(
+                                                       spec, expected, dweights, dscores, rows)) <=
+                kTolerance);
+          ops::route_backward(context, spec, run.scores, run.experts, dw, {}, dlogits);
+          if (spec.top_k < spec.experts)
+            CHECK(relative_error(values_of(dlogits),
+                                 reference::route_backward(spec, expected, dweights, {}, rows)) <=
+                  kTolerance);
+        }
+  });
+}
+
+TEST_CASE("of equal choices the lower expert wins, in and between groups") {
+  ExecutionContext context(1);
+  const Values flat(8, 0.25);
+  CHECK(run_router(context, {RouterScore::softmax, 8, 3}, 1, flat, {}).chosen() ==
+        Choices{0, 1, 2});
+  CHECK(run_router(context, {RouterScore::sigmoid, 8, 3, 4, 2}, 1, flat, {}).chosen() ==
+        Choices{0, 1, 2});
+  // Both scores are 1 in f32: the bias alone decides, then the index.
+  CHECK(run_router(context, {RouterScore::sigmoid, 4, 2}, 1, {40, 50, 60, 0}, {0, 0, 0.5, 0})
+            .chosen() == Choices{2, 0});
+  // Equal groups: the first two are kept, though later experts are as good.
+  CHECK(run_router(context, {RouterScore::sigmoid, 8, 4, 4, 2}, 1, {1, 2, 1, 2, 1, 2, 1, 2}, {})
+            .chosen() == Choices{1, 3, 0, 2});
+  // Every choice ties in every row: any number of threads selects the same.
+  const RouterSpec spec{RouterScore::sigmoid, 16, 4, 4, 2};
+  check_same_bits(kAnyThreads, [&](ExecutionContext& any) {
+    const Run run = run_router(any, spec, 90, Values(90 * 16, 1.0), Values(16, -0.125));
+    Values all = values_of(run.weights);
+    for (const std::int32_t e : run.chosen()) all.push_back(e);
+    return all;
+  });
+}
+
+TEST_CASE("experts of a group that is not kept are never chosen, even with negative choices") {
+  ExecutionContext context(1);
+  // All choices are negative: a mask of zero would let the other groups in.
+  const Values bias(8, -2.0);
+  const Values logits = {3, 3, 2, 2, 1, 1, 0, 0};
+  CHECK(run_router(context, {RouterScore::sigmoid, 8, 4, 4, 2}, 1, logits, bias).chosen() ==
+        Choices{0, 1, 2, 3});
+  // The best expert of all is in a weak group.
+  CHECK(run_router(context, {RouterScore::sigmoid, 4, 2, 2, 1}, 1, {1, 1, 2, -5}, {}).chosen() ==
+        Choices{0, 1});
+}
+
+TEST_CASE("the bias decides the selection and leaves the weights alone") {
+  ExecutionContext context(1);
+  const RouterSpec spec{RouterScore::sigmoid, 4, 2};
+  const Values logits = {2, 1, 0, -1};
+  const Run biased = run_router(context, spec, 1, logits, {0, 0, 0, 5});
+  CHECK(biased.chosen() == Choices{3, 0});
+  const Run replayed = run_router(context, spec, 1, logits, {}, {3, 0});
+  CHECK(replayed.chosen() == Choices{3, 0});
+  CHECK(values_of(biased.weights) == values_of(replayed.weights));
+}
+
+TEST_CASE("a NaN logit reaches the weights and selects existing experts") {
+  ExecutionContext context(1);
+  for (const RouterSpec& spec : kSpecs) {
+    Values logits = random_values(DType::f32, 1, 2 * spec.experts);
+    std::fill_n(logits.begin(), spec.experts, kNaN);
+    const Run run = run_router(context, spec, 2, logits, {});
+    const Values weights = values_of(run.weights);
+    CHECK_FALSE(all_finite(Values(weights.begin(), weights.begin() + spec.top_k)));
+    CHECK(all_finite(Values(weights.begin() + spec.top_k, weights.end())));
+    Choices chosen = run.chosen();
+    chosen.resize(static_cast<std::size_t>(spec.top_k));
+    std::sort(chosen.begin(), chosen.end());
+    CHECK(std::unique(chosen.begin(), chosen.end()) == chosen.end());
+    CHECK((chosen.front() >= 0 && chosen.back() < spec.experts));
+  }
+}
+
+TEST_CASE("balance losses equal the reference forward and backward") {
+  for_each_thread_count([](ExecutionContext& context) {
+    for (const std::int64_t length : {1, 12, 36}) {
+      const std::int64_t rows = 36, experts = 7, k = 3;
+      CAPTURE(length);
+      Values scores = random_values(DType::f32, 1, rows * experts, 0.4);
+      for (double& s : scores) s += 0.5;
+      scores = rounded(DType::f32, scores);
+      const Tensor in = make_tensor(context, DType::f32, {rows, experts}, scores);
+      Tensor counts = context.empty(DType::f32, {rows / length, experts});
+      ops::count_top_experts(context, in, k, counts);
+      const Values expected = reference::top_counts(scores, experts, k, rows, length);
+      CHECK(values_of(counts) == expected);
+      CHECK(ops::sequence_balance(context, in, counts, k) ==
+            doctest::Approx(reference::sequence_balance(scores, expected, experts, k, rows, length))
+                .epsilon(1e-9));
+      const Values start = random_values(DType::f32, 2, rows * experts);
+      Tensor d = make_tensor(context, DType::f32, {rows, experts}, start);
+      ops::sequence_balance_backward(context, in, counts, k, 3.0f, d);
+      Values slope =
+          reference::sequence_balance_backward(scores, expected, experts, k, rows, length);
+      for (std::size_t i = 0; i < slope.size(); ++i) slope[i] = start[i] + 3.0 * slope[i];
+      CHECK(relative_error(values_of(d), slope) <= kTolerance);
+
+      const Values assigned = ops::column_sums(counts);
+      CHECK(
+          ops::load_balance(assigned, ops::column_sums(in), rows) ==
+          doctest::Approx(reference::load_balance(scores, assigned, experts, rows)).epsilon(1e-9));
+      Tensor flat = make_tensor(context, DType::f32, {rows, experts}, start);
+      ops::load_balance_backward(context, assigned, rows, 2.0f, flat);
+      slope = reference::load_balance_backward(assigned, experts, rows);
+      for (std::size_t i = 0; i < slope.size(); ++i) slope[i] = start[i] + 2.0 * slope[i];
+      CHECK(relative_error(values_of(flat), slope) <= kTolerance);
+    }
+  });
+}
+
+TEST_CASE("a perfectly even load costs exactly one") {
+  ExecutionContext context(1);
+  const std::int64_t rows = 4, experts = 4;
+  const Tensor scores = make_tensor(context, DType::f32, {rows, experts}, Values(16, 0.25));
+  const Tensor counts = make_tensor(context, DType::f32, {1, experts}, {1, 1, 1, 1});
+  CHECK(ops::sequence_balance(context, scores, counts, 1) == 1.0);
+  CHECK(ops::load_balance({1, 1, 1, 1}, ops::column_sums(scores), rows) == 1.0);
+}
+
+TEST_CASE("the balancing bias moves by the rate towards the mean, and stays where it is there") {
+  ExecutionContext context(1);
+  Tensor bias = make_tensor(context, DType::f32, {4}, {0.5, 0, 0, 0.25});
+  ops::update_router_bias({10, 0, 7, 3}, 0.125f, bias);
+  CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});
+  ops::update_router_bias({5, 5, 5, 5}, 0.125f, bias);
+  ops::update_router_bias({0, 0, 0, 0}, 0.125f, bias);
+  CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});
+  ops::update_router_bias({6, 2, 4, 4}, 0.125f, bias);
+  CHECK(values_of(bias) == Values{0.25, 0.25, -0.125, 0.375});
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,245 @@
+#include "trainer/autograd/moe_functions.h"
+
+#include "trainer/ops/elementwise.h"
+#include "trainer/ops/latent.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// x as f32: itself or a copy.
+Tensor widened(ExecutionContext& context, const Tensor& x) {
+  if (x.dtype() == DType::f32) return x;
+  Tensor wide = context.empty(DType::f32, x.shape());
+  ops::convert(context, x, wide);
+  return wide;
+}
+
+void use(Graph& graph, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) graph.use(*parameter);
+}
+void use_done(std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) parameter->use_done();
+}
+
+/// Sorted rows of the width `cols`, in memory whose size does not depend on the routing.
+Tensor sorted_rows(ExecutionContext& context, const ops::ExpertRows& rows, DType dtype,
+                   std::int64_t cols) {
+  return context.empty(dtype, {rows.capacity, cols}).slice(0, 0, rows.rows);
+}
+
+std::vector<const ops::PackedWeight*> packed(std::span<Parameter* const> parameters) {
+  std::vector<const ops::PackedWeight*> weights;
+  for (const Parameter* parameter : parameters) weights.push_back(&parameter->packed());
+  return weights;
+}
+
+using SharedRows = std::shared_ptr<const ops::ExpertRows>;
+
+Var dispatch(Graph& graph, const Var& x, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor sorted = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
+  ops::dispatch_forward(context, *rows, x.data, sorted);
+  Var out = graph.value(sorted);
+  graph.record([&graph, &context, rows, shape = x.data.shape(), x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(dy.dtype(), shape);
+    ops::dispatch_backward(context, *rows, dy, dx);
+    graph.add_grad(*x_grad, std::move(dx));
+  });
+  return out;
+}
+
+Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
+                   std::span<Parameter* const> weights) {
+  ExecutionContext& context = graph.context();
+  Tensor y = sorted_rows(context, *rows, x.data.dtype(), weights[0]->weight().size(0));
+  ops::grouped_linear_forward(context, *rows, x.data, packed(weights), y);
+  Var out = graph.value(y);
+  use(graph, weights);
+  graph.record([&graph, &context, rows, weights, x, grad = out.grad] {
+    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+      Tensor dx = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
+      ops::grouped_linear_backward_data(context, *rows, dy, packed(weights), dx);
+      graph.add_grad(*x.grad, std::move(dx));
+      std::vector<Tensor> dw;
+      for (Parameter* weight : weights) dw.push_back(weight->grad());
+      ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
+    }
+    use_done(weights);
+  });
+  return out;
+}
+
+Var sorted_swiglu(Graph& graph, const Var& gate_up, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor y = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1) / 2);
+  ops::swiglu_forward(context, gate_up.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, rows, gate_up, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1));
+    ops::swiglu_backward(context, dy, gate_up.data, dx);
+    graph.add_grad(*gate_up.grad, std::move(dx));
+  });
+  return out;
+}
+
+Var combine(Graph& graph, const Var& sorted, const Var& weights, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(sorted.data.dtype(), {rows->tokens, sorted.data.size(1)});
+  ops::combine_forward(context, *rows, sorted.data, weights.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, rows, sorted, weights, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dsorted = sorted_rows(context, *rows, sorted.data.dtype(), sorted.data.size(1));
+    Tensor dweights = context.empty(DType::f32, weights.data.shape());
+    ops::combine_backward(context, *rows, dy, sorted.data, weights.data, dsorted, dweights);
+    graph.add_grad(*sorted.grad, std::move(dsorted));
+    graph.add_grad(*weights.grad, std::move(dweights));
+  });
+  return out;
+}
+
+void add_to(std::vector<double>& sums, const std::vector<double>& values) {
+  sums.resize(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
+}  // namespace
+
+Var f32_linear(Graph& graph, const Var& x, Parameter& weight) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(DType::f32, {x.data.size(0), weight.weight().size(0)});
+  ops::linear_forward(context, widened(context, x.data), weight.packed(), {}, y);
+  Var out = graph.value(y);
+  graph.use(weight);
+  graph.record([&graph, &context, &weight, x, grad = out.grad] {
+    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+      Tensor none, wide = context.empty(DType::f32, x.data.shape());
+      ops::linear_backward_weight(context, dy, widened(context, x.data), weight.grad(), none);
+      ops::linear_backward_data(context, dy, weight.packed(), wide);
+      Tensor dx = wide;
+      if (x.data.dtype() != DType::f32) {
+        dx = context.empty(x.data.dtype(), x.data.shape());
+        ops::convert(context, wide, dx);
+      }
+      wide = {};
+      graph.add_grad(*x.grad, std::move(dx));
+    }
+    weight.use_done();
+  });
+  return out;
+}
+
+Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const Tensor& bias,
+             const RouterLosses& losses, std::int64_t sequences, std::int64_t index,
+             RouterPass& pass) {
+  ExecutionContext& context = graph.context();
+  const std::int64_t rows = logits.data.size(0);
+  const auto place = static_cast<std::size_t>(index);
+  Tensor scores = context.empty(DType::f32, logits.data.shape());
+  Routed routed{graph.value(context.empty(DType::f32, {rows, spec.top_k})),
+                context.empty(DType::i32, {rows, spec.top_k})};
+  SORTIE_CHECK(pass.replay.empty() || place < pass.replay.size(), "no selection for mixture {}",
+               index);
+  ops::route_forward(context, spec, logits.data, bias,
+                     pass.replay.empty() ? Tensor() : pass.replay[place], scores, routed.experts,
+                     routed.weights.data);
+  // How often an expert is among the best of the scores: what the losses weigh the scores by.
+  Tensor counts;
+  if (losses.sequence > 0.0 || losses.load > 0.0) {
+    counts = context.empty(DType::f32, {sequences, spec.experts});
+    ops::count_top_experts(context, scores, spec.top_k, counts);
+  }
+  if (graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve) {
+    pass.choices.resize(std::max(pass.choices.size(), place + 1));
+    pass.choices[place] = routed.experts;
+    pass.counts.resize(pass.choices.size());
+    std::vector<double>& sent = pass.counts[place];
+    sent.assign(static_cast<std::size_t>(spec.experts), 0.0);
+    const auto* chosen = routed.experts.data<std::int32_t>();
+    for (std::int64_t i = 0; i < routed.experts.elements(); ++i)
+      ++sent[static_cast<std::size_t>(chosen[i])];
+    if (losses.sequence > 0.0)
+      pass.sequence_loss +=
+          losses.sequence * ops::sequence_balance(context, scores, counts, spec.top_k);
+    if (losses.load > 0.0) {
+      add_to(pass.assigned, ops::column_sums(counts));
+      add_to(pass.scores, ops::column_sums(scores));
+      pass.rows += static_cast<double>(rows);
+    }
+  }
+  graph.record([&graph, &context, &pass, spec, losses, scores, counts, routed, logits] {
+    Tensor dweights = std::move(routed.weights.grad->tensor);
+    Tensor dscores;
+    if (counts.defined()) {
+      dscores = context.zeros(DType::f32, scores.shape());
+      const auto scale = [&pass](double coefficient) {
+        return static_cast<float>(coefficient * static_cast<double>(pass.loss_scale));
+      };
+      if (losses.sequence > 0.0)
+        ops::sequence_balance_backward(context, scores, counts, spec.top_k, scale(losses.sequence),
+                                       dscores);
+      if (losses.load > 0.0)
+        ops::load_balance_backward(context, pass.assigned, pass.rows, scale(losses.load), dscores);
+    }
+    if (!dweights.defined() && !dscores.defined()) return;
+    Tensor dlogits = context.empty(DType::f32, scores.shape());
+    ops::route_backward(context, spec, scores, routed.experts, dweights, dscores, dlogits);
+    graph.add_grad(*logits.grad, std::move(dlogits));
+  });
+  return routed;
+}
+
+void finish_routing(double load_coefficient, RouterPass& pass) {
+  if (load_coefficient > 0.0 && pass.rows > 0.0)
+    pass.load_loss = load_coefficient * ops::load_balance(pass.assigned, pass.scores, pass.rows);
+}
+
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down) {
+  const auto rows = std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(
+      graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size())));
+  const Var inner = grouped_linear(graph, dispatch(graph, x, rows), rows, gate_up);
+  const Var out = grouped_linear(graph, sorted_swiglu(graph, inner, rows), rows, down);
+  return combine(graph, out, routed.weights, rows);
+}
+
+Var concat(Graph& graph, const Var& a, const Var& b) {
+  ExecutionContext& context = graph.context();
+  const std::int64_t first = a.data.size(1), second = b.data.size(1);
+  Tensor y = context.empty(a.data.dtype(), {a.data.size(0), first + second});
+  ops::concat_columns(context, a.data, b.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, first, second, a_grad = a.grad, b_grad = b.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    graph.add_grad(*a_grad, dy.slice(1, 0, first));
+    graph.add_grad(*b_grad, dy.slice(1, first, second));
+  });
+  return out;
+}
+
+std::pair<Var, Var> split(Graph& graph, const Var& x, std::int64_t first) {
+  ExecutionContext& context = graph.context();
+  const Tensor& all = x.data;
+  Var a = graph.value(all.slice(1, 0, first));
+  Var b = graph.value(all.slice(1, first, all.size(1) - first));
+  graph.record([&graph, &context, shape = all.shape(), dtype = all.dtype(), x_grad = x.grad,
+                a_shape = a.data.shape(), b_shape = b.data.shape(), a_grad = a.grad,
+                b_grad = b.grad] {
+    Tensor da = std::move(a_grad->tensor), db = std::move(b_grad->tensor);
+    if (!da.defined() && !db.defined()) return;
+    if (!da.defined()) da = context.zeros(dtype, a_shape);
+    if (!db.defined()) db = context.zeros(dtype, b_shape);
+    Tensor dx = context.empty(dtype, shape);
+    ops::concat_columns(context, da, db, dx);
+    graph.add_grad(*x_grad, std::move(dx));
+  });
+  return {a, b};
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,69 @@
+// Mixture of experts and latent attention on the tape.
+#pragma once
+
+#include <span>
+
+#include "trainer/autograd/functions.h"
+#include "trainer/ops/moe_experts.h"
+#include "trainer/ops/moe_router.h"
+
+namespace sortie::trainer {
+
+/// logits f32 [M, N] = x [M, K] . W^T, multiplied in f32 whatever x is; W is a Use::f32_matrix.
+Var f32_linear(Graph& graph, const Var& x, Parameter& weight);
+
+/// What the routers of one micro-batch's forward pass are told and leave behind. Mixtures are
+/// counted from 0 in the order of their layers. Lives until the backward pass is over.
+struct RouterPass {
+  /// Selections i32 [M, k] per mixture to take instead of their own; empty = none.
+  std::vector<Tensor> replay = {};
+  /// The gradients of the losses below are times this: 1 / number of micro-batches of the step.
+  float loss_scale = 1.0f;
+
+  // Left behind by the first forward pass of training, not by its recomputation.
+  std::vector<Tensor> choices = {};                // i32 [M, k] per mixture
+  std::vector<std::vector<double>> counts = {};    // rows sent to each expert, per mixture
+  double sequence_loss = 0.0;                      // sum over mixtures of coefficient * loss
+  std::vector<double> assigned = {}, scores = {};  // of load_balance, summed over mixtures
+  double rows = 0.0;
+  double load_loss = 0.0;  // coefficient * loss, over all mixtures; see finish_routing()
+
+  /// Forgets what an earlier pass left behind.
+  void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale}; }
+};
+
+struct RouterLosses {
+  double sequence = 0.0;  // coefficient of ops::sequence_balance
+  double load = 0.0;      // coefficient of ops::load_balance
+};
+
+struct Routed {
+  Var weights;     // f32 [M, k]
+  Tensor experts;  // i32 [M, k]
+};
+/// Routes the rows of `sequences` sequences by f32 logits [M, E] as mixture number `index` of the
+/// pass. The gradients of the losses enter at the logits. `bias` f32 [E] may be undefined.
+Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const Tensor& bias,
+             const RouterLosses& losses, std::int64_t sequences, std::int64_t index,
+             RouterPass& pass);
+/// After the last router of a pass: the load-balancing loss over all of them.
+void finish_routing(double load_coefficient, RouterPass& pass);
+
+/// y [M, C] = sum_j weights_j * down_e(silu(gate_e x) * up_e x) over a row's experts e. gate_up [2
+/// F, C] and down [C, F] per expert; those without rows get zero gradient.
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down);
+
+/// [a | b] of [M, A] and [M, B].
+Var concat(Graph& graph, const Var& a, const Var& b);
+/// The first `first` columns and the rest, as views.
+std::pair<Var, Var> split(Graph& graph, const Var& x, std::int64_t first);
+
+/// Multi-head latent attention after its projections (DeepSeek-AI 2024): q [B*T, H (N + R)], kv
+/// [B*T, H (N + V)], rope_key [B*T, R] -> [B*T, H V], with N + R = shape.head_dim and V =
+/// shape.value_dim. RoPE turns the last R of each query head and rope_key, in place on their
+/// memory.
+Var latent_attention(Graph& graph, const Var& q, const Var& kv, const Var& rope_key,
+                     const AttentionShape& shape, const Rope& rope, const ops::AttentionMask& mask);
+
+}  // namespace sortie::trainer

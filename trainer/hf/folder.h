@@ -1,0 +1,57 @@
+// A Hugging Face folder: its config.json and the tensors of its safetensors files.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/shard_file.h"
+#include "trainer/hf/tensors.h"
+
+namespace sortie::trainer {
+
+class HfFolder {
+ public:
+  /// Reads config.json and maps model.safetensors, or all files of model.safetensors.index.json.
+  /// Every byte of the headers is checked.
+  static Result<HfFolder> open(const std::filesystem::path& folder);
+  /// Whether there is a config.json.
+  static bool is_one(const std::filesystem::path& folder);
+
+  const std::filesystem::path& path() const { return path_; }
+  const nlohmann::json& config_json() const { return config_json_; }
+  const config::ModelConfig& model() const { return model_; }
+
+  /// The stored tensor of each of `tensors`, in their order. Missing, unexpected and wrongly shaped
+  /// ones are one Error that lists them all.
+  struct Stored {
+    const TensorEntry* entry;
+    std::span<const std::byte> bytes;
+  };
+  Result<std::vector<Stored>> match(const std::vector<HfTensor>& tensors) const;
+  /// What the folder leaves out of its names ("transformer." in old GPT-2 folders), or nothing.
+  std::string left_out_prefix() const;
+
+ private:
+  void find_prediction_layers();
+
+  struct Place {
+    std::size_t file;
+    const TensorEntry* entry;
+  };
+  std::filesystem::path path_;
+  nlohmann::json config_json_;
+  config::ModelConfig model_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Place, std::less<>> places_;
+};
+
+/// The name in a folder that leaves the prefix out.
+std::string without_prefix(std::string_view name, std::string_view prefix);
+
+/// Files besides weights and config.json that an export carries along.
+std::vector<std::filesystem::path> hf_assets(const std::filesystem::path& folder);
+
+}  // namespace sortie::trainer

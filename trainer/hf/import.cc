@@ -1,0 +1,132 @@
+#include "trainer/hf/import.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <fstream>
+
+#include "common/base/atomic_file.h"
+#include "common/config/load.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/store.h"
+
+namespace sortie::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kTensorNotes = "tensors.json";
+
+Result<> copy_into(const fs::path& file, const fs::path& folder) {
+  std::error_code error;
+  fs::copy_file(file, folder / file.filename(), fs::copy_options::overwrite_existing, error);
+  if (error)
+    return std::unexpected(os_error(
+        error.value(), fmt::format("{}: copying it to {} failed", file.string(), folder.string())));
+  return sync_path(folder / file.filename());
+}
+
+Result<> make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return std::unexpected(os_error(error.value(), folder.string()));
+  return {};
+}
+
+Result<> write_import_notes(const OpenedModel& opened, const fs::path& folder) {
+  const fs::path notes = folder / kHfNotes;
+  SORTIE_TRY(make_folder(notes));
+  for (const fs::path& asset : hf_assets(opened.assets)) SORTIE_TRY(copy_into(asset, notes));
+  SORTIE_TRY(write_file_atomic(notes / "config.json", opened.config_json.dump(2) + "\n"));
+  Json types = Json::object();
+  for (std::size_t i = 0; i < opened.tensors.size(); ++i)
+    types[opened.tensors[i].name] = storage_name(opened.types[i]);
+  const Json json = {{"left_out_prefix", opened.left_out_prefix}, {"types", types}};
+  return write_file_atomic(notes / kTensorNotes, json.dump(1) + "\n");
+}
+
+}  // namespace
+
+Result<> read_import_notes(OpenedModel& opened, const fs::path& checkpoint) {
+  const fs::path notes = checkpoint / kHfNotes;
+  opened.types.assign(opened.tensors.size(), StorageType::f32);
+  std::error_code ignored;
+  if (!fs::exists(notes / kTensorNotes, ignored)) return {};
+  const auto damaged = [&](const char* name) {
+    return fail(ErrorCode::checkpoint, fmt::format("{}: damaged", (notes / name).string()));
+  };
+  SORTIE_ASSIGN_OR_RETURN(const std::string config, read_file(notes / "config.json"));
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(notes / kTensorNotes));
+  opened.config_json = Json::parse(config, nullptr, false);
+  const Json json = Json::parse(text, nullptr, false);
+  if (!opened.config_json.is_object()) return damaged("config.json");
+  if (!json.is_object() || !json.contains("types") || !json["types"].is_object() ||
+      !json.contains("left_out_prefix") || !json["left_out_prefix"].is_string())
+    return damaged(kTensorNotes);
+  opened.assets = notes;
+  opened.left_out_prefix = json["left_out_prefix"];
+  for (std::size_t i = 0; i < opened.tensors.size(); ++i) {
+    const auto found = json["types"].find(opened.tensors[i].name);
+    if (found == json["types"].end() || !found->is_string()) continue;  // a tensor of ours alone
+    const auto type = storage_from_name(found->get_ref<const std::string&>());
+    if (!type || !is_hf_weight_type(*type)) return damaged(kTensorNotes);
+    opened.types[i] = *type;
+  }
+  return {};
+}
+
+Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (from.empty() || !fs::is_directory(from / kHfNotes, error)) return {};
+  SORTIE_TRY(make_folder(to / kHfNotes));
+  for (const auto& file : fs::directory_iterator(from / kHfNotes, error))
+    SORTIE_TRY(copy_into(file.path(), to / kHfNotes));
+  if (error) return std::unexpected(os_error(error.value(), (from / kHfNotes).string()));
+  return sync_path(to / kHfNotes);
+}
+
+Result<ImportReport> import_hf(const fs::path& folder, const fs::path& out) {
+  if (!HfFolder::is_one(folder))
+    return fail(ErrorCode::not_found,
+                fmt::format("{}: no config.json there, so it is no Hugging Face model folder",
+                            folder.string()));
+  SORTIE_ASSIGN_OR_RETURN(const OpenedModel opened, open_model(folder, {}));
+  SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, "import"));
+  std::vector<PieceToWrite> pieces;
+  std::uint64_t bytes = 0;
+  for (const auto& parameter : opened.store->parameters()) {
+    Dims shape;
+    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
+      shape.push_back(parameter->spec().shape[i]);
+    const auto data = std::as_bytes(
+        opened.store->master().subspan(static_cast<std::size_t>(parameter->offset()),
+                                       static_cast<std::size_t>(parameter->elements())));
+    pieces.push_back(
+        {"model." + parameter->name(), StorageType::f32, shape, Piece::whole(shape), data});
+    bytes += data.size();
+  }
+  config::JobConfig job;
+  job.model = opened.config;
+  Manifest manifest;
+  manifest.run_id = "import";
+  manifest.created = std::time(nullptr);
+  manifest.config = config::to_toml(job);
+  SORTIE_ASSIGN_OR_RETURN(const fs::path work, store.begin(0, bytes));
+  const auto finish = [&]() -> Result<fs::path> {
+    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces));
+    SORTIE_TRY(write_import_notes(opened, work));
+    return store.commit(work, std::move(manifest), {shard});
+  };
+  Result<fs::path> path = finish();
+  if (!path) {
+    const auto abandoned = store.abandon(work);
+    Error error = std::move(path).error();
+    if (!abandoned) error.message += "; and " + abandoned.error().message;
+    return std::unexpected(std::move(error));
+  }
+  return ImportReport{*path, static_cast<std::int64_t>(opened.tensors.size()),
+                      opened.store->parameter_elements()};
+}
+
+}  // namespace sortie::trainer

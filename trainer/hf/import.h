@@ -1,0 +1,40 @@
+// Hugging Face folders to checkpoints and back.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "trainer/hf/open_model.h"
+
+namespace sortie::trainer {
+
+/// The folder inside a checkpoint with what a Hugging Face folder has besides weights: config.json
+/// and assets as they were, tensors.json with the types of the weights and the form of their names.
+inline constexpr std::string_view kHfNotes = "huggingface";
+
+struct ImportReport {
+  std::filesystem::path checkpoint;
+  std::int64_t tensors = 0;
+  std::int64_t parameters = 0;
+};
+/// Makes a checkpoint of step 0 in `out`, which training can start from (trainer.load_dir). Weights
+/// are f32 in it, whatever they were.
+Result<ImportReport> import_hf(const std::filesystem::path& folder,
+                               const std::filesystem::path& out);
+
+struct ExportOptions {
+  std::optional<StorageType> type;  // of all weights; none = as imported, else F32
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+  bool with_mtp = false;  // layers of multi-token prediction, which transformers does not load
+};
+/// Makes a folder that transformers loads. `out` must not exist or be empty.
+Result<ImportReport> export_hf(const std::filesystem::path& checkpoint,
+                               const std::filesystem::path& out, const ExportOptions& options);
+
+/// What an import had noted in the checkpoint: fills types, left_out_prefix, assets, config_json.
+Result<> read_import_notes(OpenedModel& opened, const std::filesystem::path& checkpoint);
+
+/// Copies the notes of one checkpoint, if there are any, into a new one that is being written.
+Result<> carry_import_notes(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,34 @@
+// A model with its weights, from a checkpoint or from a Hugging Face folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "trainer/hf/folder.h"
+#include "trainer/models/model.h"
+
+namespace sortie::trainer {
+
+struct OpenedModel {
+  config::ModelConfig config;
+  std::unique_ptr<ExecutionContext> context;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<LanguageModel> model;
+  std::vector<HfTensor> tensors;   // how the weights are called in a Hugging Face folder
+  std::vector<StorageType> types;  // of each of them where they came from
+  std::string left_out_prefix;     // of their names there
+  std::filesystem::path assets;    // tokenizer and the like lie there; empty = nowhere
+  nlohmann::json config_json;      // where it came from a Hugging Face folder, else null
+  std::optional<std::filesystem::path> checkpoint;  // where it came from one
+};
+
+struct OpenOptions {
+  DType dtype = DType::f32;
+  int threads = 1;
+  bool gradients = false;  // memory for them
+};
+/// A checkpoint, the newest of a folder of checkpoints, or a Hugging Face folder.
+Result<OpenedModel> open_model(const std::filesystem::path& place, const OpenOptions& options);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,149 @@
+#include "trainer/models/mixture.h"
+
+#include <algorithm>
+
+#include "common/config/architectures.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::string_view kBiasName = ".router.bias";
+
+}  // namespace
+
+MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& shape) {
+  const config::MoeConfig& moe = config.moe;
+  const bool deepseek = config.architecture == "deepseek-v3";
+  MixtureSpec spec;
+  spec.router = {.score = deepseek ? ops::RouterScore::sigmoid : ops::RouterScore::softmax,
+                 .experts = moe.num_experts,
+                 .top_k = moe.topk,
+                 .groups = moe.num_groups,
+                 .kept_groups = moe.group_topk,
+                 .normalize = moe.normalize_topk,
+                 .scale = static_cast<float>(moe.scaling_factor)};
+  spec.hidden = shape.hidden;
+  spec.ffn = moe.ffn_hidden_size ? moe.ffn_hidden_size : shape.ffn;
+  spec.shared_ffn = moe.num_shared_experts * spec.ffn;
+  spec.bias = deepseek;
+  spec.losses = {.sequence = moe.seq_aux_loss_coeff, .load = moe.aux_loss_coeff};
+  spec.std_dev = config.init_std;
+  spec.out_std = residual_std(config.init_std, shape.layers);
+  return spec;
+}
+
+MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
+                             std::int64_t index)
+    : spec_(std::move(spec)), index_(index) {
+  const std::int64_t count = spec_.router.experts;
+  router_ = &store.add({name + ".router.weight",
+                        {count, spec_.hidden},
+                        Init::normal(spec_.std_dev),
+                        Use::f32_matrix,
+                        true,
+                        {}});
+  if (spec_.bias)
+    bias_ = &store.add(
+        {name + std::string(kBiasName), {count}, Init::zeros(), Use::state, /*decay=*/false, {}});
+  const double share = static_cast<double>(spec_.router.top_k) / static_cast<double>(count);
+  for (std::int64_t e = 0; e < count; ++e) {
+    const std::string expert = name + ".experts." + std::to_string(e);
+    gate_up_.push_back(&store.add({expert + ".gate_up.weight",
+                                   {2 * spec_.ffn, spec_.hidden},
+                                   Init::normal(spec_.std_dev),
+                                   Use::matrix,
+                                   true,
+                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}},
+                                   share}));
+    down_.push_back(&store.add({expert + ".down.weight",
+                                {spec_.hidden, spec_.ffn},
+                                Init::normal(spec_.out_std),
+                                Use::matrix,
+                                true,
+                                {},
+                                share}));
+  }
+  if (spec_.shared_ffn > 0)
+    shared_ = add_swiglu(store, name + ".shared", spec_.hidden, spec_.shared_ffn, spec_.std_dev,
+                         spec_.out_std);
+}
+
+Var MixtureModule::operator()(Graph& graph, const Var& x, std::int64_t sequences,
+                              RouterPass& pass) const {
+  const Var logits = f32_linear(graph, x, *router_);
+  const Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(),
+                              spec_.losses, sequences, index_, pass);
+  const Var mixed = experts(graph, x, routed, gate_up_, down_);
+  return spec_.shared_ffn > 0 ? add(graph, mixed, shared_(graph, x)) : mixed;
+}
+
+FeedForward::FeedForward(const BlockArguments& arguments, const std::string& name) {
+  const auto& [config, shape, layer, store, rope] = arguments;
+  if (!config::is_mixture(config, layer)) {
+    plain_ = add_swiglu(store, name, shape.hidden, shape.ffn, config.init_std,
+                        residual_std(config.init_std, shape.layers));
+    return;
+  }
+  std::int64_t index = 0;
+  for (std::int64_t earlier = 0; earlier < layer; ++earlier)
+    index += config::is_mixture(config, earlier) ? 1 : 0;
+  mixture_.emplace(store, name, mixture_spec(config, shape), index);
+}
+
+void add_hf_mixture(std::vector<HfModule>& modules) {
+  const std::string_view gate_up = "layers.{}.mlp.experts.{e}.gate_up";
+  const std::string_view shared = "layers.{}.mlp.shared.gate_up";
+  const HfModule all[] = {
+      {.hf = "model.layers.{}.mlp.gate",
+       .ours = "layers.{}.mlp.router",
+       .hf_bias = "model.layers.{}.mlp.gate.e_score_correction_bias"},
+      {"model.layers.{}.mlp.experts.{e}.gate_proj", gate_up, "gate"},
+      {"model.layers.{}.mlp.experts.{e}.up_proj", gate_up, "up"},
+      {"model.layers.{}.mlp.experts.{e}.down_proj", "layers.{}.mlp.experts.{e}.down"},
+      {"model.layers.{}.mlp.shared_experts.gate_proj", shared, "gate"},
+      {"model.layers.{}.mlp.shared_experts.up_proj", shared, "up"},
+      {"model.layers.{}.mlp.shared_experts.down_proj", "layers.{}.mlp.shared.down"}};
+  modules.insert(modules.end(), std::begin(all), std::end(all));
+}
+
+std::vector<Parameter*> router_biases(ParameterStore& store) {
+  std::vector<Parameter*> biases;
+  for (const auto& parameter : store.parameters())
+    if (parameter->spec().use == Use::state && parameter->name().ends_with(kBiasName))
+      biases.push_back(parameter.get());
+  return biases;
+}
+
+void StepRouting::add(const ForwardContext& context) {
+  const RouterPass& pass = context.routers;
+  any_ = any_ || !pass.counts.empty() || context.mtp_loss != 0.0;
+  if (sizes_.empty())
+    for (const auto& counts : pass.counts) {
+      sizes_.push_back(counts.size());
+      sums_.resize(sums_.size() + counts.size());
+    }
+  sums_[0] += pass.sequence_loss + pass.load_loss;
+  sums_[1] += context.mtp_loss;
+  auto sum = sums_.begin() + 2;
+  for (const auto& counts : pass.counts)
+    sum = std::transform(counts.begin(), counts.end(), sum, sum, std::plus<>());
+}
+
+void StepRouting::balance(ParameterStore& store, double rate) const {
+  const std::vector<Parameter*> biases = router_biases(store);
+  SORTIE_CHECK(biases.size() == sizes_.size(), "{} biases of {} mixtures", biases.size(),
+               sizes_.size());
+  auto begin = sums_.begin() + 2;
+  for (std::size_t i = 0; i < biases.size(); ++i) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(sizes_[i]);
+    Tensor bias = biases[i]->weight();
+    ops::update_router_bias({begin, end}, static_cast<float>(rate), bias);
+    begin = end;
+  }
+}
+
+void StepRouting::clear() {
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,86 @@
+// The feed-forward part of a block: a plain MLP, or a mixture of experts (router, experts and,
+// where there is one, the shared expert that every token passes) as [model.moe] says.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/autograd/moe_functions.h"
+#include "trainer/models/block.h"
+#include "trainer/nn/modules.h"
+
+namespace sortie::trainer {
+
+struct MixtureSpec {
+  ops::RouterSpec router;
+  std::int64_t hidden = 0;
+  std::int64_t ffn = 0;         // inner width of an expert
+  std::int64_t shared_ffn = 0;  // of the shared expert; 0 = none
+  bool bias = false;            // a correction bias of the selection, kept as state
+  RouterLosses losses;
+  double std_dev = 0.0, out_std = 0.0;
+};
+MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& shape);
+
+class MixtureModule {
+ public:
+  /// Declares "<name>.router.weight", "<name>.router.bias",
+  /// "<name>.experts.E.{gate_up,down}.weight" and "<name>.shared.{gate_up,down}.weight". `index`:
+  /// which mixture of the model it is.
+  MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
+                std::int64_t index);
+
+  /// x [M, C] of `sequences` sequences.
+  Var operator()(Graph& graph, const Var& x, std::int64_t sequences, RouterPass& pass) const;
+
+ private:
+  MixtureSpec spec_;
+  std::int64_t index_;
+  Parameter* router_;
+  Parameter* bias_ = nullptr;
+  std::vector<Parameter*> gate_up_, down_;
+  SwigluModule shared_;
+};
+
+/// What a layer of the model has, under the name "<name>".
+class FeedForward {
+ public:
+  FeedForward(const BlockArguments& arguments, const std::string& name);
+  Var operator()(Graph& graph, const Var& x, ForwardContext& context) const {
+    return mixture_ ? (*mixture_)(graph, x, context.batch, context.routers) : plain_(graph, x);
+  }
+
+ private:
+  SwigluModule plain_;
+  std::optional<MixtureModule> mixture_;
+};
+
+/// The usual names of a mixture in a Hugging Face folder, beside those of a plain MLP.
+void add_hf_mixture(std::vector<HfModule>& modules);
+
+/// The biases of all mixtures, in the order of the mixtures; empty where they have none.
+std::vector<Parameter*> router_biases(ParameterStore& store);
+
+/// What the routers and multi-token prediction left behind in one step, over its micro-batches.
+class StepRouting {
+ public:
+  void add(const ForwardContext& context);
+  /// False for models without mixtures and multi-token prediction.
+  bool any() const { return any_; }
+  /// Everything as one row, to be summed over ranks in place.
+  std::span<double> sums() { return sums_; }
+
+  double balance_loss() const { return sums_[0]; }  // of routers, summed over micro-batches
+  double mtp_loss() const { return sums_[1]; }      // summed over tokens
+  /// Moves the biases of the routers by `rate` towards an even load.
+  void balance(ParameterStore& store, double rate) const;
+  void clear();
+
+ private:
+  bool any_ = false;
+  std::vector<double> sums_ = {0.0, 0.0};  // then the counts, mixture by mixture
+  std::vector<std::size_t> sizes_;         // experts of each mixture
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,78 @@
+#include "trainer/models/mtp.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Row i of a sequence gets the value of row i + k, and `missing` where that is past the sequence
+/// or in another document.
+Tensor shifted(ExecutionContext& context, const Tensor& values, const Tensor& document_start,
+               std::int64_t k, std::int32_t missing) {
+  const std::int64_t batch = values.size(0), length = values.size(1);
+  Tensor out = context.empty(DType::i32, {batch, length});
+  const auto* in = values.data<std::int32_t>();
+  const auto* start = document_start.defined() ? document_start.data<std::int32_t>() : nullptr;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int64_t at = b * length + i;
+      const bool there = i + k < length && (start == nullptr || start[at + k] == start[at]);
+      out.data<std::int32_t>()[at] = there ? in[at + k] : missing;
+    }
+  return out;
+}
+
+}  // namespace
+
+MultiTokenPrediction::MultiTokenPrediction(const config::ModelConfig& config,
+                                           const ModelShape& shape, ParameterStore& store,
+                                           const ops::RopeTable& rope)
+    : coefficient_(config.mtp.num_layers > 0
+                       ? config.mtp.loss_coeff / static_cast<double>(config.mtp.num_layers)
+                       : 0.0),
+      vocab_size_(shape.vocab_size) {
+  const Family& family = family_of(config.architecture);
+  for (std::int64_t k = 0; k < config.mtp.num_layers; ++k) {
+    const std::int64_t layer = shape.layers + k;
+    const std::string name = "layers." + std::to_string(layer);
+    const auto norm = [&](const char* part) {
+      return add_norm(store, name + part, family.final_norm, shape.hidden, config.norm_epsilon);
+    };
+    Depth depth;
+    depth.token_norm = norm(".token_norm");
+    depth.hidden_norm = norm(".hidden_norm");
+    depth.join =
+        add_linear(store, name + ".join", shape.hidden, 2 * shape.hidden, config.init_std, false);
+    depth.block = family.make_block({config, shape, layer, store, rope});
+    depth.final_norm = norm(".final_norm");
+    depths_.push_back(std::move(depth));
+  }
+}
+
+double MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& tokens,
+                                  const Tensor& targets, Parameter& table, Parameter& head,
+                                  float grad_scale, bool recompute_layers,
+                                  ForwardContext& context) const {
+  double sum = 0.0;
+  Var h = hidden;
+  std::int64_t k = 0;
+  for (const Depth& depth : depths_) {
+    ++k;
+    const Tensor ahead = shifted(graph.context(), tokens, context.document_start, k, 0);
+    const Tensor labels = shifted(graph.context(), targets, context.document_start, k, -100);
+    const auto segment = [&depth, &table, ahead, &context](
+                             Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
+      const Var token = embedding(inner, ahead, table);
+      const Var joined = concat(inner, residual_norm(inner, token, {}, depth.token_norm).normed,
+                                residual_norm(inner, in[0], {}, depth.hidden_norm).normed);
+      const Hidden out = depth.block->forward(inner, {depth.join(inner, joined), {}}, context);
+      return {residual_norm(inner, out.residual, out.branch, depth.final_norm).normed};
+    };
+    h = recompute_layers ? recompute(graph, {h}, segment)[0] : segment(graph, {h})[0];
+    sum +=
+        coefficient_ * head_loss(graph, h, head, labels.view({labels.elements()}), vocab_size_,
+                                 static_cast<float>(static_cast<double>(grad_scale) * coefficient_))
+                           .loss_sum;
+  }
+  return sum;
+}
+
+}  // namespace sortie::trainer

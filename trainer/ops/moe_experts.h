@@ -1,0 +1,58 @@
+// The experts of a mixture: tokens sorted by expert, products of every expert with its own rows,
+// and the weighted sum that brings the rows back to their tokens.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "trainer/ops/linear.h"
+
+namespace sortie::trainer::ops {
+
+/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
+/// different products small.
+inline constexpr std::int64_t kExpertRowUnit = 16;
+
+/// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
+/// are in token order.
+struct ExpertRows {
+  std::int64_t tokens = 0, top_k = 0;
+  std::int64_t rows = 0;             // with padding
+  std::int64_t capacity = 0;         // the most that `rows` can be for these sizes
+  std::vector<std::int64_t> begin;   // [E + 1], multiples of kExpertRowUnit
+  std::vector<std::int64_t> counts;  // [E], without padding
+  Tensor row_of;                     // i32 [M, k]
+  Tensor source;                     // i32 [rows]: m * k + j, or -1 for padding
+};
+/// experts i32 [M, k], all in [0, expert_count).
+ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
+                          std::int64_t expert_count);
+
+/// sorted [rows, C] = x [M, C] by token, padding zero.
+void dispatch_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
+                      Tensor& sorted);
+/// dx [M, C] = sum of a token's k rows of dsorted, in the order of its choices.
+void dispatch_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dsorted,
+                       Tensor& dx);
+
+/// y [M, C] = sum over a token's choices j of weights [M, k]_j (f32) * its row of sorted [rows, C].
+void combine_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& sorted,
+                     const Tensor& weights, Tensor& y);
+/// dsorted = weight * dy (padding zero), dweights = dot(dy, row).
+void combine_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dy,
+                      const Tensor& sorted, const Tensor& weights, Tensor& dsorted,
+                      Tensor& dweights);
+
+/// Expert e's rows of y [rows, N] = its rows of x [rows, K] . W_e^T for every e. An expert without
+/// rows takes no part.
+void grouped_linear_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
+                            std::span<const PackedWeight* const> weights, Tensor& y);
+/// Expert e's rows of dx [rows, K] = its rows of dy [rows, N] . W_e
+void grouped_linear_backward_data(ExecutionContext& context, const ExpertRows& rows,
+                                  const Tensor& dy, std::span<const PackedWeight* const> weights,
+                                  Tensor& dx);
+/// dw_e [N, K] (f32, dense) += dy_e^T . x_e; that of an expert without rows is left as it is.
+void grouped_linear_backward_weight(ExecutionContext& context, const ExpertRows& rows,
+                                    const Tensor& dy, const Tensor& x, std::span<Tensor> dw);
+
+}  // namespace sortie::trainer::ops

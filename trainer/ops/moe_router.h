@@ -1,0 +1,69 @@
+// Routers of a mixture of experts: which experts a token goes to, with what weights, and the losses
+// that keep the experts evenly loaded. All in f32 whatever the activation dtype.
+#pragma once
+
+#include <vector>
+
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer::ops {
+
+enum class RouterScore { softmax, sigmoid };
+
+struct RouterSpec {
+  RouterScore score = RouterScore::softmax;
+  std::int64_t experts = 0;
+  std::int64_t top_k = 0;
+  /// Experts in `groups` equal groups, of which a token sees the `kept_groups` with the largest sum
+  /// of the two best choices; the others are left out of the selection (-inf).
+  std::int64_t groups = 1, kept_groups = 1;
+  bool normalize = true;  // weights are divided by their sum
+  float scale = 1.0f;     // and multiplied by this
+};
+
+/// scores [M, E] = softmax or sigmoid of logits [M, E];
+/// choice = scores + bias [E] (undefined: 0), which decides the selection and nothing else;
+/// experts i32 [M, k] = the top k of the choices in the kept groups, best first; of equals the
+/// lower index; weights [M, k] = scale * score / (sum of the k scores, + 1e-20 for sigmoid).
+/// `replay` (i32 [M, k], may be undefined) is taken as the selection instead.
+void route_forward(ExecutionContext& context, const RouterSpec& spec, const Tensor& logits,
+                   const Tensor& bias, const Tensor& replay, Tensor& scores, Tensor& experts,
+                   Tensor& weights);
+
+/// dlogits (overwritten) from dweights [M, k] and dscores [M, E]; either may be undefined. The
+/// selection has no gradient.
+void route_backward(ExecutionContext& context, const RouterSpec& spec, const Tensor& scores,
+                    const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
+                    Tensor& dlogits);
+
+/// counts [S, E] f32 (overwritten): how often an expert is among the top_k of the scores alone
+/// (neither bias nor groups), per sequence of M / S rows.
+void count_top_experts(ExecutionContext& context, const Tensor& scores, std::int64_t top_k,
+                       Tensor& counts);
+
+/// Sequence-wise balance loss (DeepSeek-AI 2024), the mean over sequences of sum_e f_e P_e:
+///   f_e = E / (k T) * counts_e,  P_e = mean over the T tokens of scores_e / sum of scores
+double sequence_balance(ExecutionContext& context, const Tensor& scores, const Tensor& counts,
+                        std::int64_t top_k);
+/// dscores (added to) += scale * d sequence_balance / d scores.
+void sequence_balance_backward(ExecutionContext& context, const Tensor& scores,
+                               const Tensor& counts, std::int64_t top_k, float scale,
+                               Tensor& dscores);
+
+/// Column sums [E] of a matrix [M, E] f32, in row order.
+std::vector<double> column_sums(const Tensor& matrix);
+
+/// Load-balancing loss over all layers of a micro-batch together (Fedus et al. 2021, summed over
+/// layers as Mixtral does): with C_e the assignments and Q_e the scores of expert e, both summed
+/// over all layers' `rows` rows,
+///   loss = E * sum_e (C_e / rows) (Q_e / rows)
+double load_balance(const std::vector<double>& assigned, const std::vector<double>& score_sums,
+                    double rows);
+/// dscores (added to) += scale * d load_balance / d scores: scale * E * C_e / rows^2 in every row.
+void load_balance_backward(ExecutionContext& context, const std::vector<double>& assigned,
+                           double rows, float scale, Tensor& dscores);
+
+/// Aux-loss-free balancing (Wang et al. 2024): bias_e += rate * sign(mean(counts) - counts_e).
+void update_router_bias(const std::vector<double>& counts, float rate, Tensor& bias);
+
+}  // namespace sortie::trainer::ops
