@@ -172,12 +172,10 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) {
     CAPTURE(field.key);
     CHECK(value_text(field, loaded->job) == value_text(field, job));
-    const bool as_before = field.key == "runner.hosts_file" ||
-                           field.key == "runner.container.workdir" ||
-                           field.key == "model.rotary_percentage" ||
-                           field.key == "trainer.load_weights_from";
-    if (!as_before)
-      CHECK(value_text(field, job) != default_text(field));
+    const bool as_before =
+        field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
+        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from";
+    if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
   CHECK(loaded->job.runner.env == job.runner.env);
