@@ -7,6 +7,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
+#include "trainer/generate.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -244,4 +245,31 @@ TEST_CASE("a mixture in its steady state allocates nothing") {
   const std::size_t before = training.trainer->context().allocator().system_allocations();
   training.losses(8);
   CHECK(training.trainer->context().allocator().system_allocations() == before);
+}
+
+TEST_CASE(
+    "greedy text with the cache is that without, keys and values of latent attention included") {
+  const auto communicator = make_single_communicator();
+  for (const std::string& family : kFamilies) {
+    CAPTURE(family);
+    auto job = mixture_job(family);
+    job.model.init_std = 0.3;  // far from uniform without training
+    TinyTraining training(job, *communicator);
+    std::vector<std::vector<std::int32_t>> texts;
+    for (const bool cache : {false, true}) {
+      SamplingOptions options;
+      options.temperature = 0;
+      options.max_tokens = 30;  // the window of 19 tokens moves
+      options.cache = cache;
+      std::vector<std::int32_t> text;
+      generate(training.trainer->context(), training.trainer->model(), {1, 2, 3, 4, 5}, options,
+               [&](std::int32_t token) {
+                 text.push_back(token);
+                 return true;
+               });
+      texts.push_back(std::move(text));
+    }
+    CHECK(texts[0].size() == 30);
+    CHECK(texts[0] == texts[1]);
+  }
 }
