@@ -15,7 +15,7 @@ namespace sortie::trainer {
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt = "\n";
+  std::string checkpoint, prompt = "\n", precision = "f32";
   std::vector<std::string> stop;
   SamplingOptions sampling;
   bool no_cache = false;
@@ -56,7 +56,8 @@ class Stream {
 
 Result<> run(const Options& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_model(options.checkpoint, rank.threads));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
+                          load_model(options.checkpoint, rank.threads, options.precision));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
   const LanguageModel& model = *loaded->model;
 
@@ -116,6 +117,13 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--stop", options->stop, "End before this text; may be given several times")
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   command->add_option("--seed", options->sampling.seed, "Seed of the choices")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--precision", options->precision,
+          "Of the matrix products; with bf16 a near tie may fall another way with the cache "
+          "than without")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
                     "Compute the whole text again for every token (slow, for comparisons)");

@@ -72,6 +72,38 @@ TEST_CASE("greedy and drawn text with the cache is that without, to the token") 
   }
 }
 
+TEST_CASE("a mixture and latent attention give the same greedy text with the cache") {
+  const auto communicator = make_single_communicator();
+  for (const char* architecture : {"mixtral", "deepseek-v3"}) {
+    CAPTURE(architecture);
+    auto job = tiny_job("llama");
+    job.model.architecture = architecture;
+    job.model.init_std = 0.3;
+    job.model.ffn_hidden_size = 40;
+    job.model.moe.num_experts = 6;
+    job.model.moe.topk = 2;
+    if (std::string_view(architecture) == "deepseek-v3") {
+      job.model.attention_num_kv_heads = 0;
+      job.model.mla = {.q_lora_rank = 20,
+                       .kv_lora_rank = 16,
+                       .qk_nope_head_dim = 8,
+                       .qk_rope_head_dim = 6,
+                       .v_head_dim = 10};
+      job.model.moe.ffn_hidden_size = 24;
+      job.model.moe.first_dense_layers = 1;
+    } else {
+      job.model.head_dim = 12;
+    }
+    TinyTraining training(job, *communicator);
+    SamplingOptions options;
+    options.temperature = 0;
+    options.max_tokens = 50;
+    const auto cached = continue_text(*training.trainer, {1, 2, 3, 4, 5}, options);
+    options.cache = false;
+    CHECK(cached == continue_text(*training.trainer, {1, 2, 3, 4, 5}, options));
+  }
+}
+
 TEST_CASE("logits with the cache are those without, up to rounding") {
   const auto communicator = make_single_communicator();
   TinyTraining training(tiny_job(), *communicator);
