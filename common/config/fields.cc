@@ -227,8 +227,8 @@ const Field kFields[] = {
      "Token files to train on: PREFIX of PREFIX.bin and PREFIX.idx, the same path on every host", kShown | kPath},
     {"data.validation_data_prefixes", data<&Data::validation_data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
      "Token files to validate on", kShown | kPath},
-    {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE", check_tokenizer}, "",
-     "Tokenizer of the token files, for samples and checks", kPath},
+    {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
+     "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
 };
 // clang-format on
 

@@ -145,7 +145,7 @@ struct ModelConfig {
 struct DataConfig {
   std::vector<std::string> data_prefixes;  // PREFIX of PREFIX.bin and PREFIX.idx
   std::vector<std::string> validation_data_prefixes;
-  std::string tokenizer = "byte";  // byte | sentencepiece:FILE (for samples and checks)
+  std::string tokenizer = "byte";  // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
 };
 
 struct JobConfig {

@@ -268,7 +268,8 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
       {"[runner]\ngrace = 1979-05-27",
        "runner.grace: must be a duration, not a date or time; write one like \"30s\""},
       {"[data]\ntokenizer = \"bpe\"",
-       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\" or \"sentencepiece:FILE\""},
+       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or "
+       "\"hf:FILE\""},
       {"[trainer]\nsave_dir = \"~me/x\"",
        "trainer.save_dir: \"~me/x\" names another user's home folder; only ~/ is expanded, write "
        "the path"},
@@ -393,6 +394,9 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   CHECK(job.runner.ssh.identity_file == "/home/u/.ssh/key");
   CHECK(job.data.data_prefixes == std::vector<std::string>{"/work/a", "/home/u/b"});
   CHECK(job.data.tokenizer == "sentencepiece:/work/m.model");
+  job.data.tokenizer = "hf:~/tokenizer.json";
+  resolve_paths(job, "/work", "/home/u");
+  CHECK(job.data.tokenizer == "hf:/home/u/tokenizer.json");
   CHECK(job.logger.log_dir == "");
   const JobConfig once = job;
   resolve_paths(job, "/other", "/other");
