@@ -227,6 +227,10 @@ const Field kFields[] = {
      "Token files to train on: PREFIX of PREFIX.bin and PREFIX.idx, the same path on every host", kShown | kPath},
     {"data.validation_data_prefixes", data<&Data::validation_data_prefixes>, Form{"paths without .bin and .idx", check_data_prefix}, "",
      "Token files to validate on", kShown | kPath},
+    {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
+     "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
+    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron"}}, "",
+     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples"},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
      "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
 };

@@ -100,6 +100,15 @@ std::string check_data_prefix(std::string_view text) {
   return check_path(text);
 }
 
+std::string check_weight(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size() && value > 0 && value <= 1e9)
+    return {};
+  return fmt::format("{} is no weight; write a number above 0 in quotes, like \"0.7\"",
+                     quote(shorten(text)));
+}
+
 std::string check_tokenizer(std::string_view text) {
   if (text == "byte") return {};
   const std::string_view file = tokenizer_file(text);

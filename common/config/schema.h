@@ -145,7 +145,9 @@ struct ModelConfig {
 struct DataConfig {
   std::vector<std::string> data_prefixes;  // PREFIX of PREFIX.bin and PREFIX.idx
   std::vector<std::string> validation_data_prefixes;
-  std::string tokenizer = "byte";  // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
+  std::vector<std::string> weights;  // one number per data prefix, or none: as large as they are
+  std::string sampler = "sortie";    // sortie | megatron: the order of training samples
+  std::string tokenizer = "byte";    // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
 };
 
 struct JobConfig {

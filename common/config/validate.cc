@@ -209,6 +209,15 @@ std::vector<Violation> validate_training(const JobConfig& job) {
     rules.broken("D1", {"data.data_prefixes"},
                  "no token files to train on; set it to the PREFIX of PREFIX.bin and PREFIX.idx "
                  "(`sortie-train data build` makes them)");
+  const std::size_t prefixes = job.data.data_prefixes.size();
+  if (!job.data.weights.empty() && job.data.weights.size() != prefixes)
+    rules.broken("D3", {"data.weights", "data.data_prefixes"},
+                 fmt::format("{} weights for {} prefixes; give one for each, or none",
+                             job.data.weights.size(), prefixes));
+  if (job.data.sampler == "megatron" && prefixes > 1 && job.data.weights.empty())
+    rules.broken(
+        "D3", {"data.sampler", "data.weights"},
+        fmt::format("megatron blends the {} prefixes by weights; set data.weights", prefixes));
   return rules.take();
 }
 

@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/generate.h"
 #include "trainer/rank_context.h"
+#include "trainer/tokenizer/text_stream.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/trainer.h"
 
@@ -74,17 +75,13 @@ Result<> run(const Options& options) {
   SamplingOptions sampling = options.sampling;
   sampling.stop_token = tokenizer->eod_id().value_or(-1);
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-  // A token may end inside of a character: the text so far is decoded whole, the new part is shown.
-  std::vector<std::int32_t> text;
-  std::size_t shown = 0;
-  generate(context, model, prompt, sampling, [&](std::int32_t token) {
-    text.push_back(token);
-    const std::string decoded = tokenizer->decode(text);
-    if (decoded.size() < shown) return;
-    std::fwrite(decoded.data() + shown, 1, decoded.size() - shown, stdout);
+  TextStream stream(*tokenizer);  // a token may end inside of a character
+  const auto show = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-    shown = decoded.size();
-  });
+  };
+  generate(context, model, prompt, sampling, [&](std::int32_t token) { show(stream.feed(token)); });
+  show(stream.finish());
   std::puts("");
   return {};
 }

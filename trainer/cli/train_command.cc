@@ -55,8 +55,14 @@ Result<> train(const std::string& config_path) {
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
+  const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
+  if (!batch.violations.empty())
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  const auto samples =
+      static_cast<std::uint64_t>(job.trainer.train_iterations * batch.plan.global_batch_size);
   SORTIE_ASSIGN_OR_RETURN(const auto training,
-                          DatasetSource::open(job, job.data.data_prefixes, true));
+                          DatasetSource::open(job, job.data.data_prefixes, true, samples));
   std::unique_ptr<DatasetSource> validation;
   if (!job.data.validation_data_prefixes.empty()) {
     SORTIE_ASSIGN_OR_RETURN(validation,
@@ -69,10 +75,6 @@ Result<> train(const std::string& config_path) {
   if (rank.world_size > 1) {
     SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
   }
-  const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
-  if (!batch.violations.empty())
-    return fail(ErrorCode::config,
-                fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
                   precision, build);

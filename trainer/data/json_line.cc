@@ -2,7 +2,8 @@
 
 #include <fmt/core.h>
 
-#include <array>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "trainer/tokenizer/unicode.h"
@@ -43,7 +44,9 @@ class Walker {
     if (!take('"')) return broken("a string should be");
     const std::size_t begin = at_;
     bool has_escapes = false;
-    while (!at_end()) {
+    for (;;) {
+      skip_plain();
+      if (at_end()) break;
       const auto c = static_cast<unsigned char>(text_[at_]);
       if (c == '"') return String{text_.substr(begin, at_++ - begin), has_escapes};
       if (c < 0x20) return broken("a control character inside of a string");
@@ -52,6 +55,19 @@ class Walker {
     }
     at_ = text_.size();
     return broken("the end inside of a string");
+  }
+
+  /// Passes over characters of a string that mean themselves, eight at a time; stops at or shortly
+  /// before a quote, a backslash or a control character.
+  void skip_plain() {
+    constexpr std::uint64_t kOnes = 0x0101010101010101u;
+    constexpr std::uint64_t kHigh = 0x8080808080808080u;
+    const auto has_zero = [](std::uint64_t v) { return (v - kOnes) & ~v & kHigh; };
+    for (std::uint64_t word; at_ + sizeof word <= text_.size(); at_ += sizeof word) {
+      std::memcpy(&word, text_.data() + at_, sizeof word);
+      const std::uint64_t control = (word - kOnes * 0x20) & ~word & kHigh;
+      if ((has_zero(word ^ kOnes * '"') | has_zero(word ^ kOnes * '\\') | control) != 0) return;
+    }
   }
 
   Result<> skip_value() {

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "trainer/tokenizer/byte_letters.h"
 #include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer::hf {

@@ -1,18 +1,16 @@
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "trainer/tokenizer/hf_spec.h"
-#include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer::hf {
 namespace {
 
 using Json = nlohmann::json;
 constexpr std::int32_t kMaxId = 1 << 24;
+constexpr int kMostSequences = 100;
 
 /// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
 class Parser {
@@ -144,6 +142,7 @@ class Parser {
   Result<> add_normalizer(const Json& json) {
     const auto type = json.at("type").get<std::string>();
     if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
       for (const Json& part : json.at("normalizers")) SORTIE_TRY(add_normalizer(part));
     } else if (type == "NFC") {
       spec_.normalizers.emplace_back(Nfc{});
@@ -164,6 +163,7 @@ class Parser {
     PreTokenizer& out = spec_.pre_tokenizer;
     const auto type = json.at("type").get<std::string>();
     if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
       for (const Json& part : json.at("pretokenizers")) SORTIE_TRY(add_pre_tokenizer(part));
       return {};
     }
@@ -234,6 +234,7 @@ class Parser {
     auto& out = spec_.decoders;
     const auto type = json.at("type").get<std::string>();
     if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
       for (const Json& part : json.at("decoders")) SORTIE_TRY(add_decoder(part));
     } else if (type == "ByteLevel") {
       out.emplace_back(ByteLevelDecoder{});
@@ -260,6 +261,7 @@ class Parser {
   }
 
   std::string_view where_;
+  int sequences_ = 0;  // components that hold others; no file has a dozen
   Spec spec_{};
   std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary
 };
@@ -273,40 +275,6 @@ Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where)
   } catch (const Json::exception& error) {
     return fail(ErrorCode::data, fmt::format("{}: not a tokenizer.json: {}", where, error.what()));
   }
-}
-
-char32_t char_of_byte(std::uint8_t byte) {
-  // Printable bytes stand for themselves, the others for what follows U+0100, in their order.
-  const auto printable = [](unsigned b) {
-    return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-  };
-  if (printable(byte)) return byte;
-  char32_t c = 0x100;
-  for (unsigned b = 0; b < byte; ++b) c += printable(b) ? 0 : 1;
-  return c;
-}
-
-std::optional<std::string> bytes_of_token(std::string_view token) {
-  static const auto kBytes = [] {
-    std::array<int, 0x200> bytes;
-    bytes.fill(-1);
-    for (int b = 0; b < 256; ++b) bytes[char_of_byte(static_cast<std::uint8_t>(b))] = b;
-    return bytes;
-  }();
-  std::string out;
-  const char* const end = token.data() + token.size();
-  for (const char* at = token.data(); at < end;) {
-    const char32_t c = take_char(at);
-    if (c >= kBytes.size() || kBytes[c] < 0) return std::nullopt;
-    out += static_cast<char>(kBytes[c]);
-  }
-  return out;
-}
-
-std::string token_of_bytes(std::string_view bytes) {
-  std::string out;
-  for (const char byte : bytes) append_utf8(out, char_of_byte(static_cast<std::uint8_t>(byte)));
-  return out;
 }
 
 }  // namespace sortie::trainer::hf

@@ -78,11 +78,4 @@ struct Spec {
 /// an error that names it: ids that are nearly right are worse than none.
 Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where);
 
-/// The character that stands for a byte in the tokens of byte-level BPE.
-char32_t char_of_byte(std::uint8_t byte);
-/// The bytes that a token of byte-level BPE stands for; absent when a character stands for none.
-std::optional<std::string> bytes_of_token(std::string_view token);
-/// As bytes_of_token, the other way.
-std::string token_of_bytes(std::string_view bytes);
-
 }  // namespace sortie::trainer::hf

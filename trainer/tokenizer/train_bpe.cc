@@ -14,7 +14,7 @@
 #include "common/base/atomic_file.h"
 #include "trainer/storage/mapped_file.h"
 #include "trainer/tokenizer/bpe_learner.h"
-#include "trainer/tokenizer/hf_spec.h"
+#include "trainer/tokenizer/byte_letters.h"
 #include "trainer/tokenizer/nfc.h"
 #include "trainer/tokenizer/unicode.h"
 

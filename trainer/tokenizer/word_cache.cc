@@ -19,7 +19,7 @@ void WordCache::insert(std::string_view word, std::span<const std::int32_t> ids)
   const bool is_long = last_key_.is_long();
   const std::size_t in_place = is_long ? 1 : 3;
   if (many_ids_.size() + ids.size() > kManyIds || long_words_.size() + word.size() > kLongBytes) {
-    std::fill(entries_.begin(), entries_.end(), Entry{});
+    std::fill(lines_.begin(), lines_.end(), Line{});
     many_ids_.clear();
     long_words_.clear();
   }
@@ -35,7 +35,7 @@ void WordCache::insert(std::string_view word, std::span<const std::int32_t> ids)
     entry.ids[2] = static_cast<std::uint32_t>(long_words_.size());
     long_words_.insert(long_words_.end(), word.begin(), word.end());
   }
-  Entry* const set = set_of(last_key_);
+  Set& set = set_of(last_key_);
   set[1] = set[0];  // the older of the two goes
   set[0] = entry;
 }

@@ -20,9 +20,8 @@ class WordCache {
   /// on may be read.
   std::span<const std::int32_t> find(std::string_view word, std::size_t readable) {
     last_key_ = make_key(word, readable);
-    Entry* const set = set_of(last_key_);
-    for (std::size_t way = 0; way < kWays; ++way)
-      if (set[way].key == last_key_ && is_word(set[way], word)) return ids_of(set[way]);
+    for (const Entry& entry : set_of(last_key_))
+      if (entry.key == last_key_ && is_word(entry, word)) return ids_of(entry);
     return {};
   }
 
@@ -45,7 +44,11 @@ class WordCache {
     /// long_words_ (with at most one id in place).
     std::array<std::uint32_t, 3> ids{};
   };
-  static constexpr std::size_t kWays = 2;
+  /// The two entries that a word may be in: one line of the CPU's cache.
+  using Set = std::array<Entry, 2>;
+  struct alignas(64) Line {
+    Set set{};
+  };
   static constexpr std::size_t kSetBits = 15;
   static constexpr std::size_t kManyIds = std::size_t{1} << 21;
   static constexpr std::size_t kLongBytes = std::size_t{1} << 23;
@@ -70,9 +73,9 @@ class WordCache {
   }
   static Key long_key(std::string_view word);
 
-  Entry* set_of(const Key& key) {
+  Set& set_of(const Key& key) {
     const std::uint64_t mixed = (key.low ^ (key.high * 0x9e3779b97f4a7c15u)) * 0xd6e8feb86659fd93u;
-    return entries_.data() + static_cast<std::size_t>(mixed >> (64 - kSetBits)) * kWays;
+    return lines_[static_cast<std::size_t>(mixed >> (64 - kSetBits))].set;
   }
   bool is_word(const Entry& entry, std::string_view word) const {
     return !entry.key.is_long() ||
@@ -84,7 +87,7 @@ class WordCache {
     return {static_cast<const std::int32_t*>(ids), entry.count};
   }
 
-  std::vector<Entry> entries_ = std::vector<Entry>(kWays << kSetBits);
+  std::vector<Line> lines_ = std::vector<Line>(std::size_t{1} << kSetBits);
   std::vector<std::uint32_t> many_ids_;
   std::vector<char> long_words_;
   Key last_key_;

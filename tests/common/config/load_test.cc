@@ -37,7 +37,9 @@ void change(const Field& field, JobConfig& job) {
     **value = (**value + (**value == range.max ? range.min : range.max)) / 2 + 1e-17;
   }
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
-  if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot)) **value = {"one", "two"};
+  if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
+    **value = field.key == "data.weights" ? std::vector<std::string>{"1", "0.5"}
+                                          : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
     **value = {{"A", "quote \" backslash \\ newline \n tab \t bell \a"}, {"B", ""}};
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
@@ -270,6 +272,8 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
       {"[data]\ntokenizer = \"bpe\"",
        "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or "
        "\"hf:FILE\""},
+      {"[data]\nweights = [\"0\"]",
+       "data.weights: \"0\" is no weight; write a number above 0 in quotes, like \"0.7\""},
       {"[trainer]\nsave_dir = \"~me/x\"",
        "trainer.save_dir: \"~me/x\" names another user's home folder; only ~/ is expanded, write "
        "the path"},

@@ -242,3 +242,18 @@ TEST_CASE("batch sizes that do not fit the ranks name the nearest that do") {
       "T4 topology.global_batch_size: 1099511627776 sequences on each of 268435456 ranks is too "
       "large; lower micro_batch_size or gradient_accumulation_steps");
 }
+
+TEST_CASE("weights are one per prefix, and Megatron's order of several prefixes has them") {
+  JobConfig job;
+  job.data.data_prefixes = {"/a", "/b"};
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights = {"1"};
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.weights: 1 weights for 2 prefixes; give one for each, or none");
+  job.data.weights = {"1", "0.5"};
+  job.data.sampler = "megatron";
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights.clear();
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.sampler: megatron blends the 2 prefixes by weights; set data.weights");
+}
