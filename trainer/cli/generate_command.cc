@@ -10,6 +10,7 @@
 #include "trainer/generate.h"
 #include "trainer/model_loader.h"
 #include "trainer/rank_context.h"
+#include "trainer/tokenizer/text_stream.h"
 
 namespace sortie::trainer {
 namespace {
@@ -75,16 +76,17 @@ Result<> run(const Options& options) {
   sampling.stop_token = tokenizer->eod_id().value_or(-1);
   sampling.cache = !options.no_cache;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-  // A token may end inside of a character: the text so far is decoded whole, the new part is shown.
-  std::vector<std::int32_t> text;
+  // Where a stop text may begin is known in the text as a whole.
+  TextStream pieces(*tokenizer);  // a token may end inside of a character
   Stream stream(options.stop);
+  std::string text;
   bool stopped = false;
   generate(loaded->context, model, prompt, sampling, [&](std::int32_t token) {
-    text.push_back(token);
-    stopped = !stream.show(tokenizer->decode(text));
+    text += pieces.feed(token);
+    stopped = !stream.show(text);
     return !stopped;
   });
-  if (!stopped) stream.finish(tokenizer->decode(text));
+  if (!stopped) stream.finish(text + pieces.finish());
   std::puts("");
   return {};
 }

@@ -72,6 +72,7 @@ void change(const Field& field, JobConfig& job) {
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
   if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
     **value = field.key == "model.attention_layers" ? std::vector<std::string>{"global", "local"}
+              : field.key == "data.weights"         ? std::vector<std::string>{"1", "0.5"}
               : field.key == "optimizer.training_groups"
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
                   : std::vector<std::string>{"one", "two"};
@@ -392,7 +393,10 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
       {"[runner]\ngrace = 1979-05-27",
        "runner.grace: must be a duration, not a date or time; write one like \"30s\""},
       {"[data]\ntokenizer = \"bpe\"",
-       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\" or \"sentencepiece:FILE\""},
+       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or "
+       "\"hf:FILE\""},
+      {"[data]\nweights = [\"0\"]",
+       "data.weights: \"0\" is no weight; write a number above 0 in quotes, like \"0.7\""},
       {"[trainer]\nsave_dir = \"~me/x\"",
        "trainer.save_dir: \"~me/x\" names another user's home folder; only ~/ is expanded, write "
        "the path"},
@@ -517,6 +521,9 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   CHECK(job.runner.ssh.identity_file == "/home/u/.ssh/key");
   CHECK(job.data.data_prefixes == std::vector<std::string>{"/work/a", "/home/u/b"});
   CHECK(job.data.tokenizer == "sentencepiece:/work/m.model");
+  job.data.tokenizer = "hf:~/tokenizer.json";
+  resolve_paths(job, "/work", "/home/u");
+  CHECK(job.data.tokenizer == "hf:/home/u/tokenizer.json");
   CHECK(job.logger.log_dir == "");
   const JobConfig once = job;
   resolve_paths(job, "/other", "/other");

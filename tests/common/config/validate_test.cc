@@ -374,6 +374,9 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
   CHECK(batch_size_at(plan, 120) == 32);
   CHECK(batch_size_at(plan, 1'000'000) == 32);
   // 5 steps of 8, 3 of 16 (88 samples), 2 of 24 (136), then 32 each
+  CHECK(samples_of_steps(plan, 5) == 40);
+  CHECK(samples_of_steps(plan, 10) == 136);
+  CHECK(samples_of_steps(plan, 110) == 136 + 3200);
   CHECK(steps_for_samples(plan, 40) == 5);
   CHECK(steps_for_samples(plan, 136) == 10);
   CHECK(steps_for_samples(plan, 137) == 11);
@@ -390,4 +393,23 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
         "use a start and an increment that do");
   CHECK(batch_size_at(resolve_batch({.micro_batch_size = 2, .global_batch_size = 32}, 4).plan, 0) ==
         32);
+}
+
+TEST_CASE("weights are one per prefix, and Megatron's order of several prefixes has them") {
+  JobConfig job;
+  job.data.data_prefixes = {"/a", "/b"};
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights = {"1"};
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.weights: 1 weights for 2 prefixes; give one for each, or none");
+  job.data.weights = {"1", "0.5"};
+  job.data.sampler = "megatron";
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights.clear();
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.sampler: megatron blends the 2 prefixes by weights; set data.weights");
+  job.data.weights = {"1", "1"};
+  job.trainer.train_epochs = 2;
+  job.trainer.train_iterations = 0;
+  CHECK(text_of(validate_training(job)).find("D3 trainer.train_epochs: ") != std::string::npos);
 }
