@@ -36,7 +36,7 @@ void on_usr1(int) {
 
 SaveSignals::SaveSignals() {
   stop = save = false;
-  patience_ms = 10'000;  // how long a step takes is not known yet
+  patience_ms = 1;  // before the first step has ended there is nothing to save
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGTERM;
@@ -65,8 +65,8 @@ bool SaveSignals::take_save_request() {
 }
 
 void SaveSignals::expect(double seconds) {
-  constexpr double kMostMs = 1e9;
-  patience_ms = static_cast<long>(std::clamp(1000.0 * 3.0 * seconds, 1000.0, kMostMs));
+  constexpr double kLeastMs = 500, kMostMs = 1e9;
+  patience_ms = static_cast<long>(std::clamp(1000.0 * 3.0 * seconds, kLeastMs, kMostMs));
 }
 
 void SaveSignals::step_ended() {

@@ -169,10 +169,10 @@ Result<> Trainer::run() {
     const auto begin = Clock::now();
     SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
     const double seconds = seconds_since(begin);
-    if (signals_) signals_->expect(seconds);
     report_.step(report, progress_, model_, seconds, trained_seconds_);
     time_is_up = report.time_is_up;
     SORTIE_TRY(after_step(report));
+    if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
                trained_seconds_);

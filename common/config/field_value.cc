@@ -198,20 +198,21 @@ std::string default_text(const Field& field) {
 }
 
 void resolve_paths(JobConfig& job, std::string_view base, std::string_view home) {
-  constexpr std::string_view kFile = "sentencepiece:";
   for (const Field& field : fields()) {
     if (!(field.flags & kPath)) continue;
     const auto resolve = [&](std::string& path) {
-      if (path.starts_with(kStagePlaceholder) ||
-          path.starts_with(fmt::format("{}{}", kFile, kStagePlaceholder)))
+      const std::string_view tokenizer =
+          field.key == "data.tokenizer" ? tokenizer_file(path) : std::string_view();
+      if (path.starts_with(kStagePlaceholder) || tokenizer.starts_with(kStagePlaceholder))
         return;  // on each host another place
       if (field.key == "runner.stage") {
         const StageItem item = parse_stage_item(path);
         path = fmt::format("{} -> {}", absolute(item.path, base, home).string(), item.name);
       } else if (field.key != "data.tokenizer")
         path = path.empty() ? path : absolute(path, base, home).string();
-      else if (path.starts_with(kFile))
-        path = fmt::format("{}{}", kFile, absolute(path.substr(kFile.size()), base, home).string());
+      else if (!tokenizer.empty())
+        path.replace(path.size() - tokenizer.size(), tokenizer.size(),
+                     absolute(std::string(tokenizer), base, home).string());
     };
     const Slot slot = field.slot(job);
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot))

@@ -222,8 +222,12 @@ const Field kFields[] = {
     {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
      "Conversations to train on, of which only the answers count, instead of token files: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]} or {\"prompt\", \"completion\"} a line", kPath},
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
-    {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE", check_tokenizer}, "",
-     "Tokenizer of the token files, for samples and checks", kPath},
+    {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
+     "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
+    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron"}}, "",
+     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples"},
+    {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
+     "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
 };
 // clang-format on
 

@@ -102,13 +102,28 @@ std::string check_data_prefix(std::string_view text) {
   return check_path(text);
 }
 
+std::string check_weight(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size() && value > 0 && value <= 1e9)
+    return {};
+  return fmt::format("{} is no weight; write a number above 0 in quotes, like \"0.7\"",
+                     quote(shorten(text)));
+}
+
 std::string check_tokenizer(std::string_view text) {
-  constexpr std::string_view kFile = "sentencepiece:";
   if (text == "byte") return {};
-  if (!text.starts_with(kFile) || text.size() == kFile.size())
-    return fmt::format("{} is no tokenizer; write \"byte\" or \"sentencepiece:FILE\"",
+  const std::string_view file = tokenizer_file(text);
+  if (file.empty())
+    return fmt::format("{} is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or \"hf:FILE\"",
                        quote(shorten(text)));
-  return check_path(text.substr(kFile.size()));
+  return check_path(file);
+}
+
+std::string_view tokenizer_file(std::string_view text) {
+  for (const std::string_view kind : {"sentencepiece:", "hf:"})
+    if (text.starts_with(kind)) return text.substr(kind.size());
+  return {};
 }
 
 std::string check_preset(std::string_view text) {

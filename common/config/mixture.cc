@@ -35,32 +35,32 @@ void check_mixture(const ModelConfig& model, std::vector<Violation>& found) {
     const std::string_view section = section_of(field);
     if (section != "model.moe" && section != "model.mla" && section != "model.mtp") continue;
     if (!reads(architecture, field.key) && value_text(field, job) != default_text(field))
-      found.push_back({"E2",
+      found.push_back({"X2",
                        {std::string(field.key), "model.architecture"},
                        fmt::format("{} has no use for it; remove it", model.architecture)});
   }
   if (architecture.mixture) {
     const MoeConfig& moe = model.moe;
     if (moe.num_experts % moe.num_groups != 0)
-      found.push_back({"E1",
+      found.push_back({"X1",
                        {"model.moe.num_groups", "model.moe.num_experts"},
                        fmt::format("{} groups of {} experts are not equal; use a divisor",
                                    moe.num_groups, moe.num_experts)});
     else if (moe.group_topk > moe.num_groups)
-      found.push_back({"E1",
+      found.push_back({"X1",
                        {"model.moe.group_topk", "model.moe.num_groups"},
                        fmt::format("there are {} groups, {} can not be chosen; use {} or less",
                                    moe.num_groups, moe.group_topk, moe.num_groups)});
     else if (const std::int64_t most = moe.num_experts / moe.num_groups * moe.group_topk;
              moe.topk > most)
       found.push_back(
-          {"E1",
+          {"X1",
            {"model.moe.topk", "model.moe.num_experts", "model.moe.group_topk"},
            fmt::format("a token can choose among {} experts, not {} of them; use {} or less", most,
                        moe.topk, most)});
   }
   if (architecture.latent && model.mla.qk_rope_head_dim % 2 != 0)
-    found.push_back({"E3",
+    found.push_back({"X3",
                      {"model.mla.qk_rope_head_dim"},
                      fmt::format("RoPE turns pairs, {} is odd; use {}", model.mla.qk_rope_head_dim,
                                  model.mla.qk_rope_head_dim + 1)});

@@ -66,6 +66,16 @@ std::int64_t batch_size_at(const BatchPlan& plan, std::int64_t consumed_samples)
   return plan.rampup_start + passed * plan.rampup_increment;
 }
 
+std::int64_t samples_of_steps(const BatchPlan& plan, std::int64_t steps) {
+  std::int64_t consumed = 0;
+  for (; steps > 0; --steps) {
+    const std::int64_t batch = batch_size_at(plan, consumed);
+    if (batch == plan.global_batch_size) break;  // from here on all are alike
+    consumed += batch;
+  }
+  return consumed + steps * plan.global_batch_size;
+}
+
 std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples) {
   std::int64_t steps = 0, consumed = 0;
   while (consumed < samples) {

@@ -261,7 +261,9 @@ struct DataConfig {
   std::vector<std::string> validation_data_prefixes;
   std::vector<std::string> chat_files;  // JSONL of conversations, instead of data_prefixes
   std::vector<std::string> validation_chat_files;  // the same, to validate on
-  std::string tokenizer = "byte";  // byte | sentencepiece:FILE (for samples and checks)
+  std::vector<std::string> weights;  // one number per data prefix, or none: as large as they are
+  std::string sampler = "sortie";    // sortie | megatron: the order of training samples
+  std::string tokenizer = "byte";    // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
 };
 
 struct JobConfig {

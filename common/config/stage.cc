@@ -118,9 +118,8 @@ std::vector<Violation> check_stage(const JobConfig& job) {
     rules.path("data.data_prefixes", prefix, true);
   for (const std::string& prefix : job.data.validation_data_prefixes)
     rules.path("data.validation_data_prefixes", prefix, true);
-  constexpr std::string_view kFile = "sentencepiece:";
-  if (job.data.tokenizer.starts_with(kFile))
-    rules.path("data.tokenizer", std::string_view(job.data.tokenizer).substr(kFile.size()), false);
+  if (const std::string_view file = tokenizer_file(job.data.tokenizer); !file.empty())
+    rules.path("data.tokenizer", file, false);
   rules.path("trainer.load_dir", job.trainer.load_dir, false);
   rules.nowhere("trainer.save_dir", job.trainer.save_dir);
   rules.nowhere("runner.work_dir", job.runner.work_dir);

@@ -112,6 +112,19 @@ std::vector<Violation> validate_training(const JobConfig& job) {
     if (!prefixes->empty() && !chats->empty())
       rules.broken("D1", {names.first, names.second},
                    fmt::format("{} is set too; remove one of the two", names.second));
+  const std::size_t prefixes = job.data.data_prefixes.size();
+  if (!job.data.weights.empty() && job.data.weights.size() != prefixes)
+    rules.broken("D3", {"data.weights", "data.data_prefixes"},
+                 fmt::format("{} weights for {} prefixes; give one for each, or none",
+                             job.data.weights.size(), prefixes));
+  if (job.data.sampler == "megatron" && prefixes > 1 && job.data.weights.empty())
+    rules.broken(
+        "D3", {"data.sampler", "data.weights"},
+        fmt::format("megatron blends the {} prefixes by weights; set data.weights", prefixes));
+  if (job.trainer.train_epochs > 0 && (!job.data.weights.empty() || job.data.sampler == "megatron"))
+    rules.broken("D3", {"trainer.train_epochs", "data.weights", "data.sampler"},
+                 "a blend or Megatron's order is made for a number of samples and has no epochs; set "
+                 "trainer.train_iterations");
   return rules.take();
 }
 

@@ -53,6 +53,8 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
 
 /// Sequences of the step that begins after `consumed_samples`; global_batch_size without ramp-up.
 std::int64_t batch_size_at(const BatchPlan& plan, std::int64_t consumed_samples);
+/// Sequences that the first `steps` steps train.
+std::int64_t samples_of_steps(const BatchPlan& plan, std::int64_t steps);
 /// Steps that train at least `samples` sequences from the start on.
 std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 

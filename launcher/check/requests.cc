@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
+#include "common/config/forms.h"
 #include "launcher/check/local_address.h"
 #include "launcher/meeting.h"
 
@@ -31,8 +32,8 @@ std::vector<std::string> data_files(const config::DataConfig& data) {
   for (const auto* prefixes : {&data.data_prefixes, &data.validation_data_prefixes})
     for (const std::string& prefix : *prefixes)
       for (const char* ending : {".bin", ".idx"}) files.push_back(prefix + ending);
-  constexpr std::string_view kModel = "sentencepiece:";
-  if (data.tokenizer.starts_with(kModel)) files.push_back(data.tokenizer.substr(kModel.size()));
+  if (const std::string_view file = config::tokenizer_file(data.tokenizer); !file.empty())
+    files.emplace_back(file);
   std::ranges::sort(files);
   const auto same = std::ranges::unique(files);
   files.erase(same.begin(), same.end());

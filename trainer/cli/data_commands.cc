@@ -3,15 +3,18 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "trainer/cli/data_report.h"
 #include "trainer/cli/report.h"
 #include "trainer/data/build.h"
 #include "trainer/data/inspect.h"
+#include "trainer/tokenizer/train_bpe.h"
 #include "trainer/tokenizer/train_sentencepiece.h"
 
 namespace sortie::trainer {
@@ -70,28 +73,49 @@ Result<> run_inspect(const InspectArguments& arguments) {
 
 struct TrainTokenizerArguments {
   std::string type = "sentencepiece";
+  std::string pattern = "llama3";
   CorpusOptions corpus;
-  SentencepieceTraining training;
+  std::int64_t vocab_size = 32000;
+  std::filesystem::path output;
+  std::uint64_t max_bytes = std::uint64_t{256} << 20;
+  BpeTraining bpe;
 };
 
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
-  if (arguments.type != "sentencepiece")
-    return fail(ErrorCode::usage,
-                fmt::format("--type {}: only sentencepiece is trained here", arguments.type));
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
-  arguments.training.files = std::move(corpus.files);
-  SORTIE_TRY(train_sentencepiece(arguments.training));
-  fmt::print("{}: {} ids; use it as --tokenizer sentencepiece:{}\n",
-             arguments.training.output.string(), arguments.training.vocab_size,
-             arguments.training.output.string());
+  const std::string output = arguments.output.string();
+  if (arguments.type == "sentencepiece") {
+    SORTIE_TRY(train_sentencepiece({.files = std::move(corpus.files),
+                                    .vocab_size = arguments.vocab_size,
+                                    .output = arguments.output,
+                                    .max_bytes = arguments.max_bytes}));
+    fmt::print("{}: {} ids; use it as --tokenizer sentencepiece:{}\n", output, arguments.vocab_size,
+               output);
+    return {};
+  }
+  BpeTraining& training = arguments.bpe;
+  training.files = std::move(corpus.files);
+  training.pattern = word_pattern_by_name(arguments.pattern).value_or(WordPattern::llama3);
+  training.vocab_size = arguments.vocab_size;
+  training.output = arguments.output;
+  training.max_bytes = arguments.max_bytes;
+  SORTIE_ASSIGN_OR_RETURN(const BpeTrainingResult result, train_bpe(training));
+  fmt::print("{}: {} ids from {} of text, {} different words; use it as --tokenizer hf:{}\n",
+             output, result.vocab_size, human_bytes(result.text_bytes), result.words, output);
   return {};
+}
+
+int all_cores() {
+  return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
 }
 
 void add_build(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<BuildArguments>();
   CLI::App* command = data.add_subcommand("build", "Turn text files into token files");
   BuildOptions& options = arguments->options;
-  command->add_option("--tokenizer", arguments->tokenizer, "byte | sentencepiece:FILE")
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "byte | sentencepiece:FILE | hf:FILE (a tokenizer.json)")
       ->capture_default_str();
   command->add_option("-o,--output", options.output, "PREFIX of the .bin, .idx and .json files")
       ->required();
@@ -103,12 +127,19 @@ void add_build(CLI::App& data, int& exit_code) {
       ->add_option("--include", options.corpus.include,
                    "File name pattern for folders, as in '*.txt' (repeatable)")
       ->allow_extra_args(false);
+  command->add_option("--json-key", options.documents.json_key,
+                      "Inputs are JSON lines; the key whose string is a document");
+  options.threads = all_cores();
+  command->add_option("--threads", options.threads, "Threads that tokenize; default: all cores")
+      ->check(CLI::Range(1, 1024));
   command
-      ->add_option("--document-bytes", options.document_bytes,
+      ->add_option("--document-bytes", options.documents.document_bytes,
                    "Cut files at the first newline after this many bytes (4096, 64KB, 1MB)")
       ->transform(CLI::AsSizeValue(false));
   command->add_flag("--overwrite", options.overwrite, "Replace files that exist");
-  command->add_option("inputs", options.corpus.inputs, "Text files, or folders of them")
+  command
+      ->add_option("inputs", options.corpus.inputs,
+                   "Text files, folders of them, or patterns; gzip or not")
       ->required();
   command->callback(
       [arguments, &exit_code] { exit_code = report_error("data build", run_build(*arguments)); });
@@ -132,14 +163,31 @@ void add_inspect(CLI::App& data, int& exit_code) {
 void add_train_tokenizer(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<TrainTokenizerArguments>();
   CLI::App* command = data.add_subcommand("train-tokenizer", "Train a BPE tokenizer on text files");
-  command->add_option("--type", arguments->type, "sentencepiece")->capture_default_str();
-  command->add_option("--vocab-size", arguments->training.vocab_size, "Number of ids")
+  command
+      ->add_option("--type", arguments->type,
+                   "sentencepiece: a .model file; bpe: a Hugging Face tokenizer.json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sentencepiece", "bpe"}));
+  command->add_option("--pattern", arguments->pattern, "How bpe cuts words: whose pattern it takes")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2", "qwen35"}));
+  command
+      ->add_option("--special-token", arguments->bpe.special_tokens,
+                   "First ids of bpe (repeatable)")
+      ->capture_default_str()
+      ->allow_extra_args(false);
+  command
+      ->add_option("--min-count", arguments->bpe.min_count,
+                   "bpe merges no pair that occurs less often")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000'000));
+  arguments->bpe.threads = all_cores();
+  command->add_option("--vocab-size", arguments->vocab_size, "Number of ids")
       ->capture_default_str()
       ->check(CLI::Range(260, 1'000'000));
-  command->add_option("-o,--output", arguments->training.output, "The .model file to write")
-      ->required();
+  command->add_option("-o,--output", arguments->output, "The file to write")->required();
   command
-      ->add_option("--max-bytes", arguments->training.max_bytes,
+      ->add_option("--max-bytes", arguments->max_bytes,
                    "Stop reading text after this much (64MB, 1GB)")
       ->transform(CLI::AsSizeValue(false));
   command

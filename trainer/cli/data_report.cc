@@ -72,10 +72,10 @@ void BuildReporter::progress(const BuildProgress& progress) {
   if (pause < (terminal_ ? 0.2 : 10.0)) return;
   shown_ = Clock::now();
   const double seconds = seconds_since(started_);
-  const double share = static_cast<double>(progress.bytes) /
+  const double share = static_cast<double>(progress.input_bytes) /
                        static_cast<double>(std::max<std::uint64_t>(progress.total_bytes, 1));
   fmt::print(stderr, "{}{:3.0f} %  {} files  {} of {}  {} tokens  {}/s{}", terminal_ ? "\r" : "",
-             100 * share, progress.files, human_bytes(progress.bytes),
+             100 * share, progress.files, human_bytes(progress.input_bytes),
              human_bytes(progress.total_bytes), progress.tokens,
              human_bytes(static_cast<std::uint64_t>(static_cast<double>(progress.bytes) / seconds)),
              terminal_ ? "\x1b[K" : "\n");
@@ -91,15 +91,18 @@ void BuildReporter::end_progress() {
 void BuildReporter::summary(const BuildResult& result, const BuildOptions& options) const {
   const Corpus& corpus = result.corpus;
   const double seconds = seconds_since(started_);
-  fmt::print("{} files, {} of text in {:.2f} s ({}/s)\n", corpus.files.size(),
-             human_bytes(corpus.bytes), seconds,
-             human_bytes(static_cast<std::uint64_t>(static_cast<double>(corpus.bytes) / seconds)));
+  fmt::print(
+      "{} files, {} of text in {:.2f} s ({}/s)\n", corpus.files.size(),
+      human_bytes(result.text_bytes), seconds,
+      human_bytes(static_cast<std::uint64_t>(static_cast<double>(result.text_bytes) / seconds)));
   if (corpus.skipped_empty + corpus.skipped_hidden + corpus.skipped_links +
           corpus.skipped_repeated + corpus.skipped_pattern >
       0)
     fmt::print("left out: {} empty, {} hidden, {} links or special, {} repeated, {} not included\n",
                corpus.skipped_empty, corpus.skipped_hidden, corpus.skipped_links,
                corpus.skipped_repeated, corpus.skipped_pattern);
+  if (result.empty_documents > 0)
+    fmt::print("left out: {} lines without text\n", result.empty_documents);
   for (const BuildPart& part : result.parts)
     fmt::print("{}.bin: {} documents, {} tokens ({})\n", part.prefix, part.summary.documents,
                part.summary.tokens, token_type_name(result.type));

@@ -10,12 +10,13 @@
 #include "trainer/generate.h"
 #include "trainer/model_loader.h"
 #include "trainer/rank_context.h"
+#include "trainer/tokenizer/text_stream.h"
 
 namespace sortie::trainer {
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt = "\n";
+  std::string checkpoint, prompt = "\n", precision = "f32";
   std::vector<std::string> stop;
   SamplingOptions sampling;
   bool no_cache = false;
@@ -56,7 +57,8 @@ class Stream {
 
 Result<> run(const Options& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_model(options.checkpoint, rank.threads));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
+                          load_model(options.checkpoint, rank.threads, options.precision));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
   const LanguageModel& model = *loaded->model;
 
@@ -74,16 +76,17 @@ Result<> run(const Options& options) {
   sampling.stop_token = tokenizer->eod_id().value_or(-1);
   sampling.cache = !options.no_cache;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-  // A token may end inside of a character: the text so far is decoded whole, the new part is shown.
-  std::vector<std::int32_t> text;
+  // Where a stop text may begin is known in the text as a whole.
+  TextStream pieces(*tokenizer);  // a token may end inside of a character
   Stream stream(options.stop);
+  std::string text;
   bool stopped = false;
   generate(loaded->context, model, prompt, sampling, [&](std::int32_t token) {
-    text.push_back(token);
-    stopped = !stream.show(tokenizer->decode(text));
+    text += pieces.feed(token);
+    stopped = !stream.show(text);
     return !stopped;
   });
-  if (!stopped) stream.finish(tokenizer->decode(text));
+  if (!stopped) stream.finish(text + pieces.finish());
   std::puts("");
   return {};
 }
@@ -116,6 +119,13 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--stop", options->stop, "End before this text; may be given several times")
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; });
   command->add_option("--seed", options->sampling.seed, "Seed of the choices")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--precision", options->precision,
+          "Of the matrix products; with bf16 a near tie may fall another way with the cache "
+          "than without")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
                     "Compute the whole text again for every token (slow, for comparisons)");

@@ -41,6 +41,7 @@ void add_export(CLI::App& app, int& exit_code) {
   struct Arguments {
     std::string checkpoint, out, dtype;
     double shard_gb = 5.0;
+    bool with_mtp = false;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
@@ -55,8 +56,11 @@ void add_export(CLI::App& app, int& exit_code) {
   command->add_option("--max-shard-gb", arguments->shard_gb, "Largest file, in GB")
       ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
+  command->add_flag("--with-mtp", arguments->with_mtp,
+                    "Also the layers of multi-token prediction, which transformers does not load");
   command->callback([arguments, &exit_code] {
     ExportOptions options;
+    options.with_mtp = arguments->with_mtp;
     if (arguments->dtype == "f32") options.type = StorageType::f32;
     if (arguments->dtype == "bf16") options.type = StorageType::bf16;
     if (arguments->dtype == "f16") options.type = StorageType::f16;

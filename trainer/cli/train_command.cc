@@ -37,13 +37,13 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
         "hosts differ in their CPUs; set model.precision to f32"}});
 }
 
-/// Token files or conversations; null when there are neither.
+/// Token files or conversations, of which training takes `samples`; null when there are neither.
 Result<std::unique_ptr<SampleSource>> open_samples(const config::JobConfig& job,
                                                    const std::vector<std::string>& prefixes,
                                                    const std::vector<std::string>& chats,
-                                                   bool shuffle) {
+                                                   bool shuffle, std::uint64_t samples) {
   if (chats.empty() && prefixes.empty() && !shuffle) return nullptr;
-  if (chats.empty()) return DatasetSource::open(job, prefixes, shuffle);
+  if (chats.empty()) return DatasetSource::open(job, prefixes, shuffle, samples);
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
   SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
   if (source->left_out() > 0)
@@ -86,11 +86,18 @@ Result<> train(const std::string& config_path) {
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
-  SORTIE_ASSIGN_OR_RETURN(const auto training, open_samples(job, job.data.data_prefixes,
-                                                            job.data.chat_files, /*shuffle=*/true));
+  const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
+  if (!batch.violations.empty())
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
+  const auto samples = static_cast<std::uint64_t>(
+      config::samples_of_steps(batch.plan, job.trainer.train_iterations));
+  SORTIE_ASSIGN_OR_RETURN(const auto training,
+                          open_samples(job, job.data.data_prefixes, job.data.chat_files,
+                                       /*shuffle=*/true, samples));
   SORTIE_ASSIGN_OR_RETURN(const auto validation,
                           open_samples(job, job.data.validation_data_prefixes,
-                                       job.data.validation_chat_files, /*shuffle=*/false));
+                                       job.data.validation_chat_files, /*shuffle=*/false, 0));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
 
@@ -98,10 +105,6 @@ Result<> train(const std::string& config_path) {
   if (rank.world_size > 1) {
     SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
   }
-  const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
-  if (!batch.violations.empty())
-    return fail(ErrorCode::config,
-                fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
   SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,

@@ -3,30 +3,20 @@
 #include <fmt/core.h>
 
 #include <charconv>
+#include <chrono>
 
 #include "common/base/atomic_file.h"
 #include "trainer/data/build_manifest.h"
-#include "trainer/storage/mapped_file.h"
+#include "trainer/data/chunk_encoder.h"
+#include "trainer/data/ordered_pool.h"
 
 namespace sortie::trainer {
 namespace {
 
-/// Takes the next document off `text`.
-std::string_view cut_document(std::string_view& text, std::uint64_t document_bytes) {
-  std::size_t length = text.size();
-  if (document_bytes > 0 && text.size() > document_bytes) {
-    const std::size_t newline = text.find('\n', document_bytes);
-    if (newline != std::string_view::npos) length = newline + 1;
-  }
-  const std::string_view document = text.substr(0, length);
-  text.remove_prefix(length);
-  return document;
-}
-
 class Builder {
  public:
   Builder(const BuildOptions& options, const Tokenizer& tokenizer)
-      : options_(options), tokenizer_(tokenizer), bytes_only_(tokenizer.name() == "byte") {}
+      : options_(options), tokenizer_(tokenizer) {}
 
   Result<BuildResult> run() {
     if (options_.append_eod && !tokenizer_.eod_id())
@@ -35,21 +25,26 @@ class Builder {
     SORTIE_ASSIGN_OR_RETURN(result_.corpus, list_corpus(options_.corpus));
     progress_.total_bytes = result_.corpus.bytes;
     // Bytes without end marks fit one byte each.
-    result_.type =
-        token_type_for(bytes_only_ && !options_.append_eod ? 256 : tokenizer_.vocab_size());
+    result_.type = tokenizer_.name() == "byte" && !options_.append_eod
+                       ? TokenType::u8
+                       : token_type_for(tokenizer_.vocab_size());
     SORTIE_TRY(open_writers());
-    for (const auto& path : result_.corpus.files) SORTIE_TRY(add_file(path));
+    SORTIE_TRY(add_documents());
     SORTIE_TRY(check_parts());
     for (TokenFileWriter& writer : writers_) {
       SORTIE_ASSIGN_OR_RETURN(TokenFileSummary summary, writer.finish());
       result_.parts[static_cast<std::size_t>(&writer - writers_.data())].summary =
           std::move(summary);
     }
+    result_.text_bytes = progress_.bytes;
+    result_.empty_documents = progress_.empty_documents;
     SORTIE_TRY(write_file_atomic(options_.output + ".json", to_json(manifest())));
     return std::move(result_);
   }
 
  private:
+  using Pool = OrderedPool<TextChunk, EncodedChunk>;
+
   Result<> open_writers() {
     if (options_.split) {
       result_.parts = {{options_.output + "-train", {}}, {options_.output + "-validation", {}}};
@@ -66,36 +61,47 @@ class Builder {
     return {};
   }
 
-  Result<> add_file(const std::filesystem::path& path) {
-    SORTIE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path, ErrorCode::io));
-    file.expect_sequential();
-    std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-    ++progress_.files;
-    while (!text.empty()) {
-      if (options_.interrupted && options_.interrupted())
-        return fail(ErrorCode::interrupted, "data build: interrupted; nothing was written");
-      const std::string_view document = cut_document(text, options_.document_bytes);
-      if (auto added = add_document(document); !added)
-        return std::unexpected(with_context(std::move(added).error(), path.string()));
-      progress_.bytes += document.size();
-      if (options_.progress) options_.progress(progress_);
+  /// Other threads read and tokenize; this one writes, and looks for an interruption.
+  Result<> add_documents() {
+    DocumentReader reader(result_.corpus, options_.documents, tokenizer_);
+    const ChunkEncoder encoder(tokenizer_, result_.type, options_.append_eod,
+                               options_.documents.json_key);
+    Pool pool([&reader] { return reader.next(); },
+              [&encoder](const TextChunk& chunk) { return encoder.encode(chunk); },
+              options_.threads);
+    for (;;) {
+      constexpr std::chrono::milliseconds kPatience{100};
+      const Pool::State state = pool.wait(kPatience);
+      SORTIE_TRY(check_interruption());
+      if (state == Pool::State::ended) return {};
+      if (state == Pool::State::pending) continue;
+      SORTIE_ASSIGN_OR_RETURN(const Pool::Finished chunk, pool.next());
+      SORTIE_TRY(add_chunk(chunk.item, chunk.output));
     }
-    return {};
   }
 
-  Result<> add_document(std::string_view text) {
-    TokenFileWriter& writer = writers_[part_of(num_documents_++)];
-    const std::uint64_t before = writer.tokens();
-    ids_.clear();
-    if (bytes_only_) {
-      SORTIE_TRY(writer.append_bytes(text));
-    } else {
-      SORTIE_TRY(tokenizer_.encode(text, ids_));
+  Result<> check_interruption() const {
+    if (!options_.interrupted || !options_.interrupted()) return {};
+    return fail(ErrorCode::interrupted, "data build: interrupted; nothing was written");
+  }
+
+  Result<> add_chunk(const TextChunk& source, const EncodedChunk& chunk) {
+    progress_.files += source.files;
+    progress_.input_bytes += source.input_bytes;
+    progress_.empty_documents += chunk.empty_documents;
+    std::span<const std::byte> tokens = chunk.tokens;
+    for (const EncodedPiece& piece : chunk.pieces) {
+      TokenFileWriter& writer = writers_[part_of(num_documents_)];
+      SORTIE_TRY(writer.append_raw(tokens.first(piece.token_bytes)));
+      tokens = tokens.subspan(piece.token_bytes);
+      progress_.tokens += piece.token_bytes / token_bytes(result_.type);
+      progress_.bytes += piece.text_bytes;
+      if (!piece.ends_document) continue;
+      SORTIE_TRY(writer.end_document());
+      ++num_documents_;
     }
-    if (options_.append_eod) ids_.push_back(*tokenizer_.eod_id());
-    SORTIE_TRY(writer.append(ids_));
-    progress_.tokens += writer.tokens() - before;
-    return writer.end_document();
+    if (options_.progress) options_.progress(progress_);
+    return {};
   }
 
   std::size_t part_of(std::uint64_t document) const {
@@ -108,6 +114,9 @@ class Builder {
   Result<> check_parts() const {
     for (std::size_t i = 0; i < writers_.size(); ++i) {
       if (writers_[i].documents() > 0) continue;
+      if (!options_.split)
+        return fail(ErrorCode::data,
+                    fmt::format("{}: would be empty: no input has text", result_.parts[i].prefix));
       return fail(
           ErrorCode::data,
           fmt::format("{}: would be empty: {} documents are too few for --split {},{}; give "
@@ -138,12 +147,10 @@ class Builder {
 
   const BuildOptions& options_;
   const Tokenizer& tokenizer_;
-  const bool bytes_only_;
   BuildResult result_;
   BuildProgress progress_;
   std::vector<TokenFileWriter> writers_;
   std::uint64_t num_documents_ = 0;
-  std::vector<std::int32_t> ids_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "trainer/data/corpus.h"
+#include "trainer/data/document_reader.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -17,9 +18,11 @@ namespace sortie::trainer {
 
 struct BuildProgress {
   std::uint64_t files = 0;
-  std::uint64_t bytes = 0;  // of text read
+  std::uint64_t bytes = 0;  // of documents
   std::uint64_t tokens = 0;
-  std::uint64_t total_bytes = 0;
+  std::uint64_t empty_documents = 0;  // JSON lines without text, which are left out
+  std::uint64_t input_bytes = 0;      // of the files, as they are stored
+  std::uint64_t total_bytes = 0;      // of all files
 };
 
 struct BuildOptions {
@@ -29,10 +32,10 @@ struct BuildOptions {
   std::optional<std::pair<std::uint64_t, std::uint64_t>> split{};
   bool append_eod = false;
   bool overwrite = false;
-  /// Cut files at the first newline after this many bytes; 0 = one document per file.
-  std::uint64_t document_bytes = 0;
-  std::function<void(const BuildProgress&)> progress{};  // called after every document
-  std::function<bool()> interrupted{};                   // asked before every document
+  DocumentOptions documents{};
+  int threads = 1;  // that tokenize; the result does not depend on them
+  std::function<void(const BuildProgress&)> progress{};  // called every megabyte or so
+  std::function<bool()> interrupted{};                   // asked then, and every 100 ms
 };
 
 struct BuildPart {
@@ -44,6 +47,8 @@ struct BuildResult {
   std::vector<BuildPart> parts;
   TokenType type = TokenType::u8;
   Corpus corpus;
+  std::uint64_t text_bytes = 0;
+  std::uint64_t empty_documents = 0;  // JSON lines without text, which are left out
 };
 
 /// Document number i (from 0, in the order of list_corpus) belongs to validation when

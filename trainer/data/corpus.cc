@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <fnmatch.h>
+#include <glob.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -19,6 +20,9 @@ class Lister {
 
   Result<> add_input(const fs::path& input) {
     struct stat info {};
+    if (::stat(input.c_str(), &info) != 0 && errno == ENOENT &&
+        input.native().find_first_of("*?[") != std::string::npos)
+      return add_pattern(input);
     if (::stat(input.c_str(), &info) != 0)
       return std::unexpected(os_error(errno, "input " + input.string(),
                                       errno == ENOENT ? ErrorCode::not_found : ErrorCode::io));
@@ -33,6 +37,21 @@ class Lister {
   Corpus take() { return std::move(corpus_); }
 
  private:
+  /// What a shell would put in its place; for lists that are too long for one.
+  Result<> add_pattern(const fs::path& pattern) {
+    glob_t found{};
+    const int code = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);
+    const std::vector<fs::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    ::globfree(&found);
+    if (code == GLOB_NOMATCH)
+      return fail(ErrorCode::not_found, fmt::format("input {}: matches nothing", pattern.string()));
+    if (code != 0)
+      return fail(ErrorCode::io,
+                  fmt::format("input {}: a folder can not be read", pattern.string()));
+    for (const fs::path& path : paths) SORTIE_TRY(add_input(path));
+    return {};
+  }
+
   Result<> add_folder(const fs::path& folder) {
     std::error_code error;
     std::vector<fs::path> found;

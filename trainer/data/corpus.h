@@ -11,7 +11,7 @@
 namespace sortie::trainer {
 
 struct CorpusOptions {
-  std::vector<std::filesystem::path> inputs{};  // files and folders
+  std::vector<std::filesystem::path> inputs{};  // files, folders, patterns like a/*.txt
   std::vector<std::string> include{};           // patterns for file names in folders; empty = all
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/check.h"
 #include "trainer/storage/sha256.h"
@@ -33,7 +34,32 @@ Result<std::unique_ptr<Dataset>> Dataset::open(DatasetOptions options) {
                             dataset->options().prefixes.front(),
                             dataset->options().prefixes.size() > 1 ? " and the others" : "",
                             dataset->num_tokens(), dataset->options().sequence_length));
+  const DatasetOptions& own = dataset->options_;
+  if (own.shuffle && own.megatron_samples > 0) {
+    SORTIE_TRY(dataset->check_megatron());
+    dataset->megatron_.emplace(dataset->table_, own.sequence_length,
+                               static_cast<std::uint32_t>(own.seed), own.megatron_samples);
+  }
   return dataset;
+}
+
+Result<> Dataset::check_megatron() const {
+  for (const TokenFile& file : files_)
+    if (file.index().num_sequences() != file.num_documents())
+      return fail(ErrorCode::data,
+                  fmt::format("{}.idx: {} documents of {} sequences; data.sampler = megatron is "
+                              "known for one sequence per document",
+                              file.prefix(), file.num_documents(), file.index().num_sequences()));
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max() - 1;
+  const std::uint64_t epochs = options_.megatron_samples / samples_per_epoch_ + 2;
+  if (epochs >= kMost / samples_per_epoch_ || epochs >= kMost / table_.size() ||
+      options_.seed > kMost)
+    return fail(ErrorCode::data,
+                fmt::format("{}: {} samples, {} epochs of {} documents, seed {}: data.sampler = "
+                            "megatron counts each with 32 bits",
+                            options_.prefixes.front(), options_.megatron_samples, epochs,
+                            table_.size(), options_.seed));
+  return {};
 }
 
 const EpochOrder& Dataset::order(std::uint64_t epoch) {
@@ -50,6 +76,7 @@ const EpochOrder& Dataset::order(std::uint64_t epoch) {
 }
 
 Result<> Dataset::read_sample(std::uint64_t sample, std::span<std::int32_t> out) {
+  if (megatron_) return megatron_->read(sample, options_.vocab_size, out);
   // Without a shuffle every epoch is the same, so one order serves all.
   const std::uint64_t epoch = options_.shuffle ? sample / samples_per_epoch_ : 0;
   return order(epoch).read(sample % samples_per_epoch_, options_.vocab_size, out);

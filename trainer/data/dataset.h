@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/result.h"
 #include "trainer/data/epoch_order.h"
+#include "trainer/data/megatron_order.h"
 #include "trainer/data/token_file.h"
 
 namespace sortie::trainer {
@@ -20,6 +22,8 @@ struct DatasetOptions {
   std::int64_t vocab_size = 256;  // an id at or above it is an error
   std::uint64_t seed = 42;
   bool shuffle = true;  // false for validation: files, documents and samples as stored
+  /// Megatron's order for so many samples, which is then used in place of ours; 0 = ours.
+  std::uint64_t megatron_samples = 0;
 };
 
 /// Rows of one rank for one forward pass, row-major.
@@ -61,11 +65,13 @@ class Dataset {
  private:
   Dataset(DatasetOptions options, std::vector<TokenFile> files);
   const EpochOrder& order(std::uint64_t epoch);
+  Result<> check_megatron() const;
 
   DatasetOptions options_;
   std::vector<TokenFile> files_;
   DocumentTable table_;
   std::uint64_t samples_per_epoch_;
+  std::optional<MegatronOrder> megatron_;
   std::list<EpochOrder> orders_;  // most recent first; a batch can touch two epochs
   std::vector<std::int32_t> sample_;
 };

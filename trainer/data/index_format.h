@@ -56,9 +56,9 @@ constexpr std::string_view token_type_name(TokenType type) {
   return "?";
 }
 
-/// The smallest unsigned type that holds ids below `vocab_size`, else i32.
+/// What Megatron takes for a vocabulary, and u8 where that is enough.
 constexpr TokenType token_type_for(std::int64_t vocab_size) {
-  return vocab_size <= 256 ? TokenType::u8 : vocab_size <= 65536 ? TokenType::u16 : TokenType::i32;
+  return vocab_size <= 256 ? TokenType::u8 : vocab_size < 65500 ? TokenType::u16 : TokenType::i32;
 }
 
 /// Little-endian load from any address: the arrays of an .idx are not aligned.

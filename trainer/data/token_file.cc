@@ -6,19 +6,37 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/base/atomic_file.h"
 #include "common/base/check.h"
+#include "trainer/data/scaling_index.h"
 
 namespace sortie::trainer {
 
-TokenFile::TokenFile(std::string prefix, MappedFile idx, MappedFile bin, TokenIndex index)
-    : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {}
+TokenFile::TokenFile(std::string prefix, MappedFile idx, MappedFile bin,
+                     std::vector<std::byte> converted, TokenIndex index)
+    : prefix_(std::move(prefix)),
+      idx_(std::move(idx)),
+      bin_(std::move(bin)),
+      converted_(std::move(converted)),
+      index_(index) {}
 
 Result<TokenFile> TokenFile::open(const std::string& prefix) {
   SORTIE_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::open(prefix + ".idx"));
   SORTIE_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::open(prefix + ".bin"));
-  SORTIE_ASSIGN_OR_RETURN(const TokenIndex index,
-                          TokenIndex::parse(idx.bytes(), bin.size(), prefix));
-  return TokenFile(prefix, std::move(idx), std::move(bin), index);
+  const std::string_view head(reinterpret_cast<const char*>(idx.data()),
+                              std::min(idx.size(), kIndexMagic.size()));
+  const std::string meta_file = prefix + ".meta.json";
+  std::error_code ignored;
+  std::vector<std::byte> converted;
+  if (head != kIndexMagic && std::filesystem::exists(meta_file, ignored)) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string meta, read_file(meta_file));
+    SORTIE_ASSIGN_OR_RETURN(converted, megatron_index_of_scaling(idx.bytes(), meta, prefix));
+  }
+  SORTIE_ASSIGN_OR_RETURN(
+      const TokenIndex index,
+      TokenIndex::parse(converted.empty() ? idx.bytes() : std::span<const std::byte>(converted),
+                        bin.size(), prefix));
+  return TokenFile(prefix, std::move(idx), std::move(bin), std::move(converted), index);
 }
 
 template <class T>

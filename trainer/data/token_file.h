@@ -1,10 +1,12 @@
-// TokenFile: PREFIX.bin and PREFIX.idx, memory-mapped and checked.
+// TokenFile: PREFIX.bin and PREFIX.idx, memory-mapped and checked; Megatron's, or Scaling's where a
+// PREFIX.meta.json is beside them.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 #include "trainer/data/token_index.h"
@@ -36,7 +38,8 @@ class TokenFile {
   void expect_sequential() const { bin_.expect_sequential(); }
 
  private:
-  TokenFile(std::string prefix, MappedFile idx, MappedFile bin, TokenIndex index);
+  TokenFile(std::string prefix, MappedFile idx, MappedFile bin, std::vector<std::byte> converted,
+            TokenIndex index);
   template <class T>
   Result<> read_as(std::uint64_t position, std::int64_t vocab_size,
                    std::span<std::int32_t> out) const;
@@ -44,6 +47,7 @@ class TokenFile {
   std::string prefix_;
   MappedFile idx_;
   MappedFile bin_;
+  std::vector<std::byte> converted_;  // of Scaling's format: the index as Megatron has it
   TokenIndex index_;
 };
 

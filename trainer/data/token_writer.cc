@@ -16,15 +16,29 @@ constexpr std::uint64_t kMaxSequence = std::uint64_t{1} << 30;
 
 template <class T>
 void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
-  out.resize(tokens.size() * sizeof(T));
+  const std::size_t begin = out.size();
+  out.resize(begin + tokens.size() * sizeof(T));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto value = static_cast<T>(tokens[i]);
     SORTIE_CHECK(static_cast<std::int64_t>(value) == tokens[i], "token {}", tokens[i]);
-    std::memcpy(out.data() + i * sizeof(T), &value, sizeof value);
+    std::memcpy(out.data() + begin + i * sizeof(T), &value, sizeof value);
   }
 }
 
-void narrow_to(TokenType type, std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+template <class T>
+Result<> write_value(OutputFile& file, T value) {
+  return file.write(std::as_bytes(std::span(&value, 1)));
+}
+
+}  // namespace
+
+void append_tokens(TokenType type, std::span<const std::int32_t> tokens,
+                   std::vector<std::byte>& out) {
   switch (type) {
     case TokenType::u8:
       return narrow<std::uint8_t>(tokens, out);
@@ -40,18 +54,6 @@ void narrow_to(TokenType type, std::span<const std::int32_t> tokens, std::vector
       return narrow<std::int64_t>(tokens, out);
   }
 }
-
-template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-
-template <class T>
-Result<> write_value(OutputFile& file, T value) {
-  return file.write(std::as_bytes(std::span(&value, 1)));
-}
-
-}  // namespace
 
 TokenFileWriter::TokenFileWriter(std::string prefix, TokenType type, OutputFile bin, OutputFile idx)
     : prefix_(std::move(prefix)), type_(type), bin_(std::move(bin)), idx_(std::move(idx)) {}
@@ -84,36 +86,19 @@ void TokenFileWriter::end_sequence() {
 }
 
 Result<> TokenFileWriter::append(std::span<const std::int32_t> tokens) {
-  while (!tokens.empty()) {
-    const std::size_t count = std::min<std::uint64_t>(tokens.size(), kMaxSequence - open_tokens_);
-    narrow_to(type_, tokens.first(count), narrow_);
-    SORTIE_TRY(bin_.write(narrow_));
-    tokens = tokens.subspan(count);
-    tokens_ += count;
-    open_tokens_ += count;
-    if (open_tokens_ == kMaxSequence) end_sequence();
-  }
-  return {};
+  narrow_.clear();
+  append_tokens(type_, tokens, narrow_);
+  return append_raw(narrow_);
 }
 
-Result<> TokenFileWriter::append_bytes(std::string_view bytes) {
-  if (type_ != TokenType::u8) {
-    // In pieces, so that a large file does not need five times its size in memory.
-    constexpr std::size_t kPiece = std::size_t{1} << 16;
-    std::vector<std::int32_t> ids;
-    while (!bytes.empty()) {
-      const std::string_view piece = bytes.substr(0, kPiece);
-      ids.resize(piece.size());
-      for (std::size_t i = 0; i < piece.size(); ++i) ids[i] = static_cast<unsigned char>(piece[i]);
-      SORTIE_TRY(append(ids));
-      bytes.remove_prefix(piece.size());
-    }
-    return {};
-  }
-  while (!bytes.empty()) {
-    const std::size_t count = std::min<std::uint64_t>(bytes.size(), kMaxSequence - open_tokens_);
-    SORTIE_TRY(bin_.write(std::as_bytes(std::span(bytes.data(), count))));
-    bytes.remove_prefix(count);
+Result<> TokenFileWriter::append_raw(std::span<const std::byte> tokens) {
+  const std::size_t size = token_bytes(type_);
+  SORTIE_CHECK(tokens.size() % size == 0, "{} bytes", tokens.size());
+  while (!tokens.empty()) {
+    const std::size_t count =
+        std::min<std::uint64_t>(tokens.size() / size, kMaxSequence - open_tokens_);
+    SORTIE_TRY(bin_.write(tokens.first(count * size)));
+    tokens = tokens.subspan(count * size);
     tokens_ += count;
     open_tokens_ += count;
     if (open_tokens_ == kMaxSequence) end_sequence();

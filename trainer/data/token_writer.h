@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/base/result.h"
@@ -12,6 +11,10 @@
 #include "trainer/data/output_file.h"
 
 namespace sortie::trainer {
+
+/// Appends the tokens to `out` as they are in a .bin; every id must fit the type.
+void append_tokens(TokenType type, std::span<const std::int32_t> tokens,
+                   std::vector<std::byte>& out);
 
 /// What finish() has put in place.
 struct TokenFileSummary {
@@ -29,8 +32,8 @@ class TokenFileWriter {
 
   /// Adds tokens to the open document; every id must fit the type.
   Result<> append(std::span<const std::int32_t> tokens);
-  /// Adds one token per byte, without a detour through ids.
-  Result<> append_bytes(std::string_view bytes);
+  /// Adds tokens that are as in the .bin already: whole ones, of the file's type.
+  Result<> append_raw(std::span<const std::byte> tokens);
   Result<> end_document();
   /// fsyncs both files, renames the .bin, then the .idx, and fsyncs the folder.
   Result<TokenFileSummary> finish();

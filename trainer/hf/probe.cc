@@ -158,13 +158,16 @@ Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Outpu
   const auto loss = opened.model->loss(graph, as_tensor(*opened.context, batch, batch.input_ids),
                                        as_tensor(*opened.context, batch, targets),
                                        1.0f / static_cast<float>(count), context);
-  const auto mean = static_cast<float>(loss.loss_sum / static_cast<double>(count));
+  // transformers adds the balance loss of all routers to the loss, where the config says so.
+  const auto mean =
+      static_cast<float>(loss.loss_sum / static_cast<double>(count) + context.routers.load_loss);
   output.add("loss", {}, {&mean, 1});
   if (!gradients) return {};
   graph.backward({});
   for (const HfTensor& tensor : opened.tensors)
-    output.add("grad." + without_prefix(tensor.name, opened.left_out_prefix), tensor.shape,
-               write_hf_tensor(tensor, StorageType::f32, opened.store->gradients()));
+    if (!tensor.mtp && tensor.parameter->spec().use != Use::state)
+      output.add("grad." + without_prefix(tensor.name, opened.left_out_prefix), tensor.shape,
+                 write_hf_tensor(tensor, StorageType::f32, opened.store->gradients()));
   return {};
 }
 

@@ -68,11 +68,12 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                          spec_.out_std);
 }
 
-Var MixtureModule::operator()(Graph& graph, const Var& x, std::int64_t sequences,
-                              RouterPass& pass) const {
+Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& context) const {
   const Var logits = f32_linear(graph, x, *router_);
+  RouterLosses losses = spec_.losses;
+  if (!context.training) losses.sequence = 0.0;
   const Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(),
-                              spec_.losses, sequences, index_, pass);
+                              losses, context.batch, index_, context.routers);
   const Var mixed = experts(graph, x, routed, gate_up_, down_);
   return spec_.shared_ffn > 0 ? add(graph, mixed, shared_(graph, x)) : mixed;
 }

@@ -31,8 +31,8 @@ class MixtureModule {
   MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
                 std::int64_t index);
 
-  /// x [M, C] of `sequences` sequences.
-  Var operator()(Graph& graph, const Var& x, std::int64_t sequences, RouterPass& pass) const;
+  /// x [B * T, C] of the context's sequences.
+  Var operator()(Graph& graph, const Var& x, ForwardContext& context) const;
 
  private:
   MixtureSpec spec_;
@@ -48,7 +48,7 @@ class FeedForward {
  public:
   FeedForward(const BlockArguments& arguments, const std::string& name);
   Var operator()(Graph& graph, const Var& x, ForwardContext& context) const {
-    return mixture_ ? (*mixture_)(graph, x, context.batch, context.routers) : plain_(graph, x);
+    return mixture_ ? (*mixture_)(graph, x, context) : plain_(graph, x);
   }
 
  private:

@@ -168,7 +168,7 @@ ops::CrossEntropyResult LanguageModel::loss(Graph& graph, const Tensor& tokens,
   const Var hidden = final_hidden(graph, tokens, context);
   const auto result = head_loss(graph, hidden, *head_, targets.view({targets.elements()}),
                                 shape_.vocab_size, grad_scale);
-  if (mtp_ != nullptr && graph.recording())
+  if (mtp_ != nullptr && context.training && graph.recording())
     context.mtp_loss = mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale,
                                   recompute_layers_, context);
   finish_routing(load_coefficient_, context.routers);

@@ -28,7 +28,8 @@ class LanguageModel {
 
   /// Loss summed over targets >= 0 of one micro-batch: tokens, targets [B, T] i32. Where the graph
   /// records, backward() then gives the gradients of grad_scale * (sum + context.mtp_loss), and of
-  /// the routers' losses times their scale; `context` must live until then.
+  /// the routers' losses times their scale; `context` must live until then. Multi-token prediction
+  /// and the sequences' balance take part in training only.
   ops::CrossEntropyResult loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
                                float grad_scale, ForwardContext& context) const;
 

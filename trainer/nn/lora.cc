@@ -15,7 +15,7 @@ constexpr std::string_view kWeight = ".weight";
 bool can_be_updated(const Parameter& parameter) {
   const std::string& name = parameter.name();
   return parameter.spec().use == Use::matrix && parameter.spec().shape.dims() == 2 &&
-         name.starts_with("layers.") && name.ends_with(kWeight);
+         name.starts_with("layers.") && name.ends_with(kWeight) && !name.contains(".experts.");
 }
 
 std::string module_of(const Parameter& parameter) {

@@ -16,9 +16,9 @@ bool is_lora_name(const std::string& name);
 
 /// Declares "<module>.lora_down" [rank, in] (normal, deviation 1 / sqrt(3 in)) and
 /// "<module>.lora_up" [out, rank] (zero) for every matrix "<module>.weight" that a pattern of
-/// config.modules matches; before store.finalize(). Embedding and head have none: they are no
-/// products of the blocks. ErrorCode::config for a pattern that matches nothing. Rank 0 does
-/// nothing.
+/// config.modules matches; before store.finalize(). Embedding and head have none, nor
+/// have experts of a mixture: they are no products of single rows. ErrorCode::config for a pattern
+/// that matches nothing. Rank 0 does nothing.
 Result<> add_lora(const config::LoraConfig& config, ParameterStore& store);
 
 /// Freezes what is not trained: with LoRA all other parameters, and those that optimizer.freeze

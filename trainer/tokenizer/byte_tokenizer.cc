@@ -33,6 +33,9 @@ class ByteTokenizer final : public Tokenizer {
   std::optional<std::int32_t> eod_id() const override { return kEndOfDocument; }
   std::string name() const override { return "byte"; }
   std::string model_hash() const override { return {}; }
+  std::size_t find_cut(std::string_view text, std::size_t from) const override {
+    return from < text.size() ? from : std::string_view::npos;
+  }
 };
 
 }  // namespace

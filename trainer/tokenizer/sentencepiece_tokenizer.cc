@@ -68,6 +68,10 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
   std::string name() const override { return "sentencepiece:" + file_; }
   std::string model_hash() const override { return hash_; }
+  /// A model may put a prefix before each text, or merge across any character.
+  std::size_t find_cut(std::string_view, std::size_t) const override {
+    return std::string_view::npos;
+  }
 
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
@@ -93,12 +97,16 @@ Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::pat
 
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name) {
   constexpr std::string_view kSentencepiece = "sentencepiece:";
+  constexpr std::string_view kHf = "hf:";
   if (name == "byte") return make_byte_tokenizer();
+  if (name.starts_with(kHf) && name.size() > kHf.size())
+    return load_hf_tokenizer(std::string(name.substr(kHf.size())));
   if (name.starts_with(kSentencepiece) && name.size() > kSentencepiece.size())
     return load_sentencepiece(std::string(name.substr(kSentencepiece.size())));
-  return fail(
-      ErrorCode::usage,
-      fmt::format("tokenizer \"{}\": unknown; use \"byte\" or \"sentencepiece:FILE\"", name));
+  return fail(ErrorCode::usage,
+              fmt::format("tokenizer \"{}\": unknown; use \"byte\", \"sentencepiece:FILE\" or "
+                          "\"hf:FILE\"",
+                          name));
 }
 
 }  // namespace sortie::trainer

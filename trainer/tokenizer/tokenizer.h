@@ -26,10 +26,13 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
   /// The id that ends a document; absent when a sentencepiece model was trained without one.
   virtual std::optional<std::int32_t> eod_id() const = 0;
-  /// As make_tokenizer takes it: "byte", "sentencepiece:FILE".
+  /// As make_tokenizer takes it: "byte", "sentencepiece:FILE", "hf:FILE".
   virtual std::string name() const = 0;
   /// SHA-256 of the model file; empty for the byte tokenizer, which has none.
   virtual std::string model_hash() const = 0;
+  /// The first place from `from` on where `text` can be cut without a change of its ids: those of
+  /// the two parts, one after the other, are those of the whole. npos when none is known.
+  virtual std::size_t find_cut(std::string_view text, std::size_t from) const = 0;
 };
 
 /// Each byte is its own id, 256 ends a document, so vocab_size() is 257. Text without appended
@@ -39,7 +42,12 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Loads a sentencepiece .model file (BPE or unigram, from any trainer).
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model);
 
-/// "byte" or "sentencepiece:FILE".
+/// Loads a Hugging Face tokenizer.json, or the one in a folder: byte-level BPE with the patterns of
+/// GPT-2, Llama 3 and Qwen, or BPE over characters with byte fallback. Ids are those of the
+/// `tokenizers` package without special tokens added; invalid UTF-8 is read as U+FFFD.
+Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path);
+
+/// "byte", "sentencepiece:FILE" or "hf:FILE".
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name);
 
 }  // namespace sortie::trainer

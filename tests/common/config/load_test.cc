@@ -72,6 +72,7 @@ void change(const Field& field, JobConfig& job) {
   if (auto* const* value = std::get_if<Milliseconds*>(&slot)) **value += Milliseconds(1);
   if (auto* const* value = std::get_if<std::vector<std::string>*>(&slot))
     **value = field.key == "model.attention_layers" ? std::vector<std::string>{"global", "local"}
+              : field.key == "data.weights"         ? std::vector<std::string>{"1", "0.5"}
               : field.key == "optimizer.training_groups"
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
                   : std::vector<std::string>{"one", "two"};
@@ -126,7 +127,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
     const std::string file =
         fmt::format("[{}]\n{} = {}\n", section_of(field), name_of(field), text);
     const auto from_file = load_job_text(file, "job.toml");
-    if (needs_company.contains(field.key) || section_of(field) == "runner.container") {
+    const bool others =
+        section_of(field) == "runner.container" || section_of(field).starts_with("model.");
+    if (needs_company.contains(field.key) || others) {
       CHECK_FALSE(from_file);
       continue;
     }
@@ -167,6 +170,9 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   // The one with the most keys; heads are turned whole.
   job.model.architecture = "mistral";
   job.model.rotary_percentage = 1.0;
+  job.model.moe = {};  // below
+  job.model.mla = {};
+  job.model.mtp = {};
   const std::string text = to_toml(job);
   const auto loaded = load_job_text(text, "job.toml");
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
@@ -175,11 +181,37 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
-        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from";
+        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
+        section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
   CHECK(loaded->job.runner.env == job.runner.env);
+}
+
+TEST_CASE("every key of mixtures comes back from the TOML of an architecture that reads it") {
+  JobConfig deepseek, qwen;
+  deepseek.model.architecture = "deepseek-v3";
+  qwen.model.architecture = "qwen3-moe";
+  for (const Field& field : fields())
+    if (section_of(field).starts_with("model.")) change(field, deepseek);
+  deepseek.model.moe.num_experts = 10;
+  deepseek.model.mla.qk_rope_head_dim = 62;
+  deepseek.model.moe.layer_step = 1;
+  deepseek.model.moe.aux_loss_coeff = 0.0;
+  qwen.model.moe.layer_step = 2;
+  qwen.model.moe.aux_loss_coeff = 0.01;
+  for (const JobConfig* job : {&deepseek, &qwen}) {
+    const auto loaded = load_job_text(to_toml(*job), "job.toml");
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    CHECK(to_toml(loaded->job) == to_toml(*job));
+  }
+  for (const Field& field : fields())
+    if (section_of(field).starts_with("model.")) {
+      CAPTURE(field.key);
+      CHECK((value_text(field, deepseek) != default_text(field) ||
+             value_text(field, qwen) != default_text(field)));
+    }
 }
 
 TEST_CASE("a preset comes before the other keys, wherever it stands") {
@@ -325,7 +357,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
        "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
        "[lora] [trainer] "
-       "[profiler] [model] "
+       "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",
        "job.toml:2:1: unknown key data.qqqqqqqqqqq; `sortie config init` prints all keys"},
@@ -361,7 +393,10 @@ TEST_CASE("a value of the wrong type or outside its range says what to write") {
       {"[runner]\ngrace = 1979-05-27",
        "runner.grace: must be a duration, not a date or time; write one like \"30s\""},
       {"[data]\ntokenizer = \"bpe\"",
-       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\" or \"sentencepiece:FILE\""},
+       "data.tokenizer: \"bpe\" is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or "
+       "\"hf:FILE\""},
+      {"[data]\nweights = [\"0\"]",
+       "data.weights: \"0\" is no weight; write a number above 0 in quotes, like \"0.7\""},
       {"[trainer]\nsave_dir = \"~me/x\"",
        "trainer.save_dir: \"~me/x\" names another user's home folder; only ~/ is expanded, write "
        "the path"},
@@ -486,6 +521,9 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   CHECK(job.runner.ssh.identity_file == "/home/u/.ssh/key");
   CHECK(job.data.data_prefixes == std::vector<std::string>{"/work/a", "/home/u/b"});
   CHECK(job.data.tokenizer == "sentencepiece:/work/m.model");
+  job.data.tokenizer = "hf:~/tokenizer.json";
+  resolve_paths(job, "/work", "/home/u");
+  CHECK(job.data.tokenizer == "hf:/home/u/tokenizer.json");
   CHECK(job.logger.log_dir == "");
   const JobConfig once = job;
   resolve_paths(job, "/other", "/other");

@@ -240,6 +240,50 @@ TEST_CASE("each rule names the numbers and what to do") {
        "below it"},
       {[](JobConfig& job) { job.model.reset_positions = true; },
        "M4 model.reset_positions: no model.document_end_token says where documents end; set it"},
+      {[](JobConfig& job) { job.model.moe.topk = 3; },
+       "X2 model.moe.topk: llama has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.num_groups = 2;
+       },
+       "X2 model.moe.num_groups: mixtral has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "qwen3-moe";
+         job.model.mtp.num_layers = 1;
+       },
+       "X2 model.mtp.num_layers: qwen3-moe has no use for it; remove it"},
+      {[](JobConfig& job) {
+         job.model.architecture = "mixtral";
+         job.model.moe.topk = 9;
+       },
+       "X1 model.moe.topk: a token can choose among 8 experts, not 9 of them; use 8 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 3;
+       },
+       "X1 model.moe.num_groups: 3 groups of 8 experts are not equal; use a divisor"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 4;
+         job.model.moe.group_topk = 5;
+       },
+       "X1 model.moe.group_topk: there are 4 groups, 5 can not be chosen; use 4 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.moe.num_groups = 4;
+         job.model.moe.topk = 3;
+       },
+       "X1 model.moe.topk: a token can choose among 2 experts, not 3 of them; use 2 or less"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.mla.qk_rope_head_dim = 7;
+       },
+       "X3 model.mla.qk_rope_head_dim: RoPE turns pairs, 7 is odd; use 8"},
+      {[](JobConfig& job) {
+         job.model.architecture = "deepseek-v3";
+         job.model.hidden_size = 250;  // heads are not cut from it
+       },
+       ""},
       {[](JobConfig& job) { job.model.num_positions = 100; },
        "M3 model.num_positions: 100 is less than model.sequence_length = 256; use 0, or shorter "
        "sequences"},
@@ -330,6 +374,9 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
   CHECK(batch_size_at(plan, 120) == 32);
   CHECK(batch_size_at(plan, 1'000'000) == 32);
   // 5 steps of 8, 3 of 16 (88 samples), 2 of 24 (136), then 32 each
+  CHECK(samples_of_steps(plan, 5) == 40);
+  CHECK(samples_of_steps(plan, 10) == 136);
+  CHECK(samples_of_steps(plan, 110) == 136 + 3200);
   CHECK(steps_for_samples(plan, 40) == 5);
   CHECK(steps_for_samples(plan, 136) == 10);
   CHECK(steps_for_samples(plan, 137) == 11);
@@ -346,4 +393,23 @@ TEST_CASE("a batch ramp-up grows in equal shares and is whole for the ranks that
         "use a start and an increment that do");
   CHECK(batch_size_at(resolve_batch({.micro_batch_size = 2, .global_batch_size = 32}, 4).plan, 0) ==
         32);
+}
+
+TEST_CASE("weights are one per prefix, and Megatron's order of several prefixes has them") {
+  JobConfig job;
+  job.data.data_prefixes = {"/a", "/b"};
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights = {"1"};
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.weights: 1 weights for 2 prefixes; give one for each, or none");
+  job.data.weights = {"1", "0.5"};
+  job.data.sampler = "megatron";
+  CHECK(text_of(validate_training(job)) == "");
+  job.data.weights.clear();
+  CHECK(text_of(validate_training(job)) ==
+        "D3 data.sampler: megatron blends the 2 prefixes by weights; set data.weights");
+  job.data.weights = {"1", "1"};
+  job.trainer.train_epochs = 2;
+  job.trainer.train_iterations = 0;
+  CHECK(text_of(validate_training(job)).find("D3 trainer.train_epochs: ") != std::string::npos);
 }

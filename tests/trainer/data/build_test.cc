@@ -147,7 +147,7 @@ TEST_CASE("one large file can be cut into documents at newlines") {
   test::write_text(dir.path() / "big", text);
   BuildOptions options{.corpus = {.inputs = {dir.path() / "big"}}, .output = dir.str("cut")};
   options.split = *parse_split("9,1");
-  options.document_bytes = 100;
+  options.documents.document_bytes = 100;
   REQUIRE(build_token_files(options, *make_byte_tokenizer()).has_value());
   const auto train = TokenFile::open(dir.str("cut-train"));
   const auto validation = TokenFile::open(dir.str("cut-validation"));
@@ -172,7 +172,7 @@ TEST_CASE("an interrupted build leaves nothing") {
   const Tree tree;
   int asked = 0;
   BuildOptions options{.corpus = {.inputs = {tree.root}}, .output = tree.dir.str("out/i")};
-  options.interrupted = [&] { return ++asked == 3; };
+  options.interrupted = [&] { return ++asked == 2; };
   const auto result = build_token_files(options, *make_byte_tokenizer());
   REQUIRE_FALSE(result.has_value());
   CHECK(result.error().code == ErrorCode::interrupted);

@@ -298,7 +298,7 @@ TEST_CASE("the prefetcher hands on an error and can be dropped at any time") {
 TEST_CASE("data too small for one sample is refused") {
   test::ScopedTempDir dir;
   auto writer = TokenFileWriter::create(dir.str("s"), TokenType::u8, false);
-  REQUIRE(writer->append_bytes("12345678").has_value());
+  REQUIRE(writer->append_raw(std::as_bytes(std::span("12345678", 8))).has_value());
   REQUIRE(writer->end_document().has_value());
   REQUIRE(writer->finish().has_value());
   CHECK(Dataset::open({.prefixes = {dir.str("s")}, .sequence_length = 7}).has_value());

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/support/tiny_training.h"
+#include "tests/support/tiny_mixture.h"
 
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
@@ -16,6 +16,10 @@ std::vector<std::int32_t> continue_text(Trainer& trainer, std::vector<std::int32
     return true;
   });
   return text;
+}
+
+bool is_mixture(std::string_view architecture) {
+  return architecture == "mixtral" || architecture == "qwen3-moe" || architecture == "deepseek-v3";
 }
 
 }  // namespace
@@ -42,10 +46,10 @@ TEST_CASE("a trained model continues a progression, past its own context") {
 
 TEST_CASE("greedy and drawn text with the cache is that without, to the token") {
   const auto communicator = make_single_communicator();
-  for (const char* architecture :
-       {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2", "qwen3"}) {
+  for (const char* architecture : {"llama", "gpt-neo-x", "gpt2", "gpt-neo", "mistral", "qwen2",
+                                   "qwen3", "mixtral", "qwen3-moe", "deepseek-v3"}) {
     CAPTURE(architecture);
-    auto job = tiny_job(architecture);
+    auto job = is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
     if (std::string_view(architecture) == "mistral") job.model.attention_window = 5;
     if (std::string_view(architecture) == "gpt-neo") {
       job.model.attention_layers = {"global", "local"};
@@ -65,6 +69,38 @@ TEST_CASE("greedy and drawn text with the cache is that without, to the token") 
         CHECK(cached == continue_text(*training.trainer, prompt, options));
       }
     }
+  }
+}
+
+TEST_CASE("a mixture and latent attention give the same greedy text with the cache") {
+  const auto communicator = make_single_communicator();
+  for (const char* architecture : {"mixtral", "deepseek-v3"}) {
+    CAPTURE(architecture);
+    auto job = tiny_job("llama");
+    job.model.architecture = architecture;
+    job.model.init_std = 0.3;
+    job.model.ffn_hidden_size = 40;
+    job.model.moe.num_experts = 6;
+    job.model.moe.topk = 2;
+    if (std::string_view(architecture) == "deepseek-v3") {
+      job.model.attention_num_kv_heads = 0;
+      job.model.mla = {.q_lora_rank = 20,
+                       .kv_lora_rank = 16,
+                       .qk_nope_head_dim = 8,
+                       .qk_rope_head_dim = 6,
+                       .v_head_dim = 10};
+      job.model.moe.ffn_hidden_size = 24;
+      job.model.moe.first_dense_layers = 1;
+    } else {
+      job.model.head_dim = 12;
+    }
+    TinyTraining training(job, *communicator);
+    SamplingOptions options;
+    options.temperature = 0;
+    options.max_tokens = 50;
+    const auto cached = continue_text(*training.trainer, {1, 2, 3, 4, 5}, options);
+    options.cache = false;
+    CHECK(cached == continue_text(*training.trainer, {1, 2, 3, 4, 5}, options));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "tests/support/temp_dir.h"
-#include "tests/support/tiny_training.h"
+#include "tests/support/tiny_mixture.h"
 #include "trainer/generate.h"
 
 using namespace sortie;
@@ -15,35 +15,6 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-config::JobConfig mixture_job(const std::string& architecture) {
-  config::JobConfig job = tiny_job("llama");
-  config::ModelConfig& m = job.model;
-  m.architecture = architecture;
-  m.ffn_hidden_size = 40;
-  m.moe.num_experts = 6;
-  m.moe.topk = 2;
-  if (architecture == "deepseek-v3") {
-    m.attention_num_kv_heads = 0;
-    m.mla = {.q_lora_rank = 20,
-             .kv_lora_rank = 16,
-             .qk_nope_head_dim = 8,
-             .qk_rope_head_dim = 6,
-             .v_head_dim = 10};
-    m.moe.ffn_hidden_size = 24;
-    m.moe.num_shared_experts = 1;
-    m.moe.first_dense_layers = 1;
-    m.moe.num_groups = 3;
-    m.moe.group_topk = 2;
-    m.moe.bias_update_rate = 0.01;
-    m.moe.seq_aux_loss_coeff = 0.01;
-    m.mtp.num_layers = 1;
-  } else {
-    m.head_dim = 12;
-    m.moe.aux_loss_coeff = 0.01;
-    if (architecture == "qwen3-moe") m.moe.normalize_topk = false;
-  }
-  return job;
-}
 const std::vector<std::string> kFamilies = {"mixtral", "qwen3-moe", "deepseek-v3"};
 
 /// Everything that a step reports and the biases after all of them.
@@ -189,7 +160,7 @@ TEST_CASE("the bias evens out the load of experts") {
     Tensor targets = training.trainer->context().empty(DType::i32, {8, 19});
     for (std::int64_t row = 0; row < 8; ++row)
       REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-                                        {targets.data<std::int32_t>() + row * 19, 19}));
+                                       {targets.data<std::int32_t>() + row * 19, 19}));
     Graph graph(training.trainer->context(), Graph::Mode::record);
     training.trainer->model().loss(graph, tokens, targets, 1.0f, context);
     const std::vector<double>& counts = context.routers.counts.at(0);

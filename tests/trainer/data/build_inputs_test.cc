@@ -1,0 +1,195 @@
+// data build: JSON lines, gzip, patterns, long documents, threads; Megatron's bytes.
+#include <doctest/doctest.h>
+#include <fmt/core.h>
+#include <zlib.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/mixed_text.h"
+#include "tests/support/temp_dir.h"
+#include "trainer/data/build.h"
+#include "trainer/data/json_line.h"
+#include "trainer/data/token_file.h"
+#include "trainer/tokenizer/unicode.h"
+
+namespace sortie::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+const std::string kFolder = SORTIE_TEST_DATA "/tokenizer";
+
+std::string gzip(std::string_view text) {
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  std::string in(text);
+  stream.next_in = reinterpret_cast<Bytef*>(in.data());
+  stream.avail_in = static_cast<uInt>(in.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+const std::vector<std::string>& documents() {
+  static const std::vector<std::string> texts = [] {
+    const test::MixedText mixed(kFolder);
+    std::vector<std::string> made;
+    for (std::uint64_t i = 0; i < 64; ++i) {
+      std::string repaired;
+      made.emplace_back(repair_utf8(mixed.make(1000 + i, 16000), repaired));
+    }
+    return made;
+  }();
+  return texts;
+}
+
+std::string json_lines() {
+  std::string lines;
+  for (std::size_t i = 0; i < documents().size(); ++i) {
+    Json line = {{"id", i}, {"meta", {{"text", "no"}, {"list", {1, "]", true}}}}};
+    line["text"] = documents()[i];
+    lines += line.dump(-1, ' ', i % 2 == 0) + "\n";  // with and without escapes
+  }
+  return lines;
+}
+
+std::unique_ptr<Tokenizer> qwen() {
+  auto loaded = make_tokenizer("hf:" + kFolder + "/qwen2.json");
+  REQUIRE(loaded.has_value());
+  return std::move(*loaded);
+}
+
+std::vector<std::string> hashes(const BuildOptions& options) {
+  const auto built = build_token_files(options, *qwen());
+  INFO((built ? std::string("ok") : built.error().message));
+  REQUIRE(built.has_value());
+  return {built->parts[0].summary.bin_sha256, built->parts[0].summary.idx_sha256};
+}
+
+}  // namespace
+
+TEST_CASE("JSON lines, plain and as gzip, give the bytes of Megatron's builder with any threads") {
+  const Json expected = Json::parse(test::read_text(kFolder + "/megatron.json"));
+  test::ScopedTempDir dir;
+  const std::string lines = json_lines();
+  test::write_text(dir.path() / "a.jsonl", lines);
+  // Two members with the cut inside of a line, and a blank line.
+  test::write_text(dir.path() / "b.jsonl.gz",
+                   gzip("\n" + lines.substr(0, 300'001)) + gzip(lines.substr(300'001)));
+  for (const char* name : {"a.jsonl", "b.jsonl.gz"}) {
+    for (const int threads : {1, 3}) {
+      CAPTURE(name);
+      BuildOptions options{.corpus = {.inputs = {dir.path() / name}},
+                           .output = dir.str("out"),
+                           .overwrite = true,
+                           .documents = {.json_key = "text"},
+                           .threads = threads};
+      CHECK(Json(hashes(options)) == expected.at("plain"));
+      options.append_eod = true;
+      CHECK(Json(hashes(options)) == expected.at("with_end"));
+    }
+  }
+}
+
+TEST_CASE("files of a folder, of a pattern and of gzip give what JSON lines give") {
+  const Json expected = Json::parse(test::read_text(kFolder + "/megatron.json"));
+  test::ScopedTempDir dir;
+  for (std::size_t i = 0; i < documents().size(); ++i)
+    test::write_text(dir.path() / "in" / fmt::format("{:02}.txt", i),
+                     i % 3 == 0 ? gzip(documents()[i]) : documents()[i]);
+  BuildOptions options{.corpus = {.inputs = {dir.path() / "in"}},
+                       .output = dir.str("out"),
+                       .overwrite = true,
+                       .threads = 2};
+  CHECK(Json(hashes(options)) == expected.at("plain"));
+  options.corpus.inputs = {dir.path() / "in" / "[01]?.txt", dir.path() / "in" / "[2-6]*"};
+  CHECK(Json(hashes(options)) == expected.at("plain"));
+  options.corpus.inputs = {dir.path() / "in" / "*.none"};
+  const auto none = build_token_files(options, *qwen());
+  REQUIRE_FALSE(none.has_value());
+  CHECK(none.error().message.find("matches nothing") != std::string::npos);
+}
+
+TEST_CASE("a long document is cut for the threads and keeps its tokens") {
+  test::ScopedTempDir dir;
+  std::string text;
+  while (text.size() < (6u << 20))
+    for (const std::string& document : documents()) text += document + "\nx\n";
+  test::write_text(dir.path() / "long.txt", text);
+  test::write_text(dir.path() / "long.gz", gzip(text));
+  std::vector<std::int32_t> ids;
+  REQUIRE(qwen()->encode(text, ids).has_value());
+  for (const char* name : {"long.txt", "long.gz"}) {
+    const BuildOptions options{.corpus = {.inputs = {dir.path() / name}},
+                               .output = dir.str("out"),
+                               .overwrite = true,
+                               .threads = 3};
+    REQUIRE(build_token_files(options, *qwen()).has_value());
+    const auto file = TokenFile::open(dir.str("out"));
+    REQUIRE(file.has_value());
+    CHECK(file->num_documents() == 1);
+    REQUIRE(file->num_tokens() == ids.size());
+    std::vector<std::int32_t> tokens(ids.size());
+    REQUIRE(file->read(0, 1 << 20, tokens).has_value());
+    CHECK(tokens == ids);
+  }
+}
+
+TEST_CASE("inputs that are wrong are named by file and line, and leave nothing") {
+  test::ScopedTempDir dir;
+  BuildOptions options{.output = dir.str("out/x"), .documents = {.json_key = "text"}, .threads = 2};
+  const auto message = [&](const std::string& content) {
+    test::write_text(dir.path() / "in", content);
+    options.corpus.inputs = {dir.path() / "in"};
+    const auto built = build_token_files(options, *make_byte_tokenizer());
+    CHECK(fs::is_empty(dir.path() / "out"));
+    return built ? std::string("built") : built.error().message;
+  };
+  const std::string good = "{\"text\": \"a\"}\n";
+  CHECK(message(good + good + "{\"txt\": \"a\"}\n").find("in:3: no \"text\"") != std::string::npos);
+  CHECK(message(good + "{\"text\": 3}").find("in:2: \"text\" is not a string") !=
+        std::string::npos);
+  CHECK(message("{\"text\": \"a\"").find("in:1: not a JSON object") != std::string::npos);
+  CHECK(message("{\"text\": \"\"}\n").find("no input has text") != std::string::npos);
+  const std::string packed = gzip(good);
+  CHECK(message(packed.substr(0, packed.size() - 9)).find("ends inside") != std::string::npos);
+  std::string flipped = packed;
+  flipped[packed.size() - 6] = static_cast<char>(flipped[packed.size() - 6] ^ 1);  // the checksum
+  CHECK(message(flipped).find("broken gzip file") != std::string::npos);
+  CHECK(message(packed + "rest").find("what follows") != std::string::npos);
+  options.documents.json_key.clear();
+  test::write_text(dir.path() / "x.jsonl", good);
+  options.corpus.inputs = {dir.path() / "x.jsonl"};
+  const auto refused = build_token_files(options, *make_byte_tokenizer());
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find("--json-key") != std::string::npos);
+}
+
+TEST_CASE("the string of a JSON line is what a JSON library reads") {
+  std::string buffer;
+  const auto read = [&](std::string_view line) {
+    const auto text = json_line_string(line, "text", buffer);
+    return text ? std::string(*text) : "error: " + text.error().message;
+  };
+  for (const char* line :
+       {R"({"text":"plain"})", R"( { "a" : [1, {"text": "x"}, "}"], "text" : "later" } )",
+        R"({"text":"\"\\\/\b\f\n\r\t\u00e9\u4e2d\ud83d\ude00"})", R"({"te\u0078t":"key"})",
+        R"({"n":-1.5e+3,"t":true,"f":false,"z":null,"e":{},"l":[],"text":"scalars"})",
+        R"({"text":"first","text":"last"})"})
+    CHECK(read(line) == Json::parse(line).at("text").get<std::string>());
+  CHECK(read(R"({"text":"\ud83d \ude00"})") == "\xef\xbf\xbd \xef\xbf\xbd");
+  for (const char* line : {"", "[]", "{", "{}", R"({"text")", R"({"text":)", R"({"text":"a)",
+                           R"({"text":"a"} x)", R"({"text":"a",})", R"({"text":"\q"})",
+                           R"({"text":"\u12"})", R"({"text":"\)", R"({"a":[1,2,"text":"b"})",
+                           R"({"a":,"text":"b"})", R"({"text":null})", "{\"text\":\"\n\"}"}) {
+    CAPTURE(line);
+    CHECK(read(line).starts_with("error: "));
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,112 @@
+// Training of byte-level BPE: the rules of the `tokenizers` package, the same for any threads.
+#include "trainer/tokenizer/train_bpe.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/mixed_text.h"
+#include "tests/support/temp_dir.h"
+#include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/unicode.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Json = nlohmann::json;
+const std::string kFolder = SORTIE_TEST_DATA "/tokenizer";
+
+/// The text that scripts/make_data_fixtures.py has trained on, as Python reads its bytes.
+std::string training_text() {
+  const test::MixedText mixed(kFolder);
+  std::string text;
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    std::string repaired;
+    text += repair_utf8(mixed.make(1000 + i, 16000), repaired);
+  }
+  return text;
+}
+
+/// Tokens by id, then merges, a line each; hashed.
+std::string hash_of_rules(const std::string& file) {
+  const auto json = nlohmann::ordered_json::parse(test::read_text(file));
+  std::string text;
+  std::int64_t next = 0;
+  for (const auto& [token, id] : json.at("model").at("vocab").items()) {
+    CHECK(id == next++);
+    text += (text.empty() ? "" : "\n") + token;
+  }
+  for (const auto& merge : json.at("model").at("merges"))
+    text += "\n" + merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  return test::fnv(std::string_view(text));
+}
+
+}  // namespace
+
+TEST_CASE("a trained tokenizer has the tokens and merges that the package learns") {
+  const Json expected = Json::parse(test::read_text(kFolder + "/megatron.json")).at("learnt");
+  test::ScopedTempDir dir;
+  test::write_text(dir.path() / "text", training_text());
+  for (const auto& [name, hash] : expected.items()) {
+    CAPTURE(name);
+    const auto trained = train_bpe({.files = {dir.path() / "text"},
+                                    .pattern = *word_pattern_by_name(name),
+                                    .vocab_size = 3000,
+                                    .output = dir.path() / "tokenizer.json"});
+    REQUIRE(trained.has_value());
+    CHECK(trained->vocab_size == 3000);
+    CHECK(hash_of_rules(dir.str("tokenizer.json")) == hash);
+    // And it is one that we read, without loss.
+    const auto tokenizer = make_tokenizer("hf:" + dir.str("tokenizer.json"));
+    REQUIRE(tokenizer.has_value());
+    std::vector<std::int32_t> ids;
+    const std::string text = "A caf\xc3\xa9, 12345 \xe4\xb8\xad\xe6\x96\x87\n\n  end<|endoftext|>";
+    REQUIRE((*tokenizer)->encode(text, ids).has_value());
+    CHECK((*tokenizer)->eod_id() == 0);
+    CHECK(ids.back() == 0);
+    CHECK((*tokenizer)->decode(ids) + "<|endoftext|>" == text);
+  }
+}
+
+TEST_CASE("training gives the same bytes with any number of threads") {
+  test::ScopedTempDir dir;
+  std::string text;
+  while (text.size() < (5u << 20)) text += training_text() + "\nand so on\n";
+  test::write_text(dir.path() / "text", text);
+  std::string first;
+  for (const int threads : {1, 3}) {
+    REQUIRE(train_bpe({.files = {dir.path() / "text"},
+                       .vocab_size = 600,
+                       .output = dir.path() / "t.json",
+                       .threads = threads})
+                .has_value());
+    const std::string json = test::read_text(dir.path() / "t.json");
+    CHECK((first.empty() || first == json));
+    first = json;
+  }
+}
+
+TEST_CASE("training stops where no pair is left, and refuses what can not be") {
+  test::ScopedTempDir dir;
+  test::write_text(dir.path() / "text", "aaaa aaaa b");
+  BpeTraining training{.files = {dir.path() / "text"}, .output = dir.path() / "t.json"};
+  const auto few = train_bpe(training);
+  REQUIRE(few.has_value());
+  CHECK(few->vocab_size == 259);  // aa, aaaa
+  CHECK(few->words == 3);
+  training.output = dir.path() / "refused.json";
+  training.vocab_size = 200;
+  CHECK(train_bpe(training).error().message.find("256 bytes") != std::string::npos);
+  training.vocab_size = 300;
+  training.special_tokens = {"<s>", "<s>"};
+  CHECK(train_bpe(training).error().message.find("twice") != std::string::npos);
+  training.special_tokens = {"a"};
+  CHECK(train_bpe(training).error().message.find("\"a\"") != std::string::npos);
+  training.special_tokens = {};
+  training.files = {dir.path() / "absent"};
+  CHECK(train_bpe(training).error().message.find("absent") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(training.output));
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,56 @@
+// ChunkEncoder: a chunk of documents to tokens as they are in a .bin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/data/document_reader.h"
+#include "trainer/data/index_format.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+
+/// Part of a document, or all of it, as so many bytes of EncodedChunk::tokens.
+struct EncodedPiece {
+  std::size_t token_bytes = 0;
+  std::size_t text_bytes = 0;
+  bool ends_document = true;
+};
+
+struct EncodedChunk {
+  std::vector<std::byte> tokens{};
+  std::vector<EncodedPiece> pieces{};
+  std::uint64_t empty_documents = 0;  // JSON lines without text: left out
+};
+
+/// Immutable; threads share it.
+class ChunkEncoder {
+ public:
+  /// `append_eod` needs a tokenizer with an end-of-document id.
+  ChunkEncoder(const Tokenizer& tokenizer, TokenType type, bool append_eod, std::string json_key)
+      : tokenizer_(tokenizer),
+        type_(type),
+        append_eod_(append_eod),
+        json_key_(std::move(json_key)),
+        as_is_(tokenizer.name() == "byte" && type == TokenType::u8) {}
+
+  /// An error names the file and, of JSON, the line.
+  Result<EncodedChunk> encode(const TextChunk& chunk) const;
+
+ private:
+  Result<> add_piece(const TextPiece& piece, std::vector<std::int32_t>& ids,
+                     EncodedChunk& out) const;
+  Result<> add_lines(const TextChunk& chunk, std::vector<std::int32_t>& ids,
+                     EncodedChunk& out) const;
+
+  const Tokenizer& tokenizer_;
+  TokenType type_;
+  bool append_eod_;
+  std::string json_key_;
+  bool as_is_;  // bytes are their own tokens, and nothing is added
+};
+
+}  // namespace sortie::trainer

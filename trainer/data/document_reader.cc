@@ -1,0 +1,132 @@
+#include "trainer/data/document_reader.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::size_t kChunk = std::size_t{1} << 20;
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
+
+}  // namespace
+
+Result<> DocumentReader::open_next() {
+  const std::filesystem::path& path = corpus_.files[next_file_++];
+  path_ = path.string();
+  for (const std::string_view ending : {".jsonl", ".jsonl.gz"})
+    if (options_.json_key.empty() && path_.ends_with(ending))
+      return fail(ErrorCode::usage,
+                  fmt::format("{}: JSON lines; give --json-key and the key of their text, or "
+                              "another name to take the file as text",
+                              path_));
+  SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
+  file.expect_sequential();
+  mapped_ = std::make_shared<MappedFile>(std::move(file));
+  begins_ = true;
+  line_ = 1;
+  input_used_ = 0;
+  gzip_.reset();
+  carried_.clear();
+  if (!GzipReader::is_gzip(mapped_->bytes())) {
+    owner_ = mapped_;
+    rest_ = text_of(*mapped_);
+    return {};
+  }
+  rest_ = {};
+  gzip_.emplace(mapped_->bytes(), path_);
+  if (!options_.json_key.empty()) return {};
+  auto text = std::make_shared<std::string>();
+  while (!gzip_->at_end()) SORTIE_TRY(gzip_->read(std::max(text->size(), kChunk), *text));
+  gzip_.reset();
+  rest_ = *text;
+  owner_ = std::move(text);
+  return {};
+}
+
+void DocumentReader::use_input(TextChunk& chunk) {
+  const std::uint64_t used = gzip_               ? gzip_->position()
+                             : rest_.empty()     ? mapped_->size()
+                             : owner_ == mapped_ ? mapped_->size() - rest_.size()
+                                                 : 0;
+  chunk.input_bytes += used - input_used_;
+  input_used_ = used;
+  chunk.files += begins_ ? 1 : 0;
+  begins_ = false;
+}
+
+Result<TextChunk> DocumentReader::next_lines() {
+  TextChunk chunk;
+  if (gzip_) {
+    auto text = std::make_shared<std::string>(std::move(carried_));
+    carried_.clear();
+    std::size_t newline = std::string::npos;
+    while (newline == std::string::npos && !gzip_->at_end()) {
+      const std::size_t before = text->size();
+      SORTIE_TRY(gzip_->read(kChunk, *text));
+      newline = text->find_last_of('\n');
+      if (newline != std::string::npos && newline < before) newline = std::string::npos;
+    }
+    if (newline != std::string::npos && !gzip_->at_end()) {
+      carried_ = text->substr(newline + 1);
+      text->resize(newline + 1);
+    }
+    chunk.lines = *text;
+    chunk.owners.push_back(std::move(text));
+  } else {
+    const std::size_t newline = rest_.size() > kChunk ? rest_.find('\n', kChunk) : rest_.npos;
+    chunk.lines = rest_.substr(0, newline == rest_.npos ? newline : newline + 1);
+    rest_.remove_prefix(chunk.lines.size());
+    chunk.owners.push_back(owner_);
+  }
+  chunk.file = path_;
+  chunk.first_line = line_;
+  line_ += static_cast<std::uint64_t>(std::count(chunk.lines.begin(), chunk.lines.end(), '\n'));
+  use_input(chunk);
+  return chunk;
+}
+
+Result<> DocumentReader::add_pieces(TextChunk& chunk) {
+  chunk.owners.push_back(owner_);
+  while (!rest_.empty() && chunk.piece_bytes < kChunk) {
+    if (document_rest_ == 0) {
+      document_rest_ = rest_.size();
+      if (options_.document_bytes > 0 && rest_.size() > options_.document_bytes)
+        if (const std::size_t newline = rest_.find('\n', options_.document_bytes);
+            newline != rest_.npos)
+          document_rest_ = newline + 1;
+    }
+    std::string_view piece = rest_.substr(0, document_rest_);
+    if (piece.size() > kChunk) piece = piece.substr(0, tokenizer_.find_cut(piece, kChunk));
+    document_rest_ -= piece.size();
+    rest_.remove_prefix(piece.size());
+    chunk.pieces.push_back({piece, document_rest_ == 0});
+    chunk.piece_bytes += piece.size();
+  }
+  use_input(chunk);
+  return {};
+}
+
+Result<std::optional<TextChunk>> DocumentReader::next() {
+  TextChunk chunk;
+  for (;;) {
+    while (rest_.empty() && (!gzip_ || (gzip_->at_end() && carried_.empty()))) {
+      if (next_file_ == corpus_.files.size())
+        return chunk.pieces.empty() ? std::nullopt : std::optional(std::move(chunk));
+      SORTIE_TRY(open_next());
+    }
+    if (!options_.json_key.empty()) {
+      SORTIE_ASSIGN_OR_RETURN(chunk, next_lines());
+      return std::optional(std::move(chunk));
+    }
+    SORTIE_TRY(add_pieces(chunk));
+    // Small files share a chunk.
+    if (chunk.piece_bytes >= kChunk) return std::optional(std::move(chunk));
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,84 @@
+// BpeLearner: from words and how often each occurs to a list of merge rules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "trainer/tokenizer/bpe_merges.h"
+
+namespace sortie::trainer {
+
+/// Counts by pair, in a flat hash table.
+class PairCounts {
+ public:
+  std::int64_t& operator[](std::uint64_t pair);
+
+ private:
+  struct Slot {
+    std::uint64_t pair = kEmpty;
+    std::int64_t count = 0;
+  };
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+  Slot& slot_of(std::uint64_t pair);
+  std::vector<Slot> slots_ = std::vector<Slot>(1 << 16);
+  std::size_t used_ = 0;
+};
+
+class BpeLearner {
+ public:
+  /// `tokens`: the ids there are before any merge, specials and bytes.
+  explicit BpeLearner(std::vector<std::string> tokens);
+
+  /// `symbols`: ids of the word's characters.
+  void add_word(const std::vector<std::int32_t>& symbols, std::int64_t count);
+
+  /// Merges the most frequent pair until there are `vocab_size` tokens or no pair is left that
+  /// occurs `min_count` times.
+  void learn(std::int64_t vocab_size, std::int64_t min_count);
+
+  const std::vector<std::string>& tokens() const { return tokens_; }
+  const std::vector<Merge>& merges() const { return merges_; }
+
+ private:
+  using Places = std::vector<std::uint32_t>;  // words, rising
+  struct Word {
+    std::uint64_t begin = 0;  // in symbols_
+    std::uint32_t size = 0;
+    std::int64_t count = 0;
+  };
+  /// A pair that may be next. Its count may be out of date; what occurs anew gets a candidate of
+  /// its own, with the places of that.
+  struct Candidate {
+    std::int64_t count = 0;
+    std::uint64_t pair = 0;
+    Places places{};
+    bool operator<(const Candidate& other) const {
+      return count != other.count ? count < other.count : pair > other.pair;
+    }
+  };
+
+  static std::uint64_t key(std::int32_t left, std::int32_t right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  std::int32_t token_id(std::string_view token);
+  void change(std::uint64_t pair, std::int64_t by, std::uint32_t word);
+  void merge_in_word(std::uint32_t word, const Merge& merge);
+  void push(Candidate candidate);
+  Candidate pop();
+  void push_new_candidates();
+
+  std::vector<std::string> tokens_;
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::vector<Merge> merges_;
+  std::vector<Word> words_;
+  std::vector<std::int32_t> symbols_;
+  PairCounts counts_;
+  std::unordered_map<std::uint64_t, Places> new_places_;  // of pairs that one step has made
+  std::vector<Candidate> queue_;                          // a heap
+};
+
+}  // namespace sortie::trainer

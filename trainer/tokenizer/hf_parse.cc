@@ -1,0 +1,280 @@
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "trainer/tokenizer/hf_spec.h"
+
+namespace sortie::trainer::hf {
+namespace {
+
+using Json = nlohmann::json;
+constexpr std::int32_t kMaxId = 1 << 24;
+constexpr int kMostSequences = 100;
+
+/// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
+class Parser {
+ public:
+  explicit Parser(std::string_view where) : where_(where) {}
+
+  Result<Spec> parse(const Json& root) {
+    for (const char* key : {"truncation", "padding"})
+      if (!is_null(root, key))
+        return unknown(key, "changes the ids of long or short texts; set it to null");
+    SORTIE_TRY(parse_model(root.at("model")));
+    SORTIE_TRY(parse_added_tokens(root));
+    if (!is_null(root, "normalizer")) SORTIE_TRY(add_normalizer(root.at("normalizer")));
+    if (!is_null(root, "pre_tokenizer")) SORTIE_TRY(add_pre_tokenizer(root.at("pre_tokenizer")));
+    if (!is_null(root, "decoder")) SORTIE_TRY(add_decoder(root.at("decoder")));
+    return std::move(spec_);
+  }
+
+ private:
+  static bool is_null(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null();
+  }
+  static bool flag(const Json& object, const char* key, bool value) {
+    return is_null(object, key) ? value : object.at(key).get<bool>();
+  }
+
+  std::unexpected<Error> broken(std::string_view what) const {
+    return fail(ErrorCode::data, fmt::format("{}: {}", where_, what));
+  }
+  std::unexpected<Error> unknown(std::string_view component, std::string_view what) const {
+    return fail(ErrorCode::unsupported, fmt::format("{}: {}: {}", where_, component, what));
+  }
+
+  Result<> set_token(std::int64_t id, const std::string& content) {
+    if (id < 0 || id > kMaxId) return broken(fmt::format("token \"{}\" has id {}", content, id));
+    auto& tokens = spec_.model.tokens;
+    const auto at = static_cast<std::size_t>(id);
+    if (at >= tokens.size()) tokens.resize(at + 1);
+    if (!tokens[at].empty() && tokens[at] != content)
+      return broken(fmt::format("id {} is \"{}\" and \"{}\"", id, tokens[at], content));
+    tokens[at] = content;
+    return {};
+  }
+
+  Result<> parse_model(const Json& json) {
+    Model& model = spec_.model;
+    const std::string type = is_null(json, "type") ? "BPE" : json.at("type").get<std::string>();
+    if (type != "BPE") return unknown("model " + type, "only BPE is known here");
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (!is_null(json, key) && !json.at(key).get<std::string>().empty())
+        return unknown(fmt::format("model.{}", key), "only null is known here");
+    if (!is_null(json, "dropout") && json.at("dropout").get<double>() != 0)
+      return unknown("model.dropout", "would make ids random; set it to null");
+    for (const auto& [content, id] : json.at("vocab").get_ref<const Json::object_t&>()) {
+      const auto number = id.get<std::int64_t>();
+      SORTIE_TRY(set_token(number, content));
+      ids_.emplace(content, static_cast<std::int32_t>(number));
+    }
+    model.fuse_unknown = flag(json, "fuse_unk", false);
+    model.byte_fallback = flag(json, "byte_fallback", false);
+    model.ignore_merges = flag(json, "ignore_merges", false);
+    if (!is_null(json, "unk_token")) {
+      SORTIE_ASSIGN_OR_RETURN(model.unknown,
+                              id_of(json.at("unk_token").get<std::string>(), "unk_token"));
+    }
+    for (const Json& merge : json.at("merges")) SORTIE_TRY(add_merge(merge));
+    return {};
+  }
+
+  Result<std::int32_t> id_of(const std::string& content, std::string_view what) const {
+    const auto found = ids_.find(content);
+    if (found == ids_.end())
+      return broken(fmt::format("{} \"{}\" is not in the vocabulary", what, content));
+    return found->second;
+  }
+
+  Result<> add_merge(const Json& merge) {
+    std::string left;
+    std::string right;
+    if (merge.is_array() && merge.size() == 2) {
+      left = merge[0].get<std::string>();
+      right = merge[1].get<std::string>();
+    } else {
+      const auto text = merge.get<std::string>();
+      const std::size_t space = text.find(' ');
+      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+        return broken(fmt::format("merge \"{}\" is not two tokens with a space between", text));
+      left = text.substr(0, space);
+      right = text.substr(space + 1);
+    }
+    Merge ids;
+    SORTIE_ASSIGN_OR_RETURN(ids.left, id_of(left, "the merge of"));
+    SORTIE_ASSIGN_OR_RETURN(ids.right, id_of(right, "the merge of"));
+    SORTIE_ASSIGN_OR_RETURN(ids.merged, id_of(left + right, "what merges give,"));
+    spec_.model.merges.push_back(ids);
+    return {};
+  }
+
+  Result<> parse_added_tokens(const Json& root) {
+    if (is_null(root, "added_tokens")) return {};
+    for (const Json& json : root.at("added_tokens")) {
+      const auto id = json.at("id").get<std::int64_t>();
+      AddedToken token{.content = json.at("content").get<std::string>(),
+                       .single_word = flag(json, "single_word", false),
+                       .left_strip = flag(json, "lstrip", false),
+                       .right_strip = flag(json, "rstrip", false),
+                       .normalized = flag(json, "normalized", true),
+                       .special = flag(json, "special", false)};
+      if (token.content.empty()) continue;
+      const auto found = ids_.find(token.content);
+      if (found != ids_.end() && found->second != id)
+        return broken(fmt::format("added token \"{}\" has id {}, in the vocabulary it is {}",
+                                  token.content, id, found->second));
+      SORTIE_TRY(set_token(id, token.content));
+      token.id = static_cast<std::int32_t>(id);
+      spec_.added_tokens.push_back(std::move(token));
+    }
+    return {};
+  }
+
+  /// {"String": text} of Replace and Split.
+  Result<std::string> string_pattern(const Json& json, std::string_view component) const {
+    const Json& pattern = json.at("pattern");
+    if (pattern.contains("String")) return pattern.at("String").get<std::string>();
+    return unknown(component, fmt::format("pattern {} is not known here", pattern.dump()));
+  }
+
+  Result<> add_normalizer(const Json& json) {
+    const auto type = json.at("type").get<std::string>();
+    if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
+      for (const Json& part : json.at("normalizers")) SORTIE_TRY(add_normalizer(part));
+    } else if (type == "NFC") {
+      spec_.normalizers.emplace_back(Nfc{});
+    } else if (type == "Prepend") {
+      spec_.normalizers.emplace_back(Prepend{json.at("prepend").get<std::string>()});
+    } else if (type == "Replace") {
+      SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "normalizer Replace"));
+      if (from.empty()) return broken("normalizer Replace: the pattern is empty");
+      spec_.normalizers.emplace_back(
+          Replace{std::move(from), json.at("content").get<std::string>()});
+    } else {
+      return unknown("normalizer " + type, "is not known here (NFC, Prepend, Replace are)");
+    }
+    return {};
+  }
+
+  Result<> add_pre_tokenizer(const Json& json) {
+    PreTokenizer& out = spec_.pre_tokenizer;
+    const auto type = json.at("type").get<std::string>();
+    if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
+      for (const Json& part : json.at("pretokenizers")) SORTIE_TRY(add_pre_tokenizer(part));
+      return {};
+    }
+    if (out.byte_level || out.metaspace)
+      return unknown("pre_tokenizer " + type, "after ByteLevel or Metaspace is not known here");
+    const bool first = out.pattern == WordPattern::whole;
+    if (type == "ByteLevel") {
+      const bool cuts = flag(json, "use_regex", true);
+      out.byte_level = true;
+      out.add_prefix_space = flag(json, "add_prefix_space", true);
+      if (!first && (cuts || out.add_prefix_space))
+        return unknown("pre_tokenizer ByteLevel",
+                       "after a Split it is known only with use_regex and add_prefix_space false");
+      if (cuts) out.pattern = WordPattern::gpt2;
+      return {};
+    }
+    if (type == "Split" && first) return add_split(json);
+    if (type == "Metaspace" && first) return add_metaspace(json);
+    return unknown("pre_tokenizer " + type,
+                   first ? "is not known here (ByteLevel, Split, Metaspace are)"
+                         : "after a Split is not known here");
+  }
+
+  Result<> add_split(const Json& json) {
+    const Json& pattern = json.at("pattern");
+    const auto known = pattern.contains("Regex")
+                           ? word_pattern_of_regex(pattern.at("Regex").get<std::string>())
+                           : std::nullopt;
+    if (!known)
+      return unknown("pre_tokenizer Split",
+                     fmt::format("pattern {} is not known here (those of GPT-2, Llama 3, Qwen 2 "
+                                 "and Qwen 3.5 are)",
+                                 pattern.dump()));
+    const auto behavior = json.at("behavior").get<std::string>();
+    const bool invert = flag(json, "invert", false);
+    // The patterns leave no gap, so to keep the matches is the same as to isolate them.
+    if (!(behavior == "Isolated" && !invert) && !(behavior == "Removed" && invert))
+      return unknown("pre_tokenizer Split",
+                     fmt::format("behavior {}{} is not known here (Isolated is)", behavior,
+                                 invert ? " with invert" : ""));
+    spec_.pre_tokenizer.pattern = *known;
+    return {};
+  }
+
+  Result<Metaspace::Prepend> prepend_scheme(const Json& json) const {
+    if (!is_null(json, "prepend_scheme")) {
+      const auto scheme = json.at("prepend_scheme").get<std::string>();
+      if (scheme == "never") return Metaspace::Prepend::never;
+      if (scheme == "first") return Metaspace::Prepend::first;
+      if (scheme == "always") return Metaspace::Prepend::always;
+      return unknown("Metaspace", fmt::format("prepend_scheme {} is not known here", scheme));
+    }
+    return flag(json, "add_prefix_space", true) ? Metaspace::Prepend::always
+                                                : Metaspace::Prepend::never;
+  }
+
+  Result<> add_metaspace(const Json& json) {
+    Metaspace metaspace;
+    metaspace.replacement = json.at("replacement").get<std::string>();
+    if (metaspace.replacement.empty()) return broken("pre_tokenizer Metaspace: no replacement");
+    SORTIE_ASSIGN_OR_RETURN(metaspace.prepend, prepend_scheme(json));
+    metaspace.split = flag(json, "split", true);
+    spec_.pre_tokenizer.metaspace = std::move(metaspace);
+    return {};
+  }
+
+  Result<> add_decoder(const Json& json) {
+    auto& out = spec_.decoders;
+    const auto type = json.at("type").get<std::string>();
+    if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
+      for (const Json& part : json.at("decoders")) SORTIE_TRY(add_decoder(part));
+    } else if (type == "ByteLevel") {
+      out.emplace_back(ByteLevelDecoder{});
+    } else if (type == "ByteFallback") {
+      out.emplace_back(ByteFallbackDecoder{});
+    } else if (type == "Fuse") {
+      out.emplace_back(FuseDecoder{});
+    } else if (type == "Strip") {
+      out.emplace_back(StripDecoder{json.at("content").get<std::string>(),
+                                    json.at("start").get<std::size_t>(),
+                                    json.at("stop").get<std::size_t>()});
+    } else if (type == "Metaspace") {
+      SORTIE_ASSIGN_OR_RETURN(const auto prepend, prepend_scheme(json));
+      out.emplace_back(MetaspaceDecoder{json.at("replacement").get<std::string>(),
+                                        prepend != Metaspace::Prepend::never});
+    } else if (type == "Replace") {
+      SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "decoder Replace"));
+      if (from.empty()) return broken("decoder Replace: the pattern is empty");
+      out.emplace_back(Replace{std::move(from), json.at("content").get<std::string>()});
+    } else {
+      return unknown("decoder " + type, "is not known here");
+    }
+    return {};
+  }
+
+  std::string_view where_;
+  int sequences_ = 0;  // components that hold others; no file has a dozen
+  Spec spec_{};
+  std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary
+};
+
+}  // namespace
+
+Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where) {
+  // The library reports by exceptions; they end here.
+  try {
+    return Parser(where).parse(Json::parse(text));
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::data, fmt::format("{}: not a tokenizer.json: {}", where, error.what()));
+  }
+}
+
+}  // namespace sortie::trainer::hf

@@ -1,0 +1,82 @@
+// UTF-8, and the classes of code points that pre-tokenizers tell apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sortie::trainer {
+
+/// The classes of the patterns: \p{L}, \p{N}, \s, \p{M} and everything else. No code point has two.
+enum class CharClass : std::uint8_t { other = 0, letter = 1, number = 2, space = 3, mark = 4 };
+
+/// The flags of all code points, as the `tokenizers` package sees them.
+class UnicodeFlags {
+ public:
+  static const UnicodeFlags& get();
+
+  CharClass char_class(char32_t c) const { return static_cast<CharClass>(flags(c) & 7); }
+  /// \w of the word boundaries around added tokens.
+  bool is_word(char32_t c) const { return (flags(c) & 8) != 0; }
+  /// NFC leaves the code point alone whatever is beside it.
+  bool is_inert(char32_t c) const { return (flags(c) & 16) == 0; }
+
+ private:
+  UnicodeFlags();
+  std::uint8_t flags(char32_t c) const {
+    return blocks_[std::size_t{block_of_[c >> 8]} * 256 + (c & 255)];
+  }
+
+  static constexpr std::size_t kBlocks = 0x110000 / 256;
+  std::array<std::uint16_t, kBlocks> block_of_{};
+  std::vector<std::uint8_t> blocks_;
+};
+
+/// The code point at `at`, which must begin a character of valid UTF-8; moves `at` past it.
+inline char32_t take_char(const char*& at) {
+  const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(at[i])); };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) {
+    at += 1;
+    return lead;
+  }
+  if (lead < 0xe0) {
+    const char32_t c = (lead & 0x1f) << 6 | (byte(1) & 0x3f);
+    at += 2;
+    return c;
+  }
+  if (lead < 0xf0) {
+    const char32_t c = (lead & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    at += 3;
+    return c;
+  }
+  const char32_t c =
+      (lead & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f);
+  at += 4;
+  return c;
+}
+
+/// Bytes of the character that begins with `lead`.
+constexpr std::size_t char_bytes(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+}
+
+void append_utf8(std::string& out, char32_t c);
+
+inline constexpr std::string_view kReplacementChar = "\xef\xbf\xbd";  // U+FFFD
+
+/// Length of the longest valid UTF-8 at the front of `text`.
+std::size_t valid_utf8_prefix(std::string_view text);
+
+/// `text` itself when it is valid UTF-8; else a copy in `buffer`, where U+FFFD stands for each
+/// longest run of bytes that begins a character and does not end it, and for every other bad byte
+/// (as Python, Rust and the web do it).
+std::string_view repair_utf8(std::string_view text, std::string& buffer);
+
+/// How many bytes at the end of `text` begin a character that more bytes could complete (0 to 3).
+std::size_t incomplete_utf8_suffix(std::string_view text);
+
+}  // namespace sortie::trainer
