@@ -160,8 +160,8 @@ TEST_CASE("the gradient of every family is the slope of the loss, dropout and do
     Tensor tokens = context.empty(DType::i32, {2, 19}),
            targets = context.empty(DType::i32, {2, 19});
     for (std::int64_t row = 0; row < 2; ++row)
-      REQUIRE(training.training.sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-                                       {targets.data<std::int32_t>() + row * 19, 19}));
+      REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
+                                        {targets.data<std::int32_t>() + row * 19, 19}));
     const auto loss = [&](bool record) {
       store.weights_changed();
       Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);
