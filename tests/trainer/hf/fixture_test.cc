@@ -188,18 +188,22 @@ TEST_CASE("every family equals transformers in f32: logits, loss, gradients, thr
       CHECK(std::abs(c.norm_ratio - 1.0) <= 1e-4);
     }
 
-    config::OptimizerConfig config;
-    config.beta1 = 0.9;
-    config.beta2 = 0.95;
-    config.eps = 1e-8;
-    config.weight_decay = 0.1;
-    config.gradient_clipping = 0.0;
-    Optimizer optimizer(config, *opened.store);
+    config::JobConfig job;
+    job.optimizer.beta1 = 0.9;
+    job.optimizer.beta2 = 0.95;
+    job.optimizer.eps = 1e-8;
+    job.optimizer.weight_decay = 0.1;
+    job.optimizer.gradient_clipping = 0.0;
+    job.learning_rate_scheduler.learning_rate = 1e-2;
+    job.learning_rate_scheduler.learning_rate_decay_style = "constant";
+    Optimizer optimizer(job, *opened.store);
+    REQUIRE(optimizer.assign_groups());
     const Values losses = fixture.values("losses");
     for (std::size_t step = 0; step < losses.size(); ++step) {
       CAPTURE(step);
       CHECK(std::abs(loss_of(opened, tokens, targets) - losses[step]) <= 1e-5 * losses[step]);
-      optimizer.step(*opened.context, 1e-2);
+      optimizer.update(*opened.context, static_cast<std::int64_t>(step) + 1,
+                       optimizer.gradient_norm(*opened.context));
     }
     for (const HfTensor& tensor : opened.tensors) {
       CAPTURE(tensor.name);
