@@ -65,7 +65,7 @@ class Trainer {
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
   Result<double> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
                                   std::vector<Batch>& batches, std::int64_t targets);
-  void agree_on_routing(StepReport& report, std::int64_t micro_steps);
+  void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds);
   void update(StepReport& report);
   std::string skip_reason(const StepReport& report) const;

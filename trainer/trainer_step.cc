@@ -90,12 +90,12 @@ void Trainer::agree(StepReport& report, double loss_sum, std::int64_t targets, d
 }
 
 /// The losses beside the loss, and over all ranks what the routers' biases go by.
-void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps) {
+void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets) {
   if (!routing_.any()) return;
   communicator_.all_reduce_sum(routing_.sums());
   report.balance_loss =
       routing_.balance_loss() / static_cast<double>(micro_steps * communicator_.size());
-  report.mtp_loss = routing_.mtp_loss() / static_cast<double>(report.tokens);
+  report.mtp_loss = routing_.mtp_loss() / static_cast<double>(std::max<std::int64_t>(targets, 1));
 }
 
 /// Why the update must not be made; empty when it may.
@@ -150,7 +150,7 @@ Result<StepReport> Trainer::step() {
     Profiler::Section section(profiler_, "reduce");
     reducer_->finish();
     agree(report, loss_sum, targets, seconds_since(begin));
-    agree_on_routing(report, micro_steps);
+    agree_on_routing(report, micro_steps, targets);
   }
   update(report);
   progress_.step = report.step;

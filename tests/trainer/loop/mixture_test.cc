@@ -7,7 +7,10 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
+<<<<<<< HEAD
 #include "trainer/generate.h"
+=======
+>>>>>>> moe
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -160,7 +163,11 @@ TEST_CASE("the bias evens out the load of experts") {
     Tensor targets = training.trainer->context().empty(DType::i32, {8, 19});
     for (std::int64_t row = 0; row < 8; ++row)
       REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
+<<<<<<< HEAD
                                        {targets.data<std::int32_t>() + row * 19, 19}));
+=======
+                                        {targets.data<std::int32_t>() + row * 19, 19}));
+>>>>>>> moe
     Graph graph(training.trainer->context(), Graph::Mode::record);
     training.trainer->model().loss(graph, tokens, targets, 1.0f, context);
     const std::vector<double>& counts = context.routers.counts.at(0);
@@ -216,31 +223,4 @@ TEST_CASE("a mixture in its steady state allocates nothing") {
   const std::size_t before = training.trainer->context().allocator().system_allocations();
   training.losses(8);
   CHECK(training.trainer->context().allocator().system_allocations() == before);
-}
-
-TEST_CASE(
-    "greedy text with the cache is that without, keys and values of latent attention included") {
-  const auto communicator = make_single_communicator();
-  for (const std::string& family : kFamilies) {
-    CAPTURE(family);
-    auto job = mixture_job(family);
-    job.model.init_std = 0.3;  // far from uniform without training
-    TinyTraining training(job, *communicator);
-    std::vector<std::vector<std::int32_t>> texts;
-    for (const bool cache : {false, true}) {
-      SamplingOptions options;
-      options.temperature = 0;
-      options.max_tokens = 30;  // the window of 19 tokens moves
-      options.cache = cache;
-      std::vector<std::int32_t> text;
-      generate(training.trainer->context(), training.trainer->model(), {1, 2, 3, 4, 5}, options,
-               [&](std::int32_t token) {
-                 text.push_back(token);
-                 return true;
-               });
-      texts.push_back(std::move(text));
-    }
-    CHECK(texts[0].size() == 30);
-    CHECK(texts[0] == texts[1]);
-  }
 }
