@@ -32,16 +32,10 @@ Var latent_attention(Graph& graph, const Var& q, const Var& kv, const Var& rope_
   Tensor k = context.empty(q.data.dtype(), key_shape);
   ops::latent_keys_forward(context, views.kv, rope_key.data, k);
   Tensor out4 = context.empty(q.data.dtype(), {s.batch, s.tokens, s.heads, s.value_dim});
-<<<<<<< HEAD
   const Shape flat{s.batch * s.tokens, s.heads * s.value_dim};
   if (KvCache* cache = graph.cache()) {
     cache->attend(context, views.q, k.view(key_heads), views.values, mask, out4);
     return graph.value(out4.view(flat));
-=======
-  if (KvCache* cache = graph.cache()) {
-    cache->attend(context, views.q, k.view(key_heads), views.values, mask, out4);
-    return graph.value(out4.view({s.batch * s.tokens, s.heads * s.value_dim}));
->>>>>>> moe
   }
   Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
   ops::attention_forward(context, views.q, k.view(key_heads), views.values, mask, out4, lse);

@@ -7,10 +7,6 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
-<<<<<<< HEAD
-#include "trainer/generate.h"
-=======
->>>>>>> moe
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -163,11 +159,7 @@ TEST_CASE("the bias evens out the load of experts") {
     Tensor targets = training.trainer->context().empty(DType::i32, {8, 19});
     for (std::int64_t row = 0; row < 8; ++row)
       REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-<<<<<<< HEAD
-                                       {targets.data<std::int32_t>() + row * 19, 19}));
-=======
                                         {targets.data<std::int32_t>() + row * 19, 19}));
->>>>>>> moe
     Graph graph(training.trainer->context(), Graph::Mode::record);
     training.trainer->model().loss(graph, tokens, targets, 1.0f, context);
     const std::vector<double>& counts = context.routers.counts.at(0);
