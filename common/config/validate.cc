@@ -122,9 +122,10 @@ std::vector<Violation> validate_training(const JobConfig& job) {
         "D3", {"data.sampler", "data.weights"},
         fmt::format("megatron blends the {} prefixes by weights; set data.weights", prefixes));
   if (job.trainer.train_epochs > 0 && (!job.data.weights.empty() || job.data.sampler == "megatron"))
-    rules.broken("D3", {"trainer.train_epochs", "data.weights", "data.sampler"},
-                 "a blend or Megatron's order is made for a number of samples and has no epochs; set "
-                 "trainer.train_iterations");
+    rules.broken(
+        "D3", {"trainer.train_epochs", "data.weights", "data.sampler"},
+        "a blend or Megatron's order is made for a number of samples and has no epochs; set "
+        "trainer.train_iterations");
   return rules.take();
 }
 
