@@ -142,7 +142,7 @@ def scenario_hold_and_adopt(bed):
 
 def scenario_hold_keeps_flood(bed):
     """Ranks that write as fast as they can: nothing is lost or doubled where output was under way."""
-    lines = 1000000
+    lines = 4000000
     text = "".join(f"{i}\n" for i in range(lines)) + "end\n"
     with Detached(bed, "sh", "-c", f"seq 0 {lines - 1}; echo end", hosts="h[01-02]",
                   settings={"runner.on_launcher_loss": "hold 60s"}) as run:
