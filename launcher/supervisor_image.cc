@@ -170,7 +170,7 @@ std::string Supervisor::image_progress_text() const {
 std::string Supervisor::client_of(const Host& host) const {
   if (!host.image) return plan_.container->engine;
   const std::string& version = host.image->engine_version;
-  const std::string word = version.substr(0, version.find(' '));
+  std::string word = version.substr(0, version.find(' '));
   for (const container::Engine client : container::clients_of(plan_.container->engine))
     if (container::engine_name(client) == word) return word;
   return plan_.container->engine;

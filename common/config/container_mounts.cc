@@ -75,7 +75,7 @@ std::string check_mount(std::string_view text) {
     if (!path.starts_with('/'))
       return bad(
           fmt::format("has the relative path {}; write it from the root", quote(shorten(path))));
-    if (const std::string error = check_path(path); !error.empty()) return error;
+    if (std::string error = check_path(path); !error.empty()) return error;
   }
   if (items[1] == "/") return bad("would hide the whole image; mount below /");
   if (items[1] == "/.sortie" || items[1].starts_with("/.sortie/"))
