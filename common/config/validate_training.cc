@@ -84,11 +84,12 @@ void check_trainer(const JobConfig& job, Violations& found) {
                      "the two"});
   if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty() &&
       job.data.validation_chat_files.empty())
-    found.push_back({"D2",
-                     {"trainer.eval_interval", "data.validation_data_prefixes"},
-                     fmt::format("{} asks for validation, but data.validation_data_prefixes is "
-                                 "empty; set it",
-                                 trainer.eval_interval)});
+    found.push_back(
+        {"D2",
+         {"trainer.eval_interval", "data.validation_data_prefixes"},
+         fmt::format("{} asks for validation, but {} is empty; set it", trainer.eval_interval,
+                     job.data.chat_files.empty() ? "data.validation_data_prefixes"
+                                                 : "data.validation_chat_files")});
   if (trainer.train_epochs == 0 && job.profiler.profile_steps > 0 &&
       job.profiler.profile_start_at_step > trainer.train_iterations)
     found.push_back({"P1",

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <ranges>
 
 #include "common/base/log.h"
 #include "common/base/process_status.h"
@@ -98,7 +99,7 @@ Result<> Boxes::open_folder_to_others() const {
 
 std::vector<std::string> Boxes::names() const {
   std::vector<std::string> names;  // the one whose memory is shared goes last
-  for (auto box = boxes_.rbegin(); box != boxes_.rend(); ++box) names.push_back((*box)->name);
+  for (const auto& box : std::views::reverse(boxes_)) names.push_back(box->name);
   return names;
 }
 

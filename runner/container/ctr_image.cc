@@ -1,7 +1,6 @@
 #include "runner/container/ctr_image.h"
 
 #include <fmt/core.h>
-#include <sys/utsname.h>
 
 #include <nlohmann/json.hpp>
 
@@ -27,13 +26,10 @@ std::string digest_in(std::string_view table) {
 
 /// Of the manifests of an index, the one for this machine (the first where none says).
 std::string own_manifest(const Json& index) {
-  utsname names{};
-  ::uname(&names);
-  const std::string machine = names.machine;
-  const std::string own = machine == "x86_64" ? "amd64" : machine == "aarch64" ? "arm64" : machine;
+  const std::string own = own_architecture();
   std::string first;
   for (const Json& manifest : index["manifests"]) {
-    const std::string digest = string_in(manifest, "digest");
+    std::string digest = string_in(manifest, "digest");
     if (first.empty()) first = digest;
     if (manifest.contains("platform") && string_in(manifest["platform"], "architecture") == own)
       return digest;

@@ -35,16 +35,6 @@ void add_once(std::vector<std::string>& list, const std::string& item) {
   if (std::ranges::find(list, item) == list.end()) list.push_back(item);
 }
 
-/// Docker's name of the machine that this is.
-std::string own_architecture() {
-  utsname names{};
-  ::uname(&names);
-  std::string machine = names.machine;
-  if (machine == "x86_64") return "amd64";
-  if (machine == "aarch64") return "arm64";
-  return machine;
-}
-
 Result<> check_architecture(const std::string& image, const ImageFacts& facts) {
   if (facts.architecture.empty() || facts.architecture == own_architecture()) return {};
   return fail(ErrorCode::unsupported, fmt::format("image {}: is for {}, this host is {}", image,
@@ -108,6 +98,15 @@ boost::asio::awaitable<Result<>> pull(
 }
 
 }  // namespace
+
+std::string own_architecture() {
+  utsname names{};
+  ::uname(&names);
+  std::string machine = names.machine;
+  if (machine == "x86_64") return "amd64";
+  if (machine == "aarch64") return "arm64";
+  return machine;
+}
 
 std::optional<ImageFacts> read_image_json(std::string_view text) {
   Json json = Json::parse(text, nullptr, false);

@@ -27,6 +27,9 @@ struct ReadyImage {
   ImageFacts image;
 };
 
+/// Docker's name of the machine that this is: "amd64".
+std::string own_architecture();
+
 /// From the engine's own JSON. Nothing: it is not that.
 std::optional<ImageFacts> read_image_json(std::string_view text);
 
