@@ -189,7 +189,7 @@ def scenario_adopted(bed):
     """The supervisor is lost and ranks are held: their containers live on, and another supervisor sees them to their end."""
     go = bed.shared / "adopted-goes-on"
     go.unlink(missing_ok=True)
-    script = f"echo up; while ! [ -e {go} ]; do sleep 0.05; done; echo went on; [ $RANK = 0 ] || exit 0; exit 4"
+    script = f"echo up; while ! [ -e {go} ]; do sleep 0.05; done; echo went on; [ $RANK = 0 ] || exit 0; sleep 1; exit 4"
     box = table(mounts=[[str(bed.shared), str(bed.shared)]])
     with Detached(bed, "sh", "-c", script, hosts="h01,h02", slots=1, settings={**TIMING, **HOLD, **box}) as run:
         all_say(run, "up", range(2))
