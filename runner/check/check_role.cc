@@ -10,6 +10,7 @@
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
+#include "runner/json_text.h"
 #include "runner/run_folder.h"
 #include "runner/spawn.h"
 
@@ -25,11 +26,6 @@ constexpr std::size_t kMaxQueue = 16;
 constexpr std::size_t kMaxPeers = 1024;
 constexpr auto kFlushLimit = std::chrono::seconds(2);
 constexpr milliseconds kMaxReach{30000}, kMaxBandwidth{10000};
-
-std::string text_in(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 std::uint64_t number_in(const json& object, const char* key) {
   const auto it = object.find(key);

@@ -13,6 +13,7 @@
 #include "runner/check/parts.h"
 #include "runner/container/engine.h"
 #include "runner/container/image.h"
+#include "runner/json_text.h"
 
 namespace sortie::runner::check {
 namespace {
@@ -27,11 +28,6 @@ using sortie::container::Engine;
 constexpr std::chrono::milliseconds kEngineLimit{15000};
 constexpr std::size_t kMaxMounts = 256;
 constexpr const char* kContainerdRoot = "/var/lib/containerd";
-
-std::string text_in(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 /// Clients print warnings around the object.
 json object_of(const std::string& text) {

@@ -14,6 +14,7 @@
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
 #include "runner/environment.h"
+#include "runner/json_text.h"
 
 namespace sortie::runner::check {
 namespace {
@@ -23,11 +24,6 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kLoaderLimit{5000};
 constexpr std::size_t kMaxMissing = 16;
 constexpr std::size_t kHead = 4096;
-
-std::string text_in(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 std::string path_variable(const json& request) {
   if (std::string given = text_in(request, "path"); !given.empty()) return given;

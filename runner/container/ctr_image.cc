@@ -4,18 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runner/json_text.h"
+
 namespace sortie::runner::container {
 namespace {
 
 using Json = nlohmann::json;
 
 constexpr std::chrono::milliseconds kLimit{60000};
-
-std::string string_in(const Json& object, const char* name) {
-  return object.is_object() && object.contains(name) && object[name].is_string()
-             ? object[name].get<std::string>()
-             : std::string();
-}
 
 /// The word of the table's line that is a digest.
 std::string digest_in(std::string_view table) {
@@ -29,9 +25,9 @@ std::string own_manifest(const Json& index) {
   const std::string own = own_architecture();
   std::string first;
   for (const Json& manifest : index["manifests"]) {
-    std::string digest = string_in(manifest, "digest");
+    std::string digest = text_in(manifest, "digest");
     if (first.empty()) first = digest;
-    if (manifest.contains("platform") && string_in(manifest["platform"], "architecture") == own)
+    if (manifest.contains("platform") && text_in(manifest["platform"], "architecture") == own)
       return digest;
   }
   return first;
@@ -55,7 +51,7 @@ boost::asio::awaitable<Result<Json>> content(EngineCalls& calls, const Client& c
 ImageFacts read_config(const Json& config, const std::string& id) {
   ImageFacts facts;
   facts.id = id;
-  facts.architecture = string_in(config, "architecture");
+  facts.architecture = text_in(config, "architecture");
   if (config.contains("config") && config["config"].is_object() &&
       config["config"].contains("Entrypoint") && config["config"]["Entrypoint"].is_array())
     for (const Json& word : config["config"]["Entrypoint"])
@@ -84,7 +80,7 @@ boost::asio::awaitable<Result<std::optional<ImageFacts>>> look_at_ctr_image(Engi
   }
   if (!manifest) co_return std::unexpected(manifest.error());
   std::string id;
-  if (manifest->contains("config")) id = string_in((*manifest)["config"], "digest");
+  if (manifest->contains("config")) id = text_in((*manifest)["config"], "digest");
   if (id.empty())
     co_return fail(ErrorCode::runner, fmt::format("image {}: its manifest names no config", image));
   const Result<Json> config = co_await content(calls, client, id);

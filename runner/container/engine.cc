@@ -10,6 +10,7 @@
 
 #include "common/base/atomic_file.h"
 #include "runner/environment.h"
+#include "runner/json_text.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -87,26 +88,20 @@ bool is_true(const Json& object, const char* name) {
          object[name].get<bool>();
 }
 
-std::string string_in(const Json& object, const char* name) {
-  return object.is_object() && object.contains(name) && object[name].is_string()
-             ? object[name].get<std::string>()
-             : std::string();
-}
-
 /// docker's and nerdctl's, or podman's, whatever the client's file is called.
 bool read_info(const Json& info, EngineFacts& facts) {
   if (!info.is_object()) return false;
   if (info.contains("host")) {
     facts.client.engine = Engine::podman;
-    if (info.contains("version")) facts.version = string_in(info["version"], "Version");
+    if (info.contains("version")) facts.version = text_in(info["version"], "Version");
     const Json& host = info["host"];
     facts.rootless =
         host.is_object() && host.contains("security") && is_true(host["security"], "rootless");
-    if (info.contains("store")) facts.root = string_in(info["store"], "graphRoot");
+    if (info.contains("store")) facts.root = text_in(info["store"], "graphRoot");
     return true;
   }
-  facts.version = string_in(info, "ServerVersion");
-  facts.root = string_in(info, "DockerRootDir");
+  facts.version = text_in(info, "ServerVersion");
+  facts.root = text_in(info, "DockerRootDir");
   if (info.contains("SecurityOptions") && info["SecurityOptions"].is_array())
     for (const Json& option : info["SecurityOptions"]) {
       const std::string text = option.is_string() ? option.get<std::string>() : std::string();
