@@ -104,6 +104,24 @@ struct TinyTraining {
     SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);
   }
 
+  struct Batch {
+    Tensor tokens, targets;
+  };
+  /// The first `rows` training samples as one micro-batch.
+  Batch first_rows(std::int64_t rows) {
+    const std::int64_t length = job.model.sequence_length;
+    const auto width = static_cast<std::size_t>(length);
+    Batch batch{trainer->context().empty(DType::i32, {rows, length}),
+                trainer->context().empty(DType::i32, {rows, length})};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto read =
+          training->sample(row, {batch.tokens.data<std::int32_t>() + row * length, width},
+                           {batch.targets.data<std::int32_t>() + row * length, width});
+      SORTIE_CHECK(read.has_value(), "{}", read ? "" : read.error().message);
+    }
+    return batch;
+  }
+
   std::vector<double> losses(int steps) {
     std::vector<double> out;
     for (int i = 0; i < steps; ++i) {

@@ -155,13 +155,9 @@ TEST_CASE("the bias evens out the load of experts") {
     // The load of the same samples under the biases that there are now.
     ForwardContext context;
     context.training = true;
-    Tensor tokens = training.trainer->context().empty(DType::i32, {8, 19});
-    Tensor targets = training.trainer->context().empty(DType::i32, {8, 19});
-    for (std::int64_t row = 0; row < 8; ++row)
-      REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-                                        {targets.data<std::int32_t>() + row * 19, 19}));
+    const TinyTraining::Batch batch = training.first_rows(8);
     Graph graph(training.trainer->context(), Graph::Mode::record);
-    training.trainer->model().loss(graph, tokens, targets, 1.0f, context);
+    training.trainer->model().loss(graph, batch.tokens, batch.targets, 1.0f, context);
     const std::vector<double>& counts = context.routers.counts.at(0);
     CHECK(std::accumulate(counts.begin(), counts.end(), 0.0) == 8 * 19 * 2);
     return *std::ranges::max_element(counts) / (8 * 19 * 2 / 6.0);

@@ -128,17 +128,14 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         TinyTraining training(job, *communicator);
         ParameterStore& store = training.trainer->store();
         ExecutionContext& context = training.trainer->context();
-        Tensor tokens = context.empty(DType::i32, {2, 19}),
-               targets = context.empty(DType::i32, {2, 19});
-        for (std::int64_t row = 0; row < 2; ++row)
-          REQUIRE(training.training->sample(row, {tokens.data<std::int32_t>() + row * 19, 19},
-                                            {targets.data<std::int32_t>() + row * 19, 19}));
+        const TinyTraining::Batch batch = training.first_rows(2);
         const auto loss = [&](bool record) {
           store.weights_changed();
           Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);
           ForwardContext forward;
-          const double sum =
-              training.trainer->model().loss(graph, tokens, targets, 1.0f, forward).loss_sum;
+          const double sum = training.trainer->model()
+                                 .loss(graph, batch.tokens, batch.targets, 1.0f, forward)
+                                 .loss_sum;
           if (record) graph.backward({});
           return sum;
         };
