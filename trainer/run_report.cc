@@ -5,6 +5,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "common/base/check.h"
+#include "common/model/parameters.h"
 #include "trainer/metrics/memory.h"
 
 namespace sortie::trainer {
@@ -22,13 +24,16 @@ void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
     note("losses will not be bit for bit those of an uninterrupted run: " + checkpoint.differences);
 }
 
-void RunReport::start(const LanguageModel& model, ParameterStore& store, const BitFacts& facts,
-                      const std::string& cpu, const TrainingProgress& progress,
-                      const std::string& first_run) {
+void RunReport::start(const BitFacts& facts, const std::string& cpu,
+                      const TrainingProgress& progress, const std::string& first_run) {
   if (silent()) return;
+  const auto parameters = model::parameters_of(job_);
+  SORTIE_CHECK(parameters.has_value(), "{}", parameters.error().message);  // start() has told
+  flops_per_token_ = model::flops_per_token(job_.model, *parameters);
   nlohmann::json event = {{"type", "start"},
                           {"architecture", job_.model.architecture},
-                          {"parameters", store.parameter_elements()},
+                          {"parameters", model::count(*parameters).total},
+                          {"flops_per_token", flops_per_token_},
                           {"precision", facts.precision},
                           {"isa", facts.isa},
                           {"cpu", cpu},
@@ -36,7 +41,7 @@ void RunReport::start(const LanguageModel& model, ParameterStore& store, const B
                           {"world_size", rank_.world_size},
                           {"global_batch_size", batch_.global_batch_size},
                           {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
-                          {"sequence_length", model.shape().sequence_length},
+                          {"sequence_length", job_.model.sequence_length},
                           {"step", progress.step},
                           {"steps", job_.trainer.train_iterations}};
   if (!first_run.empty()) event["first_run"] = first_run;
@@ -45,8 +50,8 @@ void RunReport::start(const LanguageModel& model, ParameterStore& store, const B
     note(fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products", facts.isa));
 }
 
-void RunReport::step(const StepReport& report, const TrainingProgress& progress,
-                     const LanguageModel& model, double seconds, double trained_seconds) {
+void RunReport::step(const StepReport& report, const TrainingProgress& progress, double seconds,
+                     double trained_seconds) {
   if (silent()) return;
   last_loss_ = report.loss;
   if (report.skipped)
@@ -67,11 +72,11 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
       {"lr", report.learning_rate},
       {"grad_norm", report.grad_norm},
       {"tokens_per_s", tokens / seconds},
-      {"flops", flops_per_token(model.shape(), model.matrix_parameters()) * tokens / seconds},
+      {"flops", flops_per_token_ * tokens / seconds},
       {"step_ms", seconds * 1e3},
       {"eta_s", eta},
       {"skipped", report.skipped},
-      {"consumed_tokens", progress.consumed_samples * model.shape().sequence_length}};
+      {"consumed_tokens", progress.consumed_samples * job_.model.sequence_length}};
   if (report.balance_loss) event["balance_loss"] = *report.balance_loss;
   if (report.mtp_loss) event["mtp_loss"] = *report.mtp_loss;
   if (batch_.rampup_share > 0) event["batch_size"] = report.samples;

@@ -49,7 +49,6 @@ struct ParameterSpec {
   Use use = Use::matrix;
   bool decay = true;              // weight decay: matrices yes, vectors no
   std::vector<Segment> segments;  // empty = one segment
-  double share = 1.0;  // of the tokens is multiplied with it: an expert of k of E sees k / E
 };
 
 class Parameter;

@@ -5,6 +5,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
+#include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
@@ -37,7 +38,6 @@ struct PackedWeight::Impl {
   std::vector<PackedForms> tile_forward, tile_backward_data;
 };
 
-inline constexpr std::int64_t kVocabularyTile =
-    1984;  // not a power of two: see oneDNN's lda copies
+using model::kVocabularyTile;
 
 }  // namespace sortie::trainer::ops
