@@ -7,9 +7,18 @@
 
 #include "common/base/check.h"
 #include "common/model/parameters.h"
-#include "trainer/metrics/memory.h"
 
 namespace sortie::trainer {
+
+namespace {
+
+nlohmann::json as_json(const model::MemoryUse& memory) {
+  nlohmann::json json = {{"total", memory.total()}};
+  for (const auto& [name, bytes] : memory.parts()) json[name] = bytes;
+  return json;
+}
+
+}  // namespace
 
 void RunReport::note(const std::string& text) {
   if (!silent()) events_.send({{"type", "note"}, {"text", text}});
@@ -24,19 +33,25 @@ void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
     note("losses will not be bit for bit those of an uninterrupted run: " + checkpoint.differences);
 }
 
-void RunReport::start(const BitFacts& facts, const std::string& cpu,
-                      const TrainingProgress& progress, const std::string& first_run) {
+void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
+                      const std::string& first_run) {
   if (silent()) return;
-  const auto parameters = model::parameters_of(job_);
-  SORTIE_CHECK(parameters.has_value(), "{}", parameters.error().message);  // start() has told
-  flops_per_token_ = model::flops_per_token(job_.model, *parameters);
+  const auto facts_of_model = model::model_facts(job_);
+  SORTIE_CHECK(facts_of_model.has_value(), "{}", facts_of_model.error().message);  // start() told
+  flops_per_token_ = model::flops_per_token(job_.model, *facts_of_model);
+  const DType dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
+  const auto memory =
+      plan_memory(job_, batch_.micro_batch_size, rank_.world_size, dtype, rank_.threads, cpu);
+  SORTIE_CHECK(memory.has_value(), "{}", memory.error().message);
+  planned_ = *memory;
   nlohmann::json event = {{"type", "start"},
                           {"architecture", job_.model.architecture},
-                          {"parameters", model::count(*parameters).total},
+                          {"parameters", model::count(facts_of_model->parameters).total},
                           {"flops_per_token", flops_per_token_},
+                          {"planned_memory", as_json(planned_)},
                           {"precision", facts.precision},
                           {"isa", facts.isa},
-                          {"cpu", cpu},
+                          {"cpu", cpu.model},
                           {"threads", rank_.threads},
                           {"world_size", rank_.world_size},
                           {"global_batch_size", batch_.global_batch_size},
@@ -98,14 +113,16 @@ void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool
 }
 
 void RunReport::done(const TrainingProgress& progress, double validation_loss,
-                     double trained_seconds) {
+                     double trained_seconds, const model::MemoryUse& memory) {
   if (silent()) return;
   events_.send({{"type", "done"},
                 {"step", progress.step},
                 {"loss", last_loss_},
                 {"validation_loss", validation_loss},
                 {"seconds", trained_seconds},
-                {"peak_memory_bytes", peak_memory_bytes()},
+                {"peak_memory_bytes", memory.total()},
+                {"memory", as_json(memory)},
+                {"planned_memory", as_json(planned_)},
                 {"events_dropped", events_.dropped()}});
 }
 

@@ -160,7 +160,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
-  report_.start(facts_, cpu_.model, progress_, checkpointer_.first_run_id());
+  report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
   if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
@@ -175,7 +175,7 @@ Result<> Trainer::run() {
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
-               trained_seconds_);
+               trained_seconds_, measure_memory(store_, context_.allocator()));
   return {};
 }
 

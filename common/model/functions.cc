@@ -55,23 +55,25 @@ Value unary(Tape& tape, const Value& x, std::int64_t columns, const Value& saved
 }  // namespace
 
 std::vector<std::int64_t> packed_copies(const Machine& machine, std::int64_t out, std::int64_t in,
-                                        std::int64_t element) {
+                                        std::int64_t element, bool backward) {
   // AVX2's products like the plain matrix [in, out]: the backward pass has it.
   if (!machine.packs_for_avx512) return {out * in * element};
   // Blocks of 64 columns and, with pairs of bf16 in one register, 16 or 32 rows.
   constexpr std::int64_t kColumns = 64;
   const std::int64_t rows = element == 2 ? 32 : 16;
-  return {round_up(in, rows) * round_up(out, kColumns) * element,
-          round_up(out, rows) * round_up(in, kColumns) * element};
+  std::vector<std::int64_t> copies = {round_up(in, rows) * round_up(out, kColumns) * element};
+  if (backward) copies.push_back(round_up(out, rows) * round_up(in, kColumns) * element);
+  return copies;
 }
 
-Value embedding(Tape& tape, std::int64_t rows, std::int64_t columns) {
-  const Value out = tape.value(tape.empty(rows, columns));
+Value embedding(Tape& tape, std::int64_t rows, Module table) {
+  const Value out = tape.value(tape.empty(rows, table[0].shape[1]));
+  tape.use(table);
   tape.record([grad = out.grad] {});
   return out;
 }
 
-Value linear(Tape& tape, const Value& x, const ParameterInfo& weight) {
+Value linear(Tape& tape, const Value& x, Module module) {
   const auto plain = [&tape](const Value& in, std::int64_t columns, bool trained) {
     const Value out = tape.value(tape.empty(in.data.rows, columns));
     tape.record([&tape, in, trained, grad = out.grad] {
@@ -82,22 +84,27 @@ Value linear(Tape& tape, const Value& x, const ParameterInfo& weight) {
     });
     return out;
   };
-  const std::int64_t columns = weight.shape[0];
-  const Value out = plain(x, columns, weight.trained);
+  const ParameterInfo& weight = module[0];
+  tape.use(module);
+  const Value out = plain(x, weight.shape[0], weight.trained);
   if (weight.lora_rank == 0) return out;
+  tape.set_flows(true);  // the two matrices of the update are trained
   const Value down = plain(x, weight.lora_rank, true);
   const Value inner = unary(tape, down, weight.lora_rank, {});
-  return add(tape, out, plain(inner, columns, true));
+  return add(tape, out, plain(inner, weight.shape[0], true));
 }
 
-Value f32_linear(Tape& tape, const Value& x, std::int64_t out_columns) {
+namespace {
+
+Value f32_linear(Tape& tape, const Value& x, Module weight) {
   const bool narrow = x.data.element != kF32;
   const auto widened = [narrow](Tape& on, const Sized& from) {
     return narrow ? on.empty(from.rows, from.columns, kF32) : from;
   };
-  Sized y = tape.empty(x.data.rows, out_columns, kF32);
+  Sized y = tape.empty(x.data.rows, weight[0].shape[0], kF32);
   (void)widened(tape, x.data);
   const Value out = tape.value(std::move(y));
+  tape.use(weight);
   tape.record([&tape, x, narrow, widened, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -110,11 +117,14 @@ Value f32_linear(Tape& tape, const Value& x, std::int64_t out_columns) {
   return out;
 }
 
-ResidualNorm residual_norm(Tape& tape, const Value& residual, const Value& branch) {
+}  // namespace
+
+ResidualNorm residual_norm(Tape& tape, const Value& residual, const Value& branch, Module norm) {
   const Sized sum = branch ? tape.like(residual.data) : residual.data;
   const Sized y = tape.like(residual.data);
   const Sized stats = tape.empty(residual.data.rows, 2, kF32);
   ResidualNorm out{branch ? tape.value(sum) : residual, tape.value(y)};
+  tape.use(norm);
   tape.record([&tape, sum, stats, residual_grad = residual.grad, branch_grad = branch.grad,
                sum_grad = out.residual.grad, y_grad = out.normed.grad] {
     const bool passes_through = sum_grad == residual_grad;
@@ -132,7 +142,7 @@ ResidualNorm residual_norm(Tape& tape, const Value& residual, const Value& branc
   return out;
 }
 
-Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim) {
+Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim, Module norm) {
   const std::int64_t rows = x.data.rows, columns = x.data.columns;
   const std::int64_t heads = rows * columns / head_dim;
   const Value in = tape.value(view(x.data, heads, head_dim));
@@ -140,7 +150,7 @@ Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim) {
     if (const Sized dx = std::move(in_grad->tensor); dx.defined())
       tape.add_grad(*x_grad, view(dx, rows, columns));
   });
-  const Value normed = residual_norm(tape, in, {}).normed;
+  const Value normed = residual_norm(tape, in, {}, norm).normed;
   const Value out = tape.value(view(normed.data, rows, columns));
   tape.record([&tape, normed_grad = normed.grad, out_grad = out.grad, heads, head_dim] {
     if (const Sized dy = std::move(out_grad->tensor); dy.defined())
@@ -262,12 +272,13 @@ std::pair<Value, Value> split(Tape& tape, const Value& x, std::int64_t first) {
 
 Value mixture(Tape& tape, const Value& x, const Mixture& m) {
   const std::int64_t rows = x.data.rows, columns = x.data.columns, choices = rows * m.top_k;
-  const Value logits = f32_linear(tape, x, m.experts);
+  const std::int64_t experts = m.router[0].shape[0];
+  const Value logits = f32_linear(tape, x, m.router);
   const Sized scores = tape.like(logits.data);
   const Value weights = tape.value(tape.empty(rows, m.top_k, kF32));
   const Sized chosen = tape.empty(rows, m.top_k, kI32);
   Sized counts;
-  if (m.losses) counts = tape.empty(m.sequences, m.experts, kF32);
+  if (m.losses) counts = tape.empty(m.sequences, experts, kF32);
   tape.record([&tape, scores, counts, weights, chosen, logits] {
     const Sized dweights = std::move(weights.grad->tensor);
     Sized dscores;
@@ -277,12 +288,15 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
 
   // Memory whose size does not depend on the routing.
   const std::int64_t capacity =
-      round_up(choices + std::min(choices, m.experts) * (kExpertRowUnit - 1), kExpertRowUnit);
+      round_up(choices + std::min(choices, experts) * (kExpertRowUnit - 1), kExpertRowUnit);
   const auto sorted = [&tape, capacity](std::int64_t width) { return tape.empty(capacity, width); };
   const Sized row_of = tape.empty(rows, m.top_k, kI32), source = tape.empty(capacity, 1, kI32);
 
-  const auto grouped_linear = [&tape, sorted, row_of, source](const Value& in, std::int64_t width) {
-    const Value out = tape.value(sorted(width));
+  // Of all experts: `first` 0 = gate_up, 1 = down.
+  const auto grouped_linear = [&](const Value& in, std::size_t first) {
+    const Value out = tape.value(sorted(m.experts[first].shape[0]));
+    for (int pass = 0; pass < 2; ++pass)  // one that is trained lets gradients through all
+      for (std::size_t e = first; e < m.experts.size(); e += 2) tape.use(m.experts.subspan(e, 1));
     tape.record([&tape, in, row_of, source, grad = out.grad] {
       if (const Sized dy = std::move(grad->tensor); dy.defined())
         tape.add_grad(*in.grad, tape.like(in.data));
@@ -297,8 +311,8 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
     });
     return out;
   };
-  const Value inner = grouped_linear(dispatch(), 2 * m.ffn);
-  const Value out = grouped_linear(swiglu(tape, inner), columns);
+  const Value inner = grouped_linear(dispatch(), 0);
+  const Value out = grouped_linear(swiglu(tape, inner), 1);
   const Value mixed = tape.value(tape.empty(rows, columns));
   tape.record([&tape, out, weights, row_of, source, grad = mixed.grad] {
     const Sized dy = std::move(grad->tensor);
@@ -311,7 +325,7 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
   return mixed;
 }
 
-void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size) {
+void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size, Module head) {
   if (!tape.recording()) return;
   Sized dh = tape.like(h.data);
   {
@@ -323,6 +337,7 @@ void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size) {
     (void)weight_gradient_scratch(tape, view(logits, rows, kVocabularyTile),
                                   view(h.data, rows, h.data.columns));
   }
+  tape.use(head);
   tape.record([&tape, dh, h_grad = h.grad]() mutable { tape.add_grad(*h_grad, std::move(dh)); });
 }
 

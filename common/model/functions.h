@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "common/model/parameters.h"
 #include "common/model/tape.h"
 
 namespace sortie::model {
@@ -13,15 +12,17 @@ struct Heads {
   std::int64_t batch, tokens, heads, kv_heads, head_dim, value_dim;
 };
 
-Value embedding(Tape& tape, std::int64_t rows, std::int64_t columns);
-Value linear(Tape& tape, const Value& x, const ParameterInfo& weight);
-Value f32_linear(Tape& tape, const Value& x, std::int64_t out);
+/// A weight and its bias, where it has one.
+using Module = std::span<const ParameterInfo>;
+
+Value embedding(Tape& tape, std::int64_t rows, Module table);
+Value linear(Tape& tape, const Value& x, Module module);
 
 struct ResidualNorm {
   Value residual, normed;
 };
-ResidualNorm residual_norm(Tape& tape, const Value& residual, const Value& branch);
-Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim);
+ResidualNorm residual_norm(Tape& tape, const Value& residual, const Value& branch, Module norm);
+Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim, Module norm);
 
 /// Of packed [Q | K | V].
 Value attention(Tape& tape, const Value& qkv, const Heads& heads);
@@ -38,18 +39,20 @@ Value concat(Tape& tape, const Value& a, const Value& b);
 std::pair<Value, Value> split(Tape& tape, const Value& x, std::int64_t first);
 
 struct Mixture {
-  std::int64_t experts, top_k, ffn;
-  bool losses;  // a loss of the router counts its choices
-  std::int64_t sequences;
+  std::int64_t top_k = 0;
+  bool losses = false;  // a loss of the router counts its choices
+  std::int64_t sequences = 0;
+  Module router;
+  Module experts;  // gate_up and down of each in turn
 };
 /// Router and experts, without the shared one.
 Value mixture(Tape& tape, const Value& x, const Mixture& mixture);
 
-void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size);
+void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size, Module head);
 
 /// The copies of a weight [out, in] in the layouts that products like best, one for the forward and
-/// one for the backward pass, as allocated.
+/// one for the backward pass.
 std::vector<std::int64_t> packed_copies(const Machine& machine, std::int64_t out, std::int64_t in,
-                                        std::int64_t element);
+                                        std::int64_t element, bool backward);
 
 }  // namespace sortie::model

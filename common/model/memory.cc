@@ -20,11 +20,10 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 class Kept {
  public:
   explicit Kept(Meter& meter) : meter_(meter) {}
-  /// The bytes that it took.
+  /// The bytes, of which each is written: what a block has beyond them takes no memory.
   std::int64_t take(std::int64_t bytes) {
-    const std::int64_t before = meter_.in_use();
     blocks_.push_back(meter_.allocate(bytes));
-    return meter_.in_use() - before;
+    return bytes;
   }
 
  private:
@@ -38,23 +37,28 @@ std::int64_t take_packed(Kept& kept, const Machine& machine, const ParameterInfo
   const std::int64_t element = parameter.use == Use::f32_matrix ? kF32 : machine.element;
   std::int64_t bytes = 0;
   const std::int64_t columns = parameter.shape[1];
-  // The head is cut into tiles of the vocabulary, the cross-entropy's.
-  const bool head = parameter.padding > 0 || !parameter.name.starts_with("layers.");
-  const std::int64_t rows = parameter.shape[0] - parameter.padding / columns;
-  const std::int64_t tile = head ? kVocabularyTile : rows;
-  for (std::int64_t begin = 0; begin < rows; begin += tile)
+  if (parameter.name.starts_with("layers.")) {
     for (const std::int64_t copy :
-         packed_copies(machine, std::min(tile, rows - begin), columns, element))
+         packed_copies(machine, parameter.shape[0], columns, element, parameter.backward))
       bytes += kept.take(copy);
+    return bytes;
+  }
+  // The head is cut into the cross-entropy's tiles of the vocabulary. The rows of a tile that is
+  // not full lie apart in the kernel's memory, for which oneDNN has products of plain matrices
+  // only.
+  std::int64_t rows = parameter.shape[0] - parameter.padding / columns;
+  for (; rows >= kVocabularyTile; rows -= kVocabularyTile)
+    for (const std::int64_t copy : packed_copies(machine, kVocabularyTile, columns, element, true))
+      bytes += kept.take(copy);
+  if (rows > 0) bytes += kept.take(rows * columns * element);
   return bytes;
 }
 
 }  // namespace
 
-Result<MemoryPlan> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
-                               std::int64_t world_size, const Machine& machine) {
-  Network network(job.model);
-  SORTIE_TRY(add_fine_tuning(job, network.parameters()));
+Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
+                              std::int64_t world_size, const Machine& machine) {
+  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job));
   std::int64_t elements = 0, trained = 0;
   for (const ParameterInfo& parameter : network.parameters()) {
     const std::int64_t own = round_up(parameter.elements(), kCacheLine);
@@ -64,7 +68,7 @@ Result<MemoryPlan> plan_memory(const config::JobConfig& job, std::int64_t micro_
   const std::int64_t padded = round_up(trained, world_size * kCacheLine);
   elements += padded - trained;
 
-  MemoryPlan plan;
+  MemoryUse plan;
   Meter meter;
   Kept kept(meter);
   plan.weights = kept.take(elements * kF32);

@@ -15,7 +15,10 @@ class Network {
  public:
   explicit Network(const config::ModelConfig& config);
 
-  std::vector<ParameterInfo>& parameters() { return parameters_; }
+  std::vector<ParameterInfo>& parameters() { return facts_.parameters; }
+  /// Once it is known what is trained: where gradients flow.
+  void find_flow();
+  ModelFacts facts() && { return std::move(facts_); }
 
   /// Forward and backward pass of a micro-batch of `batch` sequences.
   void train(Meter& meter, const Machine& machine, std::int64_t batch, bool recompute_layers) const;
@@ -30,23 +33,26 @@ class Network {
     Index qkv = kNone, query = kNone, key = kNone, value = kNone;  // packed or not
     Index query_down = kNone, key_value_down = kNone, key_value = kNone;
     Index out = kNone, up = kNone, down = kNone;
-    bool mixture = false;
+    Index attention_norm = kNone, query_norm = kNone, key_norm = kNone, mlp_norm = kNone;
+    Index router = kNone, experts = kNone;  // the first of the experts
     Index shared_up = kNone, shared_down = kNone;
   };
   struct Depth {
-    Index join = kNone;
+    Index token_norm = kNone, hidden_norm = kNone, join = kNone, final_norm = kNone;
     Layer layer;
   };
 
   Index declare(ParameterInfo parameter);
   Index declare_linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias);
-  void declare_norm(const std::string& name, std::int64_t size);
+  Index declare_norm(const std::string& name, std::int64_t size);
   void declare_attention(const std::string& name, Layer& layer);
   void declare_feed_forward(const std::string& name, std::int64_t index, Layer& layer);
   Layer declare_layer(std::int64_t index);
 
+  /// A weight and, behind it, its bias.
+  Module module(Index weight) const;
   Value apply(Tape& tape, Index weight, const Value& x) const {
-    return linear(tape, x, parameters_[weight]);
+    return linear(tape, x, module(weight));
   }
   Value attend(Tape& tape, const Layer& layer, const Value& h, std::int64_t batch) const;
   Value feed_forward(Tape& tape, const Layer& layer, const Value& h, std::int64_t batch) const;
@@ -54,13 +60,16 @@ class Network {
   void forward(Tape& tape, std::int64_t batch, bool recompute_layers) const;
   Value final_hidden(Tape& tape, std::int64_t batch, bool recompute_layers) const;
 
-  const config::ModelConfig config_;
-  const config::Architecture& architecture_;
-  const ModelShape shape_;
-  std::vector<ParameterInfo> parameters_;
-  bool positions_;  // a learned table
+  config::ModelConfig config_;
+  const config::Architecture* architecture_;
+  ModelShape shape_;
+  ModelFacts facts_;
+  Index embedding_ = kNone, positions_ = kNone, final_norm_ = kNone, head_ = kNone;
   std::vector<Layer> layers_;
   std::vector<Depth> depths_;
 };
+
+/// With what [lora] adds and [optimizer] freezes; errors as model_facts'.
+Result<Network> open_network(const config::JobConfig& job);
 
 }  // namespace sortie::model

@@ -68,15 +68,17 @@ Result<> freeze(const config::JobConfig& job, std::vector<ParameterInfo>& parame
 
 }  // namespace
 
-Result<> add_fine_tuning(const config::JobConfig& job, std::vector<ParameterInfo>& parameters) {
-  SORTIE_TRY(add_lora(job.lora, parameters));
-  return freeze(job, parameters);
+Result<ModelFacts> model_facts(const config::JobConfig& job) {
+  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job));
+  return std::move(network).facts();
 }
 
-Result<std::vector<ParameterInfo>> parameters_of(const config::JobConfig& job) {
+Result<Network> open_network(const config::JobConfig& job) {
   Network network(job.model);
-  SORTIE_TRY(add_fine_tuning(job, network.parameters()));
-  return std::move(network.parameters());
+  SORTIE_TRY(add_lora(job.lora, network.parameters()));
+  SORTIE_TRY(freeze(job, network.parameters()));
+  network.find_flow();
+  return network;
 }
 
 ParameterCount count(std::span<const ParameterInfo> parameters) {
@@ -107,18 +109,19 @@ double keys_seen(const config::ModelConfig& config, const ModelShape& shape, std
 
 }  // namespace
 
-double flops_per_token(const config::ModelConfig& config,
-                       std::span<const ParameterInfo> parameters) {
+double flops_per_token(const config::ModelConfig& config, const ModelFacts& facts) {
   double flops = 0.0;
-  for (const ParameterInfo& parameter : parameters) {
+  for (const ParameterInfo& parameter : facts.parameters) {
     if (parameter.use != Use::matrix && parameter.use != Use::f32_matrix) continue;
     const auto elements = static_cast<double>(parameter.elements() - parameter.padding);
-    flops += (parameter.trained ? 6.0 : 4.0) * elements * parameter.products;
+    const int passes = 1 + (parameter.backward ? 1 : 0) + (parameter.trained ? 1 : 0);
+    flops += 2.0 * passes * elements * parameter.products;
   }
   const ModelShape shape = resolve_shape(config);
-  const auto of_key = 6.0 * static_cast<double>(shape.heads * (shape.head_dim + shape.value_dim));
-  for (std::int64_t layer = 0; layer < shape.layers + config.mtp.num_layers; ++layer)
-    flops += of_key * keys_seen(config, shape, layer);
+  const auto of_key = 2.0 * static_cast<double>(shape.heads * (shape.head_dim + shape.value_dim));
+  std::int64_t layer = 0;
+  for (const bool backward : facts.attention_backward)
+    flops += (backward ? 3.0 : 1.0) * of_key * keys_seen(config, shape, layer++);
   return flops;
 }
 

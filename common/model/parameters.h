@@ -28,6 +28,7 @@ struct ParameterInfo {
   std::int64_t padding = 0;    // elements that no token needs
   std::int64_t lora_rank = 0;  // of a matrix with a low-rank update
   bool trained = true;         // has a gradient and moments
+  bool backward = false;       // gradients flow through the products with it
 
   std::int64_t elements() const {
     std::int64_t product = 1;
@@ -36,11 +37,13 @@ struct ParameterInfo {
   }
 };
 
-/// In the order of declaration, with what [lora] adds and [optimizer] freezes. ErrorCode::config
-/// for a pattern that matches nothing.
-Result<std::vector<ParameterInfo>> parameters_of(const config::JobConfig& job);
-/// The second half of that, on what a model declares.
-Result<> add_fine_tuning(const config::JobConfig& job, std::vector<ParameterInfo>& parameters);
+struct ModelFacts {
+  std::vector<ParameterInfo> parameters;  // in the order of their use
+  std::vector<bool> attention_backward;   // of each layer: gradients flow through its attention
+};
+/// With what [lora] adds and [optimizer] freezes. ErrorCode::config for a pattern that matches
+/// nothing.
+Result<ModelFacts> model_facts(const config::JobConfig& job);
 
 struct ParameterCount {
   std::int64_t total = 0;    // without padding and state
@@ -49,10 +52,10 @@ struct ParameterCount {
 };
 ParameterCount count(std::span<const ParameterInfo> parameters);
 
-/// Floating-point operations of one trained token: 6 per weight that it is multiplied with (forward
-/// and backward; 4 where the weight is frozen and has no gradient), plus 6 H (D + Dv) per key that
-/// it sees in a layer, on average over the sequence. Recomputation is not counted.
-double flops_per_token(const config::ModelConfig& config,
-                       std::span<const ParameterInfo> parameters);
+/// Floating-point operations of one trained token: for every weight that it is multiplied with 2
+/// forward, 2 where gradients flow through and 2 where the weight has one; for every key that it
+/// sees in a layer, on average over the sequence, 2 H (D + Dv), and twice that backward.
+/// Recomputation is not counted.
+double flops_per_token(const config::ModelConfig& config, const ModelFacts& facts);
 
 }  // namespace sortie::model

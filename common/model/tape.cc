@@ -24,6 +24,12 @@ std::int64_t Meter::reserved() const {
   return sum;
 }
 
+void Tape::use(std::span<const ParameterInfo> parameters) {
+  for (const ParameterInfo& parameter : parameters) flows_ = flows_ || parameter.trained;
+  if (flow_ == nullptr || !flows_) return;
+  for (const ParameterInfo& parameter : parameters) flow_->products.insert(&parameter);
+}
+
 void Tape::add_grad(SizedGrad& into, Sized grad) {
   if (!grad.defined()) return;
   if (!into.tensor.defined()) {
@@ -60,11 +66,15 @@ std::vector<Value> recompute(
     input_grads.push_back(input.grad);
   }
   Tape forward(tape.meter(), tape.machine(), Tape::Mode::reserve);
+  const bool flows = tape.flows();
+  forward.set_flows(flows);
   std::vector<Value> outputs = segment(forward, detach(forward, kept));
+  tape.set_flows(forward.flows());
   for (const Value& output : outputs) output_grads.push_back(output.grad);
 
-  tape.record([&tape, kept, input_grads, output_grads, segment, detach] {
+  tape.record([&tape, flows, kept, input_grads, output_grads, segment, detach] {
     Tape replay(tape.meter(), tape.machine(), Tape::Mode::record);
+    replay.set_flows(flows);
     std::vector<Value> again = detach(replay, kept);
     std::vector<Value> results = segment(replay, again);
     std::vector<std::pair<Value, Sized>> seeds;

@@ -7,8 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "common/model/parameters.h"
 
 namespace sortie::model {
 
@@ -60,6 +64,12 @@ struct Machine {
   bool packs_for_avx512 = true;  // else the layouts of AVX2
 };
 
+/// What gradients flow through in a step; found on the way.
+struct Flow {
+  std::set<const ParameterInfo*> products;  // with such parameters
+  std::vector<bool> attention;              // of each layer
+};
+
 class Tape {
  public:
   enum class Mode { record, reserve };
@@ -78,9 +88,20 @@ class Tape {
   }
   Sized like(const Sized& x) { return empty(x.rows, x.columns, x.element); }
   Value value(Sized data) { return {std::move(data), std::make_shared<SizedGrad>()}; }
+  /// Before record(): the operation being recorded uses these.
+  void use(std::span<const ParameterInfo> parameters);
   void record(std::function<void()> backward) {
-    if (recording()) steps_.push_back(std::move(backward));
+    if (recording() && flows_) steps_.push_back(std::move(backward));
   }
+  /// Whether something trained was used so far. What comes before that is neither kept nor
+  /// recorded.
+  bool flows() const { return flows_; }
+  void set_flows(bool flows) { flows_ = flows; }
+
+  /// Who wants to know; null = nobody.
+  Flow* flow() const { return flow_; }
+  void set_flow(Flow* flow) { flow_ = flow; }
+
   void add_grad(SizedGrad& into, Sized grad);
   void backward(std::vector<std::pair<Value, Sized>> seeds);
 
@@ -88,6 +109,8 @@ class Tape {
   Meter& meter_;
   const Machine& machine_;
   Mode mode_;
+  bool flows_ = false;
+  Flow* flow_ = nullptr;
   std::vector<std::function<void()>> steps_;
 };
 

@@ -71,6 +71,7 @@ class Parameter {
   /// The values as ops take them: compute dtype for matrices, f32 for vectors.
   const Tensor& weight() const { return weight_; }
   const ops::PackedWeight& packed() const { return *packed_; }
+  std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
   Tensor& grad() { return grad_; }  // f32, accumulated into; undefined when not trained
 
   /// A frozen parameter keeps its values. Decided before store.finalize().

@@ -18,6 +18,11 @@ class PackedForms {
   /// is missing or stale, the plain memory itself when that is the layout.
   const void* get(ExecutionContext& context, DType dtype, const void* plain, std::int64_t row,
                   std::int64_t col, const dnnl::memory::desc& desc);
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const Form& form : forms_) sum += form.desc.get_size();
+    return sum;
+  }
   void mark_stale() {
     for (Form& form : forms_) form.fresh = false;
   }

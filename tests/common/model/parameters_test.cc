@@ -16,14 +16,18 @@ config::JobConfig job_of(std::string_view preset) {
   return job;
 }
 
-std::vector<ParameterInfo> parameters(const config::JobConfig& job) {
-  auto all = parameters_of(job);
+ModelFacts facts(const config::JobConfig& job) {
+  auto all = model_facts(job);
   REQUIRE(all.has_value());
   return std::move(*all);
 }
 
+ParameterCount counted(const config::JobConfig& job) {
+  return count(facts(job).parameters);
+}
+
 double flops(const config::JobConfig& job) {
-  return flops_per_token(job.model, parameters(job));
+  return flops_per_token(job.model, facts(job));
 }
 
 }  // namespace
@@ -37,7 +41,7 @@ TEST_CASE("presets have the numbers of parameters that were published") {
       {"qwen2.5-1.5b", 1543714304}};
   for (const auto& [name, total] : published) {
     CAPTURE(std::string(name));
-    const ParameterCount count = model::count(parameters(job_of(name)));
+    const ParameterCount count = counted(job_of(name));
     CHECK(count.total == total);
     CHECK(count.active == total);
     CHECK(count.trained == total);
@@ -45,7 +49,7 @@ TEST_CASE("presets have the numbers of parameters that were published") {
 }
 
 TEST_CASE("of a mixture a token meets the top k experts") {
-  const ParameterCount count = model::count(parameters(job_of("openseek-small")));
+  const ParameterCount count = counted(job_of("openseek-small"));
   CHECK(static_cast<double>(count.total) == doctest::Approx(1.4e9).epsilon(0.03));
   const std::int64_t expert = 3 * 1280 * 896, experts = 5 * 64;
   CHECK(count.total - count.active == experts * expert - 5 * 6 * expert);
@@ -65,7 +69,12 @@ TEST_CASE("a token costs six operations a weight and twelve a key's element") {
   SUBCASE("a frozen weight has no gradient") {
     job.optimizer.freeze = {"layers.*"};
     CHECK(flops(job) == doctest::Approx(6 * weights + keys - 2 * 12.0 * 768 * 768 * 12));
-    CHECK(model::count(parameters(job)).trained == (50257 + 1024 + 2) * 768);
+    CHECK(counted(job).trained == (50257 + 1024 + 2) * 768);
+  }
+  SUBCASE("frozen first layers have a forward pass alone") {
+    job.optimizer.freeze = {"embedding.*", "positions.*", "layers.*"};
+    job.model.weight_tying = false;  // final norm and head are left
+    CHECK(flops(job) == doctest::Approx(2 * 12.0 * 768 * 768 * 12 + keys / 3 + 6 * 768.0 * 50257));
   }
   SUBCASE("multi-token prediction multiplies with the head again") {
     job = job_of("openseek-small");
@@ -80,14 +89,14 @@ TEST_CASE("a token costs six operations a weight and twelve a key's element") {
 TEST_CASE("patterns that match nothing are told before anything starts") {
   config::JobConfig job = job_of("gpt2-124m");
   job.optimizer.freeze = {"layer.*"};
-  const auto unmatched = parameters_of(job);
+  const auto unmatched = model_facts(job);
   REQUIRE(!unmatched.has_value());
   CHECK(unmatched.error().message ==
         "optimizer.freeze: \"layer.*\" matches nothing; names are like embedding.weight");
   job.optimizer.freeze = {};
   job.lora.rank = 4;
   job.lora.modules = {"*.qk"};
-  const auto no_module = parameters_of(job);
+  const auto no_module = model_facts(job);
   REQUIRE(!no_module.has_value());
   CHECK(no_module.error().message ==
         "lora.modules: \"*.qk\" matches nothing; names are like layers.0.attention.qkv");

@@ -36,13 +36,14 @@ void check_declared(const config::JobConfig& job) {
   REQUIRE(added.has_value());
   const auto frozen = freeze_parameters(job, store);
   REQUIRE(frozen.has_value());
-  const auto planned = model::parameters_of(job);
-  REQUIRE(planned.has_value());
+  const auto facts = model::model_facts(job);
+  REQUIRE(facts.has_value());
+  const std::vector<model::ParameterInfo>& planned = facts->parameters;
 
   std::map<std::string, const model::ParameterInfo*> by_name;
-  for (const model::ParameterInfo& parameter : *planned) by_name[parameter.name] = &parameter;
-  CHECK(by_name.size() == planned->size());
-  CHECK(planned->size() == store.parameters().size());
+  for (const model::ParameterInfo& parameter : planned) by_name[parameter.name] = &parameter;
+  CHECK(by_name.size() == planned.size());
+  CHECK(planned.size() == store.parameters().size());
   std::int64_t elements = 0;
   for (const auto& declared : store.parameters()) {
     const ParameterSpec& spec = declared->spec();
@@ -53,7 +54,7 @@ void check_declared(const config::JobConfig& job) {
     for (int dim = 0; dim < spec.shape.dims(); ++dim)
       CHECK(parameter.shape[static_cast<std::size_t>(dim)] == spec.shape[dim]);
     CHECK(parameter.use == use_of(spec));
-    CHECK(parameter.trained == (!declared->frozen() && spec.use != Use::state));
+    CHECK(parameter.trained == declared->trained());
     CHECK((parameter.lora_rank > 0) == declared->low_rank().has_value());
     if (spec.use != Use::state) elements += parameter.elements();
   }
