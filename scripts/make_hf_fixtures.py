@@ -88,6 +88,15 @@ def enter_environment(venv):
     os.execve(python, [str(python), *sys.argv], os.environ | {"SORTIE_FIXTURES_ENTERED": "1"})
 
 
+def check_versions():
+    import importlib.metadata
+
+    for package, version in VERSIONS.items():
+        found = importlib.metadata.version(package).split("+")[0]
+        if found != version:
+            sys.exit(f"{package} {found} in this environment, the fixtures are made with {version}")
+
+
 def randomise(model, generator):
     """Values at which every part of the model matters: norms near 1, all else well away from 0."""
     import torch
@@ -217,12 +226,7 @@ def main():
     parser.add_argument("cases", nargs="*", help="only these")
     arguments = parser.parse_args()
     enter_environment(arguments.venv)
-    import importlib.metadata
-
-    for package, version in VERSIONS.items():
-        found = importlib.metadata.version(package).split("+")[0]
-        if found != version:
-            sys.exit(f"{package} {found} in this environment, the fixtures are made with {version}")
+    check_versions()
     import torch
 
     torch.set_num_threads(1)

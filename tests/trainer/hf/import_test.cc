@@ -58,7 +58,8 @@ TEST_CASE("every family comes back byte for byte, whole and in shards, with its 
 
 TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own type") {
   const Scratch scratch;
-  for (const std::string name : {"gpt2-a", "gpt-neo-x-a", "qwen2-a"}) {
+  for (const std::string name :
+       {"gpt2-a", "gpt-neo-x-a", "qwen2-a", "mixtral-a", "qwen3-moe-a", "deepseek-v3-a"}) {
     CAPTURE(name);
     const fs::path folder = copy_of(scratch, name);
     Tensors mixed = tensors_of(folder / "model.safetensors");
@@ -82,7 +83,41 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
     import_and_export(folder, scratch, scratch.path / "out");
     check_same(all_tensors(scratch.path / "out"), mixed);
     fs::remove_all(scratch.path / "out");
+    import_and_export(folder, scratch, scratch.path / "shards", {.max_shard_bytes = 3000});
+    CHECK(fs::exists(scratch.path / "shards" / "model.safetensors.index.json"));
+    import_and_export(scratch.path / "shards", scratch, scratch.path / "out");
+    check_same(all_tensors(scratch.path / "out"), mixed);
+    fs::remove_all(scratch.path / "shards");
+    fs::remove_all(scratch.path / "out");
   }
+}
+
+TEST_CASE("the same model with the config.json of transformers 4") {
+  const Scratch scratch;
+  const fs::path folder = copy_of(scratch, "deepseek-v3-b");  // with yarn
+  Json json = json_of(folder / "config.json");
+  Json rope = json["rope_parameters"];
+  json.erase("rope_parameters");
+  json["rope_theta"] = rope["rope_theta"];
+  rope.erase("rope_theta");
+  rope["type"] = rope["rope_type"];
+  rope.erase("rope_type");
+  json["rope_scaling"] = rope;
+  json["torch_dtype"] = json["dtype"];
+  json.erase("dtype");
+  write_json(folder / "config.json", json);
+  ProbeOptions options;
+  options.tokens = scratch.path / "ids.json";
+  options.out = scratch.path / "new.safetensors";
+  write_json(options.tokens, {{"input_ids", Json::array({{5, 0, 36, 7, 7, 20, 11, 2, 3, 9}})}});
+  REQUIRE(probe(kData / "deepseek-v3-b", options));
+  options.out = scratch.path / "old.safetensors";
+  REQUIRE(probe(folder, options));
+  check_same(tensors_of(scratch.path / "old.safetensors"),
+             tensors_of(scratch.path / "new.safetensors"));
+  // Its spelling stays.
+  import_and_export(folder, scratch, scratch.path / "out");
+  CHECK(json_of(scratch.path / "out" / "config.json") == json);
 }
 
 TEST_CASE("--dtype rounds all weights and says so in config.json") {
