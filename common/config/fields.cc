@@ -10,39 +10,22 @@
 namespace sortie::config {
 namespace {
 
-// One per section: the address of a member, as Slot.
 template <auto M>
-Slot runner(JobConfig& job) {
-  return &(job.runner.*M);
-}
+constexpr auto runner = member<&JobConfig::runner, M>;
 template <auto M>
-Slot network(JobConfig& job) {
-  return &(job.runner.network.*M);
-}
+constexpr auto network = member<&JobConfig::runner, &RunnerConfig::network, M>;
 template <auto M>
-Slot ssh(JobConfig& job) {
-  return &(job.runner.ssh.*M);
-}
+constexpr auto ssh = member<&JobConfig::runner, &RunnerConfig::ssh, M>;
 template <auto M>
-Slot model(JobConfig& job) {
-  return &(job.model.*M);
-}
+constexpr auto model = member<&JobConfig::model, M>;
 template <auto M>
-Slot moe(JobConfig& job) {
-  return &(job.model.moe.*M);
-}
+constexpr auto moe = member<&JobConfig::model, &ModelConfig::moe, M>;
 template <auto M>
-Slot mla(JobConfig& job) {
-  return &(job.model.mla.*M);
-}
+constexpr auto mla = member<&JobConfig::model, &ModelConfig::mla, M>;
 template <auto M>
-Slot mtp(JobConfig& job) {
-  return &(job.model.mtp.*M);
-}
+constexpr auto mtp = member<&JobConfig::model, &ModelConfig::mtp, M>;
 template <auto M>
-Slot data(JobConfig& job) {
-  return &(job.data.*M);
-}
+constexpr auto data = member<&JobConfig::data, M>;
 
 using Runner = RunnerConfig;
 using Network = NetworkConfig;
@@ -224,8 +207,8 @@ const Field kFields[] = {
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
     {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
      "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
-    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron"}}, "",
-     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples"},
+    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron", "scaling"}}, "",
+     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples; scaling: those of Scaling's TextDataset and BlendedDataset for the same seed, micro batch and number of ranks"},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
      "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
 };

@@ -1,96 +1,15 @@
 // Folders in and out: byte for byte, in shards, as old files have them; and what is refused.
 #include "trainer/hf/import.h"
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/atomic_file.h"
+#include "tests/trainer/hf/folders.h"
 #include "trainer/hf/probe.h"
 
 namespace sortie::trainer {
+using namespace test;
 namespace {
-
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
-const fs::path kData = SORTIE_TEST_DATA "/hf";
-
-/// A folder of its own that goes with the test.
-struct Scratch {
-  fs::path path = fs::temp_directory_path() / ("sortie-hf-" + std::to_string(::getpid()));
-  Scratch() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Scratch() { fs::remove_all(path); }
-};
-
-Json json_of(const fs::path& path) {
-  return Json::parse(read_file(path).value());
-}
-void write_json(const fs::path& path, const Json& json) {
-  REQUIRE(write_file_atomic(path, json.dump(1)));
-}
-
-struct Entry {
-  StorageType type;
-  Dims shape;
-  std::vector<std::byte> data;
-};
-using Tensors = std::map<std::string, Entry>;
-
-Tensors tensors_of(const fs::path& file) {
-  Tensors tensors;
-  const SafetensorsFile opened = SafetensorsFile::open(file).value();
-  for (const TensorEntry& entry : opened.header().tensors) {
-    const auto data = opened.data(entry);
-    tensors[entry.name] = {entry.type, entry.shape, {data.begin(), data.end()}};
-  }
-  return tensors;
-}
-/// All files of a folder.
-Tensors all_tensors(const fs::path& folder) {
-  Tensors all;
-  for (const auto& file : fs::directory_iterator(folder))
-    if (file.path().extension() == ".safetensors" && file.path().stem() != "reference")
-      all.merge(tensors_of(file.path()));
-  return all;
-}
-void write_tensors(const fs::path& file, const Tensors& tensors) {
-  std::vector<TensorToWrite> list;
-  for (const auto& [name, entry] : tensors) {
-    TensorToWrite one;
-    one.entry.name = name;
-    one.entry.type = entry.type;
-    one.entry.shape = entry.shape;
-    one.data = entry.data;
-    list.push_back(std::move(one));
-  }
-  fs::remove(file);
-  REQUIRE(write_safetensors(file, std::move(list), {{"format", "pt"}}));
-}
-void check_same(const Tensors& a, const Tensors& b) {
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, entry] : a) {
-    CAPTURE(name);
-    REQUIRE(b.contains(name));
-    CHECK(b.at(name).type == entry.type);
-    CHECK(b.at(name).shape == entry.shape);
-    CHECK(b.at(name).data == entry.data);
-  }
-}
-
-/// A copy of a fixture that may be changed.
-fs::path copy_of(const Scratch& scratch, const std::string& name) {
-  const fs::path to = scratch.path / name;
-  fs::create_directories(to);
-  for (const char* file : {"config.json", "model.safetensors", "generation_config.json"})
-    fs::copy_file(kData / name / file, to / file, fs::copy_options::overwrite_existing);
-  return to;
-}
 
 std::string import_error(const fs::path& folder, const Scratch& scratch) {
   const auto imported = import_hf(folder, scratch.path / "bad");
@@ -139,7 +58,8 @@ TEST_CASE("every family comes back byte for byte, whole and in shards, with its 
 
 TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own type") {
   const Scratch scratch;
-  for (const std::string name : {"gpt2-a", "gpt-neo-x-a", "qwen2-a"}) {
+  for (const std::string name :
+       {"gpt2-a", "gpt-neo-x-a", "qwen2-a", "mixtral-a", "qwen3-moe-a", "deepseek-v3-a"}) {
     CAPTURE(name);
     const fs::path folder = copy_of(scratch, name);
     Tensors mixed = tensors_of(folder / "model.safetensors");
@@ -163,7 +83,41 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
     import_and_export(folder, scratch, scratch.path / "out");
     check_same(all_tensors(scratch.path / "out"), mixed);
     fs::remove_all(scratch.path / "out");
+    import_and_export(folder, scratch, scratch.path / "shards", {.max_shard_bytes = 3000});
+    CHECK(fs::exists(scratch.path / "shards" / "model.safetensors.index.json"));
+    import_and_export(scratch.path / "shards", scratch, scratch.path / "out");
+    check_same(all_tensors(scratch.path / "out"), mixed);
+    fs::remove_all(scratch.path / "shards");
+    fs::remove_all(scratch.path / "out");
   }
+}
+
+TEST_CASE("the same model with the config.json of transformers 4") {
+  const Scratch scratch;
+  const fs::path folder = copy_of(scratch, "deepseek-v3-b");  // with yarn
+  Json json = json_of(folder / "config.json");
+  Json rope = json["rope_parameters"];
+  json.erase("rope_parameters");
+  json["rope_theta"] = rope["rope_theta"];
+  rope.erase("rope_theta");
+  rope["type"] = rope["rope_type"];
+  rope.erase("rope_type");
+  json["rope_scaling"] = rope;
+  json["torch_dtype"] = json["dtype"];
+  json.erase("dtype");
+  write_json(folder / "config.json", json);
+  ProbeOptions options;
+  options.tokens = scratch.path / "ids.json";
+  options.out = scratch.path / "new.safetensors";
+  write_json(options.tokens, {{"input_ids", Json::array({{5, 0, 36, 7, 7, 20, 11, 2, 3, 9}})}});
+  REQUIRE(probe(kData / "deepseek-v3-b", options));
+  options.out = scratch.path / "old.safetensors";
+  REQUIRE(probe(folder, options));
+  check_same(tensors_of(scratch.path / "old.safetensors"),
+             tensors_of(scratch.path / "new.safetensors"));
+  // Its spelling stays.
+  import_and_export(folder, scratch, scratch.path / "out");
+  CHECK(json_of(scratch.path / "out" / "config.json") == json);
 }
 
 TEST_CASE("--dtype rounds all weights and says so in config.json") {
@@ -348,8 +302,8 @@ TEST_CASE("probe writes logits, loss, gradients and activations; bad tokens are 
   CHECK(refused({{"input_ids", {{1, 2}}}}).find("gradients need labels") != std::string::npos);
   CHECK(refused({{"input_ids", {{1, 2}}}, {"labels", {{1, -100}}}}).find("no token has a target") !=
         std::string::npos);
-  CHECK(refused({{"input_ids", Json::array({std::vector<int>(17, 1)})}})
-            .find("17 tokens, the model is made for 16") != std::string::npos);
+  CHECK(refused({{"input_ids", Json::array({std::vector<int>(41, 1)})}})
+            .find("41 tokens, the model is made for 40") != std::string::npos);
 }
 
 }  // namespace sortie::trainer
