@@ -62,7 +62,7 @@ std::int64_t take_packed(Kept& kept, const Machine& machine, const ParameterInfo
 
 Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
                               std::int64_t world_size, const Machine& machine) {
-  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job));
+  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job, micro_batch_size));
   std::int64_t elements = 0, trained = 0;
   for (const ParameterInfo& parameter : network.parameters()) {
     const std::int64_t own = round_up(parameter.elements(), kCacheLine);
