@@ -42,7 +42,7 @@ Sized view(const Sized& x, std::int64_t rows, std::int64_t columns) {
 /// One value in, one out of another width; the backward step takes `grad_kept` for the gradient
 /// and needs `saved`.
 Value unary(Tape& tape, const Value& x, std::int64_t columns, const Value& saved) {
-  const Value out = tape.value(tape.empty(x.data.rows, columns, x.data.element));
+  Value out = tape.value(tape.empty(x.data.rows, columns, x.data.element));
   tape.record([&tape, rows = x.data.rows, x_columns = x.data.columns, element = x.data.element,
                saved, x_grad = x.grad, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
@@ -67,7 +67,7 @@ std::vector<std::int64_t> packed_copies(const Machine& machine, std::int64_t out
 }
 
 Value embedding(Tape& tape, std::int64_t rows, Module table) {
-  const Value out = tape.value(tape.empty(rows, table[0].shape[1]));
+  Value out = tape.value(tape.empty(rows, table[0].shape[1]));
   tape.use(table);
   tape.record([grad = out.grad] {});
   return out;
@@ -75,7 +75,7 @@ Value embedding(Tape& tape, std::int64_t rows, Module table) {
 
 Value linear(Tape& tape, const Value& x, Module module) {
   const auto plain = [&tape](const Value& in, std::int64_t columns, bool trained) {
-    const Value out = tape.value(tape.empty(in.data.rows, columns));
+    Value out = tape.value(tape.empty(in.data.rows, columns));
     tape.record([&tape, in, trained, grad = out.grad] {
       if (const Sized dy = std::move(grad->tensor); dy.defined()) {
         tape.add_grad(*in.grad, tape.like(in.data));
@@ -86,7 +86,7 @@ Value linear(Tape& tape, const Value& x, Module module) {
   };
   const ParameterInfo& weight = module[0];
   tape.use(module);
-  const Value out = plain(x, weight.shape[0], weight.trained);
+  Value out = plain(x, weight.shape[0], weight.trained);
   if (weight.lora_rank == 0) return out;
   tape.set_flows(true);  // the two matrices of the update are trained
   const Value down = plain(x, weight.lora_rank, true);
@@ -103,7 +103,7 @@ Value f32_linear(Tape& tape, const Value& x, Module weight) {
   };
   Sized y = tape.empty(x.data.rows, weight[0].shape[0], kF32);
   (void)widened(tape, x.data);
-  const Value out = tape.value(std::move(y));
+  Value out = tape.value(std::move(y));
   tape.use(weight);
   tape.record([&tape, x, narrow, widened, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
@@ -151,7 +151,7 @@ Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim, Module norm) 
       tape.add_grad(*x_grad, view(dx, rows, columns));
   });
   const Value normed = residual_norm(tape, in, {}, norm).normed;
-  const Value out = tape.value(view(normed.data, rows, columns));
+  Value out = tape.value(view(normed.data, rows, columns));
   tape.record([&tape, normed_grad = normed.grad, out_grad = out.grad, heads, head_dim] {
     if (const Sized dy = std::move(out_grad->tensor); dy.defined())
       tape.add_grad(*normed_grad, view(dy, heads, head_dim));
@@ -163,7 +163,7 @@ Value attention(Tape& tape, const Value& qkv, const Heads& h) {
   const Sized out4 = tape.empty(qkv.data.rows, h.heads * h.head_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
   (void)attention_scratch(tape, h);
-  const Value out = tape.value(out4);
+  Value out = tape.value(out4);
   tape.record([&tape, h, qkv, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -178,7 +178,7 @@ Value attention(Tape& tape, const Value& q, const Value& k, const Value& v, cons
   const Sized out4 = tape.empty(q.data.rows, h.heads * h.value_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
   (void)attention_scratch(tape, h);
-  const Value out = tape.value(out4);
+  Value out = tape.value(out4);
   tape.record([&tape, h, q, k, v, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -192,7 +192,7 @@ Value attention(Tape& tape, const Value& q, const Value& k, const Value& v, cons
 }
 
 Value rope(Tape& tape, const Value& x) {
-  const Value out = tape.value(x.data);
+  Value out = tape.value(x.data);
   tape.record([&tape, x_grad = x.grad, grad = out.grad] {
     Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -209,7 +209,7 @@ Value latent_attention(Tape& tape, const Value& q, const Value& kv, const Value&
   const Sized out4 = tape.empty(q.data.rows, h.heads * h.value_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
   (void)attention_scratch(tape, h);
-  const Value out = tape.value(out4);
+  Value out = tape.value(out4);
   tape.record([&tape, h, q, kv, rope_key, k, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -232,7 +232,7 @@ Value gelu(Tape& tape, const Value& x) {
 }
 
 Value add(Tape& tape, const Value& a, const Value& b) {
-  const Value out = tape.value(tape.like(a.data));
+  Value out = tape.value(tape.like(a.data));
   tape.record([&tape, a_grad = a.grad, b_grad = b.grad, grad = out.grad] {
     Sized dy = std::move(grad->tensor);
     tape.add_grad(*a_grad, dy);
@@ -247,7 +247,7 @@ Value dropout(Tape& tape, const Value& x, double probability) {
 
 Value concat(Tape& tape, const Value& a, const Value& b) {
   const std::int64_t first = a.data.columns, second = b.data.columns;
-  const Value out = tape.value(tape.empty(a.data.rows, first + second, a.data.element));
+  Value out = tape.value(tape.empty(a.data.rows, first + second, a.data.element));
   tape.record([&tape, first, second, a_grad = a.grad, b_grad = b.grad, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
@@ -294,7 +294,7 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
 
   // Of all experts: `first` 0 = gate_up, 1 = down.
   const auto grouped_linear = [&](const Value& in, std::size_t first) {
-    const Value out = tape.value(sorted(m.experts[first].shape[0]));
+    Value out = tape.value(sorted(m.experts[first].shape[0]));
     for (int pass = 0; pass < 2; ++pass)  // one that is trained lets gradients through all
       for (std::size_t e = first; e < m.experts.size(); e += 2) tape.use(m.experts.subspan(e, 1));
     tape.record([&tape, in, row_of, source, grad = out.grad] {
@@ -304,7 +304,7 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
     return out;
   };
   const auto dispatch = [&] {
-    const Value out = tape.value(sorted(columns));
+    Value out = tape.value(sorted(columns));
     tape.record([&tape, rows, columns, row_of, source, x_grad = x.grad, grad = out.grad] {
       const Sized dy = std::move(grad->tensor);
       if (dy.defined()) tape.add_grad(*x_grad, tape.empty(rows, columns));
@@ -312,8 +312,8 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
     return out;
   };
   const Value inner = grouped_linear(dispatch(), 0);
-  const Value out = grouped_linear(swiglu(tape, inner), 1);
-  const Value mixed = tape.value(tape.empty(rows, columns));
+  Value out = grouped_linear(swiglu(tape, inner), 1);
+  Value mixed = tape.value(tape.empty(rows, columns));
   tape.record([&tape, out, weights, row_of, source, grad = mixed.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;

@@ -194,7 +194,7 @@ Value Network::feed_forward(Tape& tape, const Layer& layer, const Value& h,
   }
   const config::MoeConfig& moe = config_.moe;
   const auto experts = 2 * static_cast<std::size_t>(moe.num_experts);
-  const Value mixed =
+  Value mixed =
       mixture(tape, h,
               {.top_k = moe.topk,
                .losses = moe.seq_aux_loss_coeff > 0 || moe.aux_loss_coeff > 0,
