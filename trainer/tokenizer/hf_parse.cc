@@ -11,6 +11,7 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::int32_t kMaxId = 1 << 24;
 constexpr int kMostSequences = 100;
+constexpr std::size_t kMostSpecial = 1000;  // around a text
 
 /// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
 class Parser {
@@ -25,6 +26,8 @@ class Parser {
     SORTIE_TRY(parse_added_tokens(root));
     if (!is_null(root, "normalizer")) SORTIE_TRY(add_normalizer(root.at("normalizer")));
     if (!is_null(root, "pre_tokenizer")) SORTIE_TRY(add_pre_tokenizer(root.at("pre_tokenizer")));
+    SORTIE_TRY(finish_splits());
+    if (!is_null(root, "post_processor")) SORTIE_TRY(add_post_processor(root.at("post_processor")));
     if (!is_null(root, "decoder")) SORTIE_TRY(add_decoder(root.at("decoder")));
     return std::move(spec_);
   }
@@ -169,7 +172,7 @@ class Parser {
     }
     if (out.byte_level || out.metaspace)
       return unknown("pre_tokenizer " + type, "after ByteLevel or Metaspace is not known here");
-    const bool first = out.pattern == WordPattern::whole;
+    const bool first = splits_.empty();
     if (type == "ByteLevel") {
       const bool cuts = flag(json, "use_regex", true);
       out.byte_level = true;
@@ -180,7 +183,7 @@ class Parser {
       if (cuts) out.pattern = WordPattern::gpt2;
       return {};
     }
-    if (type == "Split" && first) return add_split(json);
+    if (type == "Split") return add_split(json);
     if (type == "Metaspace" && first) return add_metaspace(json);
     return unknown("pre_tokenizer " + type,
                    first ? "is not known here (ByteLevel, Split, Metaspace are)"
@@ -189,14 +192,8 @@ class Parser {
 
   Result<> add_split(const Json& json) {
     const Json& pattern = json.at("pattern");
-    const auto known = pattern.contains("Regex")
-                           ? word_pattern_of_regex(pattern.at("Regex").get<std::string>())
-                           : std::nullopt;
-    if (!known)
-      return unknown("pre_tokenizer Split",
-                     fmt::format("pattern {} is not known here (those of GPT-2, Llama 3, Qwen 2 "
-                                 "and Qwen 3.5 are)",
-                                 pattern.dump()));
+    if (!pattern.contains("Regex")) return unknown_split(pattern);
+    splits_.push_back(pattern.at("Regex").get<std::string>());
     const auto behavior = json.at("behavior").get<std::string>();
     const bool invert = flag(json, "invert", false);
     // The patterns leave no gap, so to keep the matches is the same as to isolate them.
@@ -204,6 +201,26 @@ class Parser {
       return unknown("pre_tokenizer Split",
                      fmt::format("behavior {}{} is not known here (Isolated is)", behavior,
                                  invert ? " with invert" : ""));
+    if (behavior == "Removed") removed_ = true;
+    return {};
+  }
+
+  std::unexpected<Error> unknown_split(const Json& pattern) const {
+    return unknown(
+        "pre_tokenizer Split",
+        fmt::format("pattern {} is not known here (those of GPT-2, Llama 3, Qwen 2, Qwen "
+                    "3.5, GPT-4o, Mistral's Tekken and DeepSeek-V3 are)",
+                    pattern.dump()));
+  }
+
+  /// What the patterns are together.
+  Result<> finish_splits() {
+    if (splits_.empty()) return {};
+    const auto known = word_pattern_of_regexes(splits_);
+    if (!known)
+      return unknown_split(splits_.size() == 1 ? Json{{"Regex", splits_[0]}} : Json(splits_));
+    if (removed_ && *known == WordPattern::deepseek_v3)
+      return unknown("pre_tokenizer Split", "behavior Removed of a pattern that leaves gaps");
     spec_.pre_tokenizer.pattern = *known;
     return {};
   }
@@ -260,8 +277,63 @@ class Parser {
     return {};
   }
 
+  /// One of them may add tokens: to a second the package gives the parts of the first as a pair.
+  Result<> add_post_processor(const Json& json) {
+    const auto type = json.at("type").get<std::string>();
+    SpecialTokens added;
+    if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
+      for (const Json& part : json.at("processors")) SORTIE_TRY(add_post_processor(part));
+    } else if (type == "TemplateProcessing") {
+      SORTIE_ASSIGN_OR_RETURN(added, template_tokens(json));
+    } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+      SORTIE_TRY(add_special(json.at("cls").at(1), added.before));
+      SORTIE_TRY(add_special(json.at("sep").at(1), added.after));
+    } else if (type != "ByteLevel") {  // which moves offsets, and no ids
+      return unknown("post_processor " + type, "is not known here");
+    }
+    if (added.before.empty() && added.after.empty()) return {};
+    const SpecialTokens& all = spec_.special_tokens;
+    if (!all.before.empty() || !all.after.empty())
+      return unknown("post_processor " + type, "after one that adds tokens is not known here");
+    spec_.special_tokens = std::move(added);
+    return {};
+  }
+
+  /// Of a text alone, like "<s> $A".
+  Result<SpecialTokens> template_tokens(const Json& json) const {
+    SpecialTokens tokens;
+    bool text = false;
+    for (const Json& piece : json.at("single")) {
+      if (piece.contains("SpecialToken")) {
+        const auto name = piece.at("SpecialToken").at("id").get<std::string>();
+        for (const Json& id : json.at("special_tokens").at(name).at("ids"))
+          SORTIE_TRY(add_special(id, text ? tokens.after : tokens.before));
+      } else if (!text && piece.at("Sequence").at("id") == "A") {
+        text = true;
+      } else {
+        return unknown("post_processor TemplateProcessing",
+                       fmt::format("single is {}; a text is known once", json.at("single").dump()));
+      }
+    }
+    if (!text) return broken("post_processor TemplateProcessing: single has no text");
+    return tokens;
+  }
+
+  Result<> add_special(const Json& json, std::vector<std::int32_t>& out) const {
+    const auto id = json.get<std::int64_t>();
+    const auto& tokens = spec_.model.tokens;
+    if (id < 0 || id >= static_cast<std::int64_t>(tokens.size()))
+      return broken(fmt::format("post_processor: id {} is not in the vocabulary", id));
+    if (out.size() == kMostSpecial) return broken("post_processor: too many tokens");
+    out.push_back(static_cast<std::int32_t>(id));
+    return {};
+  }
+
   std::string_view where_;
-  int sequences_ = 0;  // components that hold others; no file has a dozen
+  std::vector<std::string> splits_;  // patterns of Split, in order
+  bool removed_ = false;             // one of them keeps its matches alone
+  int sequences_ = 0;                // components that hold others; no file has a dozen
   Spec spec_{};
   std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary
 };

@@ -50,7 +50,8 @@ class HfTokenizer final : public Tokenizer {
         pre_tokenizer_(std::move(spec.pre_tokenizer)),
         encoder_(spec.model, pre_tokenizer_.byte_level),
         decoder_(spec),
-        vocab_size_(static_cast<std::int64_t>(spec.model.tokens.size())) {
+        vocab_size_(static_cast<std::int64_t>(spec.model.tokens.size())),
+        special_tokens_(std::move(spec.special_tokens)) {
     only_nfc_ = std::all_of(normalizers_.begin(), normalizers_.end(), [](const auto& normalizer) {
       return std::holds_alternative<hf::Nfc>(normalizer);
     });
@@ -95,6 +96,7 @@ class HfTokenizer final : public Tokenizer {
   }
   std::int64_t vocab_size() const override { return vocab_size_; }
   std::optional<std::int32_t> eod_id() const override { return eod_; }
+  const SpecialTokens& special_tokens() const override { return special_tokens_; }
   std::string name() const override { return "hf:" + file_; }
   std::string model_hash() const override { return hash_; }
 
@@ -198,6 +200,7 @@ class HfTokenizer final : public Tokenizer {
   BpeEncoder encoder_;
   hf::TokenDecoder decoder_;
   std::int64_t vocab_size_;
+  SpecialTokens special_tokens_;
   bool only_nfc_ = false;
   bool cuttable_ = false;
   std::optional<std::int32_t> eod_{};
