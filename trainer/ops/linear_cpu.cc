@@ -92,6 +92,13 @@ void PackedWeight::changed() {
   for (PackedForms& forms : impl_->tile_backward_data) forms.mark_stale();
 }
 
+std::size_t PackedWeight::packed_bytes() const {
+  std::size_t sum = impl_->forward.bytes() + impl_->backward_data.bytes();
+  for (const PackedForms& forms : impl_->tile_forward) sum += forms.bytes();
+  for (const PackedForms& forms : impl_->tile_backward_data) sum += forms.bytes();
+  return sum;
+}
+
 void linear_forward_cpu(ExecutionContext& context, const Tensor& x, const PackedWeight& w,
                         const Tensor& bias, Tensor& y) {
   const Tensor& plain = w.plain();
@@ -114,7 +121,7 @@ void linear_backward_weight_cpu(ExecutionContext& context, const Tensor& dy, con
            static_cast<std::size_t>(column) * dtype_bytes(dtype);
   };
   const std::int64_t piece = piece_of(gradient.cols, in.cols, in.rows);
-  for (std::int64_t begin = 0; begin < gradient.cols; begin += piece) {
+  for (std::int64_t begin = 0; dw.defined() && begin < gradient.cols; begin += piece) {
     const MatmulSpec spec{.m = std::min(piece, gradient.cols - begin),
                           .n = in.cols,
                           .k = in.rows,

@@ -5,13 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
 
-/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
-/// different products small.
-inline constexpr std::int64_t kExpertRowUnit = 16;
+using model::kExpertRowUnit;
 
 /// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
 /// are in token order.
@@ -51,7 +50,8 @@ void grouped_linear_forward(ExecutionContext& context, const ExpertRows& rows, c
 void grouped_linear_backward_data(ExecutionContext& context, const ExpertRows& rows,
                                   const Tensor& dy, std::span<const PackedWeight* const> weights,
                                   Tensor& dx);
-/// dw_e [N, K] (f32, dense) += dy_e^T . x_e; that of an expert without rows is left as it is.
+/// dw_e [N, K] (f32, dense) += dy_e^T . x_e; that of an expert without rows is left as it is. An
+/// undefined one is not wanted.
 void grouped_linear_backward_weight(ExecutionContext& context, const ExpertRows& rows,
                                     const Tensor& dy, const Tensor& x, std::span<Tensor> dw);
 
