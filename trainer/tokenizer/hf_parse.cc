@@ -1,9 +1,11 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "trainer/tokenizer/hf_spec.h"
+#include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer::hf {
 namespace {
@@ -11,6 +13,7 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::int32_t kMaxId = 1 << 24;
 constexpr int kMostSequences = 100;
+constexpr std::size_t kMostGrowth = 1000;
 constexpr std::size_t kMostSpecial = 1000;  // around a text
 
 /// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
@@ -142,6 +145,17 @@ class Parser {
     return unknown(component, fmt::format("pattern {} is not known here", pattern.dump()));
   }
 
+  /// A few of them could make any text too long for any memory.
+  Result<Replace> replacement(std::string from, const Json& json, std::string_view kind) {
+    if (from.empty()) return broken(fmt::format("{} Replace: the pattern is empty", kind));
+    Replace replace{std::move(from), json.at("content").get<std::string>()};
+    growth_ *= std::max<std::size_t>(1, replace.to.size() / replace.from.size());
+    if (growth_ > kMostGrowth)
+      return broken(
+          fmt::format("{} Replace: makes texts more than {} times longer", kind, kMostGrowth));
+    return replace;
+  }
+
   Result<> add_normalizer(const Json& json) {
     const auto type = json.at("type").get<std::string>();
     if (type == "Sequence") {
@@ -153,9 +167,8 @@ class Parser {
       spec_.normalizers.emplace_back(Prepend{json.at("prepend").get<std::string>()});
     } else if (type == "Replace") {
       SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "normalizer Replace"));
-      if (from.empty()) return broken("normalizer Replace: the pattern is empty");
-      spec_.normalizers.emplace_back(
-          Replace{std::move(from), json.at("content").get<std::string>()});
+      SORTIE_ASSIGN_OR_RETURN(Replace replace, replacement(std::move(from), json, "normalizer"));
+      spec_.normalizers.emplace_back(std::move(replace));
     } else {
       return unknown("normalizer " + type, "is not known here (NFC, Prepend, Replace are)");
     }
@@ -225,6 +238,14 @@ class Parser {
     return {};
   }
 
+  Result<std::string> character(const Json& json, const char* key) const {
+    auto text = json.at(key).get<std::string>();
+    if (text.empty() || text.size() != char_bytes(text.front()))
+      return broken(fmt::format("{} of {} is \"{}\", not one character", key,
+                                json.at("type").get<std::string>(), text));
+    return text;
+  }
+
   Result<Metaspace::Prepend> prepend_scheme(const Json& json) const {
     if (!is_null(json, "prepend_scheme")) {
       const auto scheme = json.at("prepend_scheme").get<std::string>();
@@ -239,8 +260,7 @@ class Parser {
 
   Result<> add_metaspace(const Json& json) {
     Metaspace metaspace;
-    metaspace.replacement = json.at("replacement").get<std::string>();
-    if (metaspace.replacement.empty()) return broken("pre_tokenizer Metaspace: no replacement");
+    SORTIE_ASSIGN_OR_RETURN(metaspace.replacement, character(json, "replacement"));
     SORTIE_ASSIGN_OR_RETURN(metaspace.prepend, prepend_scheme(json));
     metaspace.split = flag(json, "split", true);
     spec_.pre_tokenizer.metaspace = std::move(metaspace);
@@ -260,17 +280,18 @@ class Parser {
     } else if (type == "Fuse") {
       out.emplace_back(FuseDecoder{});
     } else if (type == "Strip") {
-      out.emplace_back(StripDecoder{json.at("content").get<std::string>(),
-                                    json.at("start").get<std::size_t>(),
+      SORTIE_ASSIGN_OR_RETURN(std::string content, character(json, "content"));
+      out.emplace_back(StripDecoder{std::move(content), json.at("start").get<std::size_t>(),
                                     json.at("stop").get<std::size_t>()});
     } else if (type == "Metaspace") {
       SORTIE_ASSIGN_OR_RETURN(const auto prepend, prepend_scheme(json));
-      out.emplace_back(MetaspaceDecoder{json.at("replacement").get<std::string>(),
-                                        prepend != Metaspace::Prepend::never});
+      SORTIE_ASSIGN_OR_RETURN(std::string replacement, character(json, "replacement"));
+      out.emplace_back(
+          MetaspaceDecoder{std::move(replacement), prepend != Metaspace::Prepend::never});
     } else if (type == "Replace") {
       SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "decoder Replace"));
-      if (from.empty()) return broken("decoder Replace: the pattern is empty");
-      out.emplace_back(Replace{std::move(from), json.at("content").get<std::string>()});
+      SORTIE_ASSIGN_OR_RETURN(Replace replace, replacement(std::move(from), json, "decoder"));
+      out.emplace_back(std::move(replace));
     } else {
       return unknown("decoder " + type, "is not known here");
     }
@@ -333,6 +354,7 @@ class Parser {
   std::string_view where_;
   std::vector<std::string> splits_;  // patterns of Split, in order
   bool removed_ = false;             // one of them keeps its matches alone
+  std::size_t growth_ = 1;           // of a text by all Replace together
   int sequences_ = 0;                // components that hold others; no file has a dozen
   Spec spec_{};
   std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary

@@ -212,14 +212,18 @@ class HfTokenizer final : public Tokenizer {
 
 }  // namespace
 
+Result<std::unique_ptr<Tokenizer>> hf_tokenizer_from_text(std::string_view text, std::string file) {
+  SORTIE_ASSIGN_OR_RETURN(hf::Spec spec, hf::parse_tokenizer_json(text, file));
+  return std::make_unique<HfTokenizer>(std::move(spec), std::move(file), sha256_hex(text));
+}
+
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path) {
   std::error_code ignored;
   const std::filesystem::path file =
       std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
   auto content = read_file(file);
   if (!content) return std::unexpected(with_context(std::move(content).error(), "tokenizer"));
-  SORTIE_ASSIGN_OR_RETURN(hf::Spec spec, hf::parse_tokenizer_json(*content, file.string()));
-  return std::make_unique<HfTokenizer>(std::move(spec), file.string(), sha256_hex(*content));
+  return hf_tokenizer_from_text(*content, file.string());
 }
 
 }  // namespace sortie::trainer

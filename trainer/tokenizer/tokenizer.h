@@ -60,6 +60,9 @@ Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::pat
 /// package without special tokens added; invalid UTF-8 is read as U+FFFD.
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path);
 
+/// The same from the text of such a file, which `file` names.
+Result<std::unique_ptr<Tokenizer>> hf_tokenizer_from_text(std::string_view text, std::string file);
+
 /// "byte", "sentencepiece:FILE" or "hf:FILE".
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name);
 

@@ -197,6 +197,16 @@ TEST_CASE("what is not known here is refused by name") {
                        j["pre_tokenizer"]["pretokenizers"][1]);
            }),
            "pattern [\"[\u4e00-");
+  contains(
+      message([](Json& j) {
+        const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(40, twice)}};
+      }),
+      "normalizer Replace: makes texts more than 1000 times longer");
+  contains(message([](Json& j) {
+             j["decoder"] = {{"type", "Strip"}, {"content", ""}, {"start", 1}, {"stop", 0}};
+           }),
+           "content of Strip is \"\", not one character");
   const auto processor = [&](const char* text) {
     return message([&](Json& j) { j["post_processor"] = Json::parse(text); });
   };
