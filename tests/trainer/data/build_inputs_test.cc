@@ -198,6 +198,9 @@ TEST_CASE("inputs that are wrong are named by file and line, and leave nothing")
   };
   const std::string good = "{\"text\": \"a\"}\n";
   CHECK(message(good + good + "{\"txt\": \"a\"}\n").find("in:3: no \"text\"") != std::string::npos);
+  // Of a key that is twice the last counts.
+  CHECK(message(good + "{\"text\": \"a\", \"text\": 3}").find("in:2: \"text\" is not a string") !=
+        std::string::npos);
   CHECK(message(good + "{\"text\": 3}").find("in:2: \"text\" is not a string") !=
         std::string::npos);
   CHECK(message("{\"text\": \"a\"").find("in:1: not a JSON object") != std::string::npos);
