@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/cpu/cpu_list.h"
@@ -120,7 +121,7 @@ std::string model_text(const ModelPlan& model) {
     out += '\n';
   };
   const auto mebibytes = [](std::int64_t bytes) {
-    return with_commas(static_cast<std::int64_t>(static_cast<double>(bytes) / kMebibyte + 0.5));
+    return with_commas(std::llround(static_cast<double>(bytes) / kMebibyte));
   };
   row("", [](const auto& of) { return of.name; });
   const auto parts = model.memory.front().memory.parts();

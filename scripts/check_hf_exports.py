@@ -7,7 +7,7 @@ Every family is trained here for a step and exported, and every folder of tests/
 file and in shards, as it is and as bf16, DeepSeek-V3 also --with-mtp. An export passes when transformers loads it with
 nothing missing, unexpected, misshapen, logged or warned of, when its logits are those of `sortie-train probe` on the
 export and on what it was made of, and when transformers' own folder of that model, sharded and in bf16, comes back from
-import and export with the same bytes in every tensor.
+import and export with the same bytes in every tensor. "text" compares what sortie-train generate writes.
 
 torch and transformers are those of make_hf_fixtures.py, in its virtual environment (build/hf-venv, or --venv).
 """
@@ -260,13 +260,52 @@ class Bench:
         self.check_export(self.work / "imported-4")
 
 
+    def check_text(self):
+        """The text of sortie-train generate from a folder with a tokenizer: special tokens, stop tokens and all."""
+        import torch
+        import transformers
+
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(ROOT / "tests" / "data" / "tokenizer" / "llama3.json"))
+        torch.manual_seed(5)
+        config = transformers.LlamaConfig(hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                          vocab_size=len(tokenizer), max_position_embeddings=128, bos_token_id=None, eos_token_id=None)
+        model = transformers.LlamaForCausalLM(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=0.4)
+        prompt = "The licence of 2024, d\u00e9j\u00e0 vu;\n\n  for (int i"
+        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        expect(tokenizer.decode(inputs["input_ids"][0, :1]) == "<|begin_of_text|>", "the tokenizer adds no special token")
+        options = dict(do_sample=False, max_new_tokens=40, pad_token_id=0)
+        free = model.generate(**inputs, **options)[0, inputs["input_ids"].shape[1]:].tolist()
+        expect(len(set(free)) > 5, "the text says little:", free)
+        stop = next(t for i, t in enumerate(free) if i > 12 and t not in free[:i])
+        for name, ends in (("no-stop", None), ("stop", [len(tokenizer) - 1, stop])):
+            folder, checkpoint, exported = self.new(name), self.new(name + "-checkpoint"), self.new(name + "-export")
+            model.generation_config.eos_token_id = ends
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            self.sortie("import", folder, checkpoint)
+            said = subprocess.run([self.program, "generate", "--checkpoint", checkpoint, "--prompt", prompt, "--temperature", "0", "--max-tokens", "40"],
+                                  capture_output=True, check=True).stdout.decode()
+            want = tokenizer.decode(free if ends is None else free[: free.index(stop)], skip_special_tokens=True)
+            expect(said == prompt + want + "\n", name, repr(said), "is not", repr(prompt + want + "\n"))
+            self.sortie("export", checkpoint, exported)
+            for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+                expect((exported / file).read_bytes() == (folder / file).read_bytes(), "other bytes:", file)
+            again = transformers.AutoTokenizer.from_pretrained(exported)
+            expect(again(prompt).input_ids == inputs["input_ids"][0].tolist(), "another tokenizer")
+
+
 def main():
+    names = ["text", *TRAINED, *CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sortie-train", type=pathlib.Path, default=ROOT / "build" / "release" / "bin" / "sortie-train")
     parser.add_argument("--venv", help="a virtual environment with the pinned versions")
-    parser.add_argument("names", nargs="*", help="only these: " + ", ".join([*TRAINED, *CASES]))
+    parser.add_argument("names", nargs="*", help="only these: " + ", ".join(names))
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in TRAINED and name not in CASES]
+    unknown = [name for name in arguments.names if name not in names]
     if unknown:
         parser.error(f"no such model: {', '.join(unknown)}")
     if not arguments.sortie_train.exists():
@@ -282,11 +321,14 @@ def main():
     said.enable_propagation()
     torch.set_num_threads(1)
     failed = 0
-    for name in arguments.names or [*TRAINED, *CASES]:
+    for name in arguments.names or names:
         with tempfile.TemporaryDirectory(prefix="sortie-hf-") as work:
             bench = Bench(arguments.sortie_train, pathlib.Path(work))
             try:
-                (bench.check_trained if name in TRAINED else bench.check_fixture)(name)
+                if name == "text":
+                    bench.check_text()
+                else:
+                    (bench.check_trained if name in TRAINED else bench.check_fixture)(name)
                 print(f"ok      {name}", flush=True)
             except Exception as problem:  # of transformers, too
                 failed += 1

@@ -21,6 +21,21 @@ LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]
 QWEN2 = LLAMA3.replace("{1,3}", "")
 QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def cased(contractions, numbers):
+    first = r"[^\r\n\p{L}\p{N}]?"
+    return (f"{first}{UPPER}*{LOWER}+{contractions}|{first}{UPPER}+{LOWER}*{contractions}|{numbers}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+O200K, TEKKEN = cased(CONTRACTIONS + "?", r"\p{N}{1,3}"), cased("", r"\p{N}")
+# One after the other; the third has line breaks themselves in it, as DeepSeek's file has.
+DEEPSEEK_V3 = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+               r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+               .replace(r"\r\n", "\r\n")]
+
 PIECES = {
     "word": "the of and to in is that for it was on with as are be this have from not by at or an but their which one you were "
             "all we when there can more if no man out other so what time up go about than into could state only new year some "
@@ -153,8 +168,8 @@ def byte_level(normalizer, pre_tokenizer, added, vocab, ignore_merges=False):
     return tokenizer
 
 
-def split(pattern):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def split(*patterns):
+    return pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def special(*contents):
@@ -180,12 +195,16 @@ def characters(metaspace):
     return Tokenizer.from_str(json.dumps(parts))
 
 
+def around(tokenizer, template):
+    names = [name for name in template.split() if name != "$A"]
+    return processors.TemplateProcessing(single=template, special_tokens=[(name, tokenizer.token_to_id(name)) for name in set(names)])
+
+
 def make_tokenizers():
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False)
     yield "gpt2", byte_level(None, plain, special("<|endoftext|>"), 1500)
     llama = byte_level(None, split(LLAMA3), special("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"), 1500, ignore_merges=True)
-    llama.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
-        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", llama.token_to_id("<|begin_of_text|>"))])])
+    llama.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), around(llama, "<|begin_of_text|> $A")])
     yield "llama3", llama
     chat = special("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     yield "qwen2", byte_level(normalizers.NFC(), split(QWEN2), chat + [AddedToken("<tool_call>", normalized=False)], 1500)
@@ -194,9 +213,22 @@ def make_tokenizers():
     flags = [AddedToken("<mask>", lstrip=True, special=True, normalized=False), AddedToken("<left>", lstrip=True, rstrip=True), AddedToken("<right>", rstrip=True, normalized=False),
              AddedToken("<word>", single_word=True), AddedToken("of", single_word=True, normalized=False), AddedToken("caf\u00e9", normalized=True), AddedToken("  "), AddedToken("    ")]
     yield "neox", byte_level(normalizers.NFC(), plain, special("<|endoftext|>") + flags, 900)
-    yield "prefix", byte_level(None, pre_tokenizers.ByteLevel(add_prefix_space=True), special("<|endoftext|>"), 600)
-    yield "llama2", characters(metaspace=False)
-    yield "metaspace", characters(metaspace=True)
+    prefix = byte_level(None, pre_tokenizers.ByteLevel(add_prefix_space=True), special("<|endoftext|>", "<|startoftext|>"), 600)
+    prefix.post_processor = processors.RobertaProcessing(("<|endoftext|>", prefix.token_to_id("<|endoftext|>")), ("<|startoftext|>", prefix.token_to_id("<|startoftext|>")))
+    yield "prefix", prefix
+    llama = characters(metaspace=False)
+    llama.post_processor = around(llama, "<s> $A </s>")
+    yield "llama2", llama
+    metaspace = characters(metaspace=True)
+    metaspace.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 1))
+    yield "metaspace", metaspace
+    o200k = byte_level(None, split(O200K), special("<|endoftext|>", "<|startoftext|>"), 1200, ignore_merges=True)
+    o200k.post_processor = processors.Sequence([around(o200k, "<|endoftext|> <|startoftext|> $A <|endoftext|> <|startoftext|>"), processors.ByteLevel()])
+    yield "o200k", o200k
+    yield "tekken", byte_level(None, split(TEKKEN), special("<s>", "</s>"), 900)
+    deepseek = byte_level(normalizers.Sequence([]), split(*DEEPSEEK_V3), special("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"), 1200)
+    deepseek.post_processor = processors.ByteLevel(trim_offsets=False)
+    yield "deepseek-v3", deepseek
 
 
 def main():
@@ -218,6 +250,8 @@ def main():
             "ids": [fnv(block, 4) for block in ids],
             "decoded": [fnv(tokenizer.decode(block).encode(), 1) for block in ids],
             "every_char": [fnv(block, 4) for block in every],
+            # add_special_tokens=True, also of a text without words
+            "special": [fnv(tokenizer.encode(blocks[0].decode(errors="replace")).ids, 4), tokenizer.encode("").ids],
         }
         print(f"{name}: {tokenizer.get_vocab_size()} tokens, {sum(map(len, ids))} ids", flush=True)
     with open(f"{folder}/expected.json", "w", encoding="ascii") as file:

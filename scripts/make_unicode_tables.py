@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
 ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-LETTER, NUMBER, SPACE, MARK = 1, 2, 3, 4  # CharacterClass
+LETTER, NUMBER, SPACE, MARK, UPPER, LOWER, SYMBOL = 1, 2, 3, 4, 5, 6, 7  # CharClass
 WORD, NOT_INERT = 8, 16  # flags beside the class
 HANGUL = range(0xAC00, 0xAC00 + 11172)
 
@@ -80,10 +80,12 @@ def table(name, comment, values):
 def main():
     nfd, nfc = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
     classes = {}
-    for pattern, number in ((r"\p{L}", LETTER), (r"\p{N}", NUMBER), (r"\s", SPACE), (r"\p{M}", MARK)):
+    for pattern, number in ((r"[\p{Lm}\p{Lo}]", LETTER), (r"[\p{Lu}\p{Lt}]", UPPER), (r"\p{Ll}", LOWER), (r"\p{N}", NUMBER),
+                            (r"\s", SPACE), (r"\p{M}", MARK), (r"[\p{P}\p{S}]", SYMBOL)):
         for c in matched(pattern):
             assert c not in classes
             classes[c] = number
+    assert matched(r"\p{L}") == {c for c in classes if classes[c] in (LETTER, UPPER, LOWER)}
     added = AddedToken("<t>", single_word=True, normalized=False)
     word = tokens_around(added, lambda c: c + "<t>", lambda ids: 1 not in ids)
     assert word == tokens_around(added, lambda c: "<t>" + c, lambda ids: 1 not in ids)

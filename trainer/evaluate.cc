@@ -41,7 +41,7 @@ Result<Item> parse_item(const std::string& line, const std::string& where) {
 Result<double> log_probability(ExecutionContext& context, const LanguageModel& model,
                                const Tokenizer& tokenizer, const std::string& before,
                                const std::string& choice, const std::string& where) {
-  std::vector<std::int32_t> head, all;
+  std::vector<std::int32_t> head = tokenizer.special_tokens().before, all = head;
   SORTIE_TRY(tokenizer.encode(before, head));
   SORTIE_TRY(tokenizer.encode(before + choice, all));
   // A token may join the end of the context with the choice: it is the choice's then.

@@ -84,7 +84,9 @@ void generate(ExecutionContext& context, const LanguageModel& model,
     const std::int32_t token =
         sample_token({logits.data<float>(), static_cast<std::size_t>(logits.elements())}, options,
                      static_cast<std::uint64_t>(i));
-    if (token == options.stop_token || !on_token(token)) return;
+    if (std::ranges::find(options.stop_tokens, token) != options.stop_tokens.end() ||
+        !on_token(token))
+      return;
     prompt.push_back(token);
   }
 }

@@ -17,7 +17,7 @@ struct SamplingOptions {
   std::int64_t top_k = 40;   // 0 = all tokens
   double top_p = 1.0;        // of those the likeliest that together have this share
   std::uint64_t seed = 1;
-  std::int32_t stop_token = -1;  // ends the text, not handed out; -1 = none
+  std::vector<std::int32_t> stop_tokens{};  // each ends the text, and is not handed out
   bool cache = true;  // keep keys and values; without, every token costs the whole text again
 };
 

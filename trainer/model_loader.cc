@@ -2,9 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
 #include "trainer/trainer.h"
 
@@ -21,7 +26,46 @@ Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& pl
   return latest.entry->folder;
 }
 
+/// eos_token_id of a file that an import has kept: a token, several, or none.
+Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) {
+  std::vector<std::int32_t> tokens;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return tokens;
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto found = json.is_object() ? json.find("eos_token_id") : json.end();
+  if (found == json.end() || found->is_null()) return tokens;
+  const auto add = [&](const nlohmann::json& id) {
+    if (id.is_number_integer()) tokens.push_back(id.get<std::int32_t>());
+    return id.is_number_integer();
+  };
+  const bool good = found->is_array() ? std::ranges::all_of(*found, add) : add(*found);
+  if (!good)
+    return fail(ErrorCode::data, fmt::format("{}: eos_token_id is {}, which is no token",
+                                             file.string(), found->dump()));
+  return tokens;
+}
+
 }  // namespace
+
+Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer() const {
+  std::error_code ignored;
+  if (job.data.tokenizer == config::DataConfig{}.tokenizer)
+    for (const auto& [file, kind] :
+         {std::pair("tokenizer.json", "hf:"), std::pair("tokenizer.model", "sentencepiece:")})
+      if (std::filesystem::exists(folder / kHfNotes / file, ignored))
+        return make_tokenizer(kind + (folder / kHfNotes / file).string());
+  return make_tokenizer(job.data.tokenizer);
+}
+
+Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& tokenizer) const {
+  for (const char* file : {"generation_config.json", "config.json"}) {
+    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / kHfNotes / file));
+    if (!tokens.empty()) return tokens;
+  }
+  if (const auto end = tokenizer.eod_id()) return std::vector<std::int32_t>{*end};
+  return std::vector<std::int32_t>{};
+}
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
                                                 const std::string& precision) {

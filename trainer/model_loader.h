@@ -20,9 +20,12 @@ struct LoadedModel {
   std::unique_ptr<LanguageModel> model;
 
   explicit LoadedModel(int threads) : context(threads) {}
-  Result<std::unique_ptr<Tokenizer>> tokenizer() const {
-    return make_tokenizer(job.data.tokenizer);
-  }
+  /// That of the config. Where it names none ("byte" is the default), that of the Hugging Face
+  /// folder which the model came from, if it had one.
+  Result<std::unique_ptr<Tokenizer>> tokenizer() const;
+  /// The tokens that end a text: those of that folder's generation_config.json, or config.json,
+  /// else the tokenizer's end of a document.
+  Result<std::vector<std::int32_t>> stop_tokens(const Tokenizer& tokenizer) const;
 };
 
 /// From a checkpoint's folder, or the newest in a folder of them. `precision` as in [model].

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/check.h"
+#include "common/config/architectures.h"
 #include "common/config/describe.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
@@ -19,7 +21,12 @@
 #include "common/wire/codec.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/data/gzip_reader.h"
 #include "trainer/data/token_index.h"
+#include "trainer/hf/config_json.h"
+#include "trainer/hf/llmc.h"
+#include "trainer/tokenizer/pretokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace {
 
@@ -240,6 +247,106 @@ void write_checkpoints(Writer& out) {
   out.seed("manifest", "one-tensor", to_json(manifest));
 }
 
+// ---- what other programs write: tokenizer.json, config.json, index, llm.c, JSON lines, gzip ----
+
+constexpr const char* kByteLevel = R"({"added_tokens": [{"id": 5, "content": "<s>", "special": true,
+ "normalized": false, "lstrip": true, "rstrip": false, "single_word": false}, {"id": 6, "content": "caf\u00e9",
+ "single_word": true}], "normalizer": {"type": "NFC"}, "pre_tokenizer": PRE,
+ "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}},
+ {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}}, "decoder": {"type": "ByteLevel"},
+ "model": {"type": "BPE", "ignore_merges": true, "unk_token": "a", "vocab": {"a": 0, "b": 1, "ab": 2,
+ "\u0120": 3, "\u0120a": 4}, "merges": [["a", "b"], "\u0120 a"]}})";
+constexpr const char* kCharacters =
+    R"({"added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
+ "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+ {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}, "pre_tokenizer": null,
+ "post_processor": {"type": "Sequence", "processors": [{"type": "ByteLevel"},
+ {"type": "BertProcessing", "cls": ["<unk>", 0], "sep": ["A", 1]}]},
+ "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"},
+ "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1,
+ "stop": 0}]}, "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+ "vocab": {"<unk>": 0, "A": 1, "\u2581": 2, "\u2581A": 3, "<0xC3>": 4, "<0xA9>": 5},
+ "merges": ["\u2581 A"]}})";
+constexpr const char* kMetaspace =
+    R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581",
+ "prepend_scheme": "first", "split": false}, "decoder": {"type": "Metaspace", "replacement": "\u2581",
+ "prepend_scheme": "first"}, "model": {"vocab": {"a": 0, "\u2581": 1}, "merges": []}})";
+
+void write_tokenizers(Writer& out) {
+  using namespace trainer;
+  const auto seed = [&](const std::string& name, const std::string& text) {
+    const auto tokenizer = hf_tokenizer_from_text(text, name);
+    SORTIE_CHECK(tokenizer.has_value(), "{}", tokenizer ? "" : tokenizer.error().message);
+    out.seed("tokenizer", name, text);
+  };
+  seed("characters", kCharacters);
+  seed("metaspace", kMetaspace);
+  for (const WordPattern pattern :
+       {WordPattern::gpt2, WordPattern::llama3, WordPattern::qwen35, WordPattern::o200k,
+        WordPattern::tekken, WordPattern::deepseek_v3}) {
+    nlohmann::json steps = nlohmann::json::array();
+    for (const std::string& regex : regexes_of_word_pattern(pattern))
+      steps.push_back(
+          {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}});
+    steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+    std::string text = kByteLevel;
+    text.replace(text.find("PRE"), 3,
+                 nlohmann::json{{"type", "Sequence"}, {"pretokenizers", steps}}.dump());
+    seed(fmt::format("pattern-{}", static_cast<int>(pattern)), text);
+  }
+}
+
+void write_foreign(Writer& out) {
+  using namespace trainer;
+  for (const config::Preset& preset : config::presets()) {
+    nlohmann::json json;
+    if (write_hf_config(preset.model, json))
+      out.seed("hf_config", std::string(preset.name), json.dump());
+  }
+  for (const Family& family : families()) {
+    const nlohmann::json json = {{"model_type", family.hf.model_type}};
+    out.seed("hf_config", std::string(family.name), json.dump());
+  }
+  out.seed(
+      "hf_config", "version-4",
+      R"({"model_type": "qwen2", "num_hidden_layers": 3, "use_sliding_window": true, "sliding_window": 5,
+               "max_window_layers": 2, "rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0},
+               "torch_dtype": "bfloat16"})");
+  out.seed("hf_config", "layers",
+           R"({"model_type": "gpt_neo", "num_layers": 3, "attention_types":
+               [[["local", "global"], 1], [["local"], 1]], "window_size": 9})");
+  out.seed(
+      "weight_index", "two",
+      R"({"metadata": {"total_size": 3}, "weight_map": {"a": "x-1.safetensors", "b": "../x"}})");
+
+  for (const std::int32_t version : {3, 5}) {
+    std::vector<std::int32_t> numbers = {20240326, version, 16, 37, 2, 2, 16, 128};
+    numbers.resize(256);
+    const std::uint64_t weights = 16 * (128 + 16 + 2) + 2 * (12 * 16 * 16 + 13 * 16);
+    const std::uint64_t bytes = 1024 + weights * (version == 3 ? 4 : 2);
+    const std::string header(reinterpret_cast<const char*>(numbers.data()), 1024);
+    SORTIE_CHECK(read_llmc_header(std::as_bytes(std::span(header)), bytes, "seed").has_value());
+    out.seed("llmc", std::to_string(version), little_endian(bytes) + header);
+  }
+
+  out.seed("json_line", "one",
+           "text\n{\"id\": [1, {\"text\": null}], \"text\": \"a\\u00e9\\ud83d\\ude00\\n\"}");
+  out.seed("json_line", "twice", "k\n {\"k\": \"a\", \"\\u006b\": true, \"k\": \"b\" } \r");
+  // A stored block, one of fixed codes, and two members with zeros behind them.
+  const std::string stored(
+      "\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x03\0\xfc\xff\x61\x62\x63\xc2\x41\x24\x35\x03\0\0\0", 26);
+  const std::string fixed(
+      "\x1f\x8b\x08\0\0\0\0\0\0\x03\x4b\x4c\x4a\x06\0\xc2\x41\x24\x35\x03\0\0\0", 23);
+  for (const std::string& member : {stored, fixed}) {
+    std::string text;
+    GzipReader reader(std::as_bytes(std::span(member)), "seed");
+    SORTIE_CHECK(reader.read(10, text).has_value() && text == "abc");
+  }
+  out.seed("gzip", "stored", stored);
+  out.seed("gzip", "fixed", fixed);
+  out.seed("gzip", "members", stored + fixed + std::string(20, '\0'));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -252,5 +359,7 @@ int main(int argc, char** argv) {
   write_configs(out);
   write_indexes(out);
   write_checkpoints(out);
+  write_tokenizers(out);
+  write_foreign(out);
   return out.ok() ? 0 : 1;
 }

@@ -123,6 +123,9 @@ void add_build(CLI::App& data, int& exit_code) {
                       "Shares of documents for PREFIX-train and PREFIX-validation, as in 99,1");
   command->add_flag("--append-eod", options.append_eod,
                     "End every document with the tokenizer's end-of-document id");
+  command->add_flag("--add-special-tokens", options.add_special_tokens,
+                    "Put around every document what the tokenizer.json puts around a text, as a "
+                    "token that begins it");
   command
       ->add_option("--include", options.corpus.include,
                    "File name pattern for folders, as in '*.txt' (repeatable)")
@@ -170,7 +173,8 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
       ->check(CLI::IsMember({"sentencepiece", "bpe"}));
   command->add_option("--pattern", arguments->pattern, "How bpe cuts words: whose pattern it takes")
       ->capture_default_str()
-      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2", "qwen35"}));
+      ->check(
+          CLI::IsMember({"gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3"}));
   command
       ->add_option("--special-token", arguments->bpe.special_tokens,
                    "First ids of bpe (repeatable)")

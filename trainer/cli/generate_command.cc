@@ -63,7 +63,7 @@ Result<> run(const Options& options) {
   const LanguageModel& model = *loaded->model;
 
   std::vector<std::int32_t> prompt;
-  SORTIE_TRY(tokenizer->encode(options.prompt, prompt));
+  SORTIE_TRY(encode_with_special_tokens(*tokenizer, options.prompt, prompt));
   for (const std::int32_t token : prompt)
     if (token >= model.shape().vocab_size)
       return fail(ErrorCode::data,
@@ -73,7 +73,7 @@ Result<> run(const Options& options) {
     return fail(ErrorCode::usage,
                 "--prompt: the text is empty; the model needs a token to start from");
   SamplingOptions sampling = options.sampling;
-  sampling.stop_token = tokenizer->eod_id().value_or(-1);
+  SORTIE_ASSIGN_OR_RETURN(sampling.stop_tokens, loaded->stop_tokens(*tokenizer));
   sampling.cache = !options.no_cache;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
   // Where a stop text may begin is known in the text as a whole.

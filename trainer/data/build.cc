@@ -22,6 +22,7 @@ class Builder {
     if (options_.append_eod && !tokenizer_.eod_id())
       return fail(ErrorCode::usage,
                   fmt::format("--append-eod: {} has no end-of-document id", tokenizer_.name()));
+    SORTIE_TRY(check_special_tokens());
     SORTIE_ASSIGN_OR_RETURN(result_.corpus, list_corpus(options_.corpus));
     progress_.total_bytes = result_.corpus.bytes;
     // Bytes without end marks fit one byte each.
@@ -45,6 +46,23 @@ class Builder {
  private:
   using Pool = OrderedPool<TextChunk, EncodedChunk>;
 
+  Result<> check_special_tokens() const {
+    if (!options_.add_special_tokens) return {};
+    const SpecialTokens& special = tokenizer_.special_tokens();
+    if (special.before.empty() && special.after.empty())
+      return fail(ErrorCode::usage,
+                  fmt::format("--add-special-tokens: {} puts none around a text; leave it out",
+                              tokenizer_.name()));
+    if (options_.append_eod && !special.after.empty() &&
+        special.after.back() == *tokenizer_.eod_id())
+      return fail(
+          ErrorCode::usage,
+          fmt::format("--append-eod: with --add-special-tokens {} ends a document with that "
+                      "id already; leave one of them out",
+                      tokenizer_.name()));
+    return {};
+  }
+
   Result<> open_writers() {
     if (options_.split) {
       result_.parts = {{options_.output + "-train", {}}, {options_.output + "-validation", {}}};
@@ -65,7 +83,7 @@ class Builder {
   Result<> add_documents() {
     DocumentReader reader(result_.corpus, options_.documents, tokenizer_);
     const ChunkEncoder encoder(tokenizer_, result_.type, options_.append_eod,
-                               options_.documents.json_key);
+                               options_.add_special_tokens, options_.documents.json_key);
     Pool pool([&reader] { return reader.next(); },
               [&encoder](const TextChunk& chunk) { return encoder.encode(chunk); },
               options_.threads);
@@ -135,6 +153,7 @@ class Builder {
     manifest.vocab_size = tokenizer_.vocab_size();
     manifest.eod_id = tokenizer_.eod_id();
     manifest.append_eod = options_.append_eod;
+    manifest.add_special_tokens = options_.add_special_tokens;
     manifest.token_type = token_type_name(result_.type);
     manifest.text_bytes = progress_.bytes;
     manifest.files = progress_.files;

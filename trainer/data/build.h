@@ -31,6 +31,7 @@ struct BuildOptions {
   /// Shares of documents for training and validation; absent = one PREFIX.{bin,idx}.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> split{};
   bool append_eod = false;
+  bool add_special_tokens = false;  // of the tokenizer, around every document
   bool overwrite = false;
   DocumentOptions documents{};
   int threads = 1;  // that tokenize; the result does not depend on them

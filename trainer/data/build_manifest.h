@@ -24,6 +24,7 @@ struct BuildManifest {
   std::int64_t vocab_size = 0;
   std::optional<std::int32_t> eod_id{};
   bool append_eod = false;
+  bool add_special_tokens = false;
   std::string token_type{};
   std::uint64_t text_bytes = 0;
   std::uint64_t files = 0;

@@ -17,7 +17,11 @@ Result<> ChunkEncoder::add_piece(const TextPiece& piece, std::vector<std::int32_
     out.tokens.insert(out.tokens.end(), bytes.begin(), bytes.end());
   } else {
     ids.clear();
+    const SpecialTokens& special = tokenizer_.special_tokens();
+    if (add_special_ && piece.begins_document) ids = special.before;
     SORTIE_TRY(tokenizer_.encode(piece.text, ids));
+    if (add_special_ && piece.ends_document)
+      ids.insert(ids.end(), special.after.begin(), special.after.end());
     if (append_eod_ && piece.ends_document) ids.push_back(*tokenizer_.eod_id());
     append_tokens(type_, ids, out.tokens);
   }

@@ -29,11 +29,14 @@ struct EncodedChunk {
 /// Immutable; threads share it.
 class ChunkEncoder {
  public:
-  /// `append_eod` needs a tokenizer with an end-of-document id.
-  ChunkEncoder(const Tokenizer& tokenizer, TokenType type, bool append_eod, std::string json_key)
+  /// `append_eod` needs a tokenizer with an end-of-document id. `add_special`: its special tokens
+  /// around every document.
+  ChunkEncoder(const Tokenizer& tokenizer, TokenType type, bool append_eod, bool add_special,
+               std::string json_key)
       : tokenizer_(tokenizer),
         type_(type),
         append_eod_(append_eod),
+        add_special_(add_special),
         json_key_(std::move(json_key)),
         as_is_(tokenizer.name() == "byte" && type == TokenType::u8) {}
 
@@ -49,6 +52,7 @@ class ChunkEncoder {
   const Tokenizer& tokenizer_;
   TokenType type_;
   bool append_eod_;
+  bool add_special_;
   std::string json_key_;
   bool as_is_;  // bytes are their own tokens, and nothing is added
 };

@@ -93,7 +93,8 @@ Result<TextChunk> DocumentReader::next_lines() {
 Result<> DocumentReader::add_pieces(TextChunk& chunk) {
   chunk.owners.push_back(owner_);
   while (!rest_.empty() && chunk.piece_bytes < kChunk) {
-    if (document_rest_ == 0) {
+    const bool begins = document_rest_ == 0;
+    if (begins) {
       document_rest_ = rest_.size();
       if (options_.document_bytes > 0 && rest_.size() > options_.document_bytes)
         if (const std::size_t newline = rest_.find('\n', options_.document_bytes);
@@ -104,7 +105,7 @@ Result<> DocumentReader::add_pieces(TextChunk& chunk) {
     if (piece.size() > kChunk) piece = piece.substr(0, tokenizer_.find_cut(piece, kChunk));
     document_rest_ -= piece.size();
     rest_.remove_prefix(piece.size());
-    chunk.pieces.push_back({piece, document_rest_ == 0});
+    chunk.pieces.push_back({piece, begins, document_rest_ == 0});
     chunk.piece_bytes += piece.size();
   }
   use_input(chunk);

@@ -26,6 +26,7 @@ struct DocumentOptions {
 /// Part of a document, or all of it.
 struct TextPiece {
   std::string_view text;
+  bool begins_document = true;
   bool ends_document = true;
 };
 

@@ -157,7 +157,8 @@ Result<> unescape(std::string_view raw, std::string& out) {
 Result<std::string_view> json_line_string(std::string_view line, std::string_view key,
                                           std::string& buffer) {
   Walker walker(line);
-  std::optional<Walker::String> found;
+  std::optional<Walker::String> found;  // the last of several
+  bool other = false;                   // the last is no string
   walker.skip_space();
   if (!walker.take('{')) return walker.broken("no {");
   walker.skip_space();
@@ -173,10 +174,12 @@ Result<std::string_view> json_line_string(std::string_view line, std::string_vie
         SORTIE_TRY(unescape(name.raw, buffer));
         wanted = buffer == key;
       }
-      if (!wanted) {
+      if (wanted) {
+        found.reset();
+        other = walker.peek() != '"';
+      }
+      if (!wanted || other) {
         SORTIE_TRY(walker.skip_value());
-      } else if (walker.peek() != '"') {
-        return fail(ErrorCode::data, fmt::format("\"{}\" is not a string", key));
       } else {
         SORTIE_ASSIGN_OR_RETURN(found, walker.take_string());
         walker.skip_space();
@@ -186,6 +189,7 @@ Result<std::string_view> json_line_string(std::string_view line, std::string_vie
   }
   walker.skip_space();
   if (!walker.at_end()) return walker.broken("something after the object");
+  if (!found && other) return fail(ErrorCode::data, fmt::format("\"{}\" is not a string", key));
   if (!found)
     return fail(ErrorCode::data, fmt::format("no \"{}\"; choose another --json-key", key));
   if (!found->has_escapes) return found->raw;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/config/architectures.h"
@@ -65,6 +66,12 @@ Json fixed_value(const HfFixed& fixed) {
                     fixed.value);
 }
 
+bool stands_for(const Json& value, const HfFixed& fixed) {
+  return value == fixed_value(fixed) ||
+         (value.is_string() &&
+          std::ranges::find(fixed.same, value.get_ref<const std::string&>()) != fixed.same.end());
+}
+
 const Family* find_model_type(const Json& json) {
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) return nullptr;
@@ -105,7 +112,7 @@ Result<config::ModelConfig> read_hf_config(const Json& json, std::string_view wh
   };
   for (const HfKey& key : family->hf.keys) note(read_key(json, key, model));
   for (const HfFixed& fixed : family->hf.fixed)
-    if (json.contains(fixed.name) && json[std::string(fixed.name)] != fixed_value(fixed))
+    if (json.contains(fixed.name) && !stands_for(json[std::string(fixed.name)], fixed))
       note(fmt::format("{} is {}, only {} is implemented", fixed.name,
                        json[std::string(fixed.name)].dump(), fixed_value(fixed).dump()));
   // The parts go over the layers one by one: only where their number can be one.

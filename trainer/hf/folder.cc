@@ -8,6 +8,7 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/hf/config_json.h"
+#include "trainer/hf/weight_index.h"
 
 namespace sortie::trainer {
 namespace {
@@ -24,26 +25,6 @@ Result<Json> read_json(const fs::path& path) {
   if (json.is_discarded())
     return fail(ErrorCode::data, fmt::format("{}: not JSON; the file is damaged", path.string()));
   return json;
-}
-
-/// The files that the index names, each once. A name is a file beside the index, no path.
-Result<std::set<std::string>> indexed_files(const fs::path& path) {
-  SORTIE_ASSIGN_OR_RETURN(const Json json, read_json(path));
-  const auto bad = [&](std::string_view what) {
-    return fail(ErrorCode::data, fmt::format("{}: {}", path.string(), what));
-  };
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    return bad("no weight_map in it");
-  std::set<std::string> files;
-  for (const auto& [name, file] : json["weight_map"].items()) {
-    if (!file.is_string()) return bad(fmt::format("the file of {} is no text", name));
-    const std::string text = file;
-    if (text.empty() || text == "." || text == ".." || text.find('/') != text.npos)
-      return bad(fmt::format("{} is in {}, which is no file of the folder", name, text));
-    files.insert(text);
-  }
-  if (files.empty()) return bad("it names no file");
-  return files;
 }
 
 std::string shape_text(const Dims& shape) {
@@ -74,7 +55,8 @@ Result<HfFolder> HfFolder::open(const fs::path& path) {
   std::set<std::string> names = {kSingle};
   std::error_code ignored;
   if (fs::exists(path / kIndex, ignored)) {
-    SORTIE_ASSIGN_OR_RETURN(names, indexed_files(path / kIndex));
+    SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(path / kIndex));
+    SORTIE_ASSIGN_OR_RETURN(names, parse_weight_index(text, (path / kIndex).string()));
   } else if (!fs::exists(path / kSingle, ignored)) {
     return fail(ErrorCode::not_found,
                 fmt::format("{}: neither {} nor {} there; other formats are not read",

@@ -114,7 +114,7 @@ HfFormat hf_format() {
                            {"attention_dropout", &M::attention_dropout},
                            {"initializer_range", &M::init_std, 0.02},
                            {"tie_word_embeddings", &M::weight_tying, false}},
-                  .fixed = {{"hidden_act", "silu"},
+                  .fixed = {{"hidden_act", "silu", {"swish"}},
                             {"attention_bias", false},
                             {"rope_interleave", true},
                             // Of DeepSeek's own files; transformers knows nothing else.

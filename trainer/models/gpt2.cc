@@ -24,7 +24,7 @@ HfFormat hf_format() {
                    {"resid_pdrop", &M::residual_dropout, 0.1},
                    {"initializer_range", &M::init_std, 0.02},
                    {"tie_word_embeddings", &M::weight_tying, true}},
-          .fixed = {{"activation_function", "gelu_new"},
+          .fixed = {{"activation_function", "gelu_new", {"gelu_fast", "gelu_pytorch_tanh"}},
                     {"scale_attn_weights", true},
                     {"scale_attn_by_inverse_layer_idx", false},
                     {"add_cross_attention", false}},

@@ -32,7 +32,7 @@ HfFormat hf_format() {
                    {"resid_dropout", &M::residual_dropout},
                    {"initializer_range", &M::init_std, 0.02},
                    {"tie_word_embeddings", &M::weight_tying, true}},
-          .fixed = {{"activation_function", "gelu_new"}},
+          .fixed = {{"activation_function", "gelu_new", {"gelu_fast", "gelu_pytorch_tanh"}}},
           .parts = {&kHfGptNeoLayers},
           .modules = {{"transformer.wte", "embedding"},
                       {"transformer.wpe", "positions"},

@@ -24,6 +24,7 @@ struct HfKey {
 struct HfFixed {
   std::string_view name;
   std::variant<std::string_view, bool, std::int64_t, double> value;
+  std::vector<std::string_view> same = {};  // other names of that value
 };
 
 /// How the rows of a weight lie in the folder.

@@ -15,7 +15,7 @@ HfFormat hf_format() {
     if (key.name == "intermediate_size") key.fallback = 14336;
     if (key.name == "max_position_embeddings") key.fallback = 131072;
   }
-  format.fixed = {{"hidden_act", "silu"}};
+  format.fixed = {{"hidden_act", "silu", {"swish"}}};
   format.parts = {&kHfRope, &kHfSlidingWindow};
   return format;
 }

@@ -21,7 +21,6 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
       embedding_dropout_(config.embedding_dropout),
       document_end_(config.document_end_token),
       reset_positions_(config.reset_positions),
-      store_(store),
       load_coefficient_(config.moe.aux_loss_coeff) {
   const Family& family = family_of(config.architecture);
   rope_ = ops::make_rope_table(context, shape_.sequence_length,

@@ -42,7 +42,6 @@ class LanguageModel {
   double embedding_dropout_;
   std::int64_t document_end_;  // token, -1 = none
   bool reset_positions_;
-  ParameterStore& store_;
   ops::RopeTable rope_;
   Parameter* embedding_ = nullptr;
   Parameter* positions_ = nullptr;  // null without learned positions

@@ -22,7 +22,7 @@ HfFormat hf_format() {
     if (key.name == "intermediate_size") key.fallback = 22016;
     if (key.name == "max_position_embeddings") key.fallback = 32768;
   }
-  format.fixed = {{"hidden_act", "silu"}};
+  format.fixed = {{"hidden_act", "silu", {"swish"}}};
   format.parts = {&kHfRope, &kHfLayerTypes};
   return format;
 }

@@ -70,7 +70,7 @@ HfFormat hf_format() {
   }
   format.modules.push_back({"model.layers.{}.self_attn.q_norm", "layers.{}.attention.q_norm"});
   format.modules.push_back({"model.layers.{}.self_attn.k_norm", "layers.{}.attention.k_norm"});
-  format.fixed = {{"hidden_act", "silu"}, {"attention_bias", false}};
+  format.fixed = {{"hidden_act", "silu", {"swish"}}, {"attention_bias", false}};
   format.parts = {&kHfRope, &kHfLayerTypes};
   return format;
 }

@@ -1,9 +1,11 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "trainer/tokenizer/hf_spec.h"
+#include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer::hf {
 namespace {
@@ -11,6 +13,8 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::int32_t kMaxId = 1 << 24;
 constexpr int kMostSequences = 100;
+constexpr std::size_t kMostGrowth = 1000;
+constexpr std::size_t kMostSpecial = 1000;  // around a text
 
 /// Reads one file. Broken JSON and missing or wrongly typed members surface as Json::exception.
 class Parser {
@@ -25,6 +29,8 @@ class Parser {
     SORTIE_TRY(parse_added_tokens(root));
     if (!is_null(root, "normalizer")) SORTIE_TRY(add_normalizer(root.at("normalizer")));
     if (!is_null(root, "pre_tokenizer")) SORTIE_TRY(add_pre_tokenizer(root.at("pre_tokenizer")));
+    SORTIE_TRY(finish_splits());
+    if (!is_null(root, "post_processor")) SORTIE_TRY(add_post_processor(root.at("post_processor")));
     if (!is_null(root, "decoder")) SORTIE_TRY(add_decoder(root.at("decoder")));
     return std::move(spec_);
   }
@@ -139,6 +145,17 @@ class Parser {
     return unknown(component, fmt::format("pattern {} is not known here", pattern.dump()));
   }
 
+  /// A few of them could make any text too long for any memory.
+  Result<Replace> replacement(std::string from, const Json& json, std::string_view kind) {
+    if (from.empty()) return broken(fmt::format("{} Replace: the pattern is empty", kind));
+    Replace replace{std::move(from), json.at("content").get<std::string>()};
+    growth_ *= std::max<std::size_t>(1, replace.to.size() / replace.from.size());
+    if (growth_ > kMostGrowth)
+      return broken(
+          fmt::format("{} Replace: makes texts more than {} times longer", kind, kMostGrowth));
+    return replace;
+  }
+
   Result<> add_normalizer(const Json& json) {
     const auto type = json.at("type").get<std::string>();
     if (type == "Sequence") {
@@ -150,9 +167,8 @@ class Parser {
       spec_.normalizers.emplace_back(Prepend{json.at("prepend").get<std::string>()});
     } else if (type == "Replace") {
       SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "normalizer Replace"));
-      if (from.empty()) return broken("normalizer Replace: the pattern is empty");
-      spec_.normalizers.emplace_back(
-          Replace{std::move(from), json.at("content").get<std::string>()});
+      SORTIE_ASSIGN_OR_RETURN(Replace replace, replacement(std::move(from), json, "normalizer"));
+      spec_.normalizers.emplace_back(std::move(replace));
     } else {
       return unknown("normalizer " + type, "is not known here (NFC, Prepend, Replace are)");
     }
@@ -169,7 +185,7 @@ class Parser {
     }
     if (out.byte_level || out.metaspace)
       return unknown("pre_tokenizer " + type, "after ByteLevel or Metaspace is not known here");
-    const bool first = out.pattern == WordPattern::whole;
+    const bool first = splits_.empty();
     if (type == "ByteLevel") {
       const bool cuts = flag(json, "use_regex", true);
       out.byte_level = true;
@@ -180,7 +196,7 @@ class Parser {
       if (cuts) out.pattern = WordPattern::gpt2;
       return {};
     }
-    if (type == "Split" && first) return add_split(json);
+    if (type == "Split") return add_split(json);
     if (type == "Metaspace" && first) return add_metaspace(json);
     return unknown("pre_tokenizer " + type,
                    first ? "is not known here (ByteLevel, Split, Metaspace are)"
@@ -189,14 +205,8 @@ class Parser {
 
   Result<> add_split(const Json& json) {
     const Json& pattern = json.at("pattern");
-    const auto known = pattern.contains("Regex")
-                           ? word_pattern_of_regex(pattern.at("Regex").get<std::string>())
-                           : std::nullopt;
-    if (!known)
-      return unknown("pre_tokenizer Split",
-                     fmt::format("pattern {} is not known here (those of GPT-2, Llama 3, Qwen 2 "
-                                 "and Qwen 3.5 are)",
-                                 pattern.dump()));
+    if (!pattern.contains("Regex")) return unknown_split(pattern);
+    splits_.push_back(pattern.at("Regex").get<std::string>());
     const auto behavior = json.at("behavior").get<std::string>();
     const bool invert = flag(json, "invert", false);
     // The patterns leave no gap, so to keep the matches is the same as to isolate them.
@@ -204,8 +214,36 @@ class Parser {
       return unknown("pre_tokenizer Split",
                      fmt::format("behavior {}{} is not known here (Isolated is)", behavior,
                                  invert ? " with invert" : ""));
+    if (behavior == "Removed") removed_ = true;
+    return {};
+  }
+
+  std::unexpected<Error> unknown_split(const Json& pattern) const {
+    return unknown(
+        "pre_tokenizer Split",
+        fmt::format("pattern {} is not known here (those of GPT-2, Llama 3, Qwen 2, Qwen "
+                    "3.5, GPT-4o, Mistral's Tekken and DeepSeek-V3 are)",
+                    pattern.dump()));
+  }
+
+  /// What the patterns are together.
+  Result<> finish_splits() {
+    if (splits_.empty()) return {};
+    const auto known = word_pattern_of_regexes(splits_);
+    if (!known)
+      return unknown_split(splits_.size() == 1 ? Json{{"Regex", splits_[0]}} : Json(splits_));
+    if (removed_ && *known == WordPattern::deepseek_v3)
+      return unknown("pre_tokenizer Split", "behavior Removed of a pattern that leaves gaps");
     spec_.pre_tokenizer.pattern = *known;
     return {};
+  }
+
+  Result<std::string> character(const Json& json, const char* key) const {
+    auto text = json.at(key).get<std::string>();
+    if (text.empty() || text.size() != char_bytes(text.front()))
+      return broken(fmt::format("{} of {} is \"{}\", not one character", key,
+                                json.at("type").get<std::string>(), text));
+    return text;
   }
 
   Result<Metaspace::Prepend> prepend_scheme(const Json& json) const {
@@ -222,8 +260,7 @@ class Parser {
 
   Result<> add_metaspace(const Json& json) {
     Metaspace metaspace;
-    metaspace.replacement = json.at("replacement").get<std::string>();
-    if (metaspace.replacement.empty()) return broken("pre_tokenizer Metaspace: no replacement");
+    SORTIE_ASSIGN_OR_RETURN(metaspace.replacement, character(json, "replacement"));
     SORTIE_ASSIGN_OR_RETURN(metaspace.prepend, prepend_scheme(json));
     metaspace.split = flag(json, "split", true);
     spec_.pre_tokenizer.metaspace = std::move(metaspace);
@@ -243,25 +280,82 @@ class Parser {
     } else if (type == "Fuse") {
       out.emplace_back(FuseDecoder{});
     } else if (type == "Strip") {
-      out.emplace_back(StripDecoder{json.at("content").get<std::string>(),
-                                    json.at("start").get<std::size_t>(),
+      SORTIE_ASSIGN_OR_RETURN(std::string content, character(json, "content"));
+      out.emplace_back(StripDecoder{std::move(content), json.at("start").get<std::size_t>(),
                                     json.at("stop").get<std::size_t>()});
     } else if (type == "Metaspace") {
       SORTIE_ASSIGN_OR_RETURN(const auto prepend, prepend_scheme(json));
-      out.emplace_back(MetaspaceDecoder{json.at("replacement").get<std::string>(),
-                                        prepend != Metaspace::Prepend::never});
+      SORTIE_ASSIGN_OR_RETURN(std::string replacement, character(json, "replacement"));
+      out.emplace_back(
+          MetaspaceDecoder{std::move(replacement), prepend != Metaspace::Prepend::never});
     } else if (type == "Replace") {
       SORTIE_ASSIGN_OR_RETURN(std::string from, string_pattern(json, "decoder Replace"));
-      if (from.empty()) return broken("decoder Replace: the pattern is empty");
-      out.emplace_back(Replace{std::move(from), json.at("content").get<std::string>()});
+      SORTIE_ASSIGN_OR_RETURN(Replace replace, replacement(std::move(from), json, "decoder"));
+      out.emplace_back(std::move(replace));
     } else {
       return unknown("decoder " + type, "is not known here");
     }
     return {};
   }
 
+  /// One of them may add tokens: to a second the package gives the parts of the first as a pair.
+  Result<> add_post_processor(const Json& json) {
+    const auto type = json.at("type").get<std::string>();
+    SpecialTokens added;
+    if (type == "Sequence") {
+      if (++sequences_ > kMostSequences) return broken("too many Sequence components");
+      for (const Json& part : json.at("processors")) SORTIE_TRY(add_post_processor(part));
+    } else if (type == "TemplateProcessing") {
+      SORTIE_ASSIGN_OR_RETURN(added, template_tokens(json));
+    } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+      SORTIE_TRY(add_special(json.at("cls").at(1), added.before));
+      SORTIE_TRY(add_special(json.at("sep").at(1), added.after));
+    } else if (type != "ByteLevel") {  // which moves offsets, and no ids
+      return unknown("post_processor " + type, "is not known here");
+    }
+    if (added.before.empty() && added.after.empty()) return {};
+    const SpecialTokens& all = spec_.special_tokens;
+    if (!all.before.empty() || !all.after.empty())
+      return unknown("post_processor " + type, "after one that adds tokens is not known here");
+    spec_.special_tokens = std::move(added);
+    return {};
+  }
+
+  /// Of a text alone, like "<s> $A".
+  Result<SpecialTokens> template_tokens(const Json& json) const {
+    SpecialTokens tokens;
+    bool text = false;
+    for (const Json& piece : json.at("single")) {
+      if (piece.contains("SpecialToken")) {
+        const auto name = piece.at("SpecialToken").at("id").get<std::string>();
+        for (const Json& id : json.at("special_tokens").at(name).at("ids"))
+          SORTIE_TRY(add_special(id, text ? tokens.after : tokens.before));
+      } else if (!text && piece.at("Sequence").at("id") == "A") {
+        text = true;
+      } else {
+        return unknown("post_processor TemplateProcessing",
+                       fmt::format("single is {}; a text is known once", json.at("single").dump()));
+      }
+    }
+    if (!text) return broken("post_processor TemplateProcessing: single has no text");
+    return tokens;
+  }
+
+  Result<> add_special(const Json& json, std::vector<std::int32_t>& out) const {
+    const auto id = json.get<std::int64_t>();
+    const auto& tokens = spec_.model.tokens;
+    if (id < 0 || id >= static_cast<std::int64_t>(tokens.size()))
+      return broken(fmt::format("post_processor: id {} is not in the vocabulary", id));
+    if (out.size() == kMostSpecial) return broken("post_processor: too many tokens");
+    out.push_back(static_cast<std::int32_t>(id));
+    return {};
+  }
+
   std::string_view where_;
-  int sequences_ = 0;  // components that hold others; no file has a dozen
+  std::vector<std::string> splits_;  // patterns of Split, in order
+  bool removed_ = false;             // one of them keeps its matches alone
+  std::size_t growth_ = 1;           // of a text by all Replace together
+  int sequences_ = 0;                // components that hold others; no file has a dozen
   Spec spec_{};
   std::unordered_map<std::string, std::int32_t> ids_;  // of the model's vocabulary
 };

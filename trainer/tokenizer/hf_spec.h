@@ -12,6 +12,7 @@
 #include "trainer/tokenizer/added_tokens.h"
 #include "trainer/tokenizer/bpe_merges.h"
 #include "trainer/tokenizer/pretokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer::hf {
 
@@ -72,6 +73,7 @@ struct Spec {
   std::vector<Normalizer> normalizers;
   PreTokenizer pre_tokenizer;
   std::vector<Decoder> decoders;  // none: tokens are joined with spaces
+  SpecialTokens special_tokens;   // of the post-processor
 };
 
 /// `where` is how messages call the file. A component, pattern or option that is not known here is

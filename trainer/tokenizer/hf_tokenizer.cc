@@ -50,7 +50,8 @@ class HfTokenizer final : public Tokenizer {
         pre_tokenizer_(std::move(spec.pre_tokenizer)),
         encoder_(spec.model, pre_tokenizer_.byte_level),
         decoder_(spec),
-        vocab_size_(static_cast<std::int64_t>(spec.model.tokens.size())) {
+        vocab_size_(static_cast<std::int64_t>(spec.model.tokens.size())),
+        special_tokens_(std::move(spec.special_tokens)) {
     only_nfc_ = std::all_of(normalizers_.begin(), normalizers_.end(), [](const auto& normalizer) {
       return std::holds_alternative<hf::Nfc>(normalizer);
     });
@@ -95,6 +96,7 @@ class HfTokenizer final : public Tokenizer {
   }
   std::int64_t vocab_size() const override { return vocab_size_; }
   std::optional<std::int32_t> eod_id() const override { return eod_; }
+  const SpecialTokens& special_tokens() const override { return special_tokens_; }
   std::string name() const override { return "hf:" + file_; }
   std::string model_hash() const override { return hash_; }
 
@@ -198,6 +200,7 @@ class HfTokenizer final : public Tokenizer {
   BpeEncoder encoder_;
   hf::TokenDecoder decoder_;
   std::int64_t vocab_size_;
+  SpecialTokens special_tokens_;
   bool only_nfc_ = false;
   bool cuttable_ = false;
   std::optional<std::int32_t> eod_{};
@@ -209,14 +212,18 @@ class HfTokenizer final : public Tokenizer {
 
 }  // namespace
 
+Result<std::unique_ptr<Tokenizer>> hf_tokenizer_from_text(std::string_view text, std::string file) {
+  SORTIE_ASSIGN_OR_RETURN(hf::Spec spec, hf::parse_tokenizer_json(text, file));
+  return std::make_unique<HfTokenizer>(std::move(spec), std::move(file), sha256_hex(text));
+}
+
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path) {
   std::error_code ignored;
   const std::filesystem::path file =
       std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
   auto content = read_file(file);
   if (!content) return std::unexpected(with_context(std::move(content).error(), "tokenizer"));
-  SORTIE_ASSIGN_OR_RETURN(hf::Spec spec, hf::parse_tokenizer_json(*content, file.string()));
-  return std::make_unique<HfTokenizer>(std::move(spec), file.string(), sha256_hex(*content));
+  return hf_tokenizer_from_text(*content, file.string());
 }
 
 }  // namespace sortie::trainer

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace sortie::trainer {
 
@@ -14,13 +16,17 @@ enum class WordPattern {
   llama3,  // numbers in groups of up to three digits
   qwen2,   // each digit for itself; Qwen 2 and 3
   qwen35,  // as qwen2, and marks count as letters; Qwen 3.5
+  o200k,  // a word begins at an upper case letter behind a lower case one; GPT-4o, gpt-oss, Llama 4
+  tekken,       // as o200k, each digit for itself, contractions apart; Mistral Nemo and later
+  deepseek_v3,  // DeepSeek-V3 and R1: three patterns one after the other
 };
 
-/// The pattern that a regular expression of a tokenizer.json stands for; absent for every other.
-std::optional<WordPattern> word_pattern_of_regex(std::string_view regex);
+/// The pattern that regular expressions of a tokenizer.json, one after the other, stand for; absent
+/// for all others.
+std::optional<WordPattern> word_pattern_of_regexes(const std::vector<std::string>& regexes);
 /// The other way; not for `whole`, which has none.
-std::string_view regex_of_word_pattern(WordPattern pattern);
-/// By the names above: "gpt2", "llama3", "qwen2", "qwen35".
+std::vector<std::string> regexes_of_word_pattern(WordPattern pattern);
+/// By names: "gpt2", "llama3", "qwen2", "qwen35", "o200k", "tekken", "deepseek-v3".
 std::optional<WordPattern> word_pattern_by_name(std::string_view name);
 
 /// The end of the word that begins at `at`; `text` is valid UTF-8 and at < text.size().

@@ -15,6 +15,11 @@
 
 namespace sortie::trainer {
 
+/// Special tokens around a text: those that begin and end it.
+struct SpecialTokens {
+  std::vector<std::int32_t> before, after;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -26,6 +31,9 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
   /// The id that ends a document; absent when a sentencepiece model was trained without one.
   virtual std::optional<std::int32_t> eod_id() const = 0;
+  /// What the post_processor of a tokenizer.json puts around a text; nothing for the others.
+  /// encode() does not.
+  virtual const SpecialTokens& special_tokens() const;
   /// As make_tokenizer takes it: "byte", "sentencepiece:FILE", "hf:FILE".
   virtual std::string name() const = 0;
   /// SHA-256 of the model file; empty for the byte tokenizer, which has none.
@@ -35,6 +43,11 @@ class Tokenizer {
   virtual std::size_t find_cut(std::string_view text, std::size_t from) const = 0;
 };
 
+/// encode() with the special tokens around: what the `tokenizers` package gives with
+/// add_special_tokens=True.
+Result<> encode_with_special_tokens(const Tokenizer& tokenizer, std::string_view text,
+                                    std::vector<std::int32_t>& ids);
+
 /// Each byte is its own id, 256 ends a document, so vocab_size() is 257. Text without appended
 /// end-of-document ids stays below 256 and fits a model with vocab_size = 256.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
@@ -42,10 +55,13 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Loads a sentencepiece .model file (BPE or unigram, from any trainer).
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model);
 
-/// Loads a Hugging Face tokenizer.json, or the one in a folder: byte-level BPE with the patterns of
-/// GPT-2, Llama 3 and Qwen, or BPE over characters with byte fallback. Ids are those of the
-/// `tokenizers` package without special tokens added; invalid UTF-8 is read as U+FFFD.
+/// Loads a Hugging Face tokenizer.json, or the one in a folder: byte-level BPE with one of the
+/// known patterns, or BPE over characters with byte fallback. Ids are those of the `tokenizers`
+/// package without special tokens added; invalid UTF-8 is read as U+FFFD.
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::filesystem::path& path);
+
+/// The same from the text of such a file, which `file` names.
+Result<std::unique_ptr<Tokenizer>> hf_tokenizer_from_text(std::string_view text, std::string file);
 
 /// "byte", "sentencepiece:FILE" or "hf:FILE".
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name);

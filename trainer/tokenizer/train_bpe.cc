@@ -107,10 +107,13 @@ std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
                            {"add_prefix_space", false},
                            {"trim_offsets", true},
                            {"use_regex", is_gpt2}};
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", regex_of_word_pattern(training.pattern)}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
+  Json steps = Json::array();
+  for (const std::string& regex : regexes_of_word_pattern(training.pattern))
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", regex}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  steps.push_back(byte_level);
   Json root = {{"version", "1.0"},
                {"truncation", nullptr},
                {"padding", nullptr},
@@ -130,9 +133,7 @@ std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
                  {"ignore_merges", false},
                  {"vocab", kVocabMark},
                  {"merges", kMergesMark}}}};
-  if (!is_gpt2)
-    root["pre_tokenizer"] = {{"type", "Sequence"},
-                             {"pretokenizers", Json::array({split, byte_level})}};
+  if (!is_gpt2) root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
   // The two long lists are written by hand: an ordered object looks at all its keys for each.
   const std::string frame = root.dump(1);
   const std::string vocab_mark = fmt::format("\"{}\"", kVocabMark);

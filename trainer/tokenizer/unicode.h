@@ -9,8 +9,17 @@
 
 namespace sortie::trainer {
 
-/// The classes of the patterns: \p{L}, \p{N}, \s, \p{M} and everything else. No code point has two.
-enum class CharClass : std::uint8_t { other = 0, letter = 1, number = 2, space = 3, mark = 4 };
+/// The classes of the patterns. No code point has two.
+enum class CharClass : std::uint8_t {
+  other = 0,   // none of the others: control, format, unassigned
+  letter = 1,  // \p{Lm}, \p{Lo}: neither upper nor lower case
+  number = 2,  // \p{N}
+  space = 3,   // \s
+  mark = 4,    // \p{M}
+  upper = 5,   // \p{Lu}, \p{Lt}
+  lower = 6,   // \p{Ll}
+  symbol = 7,  // \p{P}, \p{S}
+};
 
 /// The flags of all code points, as the `tokenizers` package sees them.
 class UnicodeFlags {

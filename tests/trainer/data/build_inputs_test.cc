@@ -115,6 +115,52 @@ TEST_CASE("files of a folder, of a pattern and of gzip give what JSON lines give
   CHECK(none.error().message.find("matches nothing") != std::string::npos);
 }
 
+TEST_CASE("special tokens are put around every document, also around one that is cut") {
+  test::ScopedTempDir dir;
+  std::string text;
+  while (text.size() < (3u << 20))
+    for (const std::string& document : documents()) text += document + "\nx\n";
+  test::write_text(dir.path() / "in" / "1.txt", text);
+  test::write_text(dir.path() / "in" / "2.txt", "short");
+  const auto load = [](const char* name) {
+    return make_tokenizer("hf:" + kFolder + "/" + name + ".json").value();
+  };
+  const auto tokenizer = load("o200k");
+  BuildOptions options{.corpus = {.inputs = {dir.path() / "in"}},
+                       .output = dir.str("out"),
+                       .add_special_tokens = true,
+                       .overwrite = true,
+                       .threads = 2};
+  REQUIRE(build_token_files(options, *tokenizer));
+  const auto file = TokenFile::open(options.output).value();
+  REQUIRE(file.num_documents() == 2);
+  std::vector<std::int32_t> expected, stored(static_cast<std::size_t>(file.num_tokens()));
+  REQUIRE(encode_with_special_tokens(*tokenizer, text, expected));
+  REQUIRE(encode_with_special_tokens(*tokenizer, "short", expected));
+  REQUIRE(file.read(0, tokenizer->vocab_size(), stored));
+  CHECK(stored == expected);
+  CHECK(test::read_text(dir.path() / "out.json").find("\"add_special_tokens\": true") !=
+        std::string::npos);
+
+  const auto refused = [&](const Tokenizer& other) {
+    const auto built = build_token_files(options, other);
+    return built ? "built" : built.error().message;
+  };
+  CHECK(refused(*load("gpt2")).find("puts none around a text; leave it out") != std::string::npos);
+  options.append_eod = true;
+  const auto llama = load("llama2");
+  CHECK(refused(*llama).find("ends a document with that id already") != std::string::npos);
+  // One that begins a document goes well with one that ends it.
+  options.corpus.inputs = {dir.path() / "in" / "2.txt"};
+  const auto begin = load("llama3");
+  REQUIRE(build_token_files(options, *begin));
+  const auto small = TokenFile::open(options.output).value();
+  stored.resize(static_cast<std::size_t>(small.num_tokens()));
+  REQUIRE(small.read(0, begin->vocab_size(), stored));
+  CHECK(stored.front() == begin->special_tokens().before.at(0));
+  CHECK(stored.back() == *begin->eod_id());
+}
+
 TEST_CASE("a long document is cut for the threads and keeps its tokens") {
   test::ScopedTempDir dir;
   std::string text;
@@ -152,6 +198,9 @@ TEST_CASE("inputs that are wrong are named by file and line, and leave nothing")
   };
   const std::string good = "{\"text\": \"a\"}\n";
   CHECK(message(good + good + "{\"txt\": \"a\"}\n").find("in:3: no \"text\"") != std::string::npos);
+  // Of a key that is twice the last counts.
+  CHECK(message(good + "{\"text\": \"a\", \"text\": 3}").find("in:2: \"text\" is not a string") !=
+        std::string::npos);
   CHECK(message(good + "{\"text\": 3}").find("in:2: \"text\" is not a string") !=
         std::string::npos);
   CHECK(message("{\"text\": \"a\"").find("in:1: not a JSON object") != std::string::npos);

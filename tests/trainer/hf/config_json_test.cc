@@ -208,6 +208,29 @@ TEST_CASE("windows: GPT-Neo's kinds, Mistral's window, Qwen's layers") {
   CHECK_FALSE(write_hf_config(mixed, json));
 }
 
+TEST_CASE(
+    "activations: other names of the same function are read, other functions refused by name") {
+  for (const Family& family : families()) {
+    const bool gpt = family.name == "gpt2" || family.name == "gpt-neo";
+    const std::string key = gpt ? "activation_function" : "hidden_act";
+    std::vector<std::string> known = {"silu", "swish"};
+    if (gpt) known = {"gelu_new", "gelu_fast", "gelu_pytorch_tanh"};
+    if (family.name == "gpt-neo-x") known = {"gelu"};
+    for (const char* name : {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu",
+                             "swish", "quick_gelu", ""}) {
+      CAPTURE(family.name);
+      CAPTURE(name);
+      const std::string text = Json{{"model_type", family.hf.model_type}, {key, name}}.dump();
+      const std::string error = error_of(text.c_str());
+      if (std::ranges::find(known, name) != known.end())
+        CHECK(error == "no error");
+      else
+        CHECK(error == "config.json: " + key + " is \"" + name + "\", only \"" + known[0] +
+                           "\" is implemented");
+    }
+  }
+}
+
 TEST_CASE("what is not implemented or not well formed is refused, all of it at once") {
   CHECK(error_of("[]").find("not a JSON object") != std::string::npos);
   CHECK(error_of(R"({"model_type": "bert"})")

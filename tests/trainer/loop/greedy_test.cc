@@ -52,3 +52,32 @@ TEST_CASE("greedy text of imported models is that of transformers") {
   CHECK(models >= 21);
   fs::remove_all(scratch);
 }
+
+TEST_CASE("an imported model speaks with the tokenizer of its folder, and stops where that says") {
+  const fs::path scratch =
+      fs::temp_directory_path() / ("sortie-stop-" + std::to_string(::getpid()));
+  const fs::path source = scratch / "source", data = SORTIE_TEST_DATA;
+  const auto loaded = [&](const nlohmann::json& ends) {
+    fs::remove_all(scratch);
+    fs::create_directories(source);
+    for (const char* name : {"config.json", "model.safetensors"})
+      fs::copy_file(data / "hf" / "llama-a" / name, source / name);
+    fs::copy_file(data / "tokenizer" / "llama3.json", source / "tokenizer.json");
+    REQUIRE(write_file_atomic(source / "generation_config.json",
+                              nlohmann::json{{"eos_token_id", ends}}.dump()));
+    REQUIRE(import_hf(source, scratch / "checkpoint"));
+    return load_model(scratch / "checkpoint", 1, "f32").value();
+  };
+  const auto model = loaded({5, 7});
+  const auto tokenizer = model->tokenizer().value();
+  CHECK(tokenizer->vocab_size() == 1503);
+  CHECK(model->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{5, 7});
+  CHECK(loaded(9)->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{9});
+  // config.json's, then the tokenizer's.
+  CHECK(loaded(nullptr)->stop_tokens(*tokenizer).value() == std::vector<std::int32_t>{1});
+  const auto wrong = loaded("</s>")->stop_tokens(*tokenizer);
+  REQUIRE_FALSE(wrong);
+  CHECK(wrong.error().message.find("eos_token_id is \"</s>\", which is no token") !=
+        std::string::npos);
+  fs::remove_all(scratch);
+}

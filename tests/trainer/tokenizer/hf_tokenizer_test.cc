@@ -18,8 +18,8 @@ using Ids = std::vector<std::int32_t>;
 using Json = nlohmann::json;
 
 const std::string kFolder = SORTIE_TEST_DATA "/tokenizer";
-constexpr const char* kNames[] = {"gpt2", "llama3", "qwen2",  "qwen35",
-                                  "neox", "prefix", "llama2", "metaspace"};
+constexpr const char* kNames[] = {"gpt2",   "llama3",    "qwen2", "qwen35", "neox",       "prefix",
+                                  "llama2", "metaspace", "o200k", "tekken", "deepseek-v3"};
 
 std::unique_ptr<Tokenizer> load(const std::string& name) {
   auto loaded = make_tokenizer("hf:" + kFolder + "/" + name + ".json");
@@ -75,6 +75,23 @@ TEST_CASE("a million characters of mixed text have the ids of the package, and d
   }
 }
 
+TEST_CASE("special tokens are put around a text as the package puts them") {
+  for (const char* name : kNames) {
+    CAPTURE(name);
+    const auto tokenizer = load(name);
+    const Json& want = expected().at("tokenizers").at(name).at("special");
+    Ids ids, alone;
+    REQUIRE(encode_with_special_tokens(*tokenizer, blocks()[0], ids));
+    CHECK(test::fnv(ids) == want[0]);
+    REQUIRE(encode_with_special_tokens(*tokenizer, "", alone));
+    CHECK(Json(alone) == want[1]);
+  }
+  CHECK(load("llama3")->special_tokens().before.size() == 1);
+  CHECK(load("o200k")->special_tokens().before.size() == 2);
+  CHECK(load("o200k")->special_tokens().after.size() == 2);
+  CHECK(load("gpt2")->special_tokens().before.empty());
+}
+
 TEST_CASE("every code point is of the class that the package gives it") {
   const auto& firsts = expected().at("every_char_blocks");
   std::vector<std::string> texts;
@@ -127,10 +144,10 @@ TEST_CASE("a text cut where the tokenizer allows it keeps its ids") {
       parts.insert(parts.end(), rest.begin(), rest.end());
       CHECK(parts == encode(*tokenizer, text));
     }
-    const bool byte_level = std::string_view(name) == "gpt2" ||
-                            std::string_view(name) == "llama3" ||
-                            std::string_view(name).starts_with("qwen");
-    CHECK((byte_level ? cuts > blocks().size() / 2 : cuts == 0));
+    const std::string_view kind = name;
+    const bool uncut =
+        kind == "neox" || kind == "prefix" || kind == "llama2" || kind == "metaspace";
+    CHECK((uncut ? cuts == 0 : cuts > blocks().size() / 2));
   }
 }
 
@@ -173,6 +190,44 @@ TEST_CASE("what is not known here is refused by name") {
              j["pre_tokenizer"] = {{"type", "Whitespace"}};
            }),
            "pre_tokenizer Whitespace");
+  contains(message([](Json& j) {
+             j["pre_tokenizer"] =
+                 Json::parse(test::read_text(kFolder + "/deepseek-v3.json"))["pre_tokenizer"];
+             std::swap(j["pre_tokenizer"]["pretokenizers"][0],
+                       j["pre_tokenizer"]["pretokenizers"][1]);
+           }),
+           "pattern [\"[\u4e00-");
+  contains(
+      message([](Json& j) {
+        const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(40, twice)}};
+      }),
+      "normalizer Replace: makes texts more than 1000 times longer");
+  contains(message([](Json& j) {
+             j["decoder"] = {{"type", "Strip"}, {"content", ""}, {"start", 1}, {"stop", 0}};
+           }),
+           "content of Strip is \"\", not one character");
+  const auto processor = [&](const char* text) {
+    return message([&](Json& j) { j["post_processor"] = Json::parse(text); });
+  };
+  contains(processor(R"({"type": "Other"})"), "post_processor Other");
+  contains(processor(R"({"type": "TemplateProcessing", "single": [], "special_tokens": {}})"),
+           "single has no text");
+  contains(processor(R"({"type": "TemplateProcessing", "special_tokens": {}, "single":
+             [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "A"}}]})"),
+           "a text is known once");
+  contains(processor(R"({"type": "TemplateProcessing", "special_tokens": {"x": {"ids": [99999]}},
+             "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}]})"),
+           "id 99999 is not in the vocabulary");
+  contains(processor(R"({"type": "TemplateProcessing", "special_tokens": {},
+             "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}]})"),
+           "not a tokenizer.json");
+  contains(processor(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"},
+             {"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]},
+             {"type": "RobertaProcessing", "cls": ["a", 1], "sep": ["b", 2]}]})"),
+           "post_processor RobertaProcessing: after one that adds tokens");
+  contains(processor(R"({"type": "BertProcessing", "cls": ["a"], "sep": ["a", 1]})"),
+           "not a tokenizer.json");
   contains(message([](Json& j) { j["model"]["merges"].push_back("a b c"); }), "merge \"a b c\"");
   contains(message([](Json& j) { j["model"]["merges"].push_back({"zzz", "a"}); }), "\"zzz\"");
   contains(message([](Json& j) { j["model"]["vocab"]["a"] = -4; }), "has id -4");
