@@ -27,9 +27,12 @@ void add_import(CLI::App& app, int& exit_code) {
     std::string folder, out;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "import", "Make a checkpoint of a Hugging Face model folder (config.json, safetensors)");
-  command->add_option("hf_dir", arguments->folder, "The model's folder")->required();
+  CLI::App* command = app.add_subcommand("import",
+                                         "Make a checkpoint of a Hugging Face model folder "
+                                         "(config.json, safetensors) or an llm.c file");
+  command
+      ->add_option("hf_dir", arguments->folder, "The model's folder, or a file like gpt2_124M.bin")
+      ->required();
   command->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_dir")
       ->required();
   command->callback([arguments, &exit_code] {
@@ -86,7 +89,7 @@ void add_probe(CLI::App& app, int& exit_code) {
       "probe", "Write a model's logits, loss, gradients and activations for given tokens");
   command
       ->add_option("model", arguments->place,
-                   "Checkpoint, folder of checkpoints, or Hugging Face model folder")
+                   "Checkpoint, folder of checkpoints, Hugging Face model folder, or llm.c file")
       ->required();
   command
       ->add_option("--tokens", arguments->options.tokens,

@@ -180,6 +180,7 @@ std::vector<fs::path> hf_assets(const fs::path& folder) {
                                     "chat_template.jinja",
                                     "chat_template.json"};
   std::vector<fs::path> found;
+  if (folder.empty()) return found;
   std::error_code ignored;
   for (const char* name : kNames)
     if (fs::is_regular_file(folder / name, ignored)) found.push_back(folder / name);

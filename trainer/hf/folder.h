@@ -51,7 +51,8 @@ class HfFolder {
 /// The name in a folder that leaves the prefix out.
 std::string without_prefix(std::string_view name, std::string_view prefix);
 
-/// Files besides weights and config.json that an export carries along.
+/// Files besides weights and config.json that an export carries along; of no folder (an empty path)
+/// none.
 std::vector<std::filesystem::path> hf_assets(const std::filesystem::path& folder);
 
 }  // namespace sortie::trainer

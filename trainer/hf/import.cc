@@ -86,12 +86,15 @@ Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
   return sync_path(to / kHfNotes);
 }
 
-Result<ImportReport> import_hf(const fs::path& folder, const fs::path& out) {
-  if (!HfFolder::is_one(folder))
-    return fail(ErrorCode::not_found,
-                fmt::format("{}: no config.json there, so it is no Hugging Face model folder",
-                            folder.string()));
-  SORTIE_ASSIGN_OR_RETURN(const OpenedModel opened, open_model(folder, {}));
+Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
+  std::error_code ignored;
+  if (!HfFolder::is_one(source) && !fs::is_regular_file(source, ignored))
+    return fail(
+        ErrorCode::not_found,
+        fmt::format("{}: neither a Hugging Face model folder (no config.json) nor a file of "
+                    "llm.c",
+                    source.string()));
+  SORTIE_ASSIGN_OR_RETURN(const OpenedModel opened, open_model(source, {}));
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, "import"));
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// Hugging Face folders to checkpoints and back.
+// Hugging Face folders (and files of llm.c) to checkpoints and back.
 #pragma once
 
 #include <filesystem>
@@ -18,8 +18,8 @@ struct ImportReport {
   std::int64_t parameters = 0;
 };
 /// Makes a checkpoint of step 0 in `out`, which training can start from (trainer.load_dir). Weights
-/// are f32 in it, whatever they were.
-Result<ImportReport> import_hf(const std::filesystem::path& folder,
+/// are f32 in it, whatever they were. `source`: a folder, or a file of llm.c.
+Result<ImportReport> import_hf(const std::filesystem::path& source,
                                const std::filesystem::path& out);
 
 struct ExportOptions {

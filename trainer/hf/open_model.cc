@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/hf/import.h"
+#include "trainer/hf/llmc.h"
 
 namespace sortie::trainer {
 namespace {
@@ -52,6 +53,17 @@ Result<> read_folder(OpenedModel& opened, const fs::path& place, const OpenOptio
   return {};
 }
 
+Result<> read_llmc(OpenedModel& opened, const fs::path& place, const OpenOptions& options) {
+  SORTIE_ASSIGN_OR_RETURN(const LlmcFile file, LlmcFile::open(place));
+  opened.config = file.header().model;
+  SORTIE_ASSIGN_OR_RETURN(opened.config_json, file.config_json());
+  declare(opened, options);
+  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
+  file.read(*opened.store);
+  opened.types.assign(opened.tensors.size(), file.header().type);
+  return {};
+}
+
 Result<> read_checkpoint(OpenedModel& opened, const fs::path& place, const OpenOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
@@ -80,8 +92,10 @@ Result<> read_checkpoint(OpenedModel& opened, const fs::path& place, const OpenO
 
 Result<OpenedModel> open_model(const fs::path& place, const OpenOptions& options) {
   OpenedModel opened;
-  SORTIE_TRY(HfFolder::is_one(place) ? read_folder(opened, place, options)
-                                     : read_checkpoint(opened, place, options));
+  std::error_code ignored;
+  SORTIE_TRY(HfFolder::is_one(place)               ? read_folder(opened, place, options)
+             : fs::is_regular_file(place, ignored) ? read_llmc(opened, place, options)
+                                                   : read_checkpoint(opened, place, options));
   opened.store->refresh_compute_copy(*opened.context);
   opened.store->weights_changed();
   return opened;

@@ -1,4 +1,4 @@
-// A model with its weights, from a checkpoint or from a Hugging Face folder.
+// A model with its weights, from a checkpoint, a Hugging Face folder or a file of llm.c.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ struct OpenedModel {
   std::vector<StorageType> types;  // of each of them where they came from
   std::string left_out_prefix;     // of their names there
   std::filesystem::path assets;    // tokenizer and the like lie there; empty = nowhere
-  nlohmann::json config_json;      // where it came from a Hugging Face folder, else null
+  nlohmann::json config_json;      // where it came from a folder or file as above, else null
   std::optional<std::filesystem::path> checkpoint;  // where it came from one
 };
 
@@ -28,7 +28,8 @@ struct OpenOptions {
   int threads = 1;
   bool gradients = false;  // memory for them
 };
-/// A checkpoint, the newest of a folder of checkpoints, or a Hugging Face folder.
+/// A checkpoint, the newest of a folder of checkpoints, a Hugging Face folder, or a file, which is
+/// one of llm.c.
 Result<OpenedModel> open_model(const std::filesystem::path& place, const OpenOptions& options);
 
 }  // namespace sortie::trainer

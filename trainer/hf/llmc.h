@@ -1,0 +1,44 @@
+// Checkpoints of llm.c: GPT-2 in one file, as its train_gpt2.py and its trainers write it
+// (gpt2_124M.bin). The layout is in the README.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string_view>
+
+#include "common/config/schema.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/nn/parameter.h"
+#include "trainer/storage/mapped_file.h"
+
+namespace sortie::trainer {
+
+/// What the header says.
+struct LlmcHeader {
+  config::ModelConfig model;  // valid; no dropout, which llm.c has not
+  StorageType type;           // of all weights
+  std::int64_t padded_vocab;  // rows of the embedding in the file
+};
+inline constexpr std::size_t kLlmcHeaderBytes = 1024;
+
+/// The header of a file of `file_bytes` bytes that begins with `bytes`. The file has exactly the
+/// weights that its header speaks of, else it is an Error; `where` opens the message.
+Result<LlmcHeader> read_llmc_header(std::span<const std::byte> bytes, std::uint64_t file_bytes,
+                                    std::string_view where);
+
+class LlmcFile {
+ public:
+  static Result<LlmcFile> open(const std::filesystem::path& path);
+  const LlmcHeader& header() const { return header_; }
+  /// A config.json of this model; the file itself has none.
+  Result<nlohmann::json> config_json() const;
+  /// Fills the weights of a model that was built from the header's config.
+  void read(ParameterStore& store) const;
+
+ private:
+  MappedFile file_;
+  LlmcHeader header_;
+};
+
+}  // namespace sortie::trainer
