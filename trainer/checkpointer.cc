@@ -22,11 +22,13 @@ namespace {
 struct NamedBuffer {
   const char* prefix;
   std::span<float> values;
+  bool of_trained = false;  // others have nothing in it
+  bool holds(const Parameter& parameter) const { return !of_trained || parameter.trained(); }
 };
 std::array<NamedBuffer, 3> buffers_of(ParameterStore& store) {
   return {{{"model.", store.master()},
-           {"optimizer.m.", store.moment1()},
-           {"optimizer.v.", store.moment2()}}};
+           {"optimizer.m.", store.moment1(), true},
+           {"optimizer.v.", store.moment2(), true}}};
 }
 
 std::span<float> values_of(std::span<float> buffer, const Parameter& parameter) {
@@ -65,6 +67,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   std::uint64_t bytes = 0;
   for (const NamedBuffer& buffer : buffers_of(store_)) {
     for (const auto& parameter : store_.parameters()) {
+      if (!buffer.holds(*parameter)) continue;
       const Dims shape = dims_of(parameter->spec().shape);
       const auto data = std::as_bytes(values_of(buffer.values, *parameter));
       pieces.push_back(
@@ -144,6 +147,13 @@ Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, Parame
     if (fresh_lora && is_lora_name(parameter->name()) &&
         reader.find(buffer.prefix + parameter->name()) == nullptr)
       continue;
+    if (!buffer.holds(*parameter)) continue;
+    if (buffer.of_trained && reader.find(buffer.prefix + parameter->name()) == nullptr)
+      return fail(ErrorCode::checkpoint,
+                  fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
+                              "optimizer has no state for it; freeze what was frozen, or start a "
+                              "new run with trainer.load_weights_from",
+                              parameter->name(), reader.manifest().step));
     SORTIE_TRY(reader.read_f32(buffer.prefix + parameter->name(), shape, Piece::whole(shape),
                                values_of(buffer.values, *parameter)));
   }

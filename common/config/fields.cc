@@ -224,8 +224,8 @@ const Field kFields[] = {
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
     {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
      "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
-    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron"}}, "",
-     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples"},
+    {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron", "scaling"}}, "",
+     "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples; scaling: those of Scaling's TextDataset and BlendedDataset for the same seed, micro batch and number of ranks"},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
      "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
 };

@@ -262,7 +262,7 @@ struct DataConfig {
   std::vector<std::string> chat_files;  // JSONL of conversations, instead of data_prefixes
   std::vector<std::string> validation_chat_files;  // the same, to validate on
   std::vector<std::string> weights;  // one number per data prefix, or none: as large as they are
-  std::string sampler = "sortie";    // sortie | megatron: the order of training samples
+  std::string sampler = "sortie";    // sortie | megatron | scaling: the order of training samples
   std::string tokenizer = "byte";    // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
 };
 

@@ -121,7 +121,8 @@ std::vector<Violation> validate_training(const JobConfig& job) {
     rules.broken(
         "D3", {"data.sampler", "data.weights"},
         fmt::format("megatron blends the {} prefixes by weights; set data.weights", prefixes));
-  if (job.trainer.train_epochs > 0 && (!job.data.weights.empty() || job.data.sampler == "megatron"))
+  if (job.trainer.train_epochs > 0 && job.data.sampler != "scaling" &&
+      (!job.data.weights.empty() || job.data.sampler == "megatron"))
     rules.broken(
         "D3", {"trainer.train_epochs", "data.weights", "data.sampler"},
         "a blend or Megatron's order is made for a number of samples and has no epochs; set "

@@ -188,3 +188,30 @@ def scenario_other_data_on_one_host(bed):
         run.expect(r"h02")
         run.expect_not(r"^.*step .*loss")
         bed.expect_nothing_left(3)
+
+
+def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
+    """The quickstart's own config, cut to 200 steps; what the whole of it ends with is in docs/benchmarks.md."""
+    options = {"trainer__train_iterations": 200, "trainer__train_duration": "0s", "trainer__save_interval": 0, "trainer__eval_interval": 200,
+               "data__validation_data_prefixes": f'["{build_tokens(bed)}"]'}
+    ends = {}
+    for precision in ("f32", "bf16"):
+        with Run(bed, config=ROOT / "configs/quickstart.toml", hosts="h01", slots=2,
+                 settings=settings(bed, model__precision=precision, **options)) as run:
+            code = run.wait(300)
+            if precision == "bf16" and "bf16" not in multiplied_here():
+                check(code != 0 and "bf16" in run.text(), f"a CPU without bf16 products ended with {code}")
+                return
+            equal(code, 0, "exit code")
+            ends[precision] = [event["loss"] for event in run.metrics() if event["type"] == "eval"][-1]
+            first = losses(run)[1]
+    check(ends["f32"] < 0.6 * first, f"little was learned: {first} -> {ends['f32']}")
+    ratio = ends["bf16"] / ends["f32"]
+    print(f"validation loss after 200 steps: {ends}, bf16 / f32 {ratio:.4f}", flush=True)
+    check(abs(ratio - 1) <= 0.01, f"bf16 ends at {ends['bf16']}, f32 at {ends['f32']}")
+
+
+def multiplied_here():
+    """The flags of this CPU that stand for products in hardware."""
+    flags = next(line for line in open("/proc/cpuinfo") if line.startswith("flags")).split()
+    return " ".join(flag for flag in flags if flag in ("avx512_bf16", "amx_bf16"))

@@ -133,4 +133,18 @@ struct TinyTraining {
   }
 };
 
+/// Why a trainer does not start; "none" when it does.
+inline std::string start_error(const config::JobConfig& job) {
+  const auto communicator = make_single_communicator();
+  RankContext rank;
+  auto events = EventSink::open("");
+  ProgressionSource samples(job.model.vocab_size);
+  const CpuFacts cpu = cpu_facts();
+  const auto batch = config::resolve_batch(job.topology, 1);
+  Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, nullptr, cpu, DType::f32,
+                  "test-build");
+  const auto started = trainer.start();
+  return started ? "none" : started.error().message;
+}
+
 }  // namespace sortie::trainer::test

@@ -13,7 +13,7 @@ Var embedding(Graph& graph, const Tensor& tokens, Parameter& table) {
   Var out = graph.value(y);
   graph.use(table);
   graph.record([&context, &table, tokens, grad = out.grad] {
-    if (grad->tensor.defined())
+    if (grad->tensor.defined() && table.trained())
       ops::embedding_backward(context, tokens, grad->tensor, table.grad());
     table.use_done();
   });

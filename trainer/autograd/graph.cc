@@ -49,11 +49,15 @@ std::vector<Var> recompute(
   // A segment inside a replayed segment has its uses counted already.
   const bool counted = graph.mode() == Graph::Mode::replay;
   Graph forward(graph.context(), counted ? Graph::Mode::inference : Graph::Mode::reserve);
+  const bool flows = graph.flows();
+  forward.set_flows(flows);
   std::vector<Var> outputs = segment(forward, detach(forward, kept));
+  graph.set_flows(forward.flows());
   for (const Var& output : outputs) output_grads.push_back(output.grad);
 
-  graph.record([&graph, kept, input_grads, output_grads, segment, detach] {
+  graph.record([&graph, flows, kept, input_grads, output_grads, segment, detach] {
     Graph replay(graph.context(), Graph::Mode::replay);
+    replay.set_flows(flows);
     std::vector<Var> again = detach(replay, kept);
     std::vector<Var> results = segment(replay, again);
     std::vector<std::pair<Var, Tensor>> seeds;

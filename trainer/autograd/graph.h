@@ -51,13 +51,19 @@ class Graph {
 
   /// A parameter is used by the op being recorded; its backward step calls use_done() once.
   void use(Parameter& parameter) {
+    if (!parameter.trained()) return;
+    flows_ = true;
     if (mode_ == Mode::record || mode_ == Mode::reserve) parameter.use_recorded();
   }
   /// Adds the op's backward step. It is run even where no gradient reached the op's outputs, so
   /// that uses of parameters are always settled.
   void record(std::function<void()> backward) {
-    if (recording()) steps_.push_back(std::move(backward));
+    if (recording() && flows_) steps_.push_back(std::move(backward));
   }
+  /// Whether something trained was used so far. What comes before that needs no gradient: it is
+  /// neither kept nor recorded, so frozen first layers cost a forward pass alone.
+  bool flows() const { return flows_; }
+  void set_flows(bool flows) { flows_ = flows; }
 
   /// Whoever wants to see what passes: called with a module's name ("layers.0.mlp.down") and its
   /// output, in the order of the forward pass.
@@ -81,6 +87,7 @@ class Graph {
   ExecutionContext& context_;
   Mode mode_;
   KvCache* cache_ = nullptr;
+  bool flows_ = false;
   std::vector<std::function<void()>> steps_;
   std::function<void(std::string_view, const Tensor&)> observer_;
 };

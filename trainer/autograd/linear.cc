@@ -18,7 +18,7 @@ Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias) {
       ops::linear_backward_data(context, dy, weight.packed(), dx);
       graph.add_grad(*x.grad, std::move(dx));
       Tensor none;
-      if (!weight.frozen() || (bias && !bias->frozen()))
+      if (weight.trained() || (bias && bias->trained()))
         ops::linear_backward_weight(context, dy, x.data, weight.grad(), bias ? bias->grad() : none);
     }
     if (bias) bias->use_done();

@@ -1,5 +1,7 @@
 #include "trainer/autograd/moe_functions.h"
 
+#include <algorithm>
+
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/latent.h"
 
@@ -64,7 +66,8 @@ Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
       graph.add_grad(*x.grad, std::move(dx));
       std::vector<Tensor> dw;
       for (Parameter* weight : weights) dw.push_back(weight->grad());
-      ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
+      if (std::ranges::any_of(dw, &Tensor::defined))
+        ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
     }
     use_done(weights);
   });
@@ -119,7 +122,8 @@ Var f32_linear(Graph& graph, const Var& x, Parameter& weight) {
   graph.record([&graph, &context, &weight, x, grad = out.grad] {
     if (Tensor dy = std::move(grad->tensor); dy.defined()) {
       Tensor none, wide = context.empty(DType::f32, x.data.shape());
-      ops::linear_backward_weight(context, dy, widened(context, x.data), weight.grad(), none);
+      if (weight.trained())
+        ops::linear_backward_weight(context, dy, widened(context, x.data), weight.grad(), none);
       ops::linear_backward_data(context, dy, weight.packed(), wide);
       Tensor dx = wide;
       if (x.data.dtype() != DType::f32) {

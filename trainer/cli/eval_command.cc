@@ -25,7 +25,7 @@ struct Options {
 Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                     nlohmann::ordered_json& report) {
   SORTIE_ASSIGN_OR_RETURN(const auto source,
-                          DatasetSource::open(loaded.job, options.data, /*shuffle=*/false));
+                          DatasetSource::open_validation(loaded.job, options.data));
   const std::int64_t all = source->samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   SORTIE_ASSIGN_OR_RETURN(

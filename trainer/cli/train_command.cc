@@ -37,19 +37,33 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
         "hosts differ in their CPUs; set model.precision to f32"}});
 }
 
-/// Token files or conversations, of which training takes `samples`; null when there are neither.
-Result<std::unique_ptr<SampleSource>> open_samples(const config::JobConfig& job,
-                                                   const std::vector<std::string>& prefixes,
-                                                   const std::vector<std::string>& chats,
-                                                   bool shuffle, std::uint64_t samples) {
-  if (chats.empty() && prefixes.empty() && !shuffle) return nullptr;
-  if (chats.empty()) return DatasetSource::open(job, prefixes, shuffle, samples);
+Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
+                                                 const std::vector<std::string>& chats,
+                                                 bool shuffle) {
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
   SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
   if (source->left_out() > 0)
     log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
                  chats.front(), source->left_out(), job.model.sequence_length);
   return source;
+}
+
+Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job,
+                                                    const config::BatchPlan& batch) {
+  if (!job.data.chat_files.empty()) return open_chats(job, job.data.chat_files, /*shuffle=*/true);
+  DatasetSource::Course course;
+  course.samples =
+      static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations));
+  course.micro_step = static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
+  return DatasetSource::open_training(job, course);
+}
+
+/// Null when there is nothing to validate on.
+Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job) {
+  if (!job.data.validation_chat_files.empty())
+    return open_chats(job, job.data.validation_chat_files, /*shuffle=*/false);
+  if (job.data.validation_data_prefixes.empty()) return nullptr;
+  return DatasetSource::open_validation(job, job.data.validation_data_prefixes);
 }
 
 /// Turns trainer.train_epochs into steps, and judges the schedule by them.
@@ -90,14 +104,8 @@ Result<> train(const std::string& config_path) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
-  const auto samples = static_cast<std::uint64_t>(
-      config::samples_of_steps(batch.plan, job.trainer.train_iterations));
-  SORTIE_ASSIGN_OR_RETURN(const auto training,
-                          open_samples(job, job.data.data_prefixes, job.data.chat_files,
-                                       /*shuffle=*/true, samples));
-  SORTIE_ASSIGN_OR_RETURN(const auto validation,
-                          open_samples(job, job.data.validation_data_prefixes,
-                                       job.data.validation_chat_files, /*shuffle=*/false, 0));
+  SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan));
+  SORTIE_ASSIGN_OR_RETURN(const auto validation, open_validation(job));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
 

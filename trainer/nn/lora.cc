@@ -81,7 +81,7 @@ Result<> freeze_parameters(const config::JobConfig& job, ParameterStore& store) 
     if (config::any_matches(job.optimizer.freeze, parameter->name()) ||
         (job.lora.rank > 0 && !is_lora_name(parameter->name())))
       parameter->freeze();
-    any = any || !parameter->frozen();
+    any = any || parameter->trained();
   }
   if (!any)
     return fail(ErrorCode::config,

@@ -17,6 +17,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 }  // namespace
 
 void Parameter::use_done() {
+  if (!trained()) return;
   SORTIE_CHECK(pending_uses_ > 0, "{} has no use pending", name());
   if (--pending_uses_ == 0 && on_final_ != nullptr && *on_final_) (*on_final_)(*this);
 }
@@ -33,17 +34,21 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
 void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
                               bool with_optimizer) {
   compute_ = compute;
-  std::int64_t offset = 0;
-  for (const auto& parameter : std::views::reverse(parameters_)) {
-    parameter->offset_ = offset;
-    offset += round_up(parameter->elements(), kCacheLine);
-  }
-  flat_elements_ = round_up(offset, std::max(alignment, kCacheLine));
+  const auto lay_out = [this](bool trained, std::int64_t offset) {
+    for (const auto& parameter : std::views::reverse(parameters_)) {
+      if (parameter->trained() != trained) continue;
+      parameter->offset_ = offset;
+      offset += round_up(parameter->elements(), kCacheLine);
+    }
+    return offset;
+  };
+  trained_elements_ = round_up(lay_out(true, 0), std::max(alignment, kCacheLine));
+  flat_elements_ = lay_out(false, trained_elements_);
   master_ = context.zeros(DType::f32, {flat_elements_});
   if (with_optimizer) {
-    gradients_ = context.zeros(DType::f32, {flat_elements_});
-    moment1_ = context.zeros(DType::f32, {flat_elements_});
-    moment2_ = context.zeros(DType::f32, {flat_elements_});
+    gradients_ = context.zeros(DType::f32, {trained_elements_});
+    moment1_ = context.zeros(DType::f32, {trained_elements_});
+    moment2_ = context.zeros(DType::f32, {trained_elements_});
   }
   if (compute == DType::bf16) compute_copy_ = context.zeros(DType::bf16, {flat_elements_});
   for (auto& parameter : parameters_) {
@@ -51,7 +56,7 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
     const bool reduced = spec.use == Use::matrix && compute == DType::bf16;
     Tensor& home = reduced ? compute_copy_ : master_;
     parameter->weight_ = home.slice(0, parameter->offset_, parameter->elements()).view(spec.shape);
-    if (with_optimizer)
+    if (with_optimizer && parameter->trained())
       parameter->grad_ =
           gradients_.slice(0, parameter->offset_, parameter->elements()).view(spec.shape);
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
@@ -96,7 +101,7 @@ std::span<bf16> ParameterStore::compute_copy() {
 
 void ParameterStore::zero_gradients() {
   float* values = gradients().data();
-  const std::int64_t count = flat_elements_;
+  const std::int64_t count = trained_elements_;
   constexpr std::int64_t kPiece = 1 << 18;
 #pragma omp parallel for schedule(static)
   for (std::int64_t begin = 0; begin < count; begin += kPiece)

@@ -4,6 +4,7 @@
 // in four flat buffers of one layout; with bf16 compute a fifth holds the bf16 copies. The layout
 // is the order in which gradients become final (the reverse of the order of declaration), so that a
 // bucket of gradients is a contiguous range that fills up from its front during the backward pass.
+// What is not trained comes after all that is: the buffers of gradients and moments end before it.
 #pragma once
 
 #include <functional>
@@ -71,16 +72,17 @@ class Parameter {
   /// The values as ops take them: compute dtype for matrices, f32 for vectors.
   const Tensor& weight() const { return weight_; }
   const ops::PackedWeight& packed() const { return *packed_; }
-  Tensor& grad() { return grad_; }  // f32, accumulated into
+  Tensor& grad() { return grad_; }  // f32, accumulated into; undefined when not trained
 
-  /// A frozen parameter keeps its values; what its gradient buffer holds counts for nothing.
-  bool frozen() const { return frozen_; }
+  /// A frozen parameter keeps its values. Decided before store.finalize().
   void freeze() { frozen_ = true; }
+  /// It has a gradient and an update.
+  bool trained() const { return !frozen_ && spec_.use != Use::state; }
   const std::optional<LowRank>& low_rank() const { return low_rank_; }
   void set_low_rank(const LowRank& low_rank) { low_rank_ = low_rank; }
 
   /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
-  /// gradient of this micro-batch is final.
+  /// gradient of this micro-batch is final. Of trained ones alone.
   void use_recorded() { ++pending_uses_; }
   void use_done();
   int pending_uses() const { return pending_uses_; }
@@ -103,8 +105,8 @@ class ParameterStore {
   Parameter& add(ParameterSpec spec);
 
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
-  /// the total, so that the flat range can be sharded evenly. Gradients and moments are zero,
-  /// weights unset.
+  /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
+  /// zero, weights unset.
   void finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
                 bool with_optimizer);
   void initialize(std::uint64_t seed);
@@ -114,11 +116,12 @@ class ParameterStore {
   }  // as declared
   Parameter* find(std::string_view name);
 
-  std::int64_t flat_elements() const { return flat_elements_; }  // with padding
-  std::int64_t parameter_elements() const;                       // without padding and state
+  std::int64_t flat_elements() const { return flat_elements_; }        // with padding
+  std::int64_t trained_elements() const { return trained_elements_; }  // of them, in front
+  std::int64_t parameter_elements() const;                             // without padding and state
   DType compute_dtype() const { return compute_; }
   std::span<float> master() { return span_of(master_); }
-  std::span<float> gradients() { return span_of(gradients_); }
+  std::span<float> gradients() { return span_of(gradients_); }  // and moments: of what is trained
   std::span<float> moment1() { return span_of(moment1_); }
   std::span<float> moment2() { return span_of(moment2_); }
   std::span<bf16> compute_copy();  // empty when compute is f32
@@ -139,7 +142,7 @@ class ParameterStore {
     return {tensor.data<float>(), static_cast<std::size_t>(tensor.elements())};
   }
   std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::int64_t flat_elements_ = 0;
+  std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;
   std::function<void(Parameter&)> on_final_;

@@ -32,18 +32,19 @@ class CrossEntropy {
         vocab_size_(vocab_size),
         tiles_((vocab_size + kVocabularyTile - 1) / kVocabularyTile),
         grad_scale_(grad_scale),
+        with_gradients_(dh.defined()),
         dw_(dw.defined() ? dw.data<float>() : nullptr) {
-    if (dh.defined()) dh_ = dh.matrix();
+    if (with_gradients_) dh_ = dh.matrix();
     const std::int64_t rows = std::min(h_.rows, kMaxRows);
     const auto elements = static_cast<std::size_t>(rows * kVocabularyTile);
     logits_ = context.allocator().allocate(elements * sizeof(float));
-    const std::size_t kept = dw_ != nullptr ? static_cast<std::size_t>(tiles_) : 1;
+    const std::size_t kept = with_gradients_ ? static_cast<std::size_t>(tiles_) : 1;
     e_ = context.allocator().allocate(elements * bytes_ * kept);
     max_.resize(static_cast<std::size_t>(tiles_ * rows));
     sum_.resize(max_.size());
     target_logit_.resize(static_cast<std::size_t>(rows));
     log_sum_.resize(static_cast<std::size_t>(rows));
-    if (dw_ != nullptr)
+    if (with_gradients_)
       dh_sum_ =
           context.allocator().allocate(static_cast<std::size_t>(rows * h_.cols) * sizeof(float));
   }
@@ -54,7 +55,7 @@ class CrossEntropy {
       rows_ = std::min(kMaxRows, h_.rows - begin);
       for (std::int64_t tile = 0; tile < tiles_; ++tile) exponentials(tile);
       finish_rows();
-      if (dw_ == nullptr) continue;
+      if (!with_gradients_) continue;
       for (std::int64_t tile = 0; tile < tiles_; ++tile) gradients(tile);
       write_dh();
     }
@@ -70,7 +71,7 @@ class CrossEntropy {
     return static_cast<std::size_t>(tile * rows_ + row);
   }
   std::byte* e_tile(std::int64_t tile) const {
-    const std::int64_t kept = dw_ != nullptr ? tile : 0;
+    const std::int64_t kept = with_gradients_ ? tile : 0;
     return static_cast<std::byte*>(e_.get()) +
            static_cast<std::size_t>(kept * rows_ * kVocabularyTile) * bytes_;
   }
@@ -184,8 +185,9 @@ class CrossEntropy {
                             .b_row = h_.stride,
                             .c_row = h_.cols,
                             .accumulate = true};
-    run_matmul(context_, weight, e_tile(tile), h_row(begin_),
-               dw_ + tile * kVocabularyTile * h_.cols);
+    if (dw_ != nullptr)
+      run_matmul(context_, weight, e_tile(tile), h_row(begin_),
+                 dw_ + tile * kVocabularyTile * h_.cols);
     context_.poll();
   }
 
@@ -210,7 +212,8 @@ class CrossEntropy {
   const std::int32_t* targets_;
   std::int64_t vocab_size_, tiles_;
   float grad_scale_;
-  float* dw_;
+  bool with_gradients_;
+  float* dw_;  // null: not wanted
 
   std::int64_t begin_ = 0, rows_ = 0;          // the current chunk
   std::shared_ptr<void> logits_, e_, dh_sum_;  // [rows, tile]; [tiles, rows, tile]; [rows, K]

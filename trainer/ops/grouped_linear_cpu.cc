@@ -138,6 +138,7 @@ void grouped_linear_backward_weight_cpu(ExecutionContext& context, const ExpertR
   parallel_tasks(
       context, static_cast<std::int64_t>(dw.size()) * blocks, [&](std::int64_t task, int thread) {
         const auto e = static_cast<std::size_t>(task / blocks);
+        if (!dw[e].defined()) return;
         const std::int64_t block = task % blocks;
         for_each_piece(rows.begin[e], rows.begin[e + 1], [&](std::int64_t row, std::size_t piece) {
           matmuls[piece][block + 1 == blocks ? 1 : 0]->run(

@@ -35,14 +35,16 @@ void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeig
 void linear_backward_data(ExecutionContext& context, const Tensor& dy, const PackedWeight& w,
                           Tensor& dx);
 
-/// dw [N, K] (f32, dense) += dy^T . x ; dbias [N] (f32, may be undefined) += column sums of dy.
+/// dw [N, K] (f32, dense) += dy^T . x ; dbias [N] (f32) += column sums of dy. Either may be
+/// undefined: it is not wanted.
 void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
                             Tensor& dw, Tensor& dbias);
 
 /// LM head and cross-entropy in one, in chunks of rows so that logits [M, V] never exist as a
 /// whole:
 ///   logits = h . W^T ; loss_sum += sum over rows with target >= 0 of -log softmax(logits)[target]
-/// and, when dh is defined, at once the gradients of `grad_scale * loss_sum`:
+/// and, when dh is defined, at once the gradients of `grad_scale * loss_sum` (dw only where
+/// defined):
 ///   dh [M, K] = grad_scale * (softmax - onehot) . W ;  dw [N, K] (f32) += grad_scale * (softmax -
 ///   onehot)^T . h
 /// Columns >= vocab_size (padding of W) are left out of the softmax and get zero gradient.

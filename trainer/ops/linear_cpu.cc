@@ -114,7 +114,7 @@ void linear_backward_weight_cpu(ExecutionContext& context, const Tensor& dy, con
            static_cast<std::size_t>(column) * dtype_bytes(dtype);
   };
   const std::int64_t piece = piece_of(gradient.cols, in.cols, in.rows);
-  for (std::int64_t begin = 0; begin < gradient.cols; begin += piece) {
+  for (std::int64_t begin = 0; dw.defined() && begin < gradient.cols; begin += piece) {
     const MatmulSpec spec{.m = std::min(piece, gradient.cols - begin),
                           .n = in.cols,
                           .k = in.rows,

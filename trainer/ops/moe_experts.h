@@ -51,7 +51,8 @@ void grouped_linear_forward(ExecutionContext& context, const ExpertRows& rows, c
 void grouped_linear_backward_data(ExecutionContext& context, const ExpertRows& rows,
                                   const Tensor& dy, std::span<const PackedWeight* const> weights,
                                   Tensor& dx);
-/// dw_e [N, K] (f32, dense) += dy_e^T . x_e; that of an expert without rows is left as it is.
+/// dw_e [N, K] (f32, dense) += dy_e^T . x_e; that of an expert without rows is left as it is. An
+/// undefined one is not wanted.
 void grouped_linear_backward_weight(ExecutionContext& context, const ExpertRows& rows,
                                     const Tensor& dy, const Tensor& x, std::span<Tensor> dw);
 

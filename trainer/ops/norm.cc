@@ -48,7 +48,7 @@ void residual_norm_backward(ExecutionContext& context, NormKind kind, const Tens
   check_like(dx, x, "dx");
   if (dresidual.defined()) check_like(dresidual, x, "dresidual");
   check_f32(weight, rows.cols, "weight");
-  check_f32(dweight, rows.cols, "dweight");
+  if (dweight.defined()) check_f32(dweight, rows.cols, "dweight");
   if (dbias.defined()) check_f32(dbias, rows.cols, "dbias");
   check_f32(stats, 2 * rows.rows, "stats");
   SORTIE_CHECK(kind == NormKind::layer || !dbias.defined(), "an RMS norm has no bias");

@@ -18,8 +18,8 @@ void residual_norm_forward(ExecutionContext& context, NormKind kind, const Tenso
                            float eps, Tensor& residual_out, Tensor& y, Tensor& stats);
 
 /// x is residual_out of the forward pass. dx = gradient through the norm + dresidual (undefined =
-/// 0), which is the gradient of residual and of branch alike. dweight, dbias (f32, dbias undefined
-/// for rms) are added to. dx may be the same memory as dresidual.
+/// 0), which is the gradient of residual and of branch alike. dweight, dbias (f32, undefined when
+/// not wanted; rms has no dbias) are added to. dx may be the same memory as dresidual.
 void residual_norm_backward(ExecutionContext& context, NormKind kind, const Tensor& dy,
                             const Tensor& dresidual, const Tensor& x, const Tensor& weight,
                             const Tensor& stats, Tensor& dx, Tensor& dweight, Tensor& dbias);

@@ -72,7 +72,7 @@ void residual_norm_backward_cpu(ExecutionContext& context, NormKind kind, const 
   });
   const auto& wide = typed_kernels(context, DType::f32);
   for (std::int64_t block = 0; block < blocks; ++block) {
-    wide.add_to_f32(dweight.data<float>(), sums + block * 2 * cols, cols);
+    if (dweight.defined()) wide.add_to_f32(dweight.data<float>(), sums + block * 2 * cols, cols);
     if (dbias.defined()) wide.add_to_f32(dbias.data<float>(), sums + (block * 2 + 1) * cols, cols);
   }
   context.poll();

@@ -42,9 +42,6 @@ Result<> Optimizer::assign_groups() {
 }
 
 double Optimizer::gradient_norm(ExecutionContext& context) {
-  for (const auto& parameter : store_.parameters())
-    if (parameter->frozen())
-      std::fill_n(store_.gradients().data() + parameter->offset(), parameter->elements(), 0.0f);
   // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
   return std::sqrt(ops::sum_of_squares(context, store_.gradients()));
 }
@@ -79,7 +76,7 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
   const std::span<bf16> copy = store_.compute_copy();
   for (std::size_t i = 0; i < group_of_.size(); ++i) {
     const Parameter& parameter = *store_.parameters()[i];
-    if (parameter.frozen() || parameter.spec().use == Use::state) continue;
+    if (!parameter.trained()) continue;
     const auto begin = static_cast<std::size_t>(parameter.offset());
     const auto count = static_cast<std::size_t>(parameter.elements());
     step.lr = rates[group_of_[i]];

@@ -19,7 +19,7 @@ class Optimizer {
   Result<> assign_groups();
 
   /// L2 norm of all gradients, which must be final (reduced over all ranks), so that every rank
-  /// decides alike; those of frozen parameters are zeroed. Not finite when one of them is not.
+  /// decides alike. Not finite when one of them is not.
   double gradient_norm(ExecutionContext& context);
   /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
   /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does.

@@ -1,6 +1,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "common/base/check.h"
 
@@ -11,13 +12,15 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicat
     : store_(store), communicator_(communicator) {
   if (communicator_.size() == 1) return;
   // The flat layout is the reverse of the order of declaration.
-  const auto& parameters = store.parameters();
+  std::vector<const Parameter*> trained;
+  for (const auto& parameter : std::views::reverse(store.parameters()))
+    if (parameter->trained()) trained.push_back(parameter.get());
   Bucket current;
-  for (auto it = parameters.rbegin(); it != parameters.rend(); ++it) {
+  for (std::size_t i = 0; i < trained.size(); ++i) {
     ++current.parameters;
-    const auto following = std::next(it);
-    current.end = following == parameters.rend() ? store.flat_elements() : (*following)->offset();
-    if (following == parameters.rend() || current.end - current.begin >= bucket_elements) {
+    const bool last = i + 1 == trained.size();
+    current.end = last ? store.trained_elements() : trained[i + 1]->offset();
+    if (last || current.end - current.begin >= bucket_elements) {
       const std::int64_t end = current.end;
       buckets_.push_back(std::move(current));
       current = Bucket{};

@@ -412,4 +412,6 @@ TEST_CASE("weights are one per prefix, and Megatron's order of several prefixes 
   job.trainer.train_epochs = 2;
   job.trainer.train_iterations = 0;
   CHECK(text_of(validate_training(job)).find("D3 trainer.train_epochs: ") != std::string::npos);
+  job.data.sampler = "scaling";
+  CHECK(text_of(validate_training(job)) == "");
 }

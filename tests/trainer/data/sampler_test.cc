@@ -6,35 +6,17 @@
 #include <vector>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/token_files.h"
 #include "trainer/data/blend.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/megatron_order.h"
 #include "trainer/data/numpy_random.h"
-#include "trainer/data/token_writer.h"
 
 namespace sortie::trainer {
 namespace {
 
 using Numbers = std::vector<std::uint32_t>;
 using Places = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
-
-/// Documents of these lengths; their tokens are 0, 1, 2 ... over all of them.
-std::vector<TokenFile> write(const std::string& prefix, const std::vector<std::int32_t>& lengths) {
-  auto writer = TokenFileWriter::create(prefix, TokenType::i32, false);
-  REQUIRE(writer.has_value());
-  std::int32_t next = 0;
-  for (const std::int32_t length : lengths) {
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length));
-    std::iota(tokens.begin(), tokens.end(), next);
-    next += length;
-    REQUIRE(writer->append(tokens).has_value());
-    REQUIRE(writer->end_document().has_value());
-  }
-  REQUIRE(writer->finish().has_value());
-  std::vector<TokenFile> files;
-  files.push_back(std::move(*TokenFile::open(prefix)));
-  return files;
-}
 
 Numbers list(std::span<const std::uint32_t> values) {
   return {values.begin(), values.end()};
@@ -85,7 +67,7 @@ TEST_CASE("Megatron's indices") {
   int number = 0;
   for (const MegatronCase& want : kMegatron) {
     CAPTURE(number);
-    const auto files = write(dir.str("m" + std::to_string(number++)), want.lengths);
+    const auto files = test::write_documents(dir.str("m" + std::to_string(number++)), want.lengths);
     const DocumentTable table(files);
     const MegatronOrder order(table, want.sequence_length, want.seed, want.samples);
     CHECK(list(order.document_index()) == want.documents);
@@ -99,7 +81,7 @@ TEST_CASE("Megatron's indices") {
 TEST_CASE("a dataset in Megatron's order reads the tokens that the indices name") {
   test::ScopedTempDir dir;
   const MegatronCase& want = kMegatron[1];
-  write(dir.str("m"), want.lengths);
+  test::write_documents(dir.str("m"), want.lengths);
   const auto dataset = Dataset::open({.prefixes = {dir.str("m")},
                                       .sequence_length = 2,
                                       .seed = want.seed,

@@ -37,7 +37,7 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
     CAPTURE(sampler);
     job.data.sampler = sampler;
     // More than an epoch of either.
-    const auto source = DatasetSource::open(job, job.data.data_prefixes, true, 400);
+    const auto source = DatasetSource::open_training(job, {.samples = 400});
     REQUIRE(source.has_value());
     std::vector<std::int32_t> counts(3);
     std::vector<std::int32_t> tokens(8);
@@ -51,7 +51,7 @@ TEST_CASE("prefixes give their shares of the samples, under every sampler") {
     CHECK(counts == std::vector<std::int32_t>{0, 300, 100});
   }
   // Validation has no shares: every document, as stored.
-  const auto validation = DatasetSource::open(job, job.data.data_prefixes, false);
+  const auto validation = DatasetSource::open_validation(job, job.data.data_prefixes);
   REQUIRE(validation.has_value());
   CHECK((*validation)->samples_per_epoch() == (2 * 40 * 7 - 1) / 8);
 }

@@ -26,19 +26,6 @@ std::map<std::string, std::vector<float>> weights_of(ParameterStore& store) {
   return all;
 }
 
-std::string start_error(const config::JobConfig& job) {
-  const auto communicator = make_single_communicator();
-  RankContext rank;
-  auto events = EventSink::open("");
-  ProgressionSource samples(job.model.vocab_size);
-  const CpuFacts cpu = cpu_facts();
-  const auto batch = config::resolve_batch(job.topology, 1);
-  Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, nullptr, cpu, DType::f32,
-                  "test-build");
-  const auto started = trainer.start();
-  return started ? "none" : started.error().message;
-}
-
 }  // namespace
 
 TEST_CASE("frozen parameters keep every bit, the others are trained") {
