@@ -122,7 +122,11 @@ class Job {
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(std::size_t slot, const KeeperReport& report);
   void on_event(const Rank& rank, std::string line);
-  void send_error(wire::RunnerError error);
+  /// To the launcher, also to a later one; about a rank, or about the host (-1).
+  void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
+  void send_error(ErrorCode code, std::string message, const Rank& rank) {
+    send_error(code, std::move(message), static_cast<std::int32_t>(rank.spec->rank));
+  }
   void resend_ends();
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);

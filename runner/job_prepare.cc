@@ -191,8 +191,7 @@ boost::asio::awaitable<Result<>> Job::prepare_boxes() {
   events.stopped = [this] { return stopped_; };
   events.on_end_asked = [this](std::string why) {
     if (stopped_) return;
-    send_error(
-        wire::RunnerError{std::string(error_code_name(ErrorCode::lost)), std::move(why), -1});
+    send_error(ErrorCode::lost, std::move(why));
     stop(std::chrono::milliseconds(spec_.grace_ms));
   };
   boxes_ = std::make_unique<container::Boxes>(io_, spec_, defaults_, std::move(events));
@@ -272,8 +271,7 @@ Result<> Job::check_without_pmix(const std::string& why) const {
 void Job::on_pmix_lost(std::string why) {
   start_sweep();  // its keeper may have been killed
   if (exited_ < ranks_.size())
-    send_error(wire::RunnerError{std::string(error_code_name(ErrorCode::runner)),
-                                 std::move(why) + "; MPI ranks can not go on", -1});
+    send_error(ErrorCode::runner, std::move(why) + "; MPI ranks can not go on");
 }
 
 }  // namespace sortie::runner

@@ -14,6 +14,7 @@
 int main(int argc, char** argv) {
   sortie::log::init("sortie-train", sortie::log::Level::info);
   CLI::App app("Transformer training on the ranks that sortie starts", "sortie-train");
+  app.set_version_flag("--version", "sortie-train " SORTIE_VERSION);
   app.require_subcommand(1);
   int exit_code = sortie::kExitOk;
   sortie::trainer::add_train_command(app, exit_code);

@@ -1,0 +1,190 @@
+// Orders of the launcher: what each message asks of the runner, and when it may.
+#include <fmt/core.h>
+
+#include "common/base/heap.h"
+#include "common/base/log.h"
+#include "runner/files/file_receiver.h"
+#include "runner/files/file_sender.h"
+#include "runner/job_check.h"
+#include "runner/runner.h"
+#include "runner/spawn.h"
+#include "runner/sweep.h"
+
+namespace sortie::runner {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kFlushTimeout = std::chrono::seconds(2);
+
+bool is_of_transfer(const wire::Message& message) {
+  return std::holds_alternative<wire::FilesManifest>(message) ||
+         std::holds_alternative<wire::FilesWanted>(message) ||
+         std::holds_alternative<wire::FilePiece>(message) ||
+         std::holds_alternative<wire::FilesCredit>(message) ||
+         std::holds_alternative<wire::FilesServe>(message) ||
+         std::holds_alternative<wire::FilesFetch>(message);
+}
+
+bool is_about_images(const wire::Message& message) {
+  return std::holds_alternative<wire::ImageOrder>(message) ||
+         std::holds_alternative<wire::ImageQuery>(message) ||
+         std::holds_alternative<wire::ImageLoad>(message);
+}
+
+bool are_heartbeats(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
+  return interval_ms > 0 && timeout_ms > interval_ms;
+}
+
+}  // namespace
+
+Result<bool> Runner::handle(const wire::Message& message) {
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
+  if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
+  if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
+  if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
+  if (is_about_images(message)) return handle_image(message);
+  if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
+  if (const auto* request = std::get_if<wire::CheckRequest>(&message))
+    return handle_check(*request);
+  if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (files_ && is_of_transfer(message)) {
+    SORTIE_TRY(files_->take(message));
+    return true;
+  }
+  if (std::holds_alternative<wire::Goodbye>(message)) {
+    if (!job_ || !job_->started() || job_->finished()) return false;
+    return fail(ErrorCode::protocol, "Goodbye while ranks run");
+  }
+  if (!job_) return fail(ErrorCode::protocol, "an order for a job before JobSpec");
+  if (std::holds_alternative<wire::Start>(message))
+    return handle_start(std::get<wire::Start>(message));
+  if (const auto* stop = std::get_if<wire::Stop>(&message)) {
+    log::info("stop: {}", stop->reason);
+    job_->stop(milliseconds(stop->grace_ms));
+    return true;
+  }
+  if (const auto* credit = std::get_if<wire::OutputCredit>(&message)) {
+    SORTIE_TRY(job_->acknowledge_output(credit->bytes));
+    return true;
+  }
+  if (const auto* input = std::get_if<wire::Input>(&message)) {
+    SORTIE_TRY(job_->take_input(*input));
+    return true;
+  }
+  if (std::holds_alternative<wire::PmixFenceDone>(message) ||
+      std::holds_alternative<wire::PmixModexRequest>(message) ||
+      std::holds_alternative<wire::PmixModexReply>(message) ||
+      std::holds_alternative<wire::PmixNamesDone>(message)) {
+    SORTIE_TRY(job_->to_pmix(message));
+    return true;
+  }
+  return fail(ErrorCode::protocol, "a message of this type is not for a runner");
+}
+
+Result<bool> Runner::handle_hello(const wire::Hello& hello) {
+  if (greeted_) return fail(ErrorCode::protocol, "Hello twice");
+  greeted_ = true;
+  const std::string& mine = build_.empty() ? hello.build : build_;
+  link_.send(wire::Hello{wire::kProtocolVersion, mine});
+  if (hello.protocol_version != wire::kProtocolVersion)
+    return fail(
+        ErrorCode::protocol,
+        fmt::format("launcher speaks protocol {}, this runner {}; both must be of one build",
+                    hello.protocol_version, wire::kProtocolVersion));
+  if (!hello.build.empty() && hello.build != mine)
+    return fail(ErrorCode::runner,
+                fmt::format("this runner is build {}, the launcher expects {}", mine, hello.build));
+  return true;
+}
+
+Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
+  SORTIE_TRY(check_job(spec));
+  if (files_) return_freed_memory();
+  job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
+  if (images_)
+    if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));
+  preparing_ = true;
+  spawn(io_, prepare());
+  set_heartbeat(spec.heartbeat_interval_ms, spec.heartbeat_timeout_ms);
+  return true;
+}
+
+Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
+  if (files_ || job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "a transfer out of turn");
+  if (!are_heartbeats(order.heartbeat_interval_ms, order.heartbeat_timeout_ms))
+    return fail(ErrorCode::protocol, "heartbeat times that can not be");
+  const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+  if (order.purpose == wire::FilesPurpose::get)
+    files_ = std::make_unique<FileSender>(io_, link_, on_failure);
+  else
+    files_ = std::make_unique<FileReceiver>(io_, link_, on_failure);
+  SORTIE_TRY(files_->open(order));
+  set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
+  return true;
+}
+
+/// Images: what is said about one before a job, or instead of one (`sortie image push`).
+Result<bool> Runner::handle_image(const wire::Message& message) {
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "an order for an image after another order");
+  const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+  if (!images_) images_ = std::make_unique<container::ImageRole>(io_, link_, defaults_, on_failure);
+  if (!loads_) loads_ = std::make_unique<container::LoadRole>(io_, link_, defaults_, on_failure);
+  if (const auto* order = std::get_if<wire::ImageOrder>(&message)) {
+    if (!are_heartbeats(order->heartbeat_interval_ms, order->heartbeat_timeout_ms))
+      return fail(ErrorCode::protocol, "heartbeat times that can not be");
+    if (images_->busy()) return fail(ErrorCode::protocol, "ImageOrder before ImageReady");
+    set_heartbeat(order->heartbeat_interval_ms, order->heartbeat_timeout_ms);
+    images_->start(*order);
+  } else if (const auto* query = std::get_if<wire::ImageQuery>(&message)) {
+    if (!are_heartbeats(query->heartbeat_interval_ms, query->heartbeat_timeout_ms))
+      return fail(ErrorCode::protocol, "heartbeat times that can not be");
+    set_heartbeat(query->heartbeat_interval_ms, query->heartbeat_timeout_ms);
+    SORTIE_TRY(loads_->query(*query));
+  } else if (const auto* load = std::get_if<wire::ImageLoad>(&message)) {
+    SORTIE_TRY(loads_->load(*load));
+  }
+  return true;
+}
+
+/// In place of a job: nothing else is taken from then on but the end.
+Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
+  if (job_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "Sweep where there is a job already");
+  SORTIE_TRY(check_sweep(order));
+  handshake_timer_.cancel();
+  sweeping_ = true;
+  spawn(io_, sweep(order));
+  return true;
+}
+
+boost::asio::awaitable<void> Runner::sweep(wire::Sweep order) {
+  const wire::Swept swept = co_await sweep_run(io_, std::move(order), defaults_);
+  link_.send(swept);
+  leaving_ = true;
+  co_await link_.flush(kFlushTimeout);
+  link_.close();
+}
+
+/// The handshake timer stays: a check lasts no longer than a handshake may.
+Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
+  if (job_ || sweeping_) return fail(ErrorCode::protocol, "CheckRequest after another order");
+  if (!check_) check_ = std::make_shared<check::CheckRole>(io_, link_, defaults_);
+  SORTIE_TRY(check_->take(request.json));
+  return true;
+}
+
+Result<bool> Runner::handle_start(const wire::Start& start) {
+  if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
+  if (job_->stopped()) return true;  // it crossed a Stop
+  if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
+  SORTIE_TRY(check_environment(start.env, "Start: env"));
+  spawn(io_, job_->start(start.env));
+  return true;
+}
+
+}  // namespace sortie::runner
