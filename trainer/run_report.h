@@ -7,8 +7,8 @@
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "trainer/checkpointer.h"
+#include "trainer/memory_report.h"
 #include "trainer/metrics/event_sink.h"
-#include "trainer/models/model.h"
 #include "trainer/rank_context.h"
 #include "trainer/step_report.h"
 
@@ -21,15 +21,15 @@ class RunReport {
       : job_(job), batch_(batch), rank_(rank), events_(events) {}
 
   void loaded(const LoadedCheckpoint& checkpoint);
-  void start(const LanguageModel& model, ParameterStore& store, const BitFacts& facts,
-             const std::string& cpu, const TrainingProgress& progress,
+  void start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
              const std::string& first_run);
-  void step(const StepReport& report, const TrainingProgress& progress, const LanguageModel& model,
-            double seconds, double trained_seconds);
+  void step(const StepReport& report, const TrainingProgress& progress, double seconds,
+            double trained_seconds);
   void evaluation(std::int64_t step, double loss);
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void note(const std::string& text);
-  void done(const TrainingProgress& progress, double validation_loss, double trained_seconds);
+  void done(const TrainingProgress& progress, double validation_loss, double trained_seconds,
+            const model::MemoryUse& memory);
 
  private:
   bool silent() const { return rank_.rank != 0; }
@@ -38,6 +38,8 @@ class RunReport {
   const config::BatchPlan& batch_;
   const RankContext& rank_;
   EventSink& events_;
+  double flops_per_token_ = 0.0;
+  model::MemoryUse planned_;
   double last_loss_ = 0.0;
 };
 

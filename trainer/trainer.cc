@@ -160,7 +160,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
-  report_.start(model_, store_, facts_, cpu_.model, progress_, checkpointer_.first_run_id());
+  report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
   if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
@@ -169,13 +169,13 @@ Result<> Trainer::run() {
     const auto begin = Clock::now();
     SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
     const double seconds = seconds_since(begin);
-    report_.step(report, progress_, model_, seconds, trained_seconds_);
+    report_.step(report, progress_, seconds, trained_seconds_);
     time_is_up = report.time_is_up;
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
-               trained_seconds_);
+               trained_seconds_, measure_memory(store_, context_.allocator()));
   return {};
 }
 

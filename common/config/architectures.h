@@ -22,6 +22,10 @@ struct Architecture {
   bool mixture = false;       // experts, see [model.moe]
   bool latent = false;        // latent attention, see [model.mla], and [model.mtp]
   bool gated_mlp = false;     // inner width 8/3 hidden by default, else 4 hidden
+  bool layer_norm = false;    // LayerNorm, which has biases, else RMSNorm
+  bool biases = false;        // of all matrices but those of qkv_bias
+  bool qkv_bias = false;
+  bool head_norm = false;  // queries and keys are normed, each projected by itself
 };
 std::span<const Architecture> architectures();
 /// The row of [model] architecture; the config was checked.

@@ -6,22 +6,14 @@
 #include <string_view>
 
 #include "common/config/schema.h"
+#include "common/model/shape.h"
 #include "trainer/autograd/moe_functions.h"
 #include "trainer/models/hf_format.h"
 
 namespace sortie::trainer {
 
-/// [model] with every derived size filled in.
-struct ModelShape {
-  std::int64_t vocab_size;         // tokens that exist
-  std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
-  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
-  std::int64_t value_dim;      // width of a value head
-  std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
-  std::int64_t num_positions;  // longest sequence that the model is made for
-  bool tied;
-};
-ModelShape resolve_shape(const config::ModelConfig& config);
+using model::ModelShape;
+using model::resolve_shape;
 
 /// What passes between layers, and later between pipeline stages: the sum of `residual` and
 /// `branch` is the hidden state; the addition is left to the norm that reads it. branch may be

@@ -45,7 +45,6 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
   if (spec_.bias)
     bias_ = &store.add(
         {name + std::string(kBiasName), {count}, Init::zeros(), Use::state, /*decay=*/false, {}});
-  const double share = static_cast<double>(spec_.router.top_k) / static_cast<double>(count);
   for (std::int64_t e = 0; e < count; ++e) {
     const std::string expert = name + ".experts." + std::to_string(e);
     gate_up_.push_back(&store.add({expert + ".gate_up.weight",
@@ -53,15 +52,13 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                                    Init::normal(spec_.std_dev),
                                    Use::matrix,
                                    true,
-                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}},
-                                   share}));
+                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}}}));
     down_.push_back(&store.add({expert + ".down.weight",
                                 {spec_.hidden, spec_.ffn},
                                 Init::normal(spec_.out_std),
                                 Use::matrix,
                                 true,
-                                {},
-                                share}));
+                                {}}));
   }
   if (spec_.shared_ffn > 0)
     shared_ = add_swiglu(store, name + ".shared", spec_.hidden, spec_.shared_ffn, spec_.std_dev,

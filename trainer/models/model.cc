@@ -14,45 +14,6 @@ ops::Dropout ForwardContext::dropout(double probability, std::string_view place)
   return {static_cast<float>(probability), random_key(seed, place), first_sample};
 }
 
-ModelShape resolve_shape(const config::ModelConfig& c) {
-  const auto round_up = [](std::int64_t value, std::int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-  };
-  const config::Architecture& architecture = config::architecture_of(c);
-  ModelShape s{};
-  s.vocab_size = c.vocab_size;
-  s.padded_vocab_size = round_up(c.vocab_size, 64);
-  s.hidden = c.hidden_size;
-  s.layers = c.num_layers;
-  s.heads = c.num_attention_heads;
-  s.kv_heads = c.attention_num_kv_heads ? c.attention_num_kv_heads : s.heads;
-  s.head_dim = c.head_dim ? c.head_dim : s.hidden / s.heads;
-  s.value_dim = s.head_dim;
-  if (architecture.latent) {
-    s.head_dim = c.mla.qk_nope_head_dim + c.mla.qk_rope_head_dim;
-    s.value_dim = c.mla.v_head_dim;
-  }
-  if (c.ffn_hidden_size)
-    s.ffn = c.ffn_hidden_size;
-  else
-    s.ffn = architecture.gated_mlp ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
-  s.sequence_length = c.sequence_length;
-  // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
-  s.rotary_dims =
-      architecture.rope ? std::lround(static_cast<double>(s.head_dim) * c.rotary_percentage) : 0;
-  if (architecture.latent) s.rotary_dims = c.mla.qk_rope_head_dim;
-  s.num_positions = c.num_positions ? c.num_positions : c.sequence_length;
-  s.tied = c.weight_tying;
-  return s;
-}
-
-double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters) {
-  const auto attention =
-      static_cast<double>(shape.layers * shape.heads * (shape.head_dim + shape.value_dim)) *
-      static_cast<double>(shape.sequence_length);
-  return 6.0 * static_cast<double>(matrix_parameters) + 3.0 * attention;
-}
-
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
                              ParameterStore& store, bool recompute_layers)
     : shape_(resolve_shape(config)),
@@ -87,18 +48,6 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                     {"head.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
   if (config.mtp.num_layers > 0)
     mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
-}
-
-std::int64_t LanguageModel::matrix_parameters() const {
-  double total = 0.0;
-  for (const auto& parameter : store_.parameters()) {
-    const ParameterSpec& spec = parameter->spec();
-    const bool multiplied = spec.use == Use::matrix || spec.use == Use::f32_matrix;
-    if (multiplied && (parameter.get() != embedding_ || shape_.tied) &&
-        parameter.get() != positions_)
-      total += static_cast<double>(parameter->elements()) * spec.share;
-  }
-  return std::llround(total);
 }
 
 /// Documents end with a token: the next one starts another. A caller who places the tokens himself,

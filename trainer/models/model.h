@@ -11,10 +11,6 @@
 
 namespace sortie::trainer {
 
-/// Floating-point operations of one trained token: 6 per weight that is multiplied (forward and
-/// backward), plus 3 L H (D + Dv) T for attention (its causal half). Recomputation is not counted.
-double flops_per_token(const ModelShape& shape, std::int64_t matrix_parameters);
-
 class LanguageModel {
  public:
   /// Declares all parameters in `store`; call store.finalize() and initialize() or load before use.
@@ -22,9 +18,6 @@ class LanguageModel {
                 bool recompute_layers);
 
   const ModelShape& shape() const { return shape_; }
-  /// Weights that a token is multiplied with: the embedding look-up is none, the head is, and so
-  /// are top k of the experts.
-  std::int64_t matrix_parameters() const;
 
   /// Loss summed over targets >= 0 of one micro-batch: tokens, targets [B, T] i32. Where the graph
   /// records, backward() then gives the gradients of grad_scale * (sum + context.mtp_loss), and of

@@ -50,7 +50,6 @@ struct ParameterSpec {
   Use use = Use::matrix;
   bool decay = true;              // weight decay: matrices yes, vectors no
   std::vector<Segment> segments;  // empty = one segment
-  double share = 1.0;  // of the tokens is multiplied with it: an expert of k of E sees k / E
 };
 
 class Parameter;
@@ -72,6 +71,7 @@ class Parameter {
   /// The values as ops take them: compute dtype for matrices, f32 for vectors.
   const Tensor& weight() const { return weight_; }
   const ops::PackedWeight& packed() const { return *packed_; }
+  std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
   Tensor& grad() { return grad_; }  // f32, accumulated into; undefined when not trained
 
   /// A frozen parameter keeps its values. Decided before store.finalize().

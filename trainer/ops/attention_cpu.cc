@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/model/tiling.h"
 #include "trainer/ops/attention_impl.h"
 #include "trainer/ops/backend_cpu.h"
 #include "trainer/ops/dropout_impl.h"
@@ -12,7 +13,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr std::int64_t kRowBlock = 64;
+constexpr std::int64_t kRowBlock = model::kAttentionRows;
 
 /// A head of a [B, T, H, D] view: first element and row stride.
 struct Head {

@@ -15,7 +15,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr std::int64_t kMaxRows = 1024;  // rows whose e are kept at a time
+constexpr std::int64_t kMaxRows = model::kCrossEntropyRows;
 
 class CrossEntropy {
  public:

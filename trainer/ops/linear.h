@@ -18,7 +18,8 @@ class PackedWeight {
   PackedWeight(PackedWeight&&) noexcept;
 
   const Tensor& plain() const;
-  void changed();  // drops the packed copies (memory is kept for the next ones)
+  void changed();                    // drops the packed copies (memory is kept for the next ones)
+  std::size_t packed_bytes() const;  // of that memory
 
   struct Impl;  // defined in linear_cpu.cc
   Impl& impl() const { return *impl_; }

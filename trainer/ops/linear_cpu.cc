@@ -92,6 +92,13 @@ void PackedWeight::changed() {
   for (PackedForms& forms : impl_->tile_backward_data) forms.mark_stale();
 }
 
+std::size_t PackedWeight::packed_bytes() const {
+  std::size_t sum = impl_->forward.bytes() + impl_->backward_data.bytes();
+  for (const PackedForms& forms : impl_->tile_forward) sum += forms.bytes();
+  for (const PackedForms& forms : impl_->tile_backward_data) sum += forms.bytes();
+  return sum;
+}
+
 void linear_forward_cpu(ExecutionContext& context, const Tensor& x, const PackedWeight& w,
                         const Tensor& bias, Tensor& y) {
   const Tensor& plain = w.plain();

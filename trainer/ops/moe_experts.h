@@ -5,13 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
 
-/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
-/// different products small.
-inline constexpr std::int64_t kExpertRowUnit = 16;
+using model::kExpertRowUnit;
 
 /// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
 /// are in token order.

@@ -5,6 +5,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
+#include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
@@ -17,6 +18,11 @@ class PackedForms {
   /// is missing or stale, the plain memory itself when that is the layout.
   const void* get(ExecutionContext& context, DType dtype, const void* plain, std::int64_t row,
                   std::int64_t col, const dnnl::memory::desc& desc);
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const Form& form : forms_) sum += form.desc.get_size();
+    return sum;
+  }
   void mark_stale() {
     for (Form& form : forms_) form.fresh = false;
   }
@@ -37,7 +43,6 @@ struct PackedWeight::Impl {
   std::vector<PackedForms> tile_forward, tile_backward_data;
 };
 
-inline constexpr std::int64_t kVocabularyTile =
-    1984;  // not a power of two: see oneDNN's lda copies
+using model::kVocabularyTile;
 
 }  // namespace sortie::trainer::ops

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -13,23 +12,13 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/size_class.h"
 
 namespace sortie::trainer {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-/// Rounds up so that few sizes exist and at most an eighth is wasted.
-std::size_t size_class(std::size_t bytes) {
-  bytes = std::max(bytes, kAlignment);
-  const std::size_t step = bytes >= 2 * kHugePage ? std::max(std::bit_floor(bytes) / 8, kHugePage)
-                                                  : std::max(std::bit_floor(bytes) / 8, kAlignment);
-  return (bytes + step - 1) / step * step;
-}
-
 void* system_allocate(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kBlockAlignment;
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* block = std::aligned_alloc(alignment, rounded);
   if (block == nullptr) throw std::bad_alloc();

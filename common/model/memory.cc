@@ -1,0 +1,93 @@
+#include "common/model/memory.h"
+
+#include <algorithm>
+
+#include "common/model/network.h"
+#include "common/model/tiling.h"
+
+namespace sortie::model {
+namespace {
+
+constexpr std::int64_t kF32 = 4, kBf16 = 2;
+constexpr std::int64_t kProcessBytes = std::int64_t{60} << 20;
+constexpr std::int64_t kCacheLine = 16;  // f32 elements: every parameter starts on a cache line
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// Blocks that live as long as the training does.
+class Kept {
+ public:
+  explicit Kept(Meter& meter) : meter_(meter) {}
+  /// The bytes, of which each is written: what a block has beyond them takes no memory.
+  std::int64_t take(std::int64_t bytes) {
+    blocks_.push_back(meter_.allocate(bytes));
+    return bytes;
+  }
+
+ private:
+  Meter& meter_;
+  std::vector<std::shared_ptr<void>> blocks_;
+};
+
+std::int64_t take_packed(Kept& kept, const Machine& machine, const ParameterInfo& parameter) {
+  if (parameter.use != Use::matrix && parameter.use != Use::f32_matrix) return 0;
+  if (parameter.products == 0.0) return 0;
+  const std::int64_t element = parameter.use == Use::f32_matrix ? kF32 : machine.element;
+  std::int64_t bytes = 0;
+  const std::int64_t columns = parameter.shape[1];
+  if (parameter.name.starts_with("layers.")) {
+    for (const std::int64_t copy :
+         packed_copies(machine, parameter.shape[0], columns, element, parameter.backward))
+      bytes += kept.take(copy);
+    return bytes;
+  }
+  // The head is cut into the cross-entropy's tiles of the vocabulary. The rows of a tile that is
+  // not full lie apart in the kernel's memory, for which oneDNN has products of plain matrices
+  // only.
+  std::int64_t rows = parameter.shape[0] - parameter.padding / columns;
+  for (; rows >= kVocabularyTile; rows -= kVocabularyTile)
+    for (const std::int64_t copy : packed_copies(machine, kVocabularyTile, columns, element, true))
+      bytes += kept.take(copy);
+  if (rows > 0) bytes += kept.take(rows * columns * element);
+  return bytes;
+}
+
+}  // namespace
+
+Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
+                              std::int64_t world_size, const Machine& machine) {
+  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job));
+  std::int64_t elements = 0, trained = 0;
+  for (const ParameterInfo& parameter : network.parameters()) {
+    const std::int64_t own = round_up(parameter.elements(), kCacheLine);
+    elements += own;
+    if (parameter.trained) trained += own;
+  }
+  const std::int64_t padded = round_up(trained, world_size * kCacheLine);
+  elements += padded - trained;
+
+  MemoryUse plan;
+  Meter meter;
+  Kept kept(meter);
+  plan.weights = kept.take(elements * kF32);
+  if (machine.element == kBf16) plan.weights += kept.take(elements * kBf16);
+  plan.gradients = kept.take(padded * kF32);
+  plan.optimizer = kept.take(padded * kF32) + kept.take(padded * kF32);
+  for (const ParameterInfo& parameter : network.parameters())
+    plan.packed += take_packed(kept, machine, parameter);
+  const ModelShape shape = resolve_shape(job.model);
+  const std::int64_t persistent = meter.in_use();
+  // RoPE's cosines and sines.
+  for (int table = 0; table < 2; ++table)
+    kept.take(shape.sequence_length * shape.rotary_dims / 2 * kF32);
+  network.train(meter, machine, micro_batch_size,
+                job.topology.activation_checkpointing_type == "every_layer");
+  plan.activations = meter.peak() - persistent;
+  plan.cached = meter.reserved() - meter.peak();
+  plan.process = kProcessBytes;
+  return plan;
+}
+
+}  // namespace sortie::model

@@ -1,0 +1,45 @@
+#include "common/model/shape.h"
+
+#include <cmath>
+
+#include "common/config/architectures.h"
+
+namespace sortie::model {
+
+ModelShape resolve_shape(const config::ModelConfig& c) {
+  const auto round_up = [](std::int64_t value, std::int64_t unit) {
+    return (value + unit - 1) / unit * unit;
+  };
+  const config::Architecture& architecture = config::architecture_of(c);
+  ModelShape s{};
+  s.vocab_size = c.vocab_size;
+  s.padded_vocab_size = round_up(c.vocab_size, 64);
+  s.hidden = c.hidden_size;
+  s.layers = c.num_layers;
+  s.heads = c.num_attention_heads;
+  s.kv_heads = c.attention_num_kv_heads ? c.attention_num_kv_heads : s.heads;
+  s.head_dim = c.head_dim ? c.head_dim : s.hidden / s.heads;
+  s.value_dim = s.head_dim;
+  if (architecture.latent) {
+    s.head_dim = c.mla.qk_nope_head_dim + c.mla.qk_rope_head_dim;
+    s.value_dim = c.mla.v_head_dim;
+  }
+  if (c.ffn_hidden_size)
+    s.ffn = c.ffn_hidden_size;
+  else
+    s.ffn = architecture.gated_mlp ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
+  s.sequence_length = c.sequence_length;
+  // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
+  s.rotary_dims =
+      architecture.rope ? std::lround(static_cast<double>(s.head_dim) * c.rotary_percentage) : 0;
+  if (architecture.latent) s.rotary_dims = c.mla.qk_rope_head_dim;
+  s.num_positions = c.num_positions ? c.num_positions : c.sequence_length;
+  s.tied = c.weight_tying;
+  return s;
+}
+
+std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape) {
+  return config.moe.ffn_hidden_size ? config.moe.ffn_hidden_size : shape.ffn;
+}
+
+}  // namespace sortie::model

@@ -1,0 +1,24 @@
+// [model] with every derived size filled in.
+#pragma once
+
+#include <cstdint>
+
+#include "common/config/schema.h"
+
+namespace sortie::model {
+
+struct ModelShape {
+  std::int64_t vocab_size;         // tokens that exist
+  std::int64_t padded_vocab_size;  // rows of the embedding and the head: a multiple of 64
+  std::int64_t hidden, layers, heads, kv_heads, head_dim, ffn, sequence_length;
+  std::int64_t value_dim;      // width of a value head
+  std::int64_t rotary_dims;    // of a head that RoPE turns, 0 without RoPE
+  std::int64_t num_positions;  // longest sequence that the model is made for
+  bool tied;
+};
+ModelShape resolve_shape(const config::ModelConfig& config);
+
+/// Inner width of an expert.
+std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape);
+
+}  // namespace sortie::model

@@ -1,0 +1,105 @@
+#include "common/model/parameters.h"
+
+#include <doctest/doctest.h>
+
+#include "common/config/architectures.h"
+#include "common/model/shape.h"
+
+namespace sortie::model {
+namespace {
+
+config::JobConfig job_of(std::string_view preset) {
+  const config::Preset* found = config::find_preset(preset);
+  REQUIRE(found != nullptr);
+  config::JobConfig job;
+  job.model = found->model;
+  return job;
+}
+
+ModelFacts facts(const config::JobConfig& job) {
+  auto all = model_facts(job);
+  REQUIRE(all.has_value());
+  return std::move(*all);
+}
+
+ParameterCount counted(const config::JobConfig& job) {
+  return count(facts(job).parameters);
+}
+
+double flops(const config::JobConfig& job) {
+  return flops_per_token(job.model, facts(job));
+}
+
+}  // namespace
+
+TEST_CASE("presets have the numbers of parameters that were published") {
+  const std::pair<const char*, std::int64_t> published[] = {
+      {"gpt2-124m", 124439808},     {"gpt2-355m", 354823168},     {"gpt2-774m", 774030080},
+      {"gpt2-1.5b", 1557611200},    {"pythia-70m", 70426624},     {"pythia-160m", 162322944},
+      {"pythia-410m", 405334016},   {"pythia-1b", 1011781632},    {"pythia-1.4b", 1414647808},
+      {"llama-3.2-1b", 1235814400}, {"llama-3.1-8b", 8030261248}, {"qwen2.5-0.5b", 494032768},
+      {"qwen2.5-1.5b", 1543714304}};
+  for (const auto& [name, total] : published) {
+    CAPTURE(std::string(name));
+    const ParameterCount count = counted(job_of(name));
+    CHECK(count.total == total);
+    CHECK(count.active == total);
+    CHECK(count.trained == total);
+  }
+}
+
+TEST_CASE("of a mixture a token meets the top k experts") {
+  const ParameterCount count = counted(job_of("openseek-small"));
+  CHECK(static_cast<double>(count.total) == doctest::Approx(1.4e9).epsilon(0.03));
+  const std::int64_t expert = 3 * 1280 * 896, experts = 5 * 64;
+  CHECK(count.total - count.active == experts * expert - 5 * 6 * expert);
+}
+
+TEST_CASE("a token costs six operations a weight and twelve a key's element") {
+  config::JobConfig job = job_of("gpt2-124m");
+  const double weights = 12.0 * 768 * 768 * 12 + 768.0 * 50257;
+  const double keys = 12.0 * 6 * 12 * (64 + 64) * 512;
+  CHECK(flops(job) == doctest::Approx(6 * weights + keys));
+
+  SUBCASE("a window leaves fewer keys") {
+    job.model.architecture = "gpt-neo";  // every other layer sees 256 tokens
+    const double seen = 256 - 256.0 * 256 / 2048;
+    CHECK(flops(job) == doctest::Approx(6 * weights + 6.0 * 6 * 12 * 128 * (512 + seen)));
+  }
+  SUBCASE("a frozen weight has no gradient") {
+    job.optimizer.freeze = {"layers.*"};
+    CHECK(flops(job) == doctest::Approx(6 * weights + keys - 2 * 12.0 * 768 * 768 * 12));
+    CHECK(counted(job).trained == (50257 + 1024 + 2) * 768);
+  }
+  SUBCASE("frozen first layers have a forward pass alone") {
+    job.optimizer.freeze = {"embedding.*", "positions.*", "layers.*"};
+    job.model.weight_tying = false;  // final norm and head are left
+    CHECK(flops(job) == doctest::Approx(2 * 12.0 * 768 * 768 * 12 + keys / 3 + 6 * 768.0 * 50257));
+  }
+  SUBCASE("multi-token prediction multiplies with the head again") {
+    job = job_of("openseek-small");
+    const double without = flops(job);
+    job.model.mtp.num_layers = 1;
+    const double head = 6.0 * 1280 * 151851, join = 6.0 * 2 * 1280 * 1280;
+    CHECK(flops(job) - without > head + join);
+    CHECK(flops(job) - without < 1.3 * (head + join));
+  }
+}
+
+TEST_CASE("patterns that match nothing are told before anything starts") {
+  config::JobConfig job = job_of("gpt2-124m");
+  job.optimizer.freeze = {"layer.*"};
+  const auto unmatched = model_facts(job);
+  REQUIRE(!unmatched.has_value());
+  CHECK(unmatched.error().message ==
+        "optimizer.freeze: \"layer.*\" matches nothing; names are like embedding.weight");
+  job.optimizer.freeze = {};
+  job.lora.rank = 4;
+  job.lora.modules = {"*.qk"};
+  const auto no_module = model_facts(job);
+  REQUIRE(!no_module.has_value());
+  CHECK(no_module.error().message ==
+        "lora.modules: \"*.qk\" matches nothing; names are like layers.0.attention.qkv");
+}
+
+}  // namespace sortie::model

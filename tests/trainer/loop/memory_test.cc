@@ -1,0 +1,121 @@
+// What a plan says of a rank's memory is what its training then takes.
+#include "trainer/memory_report.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+
+#include "common/config/architectures.h"
+#include "tests/support/tiny_mixture.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+/// Wide enough that tensors, not their book-keeping, decide.
+config::JobConfig sized_job(const std::string& architecture) {
+  config::ModelConfig probe;
+  probe.architecture = architecture;
+  const config::Architecture& row = config::architecture_of(probe);
+  config::JobConfig job = row.mixture ? mixture_job(architecture) : tiny_job(architecture);
+  config::ModelConfig& m = job.model;
+  m.vocab_size = 5003;
+  m.hidden_size = 192;
+  m.num_layers = 4;
+  m.num_attention_heads = 8;
+  m.attention_num_kv_heads = row.grouped ? 2 : 0;
+  m.head_dim = row.own_head_dim ? 40 : 0;
+  m.ffn_hidden_size = 512;
+  m.sequence_length = 192;
+  if (row.mixture) m.moe.ffn_hidden_size = 160;
+  if (row.latent) {
+    m.head_dim = 0;
+    m.mla = {.q_lora_rank = 96,
+             .kv_lora_rank = 64,
+             .qk_nope_head_dim = 32,
+             .qk_rope_head_dim = 16,
+             .v_head_dim = 32};
+  }
+  job.topology.micro_batch_size = 4;
+  job.topology.global_batch_size = 8;
+  return job;
+}
+
+void check_close(const char* what, std::int64_t planned, std::int64_t measured) {
+  CAPTURE(std::string(what));
+  const auto a = static_cast<double>(planned), b = static_cast<double>(measured);
+  CAPTURE(a);
+  CAPTURE(b);
+  CHECK(std::abs(a - b) <= 0.1 * b);
+}
+
+void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
+  CAPTURE(job.model.architecture);
+  CAPTURE(job.topology.activation_checkpointing_type);
+  CAPTURE(dtype_name(dtype));
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator, dtype, threads);
+  training.losses(2);
+  const auto plan =
+      plan_memory(job, job.topology.micro_batch_size, 1, dtype, threads, training.cpu);
+  REQUIRE(plan.has_value());
+  const model::MemoryUse measured =
+      measure_memory(training.trainer->store(), training.trainer->context().allocator());
+  CHECK(plan->weights == measured.weights);
+  CHECK(plan->gradients == measured.gradients);
+  CHECK(plan->optimizer == measured.optimizer);
+  CHECK(plan->packed == measured.packed);
+  check_close("activations", plan->activations, measured.activations);
+  check_close("with cached blocks", plan->total() - plan->process,
+              measured.total() - measured.process);
+}
+
+}  // namespace
+
+TEST_CASE("every family: a plan is within a tenth of the memory that training takes") {
+  for (const Family& family : families())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const char* recompute : {"disabled", "every_layer"}) {
+        if (dtype == DType::bf16 && !cpu_facts().multiplies_bf16) continue;
+        config::JobConfig job = sized_job(std::string(family.name));
+        job.topology.activation_checkpointing_type = recompute;
+        check_memory(job, dtype);
+      }
+}
+
+TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
+  config::JobConfig lora = sized_job("llama");
+  lora.lora.rank = 8;
+  lora.lora.modules = {"*.attention.*", "*.mlp.down"};
+  config::JobConfig last = sized_job("gpt2");
+  last.optimizer.freeze = {"embedding.*", "positions.*", "layers.[0-2].*"};
+  config::JobConfig experts = sized_job("qwen3-moe");
+  experts.optimizer.freeze = {"layers.[01].*", "*.experts.*", "embedding.*", "head.*"};
+  experts.model.weight_tying = false;
+  config::JobConfig head = sized_job("deepseek-v3");
+  head.optimizer.freeze = {"layers.*", "embedding.*"};
+  head.model.weight_tying = false;
+  for (config::JobConfig& job : std::array{lora, last, experts, head})
+    for (const char* recompute : {"disabled", "every_layer"}) {
+      job.topology.activation_checkpointing_type = recompute;
+      check_memory(job, DType::f32);
+    }
+}
+
+TEST_CASE("dropout, documents, tables of positions and more threads are in the plan") {
+  config::JobConfig job = sized_job("gpt2");
+  job.model.embedding_dropout = job.model.residual_dropout = job.model.attention_dropout = 0.1;
+  job.model.document_end_token = 3;
+  job.model.reset_positions = true;
+  check_memory(job, DType::f32, 2);
+  job = sized_job("gpt-neo-x");
+  job.model.parallel_residual = false;
+  job.model.weight_tying = false;
+  check_memory(job, DType::f32, 3);
+  job = sized_job("deepseek-v3");
+  job.model.mla.q_lora_rank = 0;
+  job.model.mtp.num_layers = 2;
+  check_memory(job, DType::f32, 2);
+}
+
+}  // namespace sortie::trainer::test
