@@ -155,6 +155,9 @@ void Console::event(const nlohmann::json& event) {
     if (std::isfinite(number("validation_loss")))
       line += fmt::format(", validation loss {:.4f}", number("validation_loss"));
     line += fmt::format(", peak memory {}B a rank", short_number(number("peak_memory_bytes")));
+    if (event.contains("planned_memory") && event["planned_memory"].is_object())
+      line += fmt::format(" (planned: {}B)",
+                          short_number(json_number(event["planned_memory"], "total")));
     message(line);
   }
 }

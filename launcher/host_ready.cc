@@ -25,6 +25,8 @@ Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_a
     return outside("CPU sets");
   if (!std::ranges::all_of(ready.cpu_sets, well_formed)) return outside("CPU sets");
   facts.cpu_sets = ready.cpu_sets;
+  facts.cpus = ready.cpus;
+  facts.memory_bytes = ready.memory_bytes;
   return facts;
 }
 

@@ -12,6 +12,8 @@ namespace sortie::launcher {
 
 struct HostFacts {
   HostNetwork network;
+  std::uint32_t cpus = 0;  // that its ranks may use
+  std::uint64_t memory_bytes = 0;
   std::vector<std::string> cpu_sets;  // of its ranks in their order; none where nobody is bound
 };
 

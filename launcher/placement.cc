@@ -36,8 +36,11 @@ void show_binding(LaunchPlan& plan, HostPlan& host, const cpu::Topology& topolog
   const cpu::Binding binding =
       cpu::bind_ranks(topology, policy_named(plan.cpu_binding).policy, slots);
   plan.binding_here = binding.note;
-  for (std::size_t i = 0; i < binding.ranks.size(); ++i)
+  for (const auto& core : topology.cores) host.cpus += static_cast<std::uint32_t>(core.cpus.size());
+  for (std::size_t i = 0; i < binding.ranks.size(); ++i) {
     host.ranks[i].cpus = cpu::cpu_list_text(binding.ranks[i].cpus);
+    host.ranks[i].threads = binding.ranks[i].threads;
+  }
 }
 
 void put_devices(const config::RunnerConfig& runner, const HostPlan& host, const Environment& user,

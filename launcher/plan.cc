@@ -143,6 +143,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       put_devices(job.runner, host, plan.env, rank);
     }
     if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
+    if (host.local()) host.memory_bytes = facts.memory_bytes;
   }
   if (trainer) {
     config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
@@ -158,6 +159,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
+    SORTIE_TRY(plan_model(job, plan));
   }
   if (contained)
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)

@@ -14,6 +14,7 @@
 #include "common/config/validate.h"
 #include "common/cpu/binding.h"
 #include "common/wire/message.h"
+#include "launcher/plan_model.h"
 
 namespace sortie::launcher {
 
@@ -22,15 +23,18 @@ using Environment = wire::Environment;
 struct RankPlan {
   std::uint32_t rank = 0;  // global
   std::uint32_t local_rank = 0;
-  int slot = 0;      // device id
-  Environment env;   // on top of LaunchPlan::env
-  std::string cpus;  // "0-3", where that is known already and the rank is bound
+  int slot = 0;              // device id
+  Environment env;           // on top of LaunchPlan::env
+  std::string cpus;          // "0-3", where that is known already and the rank is bound
+  std::int64_t threads = 0;  // that it will be told to use, where that is known
 };
 
 struct HostPlan {
   std::string name;
   std::uint32_t node_rank = 0;
   std::vector<RankPlan> ranks;
+  std::uint32_t cpus = 0;          // for all its ranks, where that is known
+  std::uint64_t memory_bytes = 0;  // likewise
   bool local() const { return name == "localhost"; }
 };
 
@@ -51,7 +55,10 @@ struct LaunchPlan {
   /// Without what is known only at the start; none = bare processes.
   std::optional<wire::ContainerSpec> container;
   std::vector<std::pair<std::string, std::string>> stage;  // path here, name on the hosts
-  std::optional<config::BatchPlan> batch;                  // when the program is Sortie's trainer
+  // When the program is Sortie's trainer.
+  std::optional<config::BatchPlan> batch;
+  std::optional<ModelPlan> model;
+  std::vector<std::string> warnings;  // what will not stop the job, but make it fail
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
@@ -60,6 +67,7 @@ struct LauncherFacts {
   std::string work_dir;                   // current folder
   Environment environment;                // for runner.env_passthrough
   std::optional<cpu::Topology> topology;  // of this machine, for ranks on localhost
+  std::uint64_t memory_bytes = 0;         // likewise; 0 = not known
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the

@@ -99,6 +99,7 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  if (plan.model) out += model_text(*plan.model);
   if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
   for (const auto& [path, name] : plan.stage)
     out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
@@ -106,6 +107,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const auto& [name, value] : plan.env)
     out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
+  for (const std::string& warning : plan.warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
   return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
@@ -157,6 +159,8 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
                     {"micro_batch_size", plan.batch->micro_batch_size},
                     {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
                     {"data_parallel_size", plan.batch->data_parallel_size}};
+  if (plan.model) out["model"] = model_json(*plan.model);
+  if (!plan.warnings.empty()) out["warnings"] = plan.warnings;
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "launcher/run_command.h"
 
 #include <fmt/format.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,6 +41,8 @@ LauncherFacts launcher_facts() {
   LauncherFacts facts;
   facts.trainer = sibling("sortie-train").string();
   facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
+  struct sysinfo info {};
+  if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
   std::error_code error;
   facts.work_dir = fs::current_path(error).string();
   for (char** entry = environ; *entry != nullptr; ++entry) {

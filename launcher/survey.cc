@@ -146,17 +146,20 @@ Error error_of(const std::vector<Surveyed>& hosts) {
   return {errors.front().second.code, fold_errors(errors)};
 }
 
-Result<> fill_in(const std::vector<Surveyed>& hosts, LaunchPlan& plan) {
+Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& hosts,
+                 LaunchPlan& plan) {
   std::vector<HostNetwork> networks;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostFacts& facts = *hosts[i].facts;
     networks.push_back(facts.network);
+    plan.hosts[i].cpus = facts.cpus;
+    plan.hosts[i].memory_bytes = facts.memory_bytes;
     for (std::size_t rank = 0; rank < facts.cpu_sets.size(); ++rank)
       plan.hosts[i].ranks[rank].cpus = facts.cpu_sets[rank];
   }
   SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
   plan.surveyed_addr = meeting.address;
-  return {};
+  return plan.model ? plan_model(job, plan) : Result<>();
 }
 
 }  // namespace
@@ -173,7 +176,7 @@ Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary, 
   io.run();
   if (failure) std::rethrow_exception(failure);
   if (survey.failed()) return std::unexpected(error_of(survey.hosts()));
-  return fill_in(survey.hosts(), plan);
+  return fill_in(job, survey.hosts(), plan);
 }
 
 }  // namespace sortie::launcher

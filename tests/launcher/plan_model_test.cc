@@ -1,0 +1,128 @@
+// What the plan of a training job says of its model.
+#include "launcher/plan_model.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/config/architectures.h"
+#include "launcher/plan.h"
+
+namespace sortie::launcher {
+namespace {
+
+config::JobConfig training(const char* preset) {
+  config::JobConfig job;
+  const config::Preset* found = config::find_preset(preset);
+  REQUIRE(found != nullptr);
+  job.model = found->model;
+  job.model.preset = preset;
+  job.data.data_prefixes = {"/data/text"};
+  job.topology.micro_batch_size = 2;
+  job.trainer.threads = 4;
+  return job;
+}
+
+const std::vector<config::HostSlots> kHosts = {{"localhost", {0}}, {"h2", {0, 1}}};
+
+LauncherFacts facts(std::uint64_t memory_bytes = 0) {
+  return {"/opt/sortie/bin/sortie-train", "/work", {}, {}, memory_bytes};
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+}  // namespace
+
+TEST_CASE("the plan of a training says parameters, operations and memory") {
+  config::JobConfig job = training("gpt2-124m");
+  job.model.precision = "f32";
+  const LaunchPlan plan = *make_plan(job, kHosts, facts());
+  const std::string text = plan_text(plan);
+  CAPTURE(text);
+  CHECK(has(text,
+            "\n  model     gpt2 (gpt2-124m): 124,439,808 parameters\n"
+            "  work      798MFLOP a token, 4.90TFLOP a step of 6,144 tokens\n"
+            "  memory    of a rank with 4 threads, in MiB\n"
+            "                             f32\n"
+            "    weights                  475\n"
+            "    gradients                475\n"
+            "    optimizer                950\n"));
+  CHECK(has(text, "    packed weights           "));
+  CHECK(has(text, "    activations  "));
+  CHECK(has(text, "    total  "));
+  CHECK_FALSE(has(text, "warning"));
+
+  const auto json = plan_json(plan)["model"];
+  CHECK(json["parameters"] == 124439808);
+  CHECK(json["trained_parameters"] == 124439808);
+  CHECK(json["flops_per_token"].get<double>() == doctest::Approx(7.98e8).epsilon(0.001));
+  CHECK(json["tokens_per_step"] == 6144);
+  const auto bytes = json["rank_memory_bytes"]["f32"];
+  CHECK(bytes["gradients"] == 4 * 124475904);
+  std::int64_t sum = 0;
+  for (const auto& [name, value] : bytes.items())
+    if (name != "total") sum += value.get<std::int64_t>();
+  CHECK(bytes["total"] == sum);
+}
+
+TEST_CASE("where CPUs decide on the precision the plan has both, and says what it assumes") {
+  config::JobConfig job = training("openseek-small");
+  job.trainer.threads = 0;
+  job.lora.rank = 8;
+  job.lora.modules = {"*.attention.*"};
+  const std::string text = plan_text(*make_plan(job, kHosts, facts()));
+  CAPTURE(text);
+  CHECK(has(text, " parameters, a token meets "));
+  CHECK(has(text, " are trained\n"));
+  CHECK(has(text,
+            "with 8 threads (assumed: the hosts' cores are not known), in MiB\n"
+            "                            bf16         f32\n"));
+  job.topology.micro_batch_size = 1;
+  const auto less = make_plan(job, kHosts, facts())->model->memory[0].memory;
+  job.topology.activation_checkpointing_type = "every_layer";
+  const auto recomputed = make_plan(job, kHosts, facts())->model->memory[0].memory;
+  CHECK(recomputed.activations < less.activations);
+  CHECK(recomputed.weights == less.weights);
+}
+
+TEST_CASE("the threads of a rank are those that its runner will tell it") {
+  config::JobConfig job = training("pythia-70m");
+  job.trainer.threads = 0;
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
+  const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
+  CHECK(plan.model->threads == 2);
+  CHECK_FALSE(plan.model->threads_assumed);
+}
+
+TEST_CASE("a host with less memory than its ranks need is warned of") {
+  const config::JobConfig job = training("llama-3.1-8b");
+  const LaunchPlan plan = *make_plan(job, kHosts, facts(std::uint64_t{16} << 30));
+  REQUIRE(plan.warnings.size() == 1);  // what h2 has is not known
+  CHECK(has(plan.warnings[0], "localhost: 1 rank of "));
+  CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
+  CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
+  CHECK(plan_json(plan)["warnings"][0] == plan.warnings[0]);
+}
+
+TEST_CASE("patterns that match no parameter fail before a host is touched") {
+  config::JobConfig job = training("gpt2-124m");
+  job.optimizer.freeze = {"layrs.*"};
+  const auto plan = make_plan(job, kHosts, facts());
+  REQUIRE_FALSE(plan.has_value());
+  CHECK(plan.error().code == ErrorCode::config);
+  CHECK(has(plan.error().message, "optimizer.freeze: \"layrs.*\" matches nothing"));
+}
+
+TEST_CASE("a job of another program has no model") {
+  config::JobConfig job;
+  job.runner.program = {"./ring"};
+  const LaunchPlan plan = *make_plan(job, kHosts, facts(1));
+  CHECK_FALSE(plan.model.has_value());
+  CHECK_FALSE(plan_json(plan).contains("model"));
+  CHECK(plan.warnings.empty());
+}
+
+}  // namespace sortie::launcher
