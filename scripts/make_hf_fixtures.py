@@ -10,11 +10,15 @@ reference.safetensors with what the tests compare:
   bf16.logits, bf16.loss, bf16.grad.NAME   the same with weights and activations in bf16
   experts.I, bf16.experts.I      int32 [B * T, k], the experts chosen in mixture I
 
+and greedy.json: two prompts and what generate(do_sample=False) continues them with in f32, GREEDY tokens or as many as the model
+has positions for.
+
 The versions below are pinned: the script makes a virtual environment of its own with them, in build/hf-venv, unless
 --venv names one that has them.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -27,14 +31,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # AdamW of the three steps; vectors are not decayed.
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-2, (0.9, 0.95), 1e-8, 0.1
 
-SMALL = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, max_position_embeddings=32, vocab_size=37)
+GREEDY = 32
+
+SMALL = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, max_position_embeddings=40, vocab_size=37)
 
 # name: (config class, arguments, batch, tokens)
 CASES = {
-    "gpt2-a": ("GPT2Config", dict(n_embd=16, n_layer=2, n_head=2, n_positions=16, vocab_size=37), 2, 12),
+    "gpt2-a": ("GPT2Config", dict(n_embd=16, n_layer=2, n_head=2, n_positions=40, vocab_size=37), 2, 12),
     "gpt2-b": ("GPT2Config", dict(n_embd=24, n_layer=3, n_head=3, n_positions=16, vocab_size=64, n_inner=40,
                                   layer_norm_epsilon=1e-6), 1, 16),
-    "gpt-neo-a": ("GPTNeoConfig", dict(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=16, vocab_size=37,
+    "gpt-neo-a": ("GPTNeoConfig", dict(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=40, vocab_size=37,
                                        window_size=4, attention_types=[[["global", "local"], 1]]), 2, 12),
     "gpt-neo-b": ("GPTNeoConfig", dict(hidden_size=24, num_layers=3, num_heads=3, max_position_embeddings=32, vocab_size=41,
                                        window_size=64, intermediate_size=40, attention_types=[[["local", "global"], 1], [["local"], 1]]), 2, 9),
@@ -69,7 +75,7 @@ CASES = {
     "deepseek-v3-b": ("DeepseekV3Config", SMALL | dict(num_attention_heads=3, num_key_value_heads=3, moe_intermediate_size=10, n_routed_experts=6,
                                                        num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=2, first_k_dense_replace=0,
                                                        q_lora_rank=None, kv_lora_rank=10, qk_rope_head_dim=6, qk_nope_head_dim=4, v_head_dim=8,
-                                                       norm_topk_prob=False, tie_word_embeddings=True,
+                                                       norm_topk_prob=False, tie_word_embeddings=True, max_position_embeddings=32,
                                                        rope_parameters=dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, beta_fast=2.0, beta_slow=0.5,
                                                                             mscale=0.7, mscale_all_dim=1.1, original_max_position_embeddings=8)), 1, 17),
 }
@@ -86,6 +92,15 @@ def enter_environment(venv):
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *(f"{n}=={v}" for n, v in VERSIONS.items()), "numpy", "safetensors"], check=True)
     os.execve(python, [str(python), *sys.argv], os.environ | {"SORTIE_FIXTURES_ENTERED": "1"})
+
+
+def check_versions():
+    import importlib.metadata
+
+    for package, version in VERSIONS.items():
+        found = importlib.metadata.version(package).split("+")[0]
+        if found != version:
+            sys.exit(f"{package} {found} in this environment, the fixtures are made with {version}")
 
 
 def randomise(model, generator):
@@ -159,6 +174,29 @@ def run(model, input_ids, labels, spread):
     return out.logits.detach(), out.loss.detach().float(), gradients
 
 
+def greedy(model, generator):
+    """Prompts whose continuations say most: no near ties, in which rounding would choose, and many different tokens."""
+    import torch
+
+    config = model.config
+    model.eval()
+    model.generation_config.eos_token_id = None
+    chosen = {"prompts": [], "continuations": []}
+    for length in (3, 7):
+        prompts = torch.randint(0, config.vocab_size, (64, length), generator=generator)
+        out = model.generate(prompts, attention_mask=torch.ones_like(prompts), do_sample=False, pad_token_id=0, return_dict_in_generate=True,
+                             output_logits=True, max_new_tokens=min(GREEDY, config.max_position_embeddings - length))
+        logits = torch.stack(out.logits, 1)
+        two = logits.topk(2).values
+        margin = ((two[..., 0] - two[..., 1]) / logits.std(-1)).amin(1)
+        variety = [len(set(row.tolist())) if m > 0.01 else 0 for row, m in zip(out.sequences[:, length:], margin)]
+        best = max(range(len(variety)), key=variety.__getitem__)
+        assert variety[best] > 1, variety
+        chosen["prompts"].append(prompts[best].tolist())
+        chosen["continuations"].append(out.sequences[best, length:].tolist())
+    return chosen
+
+
 def make_case(name, out):
     import torch
     import transformers
@@ -206,6 +244,8 @@ def make_case(name, out):
         tensors["losses"] = torch.stack(losses)
         tensors |= {f"after.{d}": t.contiguous() for n, p in model.named_parameters() for d, t in spread(n, p.detach())}
     save_file(tensors, folder / "reference.safetensors", metadata={"format": "pt"})
+    saved = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+    (folder / "greedy.json").write_text(json.dumps(greedy(saved, generator)) + "\n")
     size = sum(f.stat().st_size for f in folder.iterdir())
     print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, {size} bytes")
 
@@ -217,12 +257,7 @@ def main():
     parser.add_argument("cases", nargs="*", help="only these")
     arguments = parser.parse_args()
     enter_environment(arguments.venv)
-    import importlib.metadata
-
-    for package, version in VERSIONS.items():
-        found = importlib.metadata.version(package).split("+")[0]
-        if found != version:
-            sys.exit(f"{package} {found} in this environment, the fixtures are made with {version}")
+    check_versions()
     import torch
 
     torch.set_num_threads(1)

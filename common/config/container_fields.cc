@@ -7,9 +7,7 @@ namespace sortie::config {
 namespace {
 
 template <auto M>
-Slot container(JobConfig& job) {
-  return &(job.runner.container.*M);
-}
+constexpr auto container = member<&JobConfig::runner, &RunnerConfig::container, M>;
 using Container = ContainerConfig;
 
 }  // namespace

@@ -10,39 +10,22 @@
 namespace sortie::config {
 namespace {
 
-// One per section: the address of a member, as Slot.
 template <auto M>
-Slot runner(JobConfig& job) {
-  return &(job.runner.*M);
-}
+constexpr auto runner = member<&JobConfig::runner, M>;
 template <auto M>
-Slot network(JobConfig& job) {
-  return &(job.runner.network.*M);
-}
+constexpr auto network = member<&JobConfig::runner, &RunnerConfig::network, M>;
 template <auto M>
-Slot ssh(JobConfig& job) {
-  return &(job.runner.ssh.*M);
-}
+constexpr auto ssh = member<&JobConfig::runner, &RunnerConfig::ssh, M>;
 template <auto M>
-Slot model(JobConfig& job) {
-  return &(job.model.*M);
-}
+constexpr auto model = member<&JobConfig::model, M>;
 template <auto M>
-Slot moe(JobConfig& job) {
-  return &(job.model.moe.*M);
-}
+constexpr auto moe = member<&JobConfig::model, &ModelConfig::moe, M>;
 template <auto M>
-Slot mla(JobConfig& job) {
-  return &(job.model.mla.*M);
-}
+constexpr auto mla = member<&JobConfig::model, &ModelConfig::mla, M>;
 template <auto M>
-Slot mtp(JobConfig& job) {
-  return &(job.model.mtp.*M);
-}
+constexpr auto mtp = member<&JobConfig::model, &ModelConfig::mtp, M>;
 template <auto M>
-Slot data(JobConfig& job) {
-  return &(job.data.*M);
-}
+constexpr auto data = member<&JobConfig::data, M>;
 
 using Runner = RunnerConfig;
 using Network = NetworkConfig;

@@ -18,6 +18,12 @@ using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vect
                           std::map<std::string, std::string>*, Milliseconds*,
                           std::vector<std::vector<std::string>>*>;
 
+/// The slot at the end of a path of members, as in member<&JobConfig::runner, &RunnerConfig::mpi>.
+template <auto... Path>
+Slot member(JobConfig& job) {
+  return &(job.*....*Path);
+}
+
 enum class Kind { boolean, integer, number, text, list, table, duration, lists };  // order of Slot
 
 struct IntegerRange {

@@ -7,33 +7,19 @@ namespace sortie::config {
 namespace {
 
 template <auto M>
-Slot logger(JobConfig& job) {
-  return &(job.logger.*M);
-}
+constexpr auto logger = member<&JobConfig::logger, M>;
 template <auto M>
-Slot topology(JobConfig& job) {
-  return &(job.topology.*M);
-}
+constexpr auto topology = member<&JobConfig::topology, M>;
 template <auto M>
-Slot optimizer(JobConfig& job) {
-  return &(job.optimizer.*M);
-}
+constexpr auto optimizer = member<&JobConfig::optimizer, M>;
 template <auto M>
-Slot schedule(JobConfig& job) {
-  return &(job.learning_rate_scheduler.*M);
-}
+constexpr auto schedule = member<&JobConfig::learning_rate_scheduler, M>;
 template <auto M>
-Slot lora(JobConfig& job) {
-  return &(job.lora.*M);
-}
+constexpr auto lora = member<&JobConfig::lora, M>;
 template <auto M>
-Slot trainer(JobConfig& job) {
-  return &(job.trainer.*M);
-}
+constexpr auto trainer = member<&JobConfig::trainer, M>;
 template <auto M>
-Slot profiler(JobConfig& job) {
-  return &(job.profiler.*M);
-}
+constexpr auto profiler = member<&JobConfig::profiler, M>;
 
 using Logger = LoggerConfig;
 using Topology = TopologyConfig;

@@ -23,7 +23,7 @@ struct HfKey {
 /// A key that must have one value, because nothing else is computed here. Absent: that value.
 struct HfFixed {
   std::string_view name;
-  std::variant<std::string_view, bool, std::int64_t> value;
+  std::variant<std::string_view, bool, std::int64_t, double> value;
 };
 
 /// How the rows of a weight lie in the folder.

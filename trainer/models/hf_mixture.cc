@@ -159,6 +159,9 @@ Result<> read_deepseek(const Json& json, ModelConfig& model) {
   return read_keys({&kMtpKey, 1}, json, model);
 }
 Result<> write_deepseek(const ModelConfig& model, Json& json) {
+  if (model.moe.num_shared_experts == 0)
+    return problem(
+        "model.moe.num_shared_experts = 0: DeepseekV3ForCausalLM of transformers has always one");
   write_keys(kDeepseekKeys, model, json);
   if (model.mla.q_lora_rank == 0) json["q_lora_rank"] = nullptr;
   // A folder may say that there are such layers and have none: what it says stays.

@@ -16,7 +16,7 @@ HfFormat hf_format() {
     if (key.name == "max_position_embeddings") key.fallback = 131072;
     if (key.name == "rms_norm_eps") key.fallback = 1e-5;
   }
-  format.fixed = {{"hidden_act", "silu"}, {"router_jitter_noise", 0}};
+  format.fixed = {{"hidden_act", "silu"}, {"router_jitter_noise", 0.0}};
   format.parts = {&kHfRope, &kHfSlidingWindow, &kHfMixtral};
   std::erase_if(format.modules, [](const HfModule& module) {
     return module.ours.find(".mlp.") != module.ours.npos;

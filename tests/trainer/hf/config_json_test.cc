@@ -79,6 +79,69 @@ TEST_CASE("configs of transformers 4 give the shapes of the presets, and stay as
   }
 }
 
+TEST_CASE("DeepSeek-V3's config.json as it is published") {
+  const char* text = R"({"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1,
+    "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1, "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1,
+    "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+    "type": "yarn"}, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "seq_aux": true, "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128,
+    "vocab_size": 129280})";
+  const ModelConfig model = model_of(text);
+  CHECK(model.rope_scaling == "yarn");
+  CHECK(model.rope_scaling_factor == 40.0);
+  CHECK(model.rope_scaling_high_frequency == 32.0);
+  CHECK(model.rope_scaling_low_frequency == 1.0);
+  CHECK(model.rope_scaling_mscale_all_dim == 1.0);
+  CHECK(model.rope_scaling_original_length == 4096);
+  CHECK(model.rotary_embedding_base == 10000.0);
+  CHECK(model.mla.q_lora_rank == 1536);
+  CHECK(model.moe.num_groups == 8);
+  CHECK(model.mtp.num_layers == 1);
+  Json json = Json::parse(text);
+  REQUIRE(write_hf_config(model, json));
+  CHECK(json == Json::parse(text));
+
+  std::string other = text;
+  other.replace(other.find("noaux_tc"), 8, "group_limited_greedy");
+  CHECK(
+      error_of(other.c_str()).find("topk_method is \"group_limited_greedy\", only \"noaux_tc\"") !=
+      std::string::npos);
+}
+
+TEST_CASE("a fresh config.json has the kinds of numbers that transformers checks for") {
+  for (const Family& family : families()) {
+    CAPTURE(family.name);
+    ModelConfig model;
+    model.architecture = family.name;
+    model.attention_num_kv_heads = 0;
+    if (family.name == "deepseek-v3") model.moe.num_shared_experts = 1;
+    Json json;
+    const auto written = write_hf_config(model, json);
+    REQUIRE_MESSAGE(written, (written ? "" : written.error().message));
+    for (const char* key : {"router_jitter_noise", "rms_norm_eps", "layer_norm_epsilon",
+                            "layer_norm_eps", "attention_dropout", "attn_pdrop",
+                            "initializer_range", "routed_scaling_factor", "router_aux_loss_coef"})
+      if (json.contains(key)) CHECK_MESSAGE(json[key].is_number_float(), key);
+    for (const char* key : {"hidden_size", "num_hidden_layers", "num_experts_per_tok", "n_group"})
+      if (json.contains(key)) CHECK_MESSAGE(json[key].is_number_integer(), key);
+  }
+  ModelConfig model;
+  model.architecture = "deepseek-v3";
+  model.moe.num_shared_experts = 0;
+  Json json;
+  const auto refused = write_hf_config(model, json);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("model.moe.num_shared_experts = 0") != std::string::npos);
+}
+
 TEST_CASE("a changed model changes its keys in the spelling of the file") {
   ModelConfig model = model_of(kLlama4);
   model.rotary_embedding_base = 1e6;

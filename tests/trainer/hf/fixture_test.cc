@@ -249,16 +249,10 @@ TEST_CASE("every family follows transformers in bf16") {
       if (rms(exact) < 1e-6) continue;
       const Values actual = folder_values(tensor, opened.store->gradients()),
                    expected = fixture.values("bf16.grad." + tensor.name);
-      // Small sums of large parts: there transformers in bf16 is as far from its own f32, and ours
-      // must be about as near.
+      // A bias's gradient is a small sum of large parts, which transformers in bf16 rounds away
+      // from its own f32: there ours must be as near to the f32.
       const double cosine = compare(actual, expected).cosine;
-      if (mixture) {
-        CHECK(cosine >= enough);
-      } else if (cosine < enough) {
-        const double ours = compare(actual, exact).cosine, theirs = compare(expected, exact).cosine;
-        CHECK(cosine >= 0.999);
-        CHECK(1 - ours <= 1.1 * (1 - theirs));
-      }
+      CHECK((mixture ? cosine : std::max(cosine, compare(actual, exact).cosine)) >= enough);
     }
   }
 }

@@ -61,9 +61,13 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
   for (const auto& [name, alike] : {std::pair("gpt2-a", false),
                                     {"gpt-neo-x-a", false},
                                     {"qwen2-a", false},
+                                    {"mixtral-a", false},
+                                    {"qwen3-moe-a", false},
+                                    {"deepseek-v3-a", false},
                                     {"gpt2-a", true},
                                     {"gpt-neo-x-a", true},
-                                    {"qwen2-a", true}}) {
+                                    {"qwen2-a", true},
+                                    {"deepseek-v3-a", true}}) {
     CAPTURE(name);
     CAPTURE(alike);  // parameters that are put together of several tensors keep their type then
     const fs::path folder = copy_of(scratch, name);
@@ -88,8 +92,42 @@ TEST_CASE("bf16 and f16 weights come back byte for byte, each tensor in its own 
     import_and_export(folder, scratch, scratch.path / "out");
     check_same(all_tensors(scratch.path / "out"), mixed);
     fs::remove_all(scratch.path / "out");
+    import_and_export(folder, scratch, scratch.path / "shards", {.max_shard_bytes = 3000});
+    CHECK(fs::exists(scratch.path / "shards" / "model.safetensors.index.json"));
+    import_and_export(scratch.path / "shards", scratch, scratch.path / "out");
+    check_same(all_tensors(scratch.path / "out"), mixed);
+    fs::remove_all(scratch.path / "shards");
+    fs::remove_all(scratch.path / "out");
     fs::remove_all(folder);
   }
+}
+
+TEST_CASE("the same model with the config.json of transformers 4") {
+  const Scratch scratch;
+  const fs::path folder = copy_of(scratch, "deepseek-v3-b");  // with yarn
+  Json json = json_of(folder / "config.json");
+  Json rope = json["rope_parameters"];
+  json.erase("rope_parameters");
+  json["rope_theta"] = rope["rope_theta"];
+  rope.erase("rope_theta");
+  rope["type"] = rope["rope_type"];
+  rope.erase("rope_type");
+  json["rope_scaling"] = rope;
+  json["torch_dtype"] = json["dtype"];
+  json.erase("dtype");
+  write_json(folder / "config.json", json);
+  ProbeOptions options;
+  options.tokens = scratch.path / "ids.json";
+  options.out = scratch.path / "new.safetensors";
+  write_json(options.tokens, {{"input_ids", Json::array({{5, 0, 36, 7, 7, 20, 11, 2, 3, 9}})}});
+  REQUIRE(probe(kData / "deepseek-v3-b", options));
+  options.out = scratch.path / "old.safetensors";
+  REQUIRE(probe(folder, options));
+  check_same(tensors_of(scratch.path / "old.safetensors"),
+             tensors_of(scratch.path / "new.safetensors"));
+  // Its spelling stays.
+  import_and_export(folder, scratch, scratch.path / "out");
+  CHECK(json_of(scratch.path / "out" / "config.json") == json);
 }
 
 TEST_CASE("--dtype rounds all weights and says so in config.json") {
@@ -274,8 +312,8 @@ TEST_CASE("probe writes logits, loss, gradients and activations; bad tokens are 
   CHECK(refused({{"input_ids", {{1, 2}}}}).find("gradients need labels") != std::string::npos);
   CHECK(refused({{"input_ids", {{1, 2}}}, {"labels", {{1, -100}}}}).find("no token has a target") !=
         std::string::npos);
-  CHECK(refused({{"input_ids", Json::array({std::vector<int>(17, 1)})}})
-            .find("17 tokens, the model is made for 16") != std::string::npos);
+  CHECK(refused({{"input_ids", Json::array({std::vector<int>(41, 1)})}})
+            .find("41 tokens, the model is made for 40") != std::string::npos);
 }
 
 }  // namespace sortie::trainer

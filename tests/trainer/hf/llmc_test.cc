@@ -14,7 +14,7 @@ namespace {
 const fs::path kFolder = kData / "gpt2-a";
 constexpr std::int32_t kFloat32 = 3, kBfloat16 = 5;
 // Of the fixture: positions, vocabulary, layers, heads, width, and the padding of the file.
-const std::vector<std::int32_t> kSizes = {16, 37, 2, 2, 16, 128};
+const std::vector<std::int32_t> kSizes = {40, 37, 2, 2, 16, 128};
 
 std::vector<float> floats(const Entry& entry) {
   REQUIRE(entry.type == StorageType::f32);
@@ -114,7 +114,7 @@ TEST_CASE("a file of llm.c in either version is the model of the folder with the
     check_same(all_tensors(scratch.path / "out"), weights);
     const Json json = json_of(scratch.path / "out" / "config.json");
     CHECK(json["dtype"] == (version == kFloat32 ? "float32" : "bfloat16"));
-    CHECK(json["n_positions"] == 16);
+    CHECK(json["n_positions"] == 40);
     CHECK(json["attn_pdrop"] == 0.0);
     fs::remove_all(scratch.path / "out");
   }
@@ -157,7 +157,7 @@ TEST_CASE("a hostile header of llm.c is one clear error") {
            Bad{1, 5, "its header speaks of"},
            Bad{2, 0, "model."},
            Bad{2, -1, "model."},
-           Bad{2, 17, "its header speaks of"},
+           Bad{2, 41, "its header speaks of"},
            Bad{2, 2147483647, "gpt2.bin: "},
            Bad{3, 0, "model.vocab_size"},
            Bad{3, -2147483647 - 1, "model.vocab_size"},

@@ -29,7 +29,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
 
   config::JobConfig job = tiny_job();
   job.model = open_model(scratch / "imported", {}).value().config;
-  job.model.sequence_length = 19;  // the model is made for 32
+  job.model.sequence_length = 19;  // the model is made for 40
   job.model.precision = "f32";
   job.trainer.load_dir = (scratch / "imported").string();
   job.trainer.save_dir = (scratch / "run").string();
