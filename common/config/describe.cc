@@ -109,6 +109,20 @@ std::string show(const LoadedJob& job, bool with_origin) {
   return out;
 }
 
+std::string section_toml(const JobConfig& job, std::string_view name) {
+  std::string out;
+  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
+    if (section.name != name && !section.name.starts_with(std::string(name) + ".")) return;
+    std::string lines;
+    for (const Field* field : members)
+      if (const std::string value = value_text(*field, job); value != default_text(*field))
+        lines += fmt::format("{} = {}\n", name_of(*field), value);
+    if (lines.empty() && section.name != name) return;
+    out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, lines);
+  });
+  return out;
+}
+
 std::string json_schema() {
   const Json empty = {
       {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};

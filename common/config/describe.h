@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "common/config/load.h"
 
@@ -10,6 +11,8 @@ namespace sortie::config {
 
 /// The job as TOML; `with_origin` adds where each value comes from as a comment.
 std::string show(const LoadedJob& job, bool with_origin);
+/// A section, with those below it, as TOML: what differs from the defaults.
+std::string section_toml(const JobConfig& job, std::string_view section);
 /// JSON Schema (draft 2020-12) of a config file.
 std::string json_schema();
 /// docs/config.md.

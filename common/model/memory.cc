@@ -9,7 +9,11 @@ namespace sortie::model {
 namespace {
 
 constexpr std::int64_t kF32 = 4, kBf16 = 2;
-constexpr std::int64_t kProcessBytes = std::int64_t{60} << 20;
+constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+/// The program, its libraries, compiled products and the first pages of the data.
+constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
+/// MPI's own, where there are more ranks than one; beside it a reduction works in a bucket's copy.
+constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
 constexpr std::int64_t kCacheLine = 16;  // f32 elements: every parameter starts on a cache line
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -66,7 +70,7 @@ bool accumulates(const config::TopologyConfig& topology, std::int64_t micro_batc
 Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
                               std::int64_t world_size, Machine machine) {
   machine.keeps_packed = accumulates(job.topology, micro_batch_size, world_size);
-  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job));
+  SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job, micro_batch_size));
   std::int64_t elements = 0, trained = 0;
   for (const ParameterInfo& parameter : network.parameters()) {
     const std::int64_t own = round_up(parameter.elements(), kCacheLine);
@@ -96,6 +100,8 @@ Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_b
   plan.activations = meter.peak() - persistent;
   plan.cached = meter.reserved() - meter.peak();
   plan.process = kProcessBytes;
+  if (world_size > 1)
+    plan.process += kMpiBytes + std::min(padded, job.optimizer.allreduce_bucket_size) * kF32;
   return plan;
 }
 

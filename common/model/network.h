@@ -69,7 +69,8 @@ class Network {
   std::vector<Depth> depths_;
 };
 
-/// With what [lora] adds and [optimizer] freezes; errors as model_facts'.
-Result<Network> open_network(const config::JobConfig& job);
+/// With what [lora] adds and [optimizer] freezes; errors as model_facts', and for sizes that no
+/// machine holds: sums of what comes of `micro_batch_size` sequences stay in 64 bits.
+Result<Network> open_network(const config::JobConfig& job, std::int64_t micro_batch_size = 1);
 
 }  // namespace sortie::model

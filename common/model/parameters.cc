@@ -66,6 +66,33 @@ Result<> freeze(const config::JobConfig& job, std::vector<ParameterInfo>& parame
               "optimizer.freeze: every parameter is frozen; leave some to be trained");
 }
 
+/// The ranges of single keys allow products that no 64-bit number holds.
+Result<> check_sizes(const config::ModelConfig& config, std::int64_t micro_batch_size) {
+  constexpr double kMostMatrices = 4e6, kMostElements = 1e17;
+  const ModelShape shape = resolve_shape(config);
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const bool mixed = config::architecture_of(config).mixture;
+  const double experts = mixed ? real(config.moe.num_experts) : 0.0;
+  const double top_k = mixed ? real(config.moe.topk) : 1.0;
+  const double latent = real(config.mla.kv_lora_rank + config.mla.q_lora_rank);
+  const double heads = real(shape.heads) * real(shape.head_dim + shape.value_dim);
+  const double shared = 1.0 + real(config.moe.num_shared_experts);
+  const double ffn = std::max(real(shape.ffn), shared * real(expert_ffn(config, shape)));
+  const double hidden = std::max(real(shape.hidden), latent);
+  const double widest = std::max({3.0 * heads, 2.0 * ffn, 2.0 * hidden, experts});
+  const double layers = real(shape.layers + config.mtp.num_layers);
+  const double matrices = layers * (12.0 + 2.0 * experts);
+  const double rows = real(micro_batch_size) * real(shape.sequence_length) * top_k;
+  const double weights = matrices * widest * hidden + 2.0 * real(shape.vocab_size) * hidden;
+  const double activations = 16.0 * layers * rows * widest;
+  if (matrices <= kMostMatrices && weights <= kMostElements && activations <= kMostElements)
+    return {};
+  return fail(ErrorCode::config,
+              fmt::format("model: {:.1e} matrices with {:.1e} weights and {:.1e} activations are "
+                          "more than any machine holds; is a size mistyped?",
+                          matrices, weights, activations));
+}
+
 }  // namespace
 
 Result<ModelFacts> model_facts(const config::JobConfig& job) {
@@ -73,7 +100,8 @@ Result<ModelFacts> model_facts(const config::JobConfig& job) {
   return std::move(network).facts();
 }
 
-Result<Network> open_network(const config::JobConfig& job) {
+Result<Network> open_network(const config::JobConfig& job, std::int64_t micro_batch_size) {
+  SORTIE_TRY(check_sizes(job.model, micro_batch_size));
   Network network(job.model);
   SORTIE_TRY(add_lora(job.lora, network.parameters()));
   SORTIE_TRY(freeze(job, network.parameters()));

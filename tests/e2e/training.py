@@ -190,6 +190,21 @@ def scenario_other_data_on_one_host(bed):
         bed.expect_nothing_left(3)
 
 
+def scenario_memory_is_within_a_tenth_of_the_plan(bed):
+    """The highest resident size of a rank, alone and one of two, beside what the plan of its run said."""
+    shape = {"model__hidden_size": 512, "model__num_layers": 8, "model__num_attention_heads": 8, "model__vocab_size": 16000,
+             "model__sequence_length": 256, "topology__micro_batch_size": 4, "trainer__threads": 2, "trainer__train_iterations": 3}
+    for slots in (1, 2):
+        with Run(bed, config=CONFIG, hosts="h01", slots=slots, settings=settings(bed, **shape)) as run:
+            equal(run.wait(120), 0, "exit code")
+            done = [event for event in run.metrics() if event["type"] == "done"][-1]
+            plan = json.loads((run.folder_of_run() / "plan.json").read_text())["model"]["rank_memory_bytes"]["f32"]
+        planned, measured = plan["total"], done["peak_memory_bytes"]
+        print(f"{slots} ranks: planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB", flush=True)
+        check(measured > 500 * 2**20, f"a model too small to tell: {measured} bytes")
+        check(abs(planned - measured) <= 0.1 * measured, f"planned {plan}, measured {done['memory']}")
+
+
 def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
     """The quickstart's own config, cut to 200 steps; what the whole of it ends with is in docs/benchmarks.md."""
     options = {"trainer__train_iterations": 200, "trainer__train_duration": "0s", "trainer__save_interval": 0, "trainer__eval_interval": 200,

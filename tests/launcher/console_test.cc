@@ -158,6 +158,9 @@ TEST_CASE("events of any shape are shown or passed over, never fatal") {
     console.event({{"type", "start"}});
     console.event({{"type", "done"}, {"step", "x"}});
     console.event({{"type", "done"}, {"validation_loss", 1.25}});
+    console.event({{"type", "done"}, {"planned_memory", 3}});
+    console.event(
+        {{"type", "done"}, {"peak_memory_bytes", 1.2e9}, {"planned_memory", {{"total", 1.25e9}}}});
     console.event({{"type", "step"}, {"skipped", 3}, {"loss", "NaN"}});
     console.event({{"type", "unknown"}});
     console.event({{"type", 3}});
@@ -166,6 +169,7 @@ TEST_CASE("events of any shape are shown or passed over, never fatal") {
   CHECK(both.err.find("step      5  validation loss 1.5000\n") != std::string::npos);
   CHECK(both.err.find("checkpoint /c/5 (2.00MB in 1.0 s)\n") != std::string::npos);
   CHECK(both.err.find("validation loss 1.2500, peak memory") != std::string::npos);
+  CHECK(both.err.find("peak memory 1.20GB a rank (planned: 1.25GB)\n") != std::string::npos);
 }
 
 /// A terminal with 60 columns.

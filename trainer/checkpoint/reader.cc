@@ -51,11 +51,11 @@ Result<> CheckpointReader::read(const std::string& name, StorageType type, const
       for (std::size_t d = 0; d < s.size(); ++d) result += fmt::format("{}{}", d ? ", " : "", s[d]);
       return result + "]";
     };
-    return fail(
-        ErrorCode::checkpoint,
-        fmt::format("{}: tensor {} is {}, the model wants {}; is this the checkpoint of "
-                    "another model?",
-                    folder_.string(), name, text(tensor->type, tensor->shape), text(type, shape)));
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: tensor {} is {}, the model wants {}; `sortie-train "
+                            "checkpoint model {}` prints the [model] that it was saved with",
+                            folder_.string(), name, text(tensor->type, tensor->shape),
+                            text(type, shape), folder_.string()));
   }
   const std::size_t size = storage_bytes(type);
   SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "common/base/exit_code.h"
+#include "common/config/describe.h"
+#include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/cli/report.h"
 
@@ -116,14 +118,38 @@ void add_command(CLI::App& parent, int& exit_code, const std::string& name,
   });
 }
 
+Result<> print_model(const fs::path& folder) {
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          look_at(folder, CheckDepth::sizes));
+  const auto good = std::ranges::find_if(
+      entries, [](const CheckpointEntry& entry) { return entry.manifest.has_value(); });
+  if (good == entries.end()) return fail(ErrorCode::checkpoint, entries.front().problem);
+  auto saved =
+      config::load_job_text(good->manifest->config, (good->folder / kManifestFile).string());
+  if (!saved) return std::unexpected(std::move(saved).error());
+  fmt::print("{}", config::section_toml(saved->job, "model"));
+  return {};
+}
+
+void add_model(CLI::App& parent, int& exit_code) {
+  auto folder = std::make_shared<std::string>();
+  CLI::App* command = parent.add_subcommand(
+      "model", "Print the [model] of a checkpoint, for the config of a run that starts from it");
+  command->add_option("dir", *folder, "A checkpoint, or a folder of them: the newest")->required();
+  command->callback(
+      [folder, &exit_code] { exit_code = report_error("checkpoint model", print_model(*folder)); });
+}
+
 }  // namespace
 
 void add_checkpoint_commands(CLI::App& app, int& exit_code) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Checkpoints: list, verify");
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "Checkpoints: list, verify, show the model");
   checkpoint->require_subcommand(1);
   add_command(*checkpoint, exit_code, "ls", "List checkpoints, newest first", CheckDepth::sizes);
   add_command(*checkpoint, exit_code, "verify", "Read every byte and compare all hashes",
               CheckDepth::hashes);
+  add_model(*checkpoint, exit_code);
 }
 
 }  // namespace sortie::trainer

@@ -36,7 +36,11 @@ void add_import(CLI::App& app, int& exit_code) {
   command->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_dir")
       ->required();
   command->callback([arguments, &exit_code] {
-    print_report(import_hf(arguments->folder, arguments->out), exit_code, "import");
+    const auto report = import_hf(arguments->folder, arguments->out);
+    print_report(report, exit_code, "import");
+    if (report)
+      fmt::print("`sortie-train checkpoint model {}` prints the [model] for a config\n",
+                 arguments->out);
   });
 }
 

@@ -17,13 +17,16 @@
 namespace sortie::trainer {
 namespace {
 
-void* system_allocate(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kBlockAlignment;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+/// A block of `size` bytes, of which `used` are asked for now.
+void* system_allocate(std::size_t size, std::size_t used) {
+  const std::size_t alignment = size >= kHugePage ? kHugePage : kBlockAlignment;
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* block = std::aligned_alloc(alignment, rounded);
   if (block == nullptr) throw std::bad_alloc();
-  // A hint: where the system refuses it, the block is on small pages.
-  if (alignment == kHugePage) (void)madvise(block, rounded, MADV_HUGEPAGE);
+  // A hint: where the system refuses it, the block is on small pages. The tail stays on those: a
+  // large one there would take memory that nobody uses.
+  if (const std::size_t whole = used / kHugePage * kHugePage; whole > 0)
+    (void)madvise(block, whole, MADV_HUGEPAGE);
   return block;
 }
 
@@ -42,7 +45,7 @@ struct Allocator::State {
       for (void* block : blocks) std::free(block);
   }
 
-  void* take(std::size_t size) {
+  void* take(std::size_t size, std::size_t used) {
     std::lock_guard lock(mutex);
     in_use += size;
     peak = std::max(peak, in_use);
@@ -54,7 +57,7 @@ struct Allocator::State {
     }
     reserved += size;
     ++system_calls;
-    return system_allocate(size);
+    return system_allocate(size, used);
   }
 
   void give_back(void* block, std::size_t size) {
@@ -69,7 +72,7 @@ Allocator::~Allocator() = default;
 
 std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {
   const std::size_t size = size_class(bytes);
-  void* block = state_->take(size);
+  void* block = state_->take(size, bytes);
   return {block, [state = state_, size](void* returned) { state->give_back(returned, size); }};
 }
 

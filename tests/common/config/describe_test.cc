@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "common/config/architectures.h"
 #include "common/config/fields.h"
 
 namespace sortie::config {
@@ -161,4 +162,20 @@ TEST_CASE("show gives a config that loads to the same job, with and without orig
 }
 
 }  // namespace
+
+TEST_CASE("a section in short gives the same values, with the tables below it") {
+  CHECK(section_toml(JobConfig(), "model") == "[model]\n");
+  for (const Preset& preset : presets()) {
+    JobConfig job;
+    job.model = preset.model;
+    const std::string text = section_toml(job, "model");
+    CAPTURE(text);
+    CHECK(text.size() < to_toml(job).size() / 5);
+    const auto loaded = load_job_text(text, "short.toml");
+    REQUIRE(loaded.has_value());
+    CHECK(section_toml(loaded->job, "model") == text);
+    CHECK(to_toml(loaded->job) == to_toml(job));
+  }
+}
+
 }  // namespace sortie::config

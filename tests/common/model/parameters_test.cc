@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "common/config/architectures.h"
-#include "common/model/shape.h"
+#include "common/model/memory.h"
 
 namespace sortie::model {
 namespace {
@@ -100,6 +100,45 @@ TEST_CASE("patterns that match nothing are told before anything starts") {
   REQUIRE(!no_module.has_value());
   CHECK(no_module.error().message ==
         "lora.modules: \"*.qk\" matches nothing; names are like layers.0.attention.qkv");
+}
+
+TEST_CASE("sizes that each are allowed and together are absurd are an error, not an overflow") {
+  config::JobConfig job = job_of("openseek-small");
+  job.model.num_layers = 65536;
+  job.model.moe.num_experts = 65536;
+  const auto too_many = model_facts(job);
+  REQUIRE(!too_many.has_value());
+  CHECK(too_many.error().code == ErrorCode::config);
+  CHECK(too_many.error().message.find("is a size mistyped?") != std::string::npos);
+  job = job_of("llama-3.1-8b");
+  job.model.sequence_length = 1 << 24;
+  job.model.head_dim = 65536;
+  job.model.num_attention_heads = 65536;
+  CHECK(!plan_memory(job, 1 << 20, 1, {}).has_value());
+}
+
+TEST_CASE("the largest model that was published is planned") {
+  config::JobConfig job = job_of("openseek-small");  // DeepSeek-V3
+  config::ModelConfig& m = job.model;
+  m.vocab_size = 129280;
+  m.hidden_size = 7168;
+  m.num_layers = 61;
+  m.num_attention_heads = 128;
+  m.ffn_hidden_size = 18432;
+  m.weight_tying = false;
+  m.mla.q_lora_rank = 1536;
+  m.moe.num_experts = 256;
+  m.moe.topk = 8;
+  m.moe.ffn_hidden_size = 2048;
+  m.moe.num_shared_experts = 1;
+  m.moe.first_dense_layers = 3;
+  const ParameterCount count = counted(job);
+  CHECK(static_cast<double>(count.total) == doctest::Approx(671e9).epsilon(0.001));
+  // The report counts the look-up of a token as one row of the table.
+  CHECK(static_cast<double>(count.active) == doctest::Approx(37.5e9).epsilon(0.01));
+  const auto memory = plan_memory(job, 1, 1, {.element = 2, .threads = 8});
+  REQUIRE(memory.has_value());
+  CHECK(memory->optimizer >= 8 * count.total);
 }
 
 }  // namespace sortie::model
