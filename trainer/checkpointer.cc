@@ -31,15 +31,9 @@ std::array<NamedBuffer, 3> buffers_of(ParameterStore& store) {
            {"optimizer.v.", store.moment2(), true}}};
 }
 
-Dims dims_of(const Shape& shape) {
-  Dims dims;
-  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape[i]);
-  return dims;
-}
-
-std::span<std::byte> bytes_of(std::span<float> buffer, const Parameter& parameter) {
-  return std::as_writable_bytes(buffer.subspan(static_cast<std::size_t>(parameter.offset()),
-                                               static_cast<std::size_t>(parameter.elements())));
+std::span<float> values_of(std::span<float> buffer, const Parameter& parameter) {
+  return buffer.subspan(static_cast<std::size_t>(parameter.offset()),
+                        static_cast<std::size_t>(parameter.elements()));
 }
 
 /// Rank 0's outcome, on every rank: a text that is empty on success.
@@ -75,7 +69,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
     for (const auto& parameter : store_.parameters()) {
       if (!buffer.holds(*parameter)) continue;
       const Dims shape = dims_of(parameter->spec().shape);
-      const auto data = bytes_of(buffer.values, *parameter);
+      const auto data = std::as_bytes(values_of(buffer.values, *parameter));
       pieces.push_back(
           {buffer.prefix + parameter->name(), StorageType::f32, shape, Piece::whole(shape), data});
       bytes += data.size();
@@ -160,8 +154,8 @@ Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, Parame
                               "optimizer has no state for it; freeze what was frozen, or start a "
                               "new run with trainer.load_weights_from",
                               parameter->name(), reader.manifest().step));
-    SORTIE_TRY(reader.read(buffer.prefix + parameter->name(), StorageType::f32, shape,
-                           Piece::whole(shape), bytes_of(buffer.values, *parameter)));
+    SORTIE_TRY(reader.read_f32(buffer.prefix + parameter->name(), shape, Piece::whole(shape),
+                               values_of(buffer.values, *parameter)));
   }
   return {};
 }

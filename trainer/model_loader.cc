@@ -93,8 +93,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
       shape.push_back(parameter->spec().shape[i]);
     const auto values = store.master().subspan(static_cast<std::size_t>(parameter->offset()),
                                                static_cast<std::size_t>(parameter->elements()));
-    SORTIE_TRY(reader.read("model." + parameter->name(), StorageType::f32, shape,
-                           Piece::whole(shape), std::as_writable_bytes(values)));
+    SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
   }
   store.refresh_compute_copy(result->context);
   return result;

@@ -71,6 +71,8 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
   store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
   reducer_ =
       std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
+  // One micro-batch uses each copy once.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
   context_.set_poll([this] { reducer_->poll(); });
   checkpointer_.set_run_id(rank.run_id);
 }

@@ -22,6 +22,15 @@ std::shared_ptr<void> weight_gradient_scratch(Tape& tape, const Sized& dy, const
                                         machine.threads * kOfOneThread));
 }
 
+/// A weight [out, in] in the layout of a product, while that is computed.
+std::shared_ptr<void> packed_scratch(Tape& tape, std::int64_t out, std::int64_t in,
+                                     std::int64_t element, bool backward) {
+  if (tape.machine().keeps_packed) return nullptr;
+  const auto copies = packed_copies(tape.machine(), out, in, element, /*backward=*/true);
+  const std::size_t place = backward ? 1 : 0;
+  return place < copies.size() ? tape.meter().allocate(copies[place]) : nullptr;
+}
+
 /// What every thread of an attention kernel works in.
 std::vector<std::shared_ptr<void>> attention_scratch(Tape& tape, const Heads& h) {
   std::int64_t line = round_up(h.tokens, 32);
@@ -76,9 +85,12 @@ Value embedding(Tape& tape, std::int64_t rows, Module table) {
 Value linear(Tape& tape, const Value& x, Module module) {
   const auto plain = [&tape](const Value& in, std::int64_t columns, bool trained) {
     Value out = tape.value(tape.empty(in.data.rows, columns));
+    (void)packed_scratch(tape, columns, in.data.columns, in.data.element, false);
     tape.record([&tape, in, trained, grad = out.grad] {
       if (const Sized dy = std::move(grad->tensor); dy.defined()) {
-        tape.add_grad(*in.grad, tape.like(in.data));
+        Sized dx = tape.like(in.data);
+        (void)packed_scratch(tape, dy.columns, in.data.columns, in.data.element, true);
+        tape.add_grad(*in.grad, std::move(dx));
         if (trained) weight_gradient_scratch(tape, dy, in.data);
       }
     });
@@ -102,7 +114,10 @@ Value f32_linear(Tape& tape, const Value& x, Module weight) {
     return narrow ? on.empty(from.rows, from.columns, kF32) : from;
   };
   Sized y = tape.empty(x.data.rows, weight[0].shape[0], kF32);
-  (void)widened(tape, x.data);
+  {
+    const Sized wide = widened(tape, x.data);
+    (void)packed_scratch(tape, y.columns, x.data.columns, kF32, false);
+  }
   Value out = tape.value(std::move(y));
   tape.use(weight);
   tape.record([&tape, x, narrow, widened, grad = out.grad] {
@@ -110,6 +125,7 @@ Value f32_linear(Tape& tape, const Value& x, Module weight) {
     if (!dy.defined()) return;
     Sized wide = tape.empty(x.data.rows, x.data.columns, kF32);
     (void)widened(tape, x.data);
+    (void)packed_scratch(tape, dy.columns, x.data.columns, kF32, true);
     Sized dx = narrow ? tape.like(x.data) : std::move(wide);
     wide = {};
     tape.add_grad(*x.grad, std::move(dx));
@@ -295,11 +311,21 @@ Value mixture(Tape& tape, const Value& x, const Mixture& m) {
   // Of all experts: `first` 0 = gate_up, 1 = down.
   const auto grouped_linear = [&](const Value& in, std::size_t first) {
     Value out = tape.value(sorted(m.experts[first].shape[0]));
+    const auto pack = [&tape, experts](const Sized& rows_in, const Sized& rows_out, bool backward) {
+      std::vector<std::shared_ptr<void>> all;
+      for (std::int64_t e = 0; e < experts; ++e)
+        all.push_back(
+            packed_scratch(tape, rows_out.columns, rows_in.columns, rows_in.element, backward));
+    };
+    pack(in.data, out.data, false);
     for (int pass = 0; pass < 2; ++pass)  // one that is trained lets gradients through all
       for (std::size_t e = first; e < m.experts.size(); e += 2) tape.use(m.experts.subspan(e, 1));
-    tape.record([&tape, in, row_of, source, grad = out.grad] {
-      if (const Sized dy = std::move(grad->tensor); dy.defined())
-        tape.add_grad(*in.grad, tape.like(in.data));
+    tape.record([&tape, in, row_of, source, pack, grad = out.grad] {
+      if (const Sized dy = std::move(grad->tensor); dy.defined()) {
+        Sized dx = tape.like(in.data);
+        pack(in.data, dy, true);
+        tape.add_grad(*in.grad, std::move(dx));
+      }
     });
     return out;
   };
@@ -334,6 +360,9 @@ void head_loss(Tape& tape, const Value& h, std::int64_t vocab_size, Module head)
     const Sized logits = tape.empty(rows, kVocabularyTile, kF32);
     const Sized exponentials = tape.empty(rows * tiles, kVocabularyTile);
     const Sized dh_sum = tape.empty(rows, h.data.columns, kF32);
+    if (vocab_size >= kVocabularyTile)  // the kernel takes lesser tiles as they are
+      for (const bool backward : {false, true})
+        (void)packed_scratch(tape, kVocabularyTile, h.data.columns, h.data.element, backward);
     (void)weight_gradient_scratch(tape, view(logits, rows, kVocabularyTile),
                                   view(h.data, rows, h.data.columns));
   }

@@ -58,10 +58,18 @@ std::int64_t take_packed(Kept& kept, const Machine& machine, const ParameterInfo
   return bytes;
 }
 
+/// Whether an update takes the gradients of several micro-batches.
+bool accumulates(const config::TopologyConfig& topology, std::int64_t micro_batch_size,
+                 std::int64_t world_size) {
+  if (topology.gradient_accumulation_steps > 0) return topology.gradient_accumulation_steps > 1;
+  return topology.global_batch_size > micro_batch_size * world_size;
+}
+
 }  // namespace
 
 Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
-                              std::int64_t world_size, const Machine& machine) {
+                              std::int64_t world_size, Machine machine) {
+  machine.keeps_packed = accumulates(job.topology, micro_batch_size, world_size);
   SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job, micro_batch_size));
   std::int64_t elements = 0, trained = 0;
   for (const ParameterInfo& parameter : network.parameters()) {
@@ -79,8 +87,9 @@ Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_b
   if (machine.element == kBf16) plan.weights += kept.take(elements * kBf16);
   plan.gradients = kept.take(padded * kF32);
   plan.optimizer = kept.take(padded * kF32) + kept.take(padded * kF32);
-  for (const ParameterInfo& parameter : network.parameters())
-    plan.packed += take_packed(kept, machine, parameter);
+  if (machine.keeps_packed)
+    for (const ParameterInfo& parameter : network.parameters())
+      plan.packed += take_packed(kept, machine, parameter);
   const ModelShape shape = resolve_shape(job.model);
   const std::int64_t persistent = meter.in_use();
   // RoPE's cosines and sines.

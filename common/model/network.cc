@@ -194,13 +194,12 @@ Value Network::feed_forward(Tape& tape, const Layer& layer, const Value& h,
   }
   const config::MoeConfig& moe = config_.moe;
   const auto experts = 2 * static_cast<std::size_t>(moe.num_experts);
-  Value mixed =
-      mixture(tape, h,
-              {.top_k = moe.topk,
-               .losses = moe.seq_aux_loss_coeff > 0 || moe.aux_loss_coeff > 0,
-               .sequences = batch,
-               .router = module(layer.router).subspan(0, 1),
-               .experts = Module(facts_.parameters).subspan(layer.experts, experts)});
+  Value mixed = mixture(tape, h,
+                        {.top_k = moe.topk,
+                         .losses = moe.seq_aux_loss_coeff > 0 || moe.aux_loss_coeff > 0,
+                         .sequences = batch,
+                         .router = module(layer.router).subspan(0, 1),
+                         .experts = Module(facts_.parameters).subspan(layer.experts, experts)});
   if (layer.shared_up == kNone) return mixed;
   return add(tape, mixed,
              apply(tape, layer.shared_down, swiglu(tape, apply(tape, layer.shared_up, h))));

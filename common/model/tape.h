@@ -62,6 +62,7 @@ struct Machine {
   std::int64_t element = 4;      // bytes of the compute dtype
   std::int64_t threads = 1;      // of a rank
   bool packs_for_avx512 = true;  // else the layouts of AVX2
+  bool keeps_packed = true;      // packed copies of weights; else each lives as long as its product
 };
 
 /// What gradients flow through in a step; found on the way.

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "tests/bench/random_source.h"
 #include "tests/bench/step_floor_cpu.h"
 #include "trainer/metrics/memory.h"
-#include "trainer/nn/random.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/trainer.h"
 
@@ -21,26 +21,6 @@ namespace {
 
 using namespace sortie;
 using namespace sortie::trainer;
-
-/// Uniformly random tokens: the time of a step does not depend on what they are.
-class RandomSource final : public SampleSource {
- public:
-  explicit RandomSource(std::int64_t vocab) : vocab_(static_cast<std::uint64_t>(vocab)) {}
-  Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
-                  std::span<std::int32_t> targets) override {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const std::uint64_t at = static_cast<std::uint64_t>(index) * tokens.size() + i;
-      tokens[i] = static_cast<std::int32_t>(random_bits(1, at) % vocab_);
-      targets[i] = static_cast<std::int32_t>(random_bits(1, at + 1) % vocab_);
-    }
-    return {};
-  }
-  std::string fingerprint() const override { return "random"; }
-  std::int64_t samples_per_epoch() const override { return 1 << 20; }
-
- private:
-  std::uint64_t vocab_;
-};
 
 config::JobConfig gpt(const bench::GptShape& shape) {
   config::JobConfig job;
@@ -72,7 +52,7 @@ Result<> run(int threads, DType dtype, int steps) {
   RankContext rank;
   rank.threads = threads;
   const config::BatchPlan batch{1, shape.batch, 1, shape.batch};
-  RandomSource source(shape.vocab);
+  bench::RandomSource source(shape.vocab);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(""));
   const auto communicator = make_single_communicator();
   Trainer trainer(job, batch, rank, *communicator, events, source, nullptr, cpu, dtype, "bench");

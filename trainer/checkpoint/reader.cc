@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "trainer/checkpoint/weight_types.h"
 
 namespace sortie::trainer {
 
@@ -56,31 +57,61 @@ Result<> CheckpointReader::read(const std::string& name, StorageType type, const
                             folder_.string(), name, text(tensor->type, tensor->shape),
                             text(type, shape), folder_.string()));
   }
-  const std::string problem = piece_problem(piece, shape);
   const std::size_t size = storage_bytes(type);
-  SORTIE_CHECK(problem.empty(), "tensor {}: {}", name, problem);
   SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()) * size,
                "tensor {}: {} bytes", name, out.size());
+  return for_each_run(*tensor, name, piece,
+                      [&](const std::byte* from, std::int64_t at, std::int64_t count) {
+                        std::memcpy(out.data() + static_cast<std::size_t>(at) * size, from,
+                                    static_cast<std::size_t>(count) * size);
+                      });
+}
+
+Result<> CheckpointReader::read_f32(const std::string& name, const Dims& shape, const Piece& piece,
+                                    std::span<float> out) {
+  const Manifest::Tensor* tensor = find(name);
+  if (tensor == nullptr || tensor->shape != shape || !is_weight_type(tensor->type))
+    return read(name, StorageType::f32, shape, piece, std::as_writable_bytes(out));  // says so
+  SORTIE_CHECK(out.size() == static_cast<std::size_t>(piece.elements()), "tensor {}: {} elements",
+               name, out.size());
+  return for_each_run(*tensor, name, piece,
+                      [&](const std::byte* from, std::int64_t at, std::int64_t count) {
+                        widen(tensor->type, from, count, out.data() + at);
+                      });
+}
+
+Result<std::span<const std::byte>> CheckpointReader::view(const std::string& name) {
+  const Manifest::Tensor* tensor = find(name);
+  if (tensor == nullptr)
+    return fail(ErrorCode::checkpoint, fmt::format("{}: has no tensor {}", folder_.string(), name));
+  if (tensor->pieces.size() != 1) return std::span<const std::byte>();
+  return stored_bytes(*tensor, tensor->pieces[0]);
+}
+
+Result<> CheckpointReader::for_each_run(
+    const Manifest::Tensor& tensor, const std::string& name, const Piece& piece,
+    const std::function<void(const std::byte*, std::int64_t, std::int64_t)>& copy) {
+  const std::string problem = piece_problem(piece, tensor.shape);
+  SORTIE_CHECK(problem.empty(), "tensor {}: {}", name, problem);
   std::int64_t copied = 0;
-  for (const Manifest::PlacedPiece& placed : tensor->pieces) {
+  for (const Manifest::PlacedPiece& placed : tensor.pieces) {
     std::span<const std::byte> stored;
     Result<> opened;
-    for_each_shared_run(placed.piece, piece,
-                        [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-                          if (!opened) return;
-                          if (stored.empty()) {
-                            auto bytes = stored_bytes(*tensor, placed);
-                            if (!bytes) {
-                              opened = std::unexpected(std::move(bytes).error());
-                              return;
-                            }
-                            stored = *bytes;
-                          }
-                          std::memcpy(out.data() + static_cast<std::size_t>(to) * size,
-                                      stored.data() + static_cast<std::size_t>(from) * size,
-                                      static_cast<std::size_t>(count) * size);
-                          copied += count;
-                        });
+    for_each_shared_run(
+        placed.piece, piece, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+          if (!opened) return;
+          if (stored.empty()) {
+            auto bytes = stored_bytes(tensor, placed);
+            if (!bytes) {
+              opened = std::unexpected(std::move(bytes).error());
+              return;
+            }
+            stored = *bytes;
+          }
+          copy(stored.data() + static_cast<std::size_t>(from) * storage_bytes(tensor.type), to,
+               count);
+          copied += count;
+        });
     SORTIE_TRY(opened);
   }
   SORTIE_CHECK(copied == piece.elements(), "tensor {}: {} of {} elements", name, copied,

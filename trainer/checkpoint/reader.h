@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,9 +35,20 @@ class CheckpointReader {
   /// stored: else, and for an absent name, an Error with ErrorCode::checkpoint.
   Result<> read(const std::string& name, StorageType type, const Dims& shape, const Piece& piece,
                 std::span<std::byte> out);
+  /// The same of an F32, BF16 or F16 tensor, as f32.
+  Result<> read_f32(const std::string& name, const Dims& shape, const Piece& piece,
+                    std::span<float> out);
+  /// The bytes of a whole tensor where they lie in one place of a shard; empty where they do not.
+  /// They are there as long as the reader.
+  Result<std::span<const std::byte>> view(const std::string& name);
 
  private:
   CheckpointReader(std::filesystem::path folder, Manifest manifest);
+  /// Calls copy(from, at, count) for every run of elements of the piece: where they are, where they
+  /// belong in it, how many.
+  Result<> for_each_run(
+      const Manifest::Tensor& tensor, const std::string& name, const Piece& piece,
+      const std::function<void(const std::byte*, std::int64_t, std::int64_t)>& copy);
   Result<std::span<const std::byte>> stored_bytes(const Manifest::Tensor& tensor,
                                                   const Manifest::PlacedPiece& placed);
 

@@ -19,17 +19,22 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 }
 
 /// Writes the parts one after another and asks the disk to start on each at once.
-Result<> write_parts(const fs::path& path, const std::vector<std::span<const std::byte>>& parts) {
+Result<> write_stream(const fs::path& path, ByteStream& stream) {
   SORTIE_ASSIGN_OR_RETURN(Fd file, file_ops::create_file(path));
   constexpr std::size_t kPiece = std::size_t{32} << 20;
-  for (std::span<const std::byte> part : parts)
+  Result<> written;
+  stream.read(0, [&](std::span<const std::byte> part) {
     while (!part.empty()) {
       const std::size_t size = std::min(part.size(), kPiece);
-      SORTIE_TRY(file_ops::write_all(file, part.first(size), path));
+      written = file_ops::write_all(file, part.first(size), path);
+      if (!written) return false;
       part = part.subspan(size);
       // Only a hint: the fsync below is what counts.
       ::sync_file_range(file.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
     }
+    return true;
+  });
+  SORTIE_TRY(written);
   SORTIE_TRY(file_ops::sync_file(file, path));
   return file_ops::close_file(std::move(file), path);
 }
@@ -37,7 +42,8 @@ Result<> write_parts(const fs::path& path, const std::vector<std::span<const std
 }  // namespace
 
 Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorToWrite> tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+                                      const std::map<std::string, std::string>& metadata,
+                                      Hashed hashed) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const std::size_t size_a = storage_bytes(a.entry.type);
     const std::size_t size_b = storage_bytes(b.entry.type);
@@ -46,24 +52,32 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
   std::vector<TensorEntry> entries;
   for (const TensorToWrite& tensor : tensors) entries.push_back(tensor.entry);
   const std::string header = make_safetensors_header(entries, metadata);
-  std::vector<std::span<const std::byte>> parts = {bytes_of(header)};
+  std::vector<TensorData> pieces = {bytes_of(header)};
   WrittenFile written{.bytes = header.size()};
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    SORTIE_CHECK(tensors[i].data.size() == entries[i].end - entries[i].begin,
-                 "tensor {}: {} bytes given, {} needed", entries[i].name, tensors[i].data.size(),
+    SORTIE_CHECK(tensors[i].data.size == entries[i].end - entries[i].begin,
+                 "tensor {}: {} bytes given, {} needed", entries[i].name, tensors[i].data.size,
                  entries[i].end - entries[i].begin);
-    parts.push_back(tensors[i].data);
-    written.bytes += tensors[i].data.size();
+    written.bytes += tensors[i].data.size;
+    pieces.push_back(std::move(tensors[i].data));
   }
-  // The bytes are all in memory, so hashing and writing can each run through them by themselves.
+  // Hashing and writing each run through the bytes by themselves.
+  ByteStream stream(std::move(pieces), hashed == Hashed::yes ? 2 : 1);
   Sha256 hash;
-  std::thread hasher([&] {
-    for (const auto& part : parts) hash.update(part);
-  });
-  const Result<> result = write_parts(path, parts);
-  hasher.join();
+  std::vector<std::thread> threads;
+  if (stream.has_work()) threads.emplace_back([&] { stream.make(); });
+  if (hashed == Hashed::yes)
+    threads.emplace_back([&] {
+      stream.read(1, [&](std::span<const std::byte> bytes) {
+        hash.update(bytes);
+        return true;
+      });
+    });
+  const Result<> result = write_stream(path, stream);
+  if (!result) stream.stop();
+  for (std::thread& thread : threads) thread.join();
   SORTIE_TRY(result);
-  written.sha256 = hash.finish_hex();
+  if (hashed == Hashed::yes) written.sha256 = hash.finish_hex();
   return written;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "trainer/checkpoint/byte_stream.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/storage/mapped_file.h"
@@ -16,21 +17,24 @@
 namespace sortie::trainer {
 
 struct TensorToWrite {
-  TensorEntry entry{};                // name, type and shape
-  std::span<const std::byte> data{};  // row-major, as many bytes as type and shape say
+  TensorEntry entry{};  // name, type and shape
+  TensorData data{};    // row-major, as many bytes as type and shape say
 };
 
 struct WrittenFile {
   std::uint64_t bytes = 0;
-  std::string sha256{};
+  std::string sha256{};  // empty where it was not asked for
 };
+
+enum class Hashed : bool { no, yes };
 
 /// Writes a new safetensors file and fsyncs it; hashed on a second thread meanwhile. Tensors lie in
 /// the file by falling element size, then by name, so that each is aligned to its element.
 /// The caller fsyncs the folder. On failure the file is left to the caller.
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
-                                      const std::map<std::string, std::string>& metadata);
+                                      const std::map<std::string, std::string>& metadata,
+                                      Hashed hashed = Hashed::yes);
 
 /// A piece of a tensor of the job, and its bytes.
 struct PieceToWrite {
@@ -38,7 +42,7 @@ struct PieceToWrite {
   StorageType type = StorageType::f32;
   Dims shape{};  // of the whole tensor
   Piece piece{};
-  std::span<const std::byte> data{};
+  TensorData data{};
 };
 
 /// Writes "shard-00003-of-00008.safetensors" into the folder that CheckpointStore::begin made (any

@@ -35,8 +35,9 @@ std::vector<std::vector<std::size_t>> cut(const OpenedModel& opened,
   return files;
 }
 
-Result<> write_weights(const OpenedModel& opened, const std::vector<StorageType>& types,
+Result<> write_weights(const StoredModel& found, const std::vector<StorageType>& types,
                        const fs::path& out, std::uint64_t limit) {
+  const OpenedModel& opened = found.opened;
   const auto files = cut(opened, types, limit);
   Json map = Json::object();
   std::uint64_t total = 0;
@@ -44,22 +45,23 @@ Result<> write_weights(const OpenedModel& opened, const std::vector<StorageType>
     const std::string file =
         files.size() == 1 ? "model.safetensors"
                           : fmt::format("model-{:05}-of-{:05}.safetensors", f + 1, files.size());
-    std::vector<std::vector<std::byte>> data;
     std::vector<TensorToWrite> tensors;
     for (const std::size_t i : files[f]) {
       const HfTensor& tensor = opened.tensors[i];
-      data.push_back(write_hf_tensor(tensor, types[i], opened.store->master()));
       TensorToWrite one;
       one.entry.name = without_prefix(tensor.name, opened.left_out_prefix);
       one.entry.type = types[i];
       one.entry.shape = tensor.shape;
-      one.data = data.back();
-      total += one.data.size();
+      one.data = hf_tensor_data(tensor, types[i], [&found, &tensor](std::int64_t row) {
+        return found.row(*tensor.parameter, row);
+      });
+      total += one.data.size;
       map[one.entry.name] = file;
       tensors.push_back(std::move(one));
     }
     // transformers refuses a file that does not say which library's tensors it has.
-    const auto written = write_safetensors(out / file, std::move(tensors), {{"format", "pt"}});
+    const auto written =
+        write_safetensors(out / file, std::move(tensors), {{"format", "pt"}}, Hashed::no);
     if (!written) return std::unexpected(written.error());
   }
   if (files.size() == 1) return {};
@@ -102,7 +104,8 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
     return fail(ErrorCode::usage,
                 fmt::format("{}: there is something already; name a new folder", out.string()));
-  SORTIE_ASSIGN_OR_RETURN(OpenedModel opened, open_model(checkpoint, {}));
+  SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(checkpoint));
+  OpenedModel& opened = found.opened;
   std::vector<StorageType> types = opened.types;
   if (options.type)
     for (std::size_t i = 0; i < types.size(); ++i)  // a router's bias stays f32
@@ -129,7 +132,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
   fs::create_directories(work, error);
   if (error) return std::unexpected(os_error(error.value(), work.string()));
   const auto fill = [&]() -> Result<> {
-    SORTIE_TRY(write_weights(opened, types, work, options.max_shard_bytes));
+    SORTIE_TRY(write_weights(found, types, work, options.max_shard_bytes));
     SORTIE_TRY(write_file_atomic(work / "config.json", config.dump(2) + "\n"));
     if (!opened.assets.empty())
       for (const fs::path& asset : hf_assets(opened.assets)) {

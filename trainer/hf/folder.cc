@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/atomic_file.h"
+#include "trainer/checkpoint/weight_types.h"
 #include "trainer/hf/config_json.h"
 #include "trainer/hf/weight_index.h"
 
@@ -108,7 +109,7 @@ Result<std::vector<HfFolder::Stored>> HfFolder::match(const std::vector<HfTensor
     if (entry.shape != tensor.shape)
       problems.push_back(fmt::format("wrong shape: {} is {}, config.json asks for {}", name,
                                      shape_text(entry.shape), shape_text(tensor.shape)));
-    else if (!is_hf_weight_type(entry.type))
+    else if (!is_weight_type(entry.type))
       problems.push_back(fmt::format("wrong type: {} is {}, weights are F32, BF16 or F16", name,
                                      storage_name(entry.type)));
     else

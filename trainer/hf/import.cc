@@ -4,11 +4,13 @@
 
 #include <ctime>
 #include <fstream>
+#include <map>
 
 #include "common/base/atomic_file.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/store.h"
+#include "trainer/checkpoint/weight_types.h"
 
 namespace sortie::trainer {
 namespace {
@@ -46,6 +48,16 @@ Result<> write_import_notes(const OpenedModel& opened, const fs::path& folder) {
   return write_file_atomic(notes / kTensorNotes, json.dump(1) + "\n");
 }
 
+/// The type that all tensors of a parameter have; f32 where they differ.
+std::map<const Parameter*, StorageType> parameter_types(const OpenedModel& opened) {
+  std::map<const Parameter*, StorageType> types;
+  for (std::size_t i = 0; i < opened.tensors.size(); ++i) {
+    const auto [place, first] = types.emplace(opened.tensors[i].parameter, opened.types[i]);
+    if (!first && place->second != opened.types[i]) place->second = StorageType::f32;
+  }
+  return types;
+}
+
 }  // namespace
 
 Result<> read_import_notes(OpenedModel& opened, const fs::path& checkpoint) {
@@ -70,7 +82,7 @@ Result<> read_import_notes(OpenedModel& opened, const fs::path& checkpoint) {
     const auto found = json["types"].find(opened.tensors[i].name);
     if (found == json["types"].end() || !found->is_string()) continue;  // a tensor of ours alone
     const auto type = storage_from_name(found->get_ref<const std::string&>());
-    if (!type || !is_hf_weight_type(*type)) return damaged(kTensorNotes);
+    if (!type || !is_weight_type(*type)) return damaged(kTensorNotes);
     opened.types[i] = *type;
   }
   return {};
@@ -94,20 +106,18 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
         fmt::format("{}: neither a Hugging Face model folder (no config.json) nor a file of "
                     "llm.c",
                     source.string()));
-  SORTIE_ASSIGN_OR_RETURN(const OpenedModel opened, open_model(source, {}));
+  SORTIE_ASSIGN_OR_RETURN(const StoredModel found, find_model(source));
+  const OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, "import"));
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
+  const auto types = parameter_types(opened);
   for (const auto& parameter : opened.store->parameters()) {
-    Dims shape;
-    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
-      shape.push_back(parameter->spec().shape[i]);
-    const auto data = std::as_bytes(
-        opened.store->master().subspan(static_cast<std::size_t>(parameter->offset()),
-                                       static_cast<std::size_t>(parameter->elements())));
-    pieces.push_back(
-        {"model." + parameter->name(), StorageType::f32, shape, Piece::whole(shape), data});
-    bytes += data.size();
+    const Dims shape = dims_of(parameter->spec().shape);
+    const StorageType type = types.at(parameter.get());
+    pieces.push_back({"model." + parameter->name(), type, shape, Piece::whole(shape),
+                      found.parameter_data(*parameter, type)});
+    bytes += pieces.back().data.size;
   }
   config::JobConfig job;
   job.model = opened.config;

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "common/base/check.h"
 #include "trainer/hf/config_json.h"
-#include "trainer/hf/tensors.h"
 
 namespace sortie::trainer {
 namespace {
@@ -102,6 +102,7 @@ Result<LlmcFile> LlmcFile::open(const fs::path& path) {
   SORTIE_ASSIGN_OR_RETURN(opened.file_, MappedFile::open(path));
   SORTIE_ASSIGN_OR_RETURN(
       opened.header_, read_llmc_header(opened.file_.bytes(), opened.file_.size(), path.string()));
+  opened.find_matrices();
   return opened;
 }
 
@@ -113,28 +114,26 @@ Result<nlohmann::json> LlmcFile::config_json() const {
   return json;
 }
 
-void LlmcFile::read(ParameterStore& store) const {
-  file_.expect_sequential();
-  std::span<const std::byte> left = file_.bytes().subspan(kLlmcHeaderBytes);
-  for (const Stack& stack : stacks(header_)) {
-    const auto bytes =
-        static_cast<std::size_t>(stack.rows * stack.cols) * storage_bytes(header_.type);
+void LlmcFile::find_matrices() {
+  const std::byte* at = file_.bytes().data() + kLlmcHeaderBytes;
+  for (const Stack& stack : stacks(header_))
     for (std::int64_t layer = 0; layer < (per_layer(stack) ? header_.model.num_layers : 1);
          ++layer) {
-      HfTensor tensor;
-      tensor.name = fmt::format(fmt::runtime(stack.ours), layer);
-      tensor.parameter = store.find(tensor.name);
-      SORTIE_CHECK(tensor.parameter != nullptr, "{}", tensor.name);
       const bool embedding = stack.ours == "embedding.weight";  // padded here, too, as we like
-      tensor.rows = embedding ? header_.model.vocab_size : stack.rows;
-      tensor.cols = stack.cols;
-      read_hf_tensor(tensor, header_.type,
-                     left.first(static_cast<std::size_t>(tensor.rows * tensor.cols) *
-                                storage_bytes(header_.type)),
-                     store.master());
-      left = left.subspan(bytes);
+      matrices_[fmt::format(fmt::runtime(stack.ours), layer)] = {
+          at, embedding ? header_.model.vocab_size : stack.rows, stack.cols};
+      at += static_cast<std::size_t>(stack.rows * stack.cols) * storage_bytes(header_.type);
     }
-  }
+}
+
+StoredRow LlmcFile::row(const std::string& parameter, std::int64_t row) const {
+  const auto found = matrices_.find(parameter);
+  SORTIE_CHECK(found != matrices_.end(), "{}", parameter);
+  const Matrix& matrix = found->second;
+  if (row >= matrix.rows) return {};
+  const std::int64_t element = row * matrix.cols;
+  return {matrix.data + static_cast<std::size_t>(element) * storage_bytes(header_.type), 1,
+          header_.type};
 }
 
 }  // namespace sortie::trainer

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "common/config/schema.h"
-#include "trainer/checkpoint/safetensors.h"
-#include "trainer/nn/parameter.h"
+#include "trainer/hf/stored_rows.h"
 #include "trainer/storage/mapped_file.h"
 
 namespace sortie::trainer {
@@ -33,10 +34,17 @@ class LlmcFile {
   const LlmcHeader& header() const { return header_; }
   /// A config.json of this model; the file itself has none.
   Result<nlohmann::json> config_json() const;
-  /// Fills the weights of a model that was built from the header's config.
-  void read(ParameterStore& store) const;
+  /// A row of a parameter of a model that was built from the header's config.
+  StoredRow row(const std::string& parameter, std::int64_t row) const;
 
  private:
+  void find_matrices();
+
+  struct Matrix {
+    const std::byte* data;
+    std::int64_t rows, cols;
+  };
+  std::map<std::string, Matrix, std::less<>> matrices_;
   MappedFile file_;
   LlmcHeader header_;
 };

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+#include <map>
+
 #include "common/base/atomic_file.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/weight_types.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/llmc.h"
 
@@ -27,8 +31,8 @@ Result<fs::path> find_checkpoint(const fs::path& place) {
 }
 
 /// Declares the parameters; they have no memory yet, so that what a file asks for is checked first.
-void declare(OpenedModel& opened, const OpenOptions& options) {
-  opened.context = std::make_unique<ExecutionContext>(options.threads);
+void declare(OpenedModel& opened, int threads) {
+  opened.context = std::make_unique<ExecutionContext>(threads);
   opened.store = std::make_unique<ParameterStore>();
   opened.model = std::make_unique<LanguageModel>(*opened.context, opened.config, *opened.store,
                                                  /*recompute_layers=*/false);
@@ -36,35 +40,97 @@ void declare(OpenedModel& opened, const OpenOptions& options) {
       hf_tensors(family_of(opened.config.architecture), opened.model->shape(), *opened.store);
 }
 
-Result<> read_folder(OpenedModel& opened, const fs::path& place, const OpenOptions& options) {
-  SORTIE_ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(place));
+/// A folder's tensors as rows of parameters.
+struct FolderRows {
+  HfFolder folder;
+  struct Part {
+    HfTensor tensor;
+    HfFolder::Stored stored;
+  };
+  std::map<const Parameter*, std::vector<Part>> parts{};
+
+  StoredRow operator()(const Parameter& parameter, std::int64_t row) const {
+    for (const Part& part : parts.at(&parameter))
+      if (row >= part.tensor.first_row && row < part.tensor.first_row + part.tensor.rows)
+        return stored_row(part.tensor, part.stored.entry->type, part.stored.bytes, row);
+    return {};  // the padding of the vocabulary
+  }
+};
+
+Result<> find_in_folder(StoredModel& found, const fs::path& place, int threads) {
+  OpenedModel& opened = found.opened;
+  SORTIE_ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(place));
   opened.config = folder.model();
   opened.config_json = folder.config_json();
   opened.left_out_prefix = folder.left_out_prefix();
   opened.assets = place;
-  declare(opened, options);
-  SORTIE_ASSIGN_OR_RETURN(const auto stored, folder.match(opened.tensors));
-  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
+  declare(opened, threads);
+  const auto rows = std::make_shared<FolderRows>(FolderRows{std::move(folder)});
+  SORTIE_ASSIGN_OR_RETURN(const auto stored, rows->folder.match(opened.tensors));
   for (std::size_t i = 0; i < stored.size(); ++i) {
     opened.types.push_back(stored[i].entry->type);
-    read_hf_tensor(opened.tensors[i], stored[i].entry->type, stored[i].bytes,
-                   opened.store->master());
+    rows->parts[opened.tensors[i].parameter].push_back({opened.tensors[i], stored[i]});
   }
+  found.row = [rows](const Parameter& parameter, std::int64_t row) {
+    return (*rows)(parameter, row);
+  };
   return {};
 }
 
-Result<> read_llmc(OpenedModel& opened, const fs::path& place, const OpenOptions& options) {
-  SORTIE_ASSIGN_OR_RETURN(const LlmcFile file, LlmcFile::open(place));
-  opened.config = file.header().model;
-  SORTIE_ASSIGN_OR_RETURN(opened.config_json, file.config_json());
-  declare(opened, options);
-  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
-  file.read(*opened.store);
-  opened.types.assign(opened.tensors.size(), file.header().type);
+Result<> find_in_llmc(StoredModel& found, const fs::path& place, int threads) {
+  OpenedModel& opened = found.opened;
+  SORTIE_ASSIGN_OR_RETURN(LlmcFile opened_file, LlmcFile::open(place));
+  const auto file = std::make_shared<const LlmcFile>(std::move(opened_file));
+  opened.config = file->header().model;
+  SORTIE_ASSIGN_OR_RETURN(opened.config_json, file->config_json());
+  declare(opened, threads);
+  opened.types.assign(opened.tensors.size(), file->header().type);
+  found.row = [file](const Parameter& parameter, std::int64_t row) {
+    return file->row(parameter.name(), row);
+  };
   return {};
 }
 
-Result<> read_checkpoint(OpenedModel& opened, const fs::path& place, const OpenOptions& options) {
+/// The tensors of a checkpoint: where they lie, or where they were put together.
+struct CheckpointRows {
+  CheckpointReader reader;
+  struct Matrix {
+    std::span<const std::byte> bytes{};
+    StorageType type = StorageType::f32;
+    std::vector<std::byte> own{};
+  };
+  std::map<const Parameter*, Matrix> matrices{};
+
+  Result<> add(const Parameter& parameter) {
+    const std::string name = "model." + parameter.name();
+    const Dims shape = dims_of(parameter.spec().shape);
+    const Manifest::Tensor* stored = reader.find(name);
+    Matrix matrix;
+    if (stored != nullptr && stored->shape == shape && is_weight_type(stored->type)) {
+      SORTIE_ASSIGN_OR_RETURN(matrix.bytes, reader.view(name));
+      matrix.type = stored->type;
+    }
+    if (matrix.bytes.empty()) {  // in pieces, or there is an error to be told
+      matrix.type = StorageType::f32;
+      matrix.own.resize(static_cast<std::size_t>(parameter.elements()) * sizeof(float));
+      const std::span<float> values(reinterpret_cast<float*>(matrix.own.data()),
+                                    static_cast<std::size_t>(parameter.elements()));
+      SORTIE_TRY(reader.read_f32(name, shape, Piece::whole(shape), values));
+      matrix.bytes = matrix.own;
+    }
+    matrices[&parameter] = std::move(matrix);
+    return {};
+  }
+  StoredRow operator()(const Parameter& parameter, std::int64_t row) const {
+    const Matrix& matrix = matrices.at(&parameter);
+    const std::size_t row_bytes =
+        matrix.bytes.size() / static_cast<std::size_t>(parameter.spec().shape[0]);
+    return {matrix.bytes.data() + static_cast<std::size_t>(row) * row_bytes, 1, matrix.type};
+  }
+};
+
+Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads) {
+  OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::sizes));
@@ -73,32 +139,56 @@ Result<> read_checkpoint(OpenedModel& opened, const fs::path& place, const OpenO
       config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
   opened.config = loaded.job.model;
   opened.checkpoint = folder;
-  declare(opened, options);
-  opened.store->finalize(*opened.context, options.dtype, 16, options.gradients);
-  for (const auto& parameter : opened.store->parameters()) {
-    Dims shape;
-    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
-      shape.push_back(parameter->spec().shape[i]);
-    const auto values =
-        opened.store->master().subspan(static_cast<std::size_t>(parameter->offset()),
-                                       static_cast<std::size_t>(parameter->elements()));
-    SORTIE_TRY(reader.read("model." + parameter->name(), StorageType::f32, shape,
-                           Piece::whole(shape), std::as_writable_bytes(values)));
-  }
+  declare(opened, threads);
+  const auto rows = std::make_shared<CheckpointRows>(CheckpointRows{std::move(reader)});
+  for (const auto& parameter : opened.store->parameters()) SORTIE_TRY(rows->add(*parameter));
+  found.row = [rows](const Parameter& parameter, std::int64_t row) {
+    return (*rows)(parameter, row);
+  };
   return read_import_notes(opened, folder);
 }
 
 }  // namespace
 
-Result<OpenedModel> open_model(const fs::path& place, const OpenOptions& options) {
-  OpenedModel opened;
+Dims dims_of(const Shape& shape) {
+  Dims dims;
+  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape[i]);
+  return dims;
+}
+
+TensorData StoredModel::parameter_data(const Parameter& parameter, StorageType type) const {
+  const std::int64_t rows = parameter.spec().shape[0];
+  return gather_rows(rows, parameter.elements() / rows, type,
+                     [this, &parameter](std::int64_t r) { return row(parameter, r); });
+}
+
+Result<StoredModel> find_model(const fs::path& place, int threads) {
+  StoredModel found;
   std::error_code ignored;
-  SORTIE_TRY(HfFolder::is_one(place)               ? read_folder(opened, place, options)
-             : fs::is_regular_file(place, ignored) ? read_llmc(opened, place, options)
-                                                   : read_checkpoint(opened, place, options));
-  opened.store->refresh_compute_copy(*opened.context);
-  opened.store->weights_changed();
-  return opened;
+  SORTIE_TRY(HfFolder::is_one(place)               ? find_in_folder(found, place, threads)
+             : fs::is_regular_file(place, ignored) ? find_in_llmc(found, place, threads)
+                                                   : find_in_checkpoint(found, place, threads));
+  return found;
+}
+
+Result<OpenedModel> open_model(const fs::path& place, const OpenOptions& options) {
+  SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(place, options.threads));
+  ParameterStore& store = *found.opened.store;
+  store.finalize(*found.opened.context, options.dtype, 16, options.gradients);
+  for (const auto& parameter : store.parameters()) {
+    std::span<std::byte> out = std::as_writable_bytes(
+        store.master().subspan(static_cast<std::size_t>(parameter->offset()),
+                               static_cast<std::size_t>(parameter->elements())));
+    const TensorData data = found.parameter_data(*parameter, StorageType::f32);
+    if (data.make) data.make(0, out);
+    for (const auto& part : data.parts) {
+      std::memcpy(out.data(), part.data(), part.size());
+      out = out.subspan(part.size());
+    }
+  }
+  store.refresh_compute_copy(*found.opened.context);
+  store.weights_changed();
+  return std::move(found.opened);
 }
 
 }  // namespace sortie::trainer

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "trainer/hf/folder.h"
+#include "trainer/hf/stored_rows.h"
 #include "trainer/models/model.h"
 
 namespace sortie::trainer {
@@ -22,6 +24,20 @@ struct OpenedModel {
   nlohmann::json config_json;      // where it came from a folder or file as above, else null
   std::optional<std::filesystem::path> checkpoint;  // where it came from one
 };
+
+/// A model whose weights stay in their files: `opened.store` has no memory.
+struct StoredModel {
+  OpenedModel opened;
+  /// A row of a parameter (an element, where it is a vector). The files are open as long as this.
+  std::function<StoredRow(const Parameter& parameter, std::int64_t row)> row;
+
+  /// All of a parameter; this must outlive it.
+  TensorData parameter_data(const Parameter& parameter, StorageType type) const;
+};
+/// Of a place as open_model() takes it.
+Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1);
+
+Dims dims_of(const Shape& shape);
 
 struct OpenOptions {
   DType dtype = DType::f32;

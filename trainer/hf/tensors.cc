@@ -80,6 +80,13 @@ std::int64_t our_row(const HfTensor& tensor, std::int64_t row) {
   return part * heads * d + head * d + row % d;
 }
 
+/// The other way round.
+std::int64_t their_row(const HfTensor& tensor, std::int64_t row) {
+  const std::int64_t d = tensor.head_dim, heads = tensor.rows / (3 * d);
+  const std::int64_t part = row / (heads * d), head = row / d % heads;
+  return head * 3 * d + part * d + row % d;
+}
+
 /// Calls f(index in the folder's tensor, index in the flat buffer) for every element.
 template <class F>
 void for_each_element(const HfTensor& tensor, const F& f) {
@@ -128,20 +135,34 @@ std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
   return tensors;
 }
 
-bool is_hf_weight_type(StorageType type) {
-  return type == StorageType::f32 || type == StorageType::bf16 || type == StorageType::f16;
+StoredRow stored_row(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
+                     std::int64_t row) {
+  const std::size_t size = storage_bytes(type);
+  if (tensor.form == HfForm::transposed)
+    return {bytes.data() + static_cast<std::size_t>(row - tensor.first_row) * size, tensor.rows,
+            type};
+  const std::int64_t there =
+      tensor.form == HfForm::per_head ? their_row(tensor, row) : row - tensor.first_row;
+  return {bytes.data() + static_cast<std::size_t>(there * tensor.cols) * size, 1, type};
 }
 
-void read_hf_tensor(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
-                    std::span<float> flat) {
-  with_type(type, [&]<class T>(T*) {
-    SORTIE_CHECK(bytes.size() == static_cast<std::size_t>(tensor.rows * tensor.cols) * sizeof(T),
-                 "{}: {} bytes", tensor.name, bytes.size());
-    for_each_element(tensor, [&](std::int64_t there, std::int64_t here) {
-      T value;
-      std::memcpy(&value, bytes.data() + static_cast<std::size_t>(there) * sizeof(T), sizeof(T));
-      flat[static_cast<std::size_t>(here)] = static_cast<float>(value);
-    });
+TensorData hf_tensor_data(const HfTensor& tensor, StorageType type,
+                          std::function<StoredRow(std::int64_t row)> row_of) {
+  if (tensor.form != HfForm::transposed)
+    return gather_rows(tensor.rows, tensor.cols, type,
+                       [tensor, row_of](std::int64_t row) { return row_of(our_row(tensor, row)); });
+  // A row of the folder is a column here: the rows of a parameter lie evenly apart.
+  const StoredRow first = row_of(tensor.first_row);
+  const auto size = static_cast<std::int64_t>(storage_bytes(first.type));
+  std::int64_t apart = 1;
+  for (std::int64_t r = 1; r < tensor.rows; ++r) {
+    const StoredRow row = row_of(tensor.first_row + r);
+    if (r == 1) apart = (row.data - first.data) / size;
+    SORTIE_CHECK(row.data == first.data + r * apart * size && row.stride == first.stride, "{}",
+                 tensor.name);
+  }
+  return gather_rows(tensor.cols, tensor.rows, type, [first, apart, size](std::int64_t row) {
+    return StoredRow{first.data + row * first.stride * size, apart, first.type};
   });
 }
 

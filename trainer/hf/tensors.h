@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "trainer/checkpoint/safetensors.h"
+#include "trainer/hf/stored_rows.h"
 #include "trainer/models/families.h"
 
 namespace sortie::trainer {
@@ -26,12 +27,12 @@ struct HfTensor {
 std::vector<HfTensor> hf_tensors(const Family& family, const ModelShape& shape,
                                  ParameterStore& store);
 
-/// F32, BF16 and F16 are read and written.
-bool is_hf_weight_type(StorageType type);
-
-/// Fills the tensor's part of a flat buffer of the store (weights, gradients) from stored bytes.
-void read_hf_tensor(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
-                    std::span<float> flat);
+/// A row of the parameter, one of [first_row, first_row + rows), where the tensor's bytes lie.
+StoredRow stored_row(const HfTensor& tensor, StorageType type, std::span<const std::byte> bytes,
+                     std::int64_t row);
+/// The tensor as it lies in a folder, put together from rows of the parameter.
+TensorData hf_tensor_data(const HfTensor& tensor, StorageType type,
+                          std::function<StoredRow(std::int64_t row)> row_of);
 /// The tensor's part of a flat buffer as bytes of the folder, rounded to nearest even.
 std::vector<std::byte> write_hf_tensor(const HfTensor& tensor, StorageType type,
                                        std::span<const float> flat);

@@ -65,18 +65,27 @@ void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Te
                                   .single_thread = true});
   };
   std::vector<Task> tasks;
+  std::vector<std::shared_ptr<const void>> held;
   std::size_t scratch_bytes = 0;
   for (std::size_t e = 0; e < weights.size(); ++e) {
     const Tensor& plain = weights[e]->plain();
     PackedForms& forms = backward ? weights[e]->impl().backward_data : weights[e]->impl().forward;
-    // An expert needs at most one form per piece size: fewer than PackedForms keeps.
+    // An expert needs at most one form per piece size: fewer than PackedForms keeps. They are alike
+    // as a rule.
+    const Matmul* packed_for[std::size(kPieces)] = {};
     const void* packed[std::size(kPieces)] = {};
     for_each_piece(rows.begin[e], rows.begin[e + 1], [&](std::int64_t row, std::size_t piece) {
       const Matmul* matmul = matmul_of(piece);
       scratch_bytes = std::max(scratch_bytes, matmul->scratch_bytes());
-      if (packed[piece] == nullptr)
-        packed[piece] = forms.get(context, plain.dtype(), plain.raw(), backward ? plain.size(1) : 1,
-                                  backward ? 1 : plain.size(1), matmul->packed_desc());
+      for (std::size_t other = 0; packed[piece] == nullptr && other < std::size(kPieces); ++other)
+        if (packed[other] != nullptr && packed_for[other]->packed_desc() == matmul->packed_desc())
+          packed[piece] = packed[other];
+      if (packed[piece] == nullptr) {
+        held.push_back(forms.get(context, plain.dtype(), plain.raw(), backward ? plain.size(1) : 1,
+                                 backward ? 1 : plain.size(1), matmul->packed_desc()));
+        packed[piece] = held.back().get();
+      }
+      packed_for[piece] = matmul;
       tasks.push_back({matmul, packed[piece], row});
     });
   }

@@ -27,6 +27,8 @@ void packed_product(ExecutionContext& context, const Tensor& x, PackedForms& for
   const auto in = x.matrix();
   const auto out = y.matrix();
   const std::int64_t piece = piece_of(in.rows, in.cols, out.cols);
+  std::shared_ptr<const void> packed;
+  const dnnl::memory::desc* layout = nullptr;  // of it
   for (std::int64_t begin = 0; begin < in.rows; begin += piece) {
     const MatmulSpec spec{.m = std::min(piece, in.rows - begin),
                           .n = out.cols,
@@ -39,21 +41,31 @@ void packed_product(ExecutionContext& context, const Tensor& x, PackedForms& for
                           .c_row = out.stride,
                           .bias = bias.defined()};
     const Matmul& matmul = find_matmul(context, spec);
-    const void* packed =
-        forms.get(context, x.dtype(), plain.raw(), b_row, b_col, matmul.packed_desc());
-    run_matmul(context, spec, row_of(in, x.dtype(), begin), packed, row_of(out, y.dtype(), begin),
-               bias.defined() ? bias.data<float>() : nullptr);
+    if (layout == nullptr || *layout != matmul.packed_desc()) {
+      packed = {};
+      packed = forms.get(context, x.dtype(), plain.raw(), b_row, b_col, matmul.packed_desc());
+      layout = &matmul.packed_desc();
+    }
+    run_matmul(context, spec, row_of(in, x.dtype(), begin), packed.get(),
+               row_of(out, y.dtype(), begin), bias.defined() ? bias.data<float>() : nullptr);
     context.poll();
   }
 }
 
 }  // namespace
 
-const void* PackedForms::get(ExecutionContext& context, DType dtype, const void* plain,
-                             std::int64_t row, std::int64_t col, const dnnl::memory::desc& desc) {
+std::shared_ptr<const void> PackedForms::get(ExecutionContext& context, DType dtype,
+                                             const void* plain, std::int64_t row, std::int64_t col,
+                                             const dnnl::memory::desc& desc) {
   const auto type =
       dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-  if (desc == dnnl::memory::desc(desc.dims(), type, dnnl::memory::dims{row, col})) return plain;
+  if (desc == dnnl::memory::desc(desc.dims(), type, dnnl::memory::dims{row, col}))
+    return {std::shared_ptr<const void>(), plain};  // owns nothing
+  if (!context.keeps_packed_weights()) {
+    std::shared_ptr<void> copy = context.allocator().allocate(desc.get_size());
+    pack(context, dtype, plain, row, col, desc, copy.get());
+    return copy;
+  }
   auto form = std::find_if(forms_.begin(), forms_.end(),
                            [&](const Form& candidate) { return candidate.desc == desc; });
   if (form == forms_.end()) {
@@ -66,7 +78,7 @@ const void* PackedForms::get(ExecutionContext& context, DType dtype, const void*
     pack(context, dtype, plain, row, col, desc, form->memory.get());
     form->fresh = true;
   }
-  return form->memory.get();
+  return form->memory;
 }
 
 PackedWeight::PackedWeight(Tensor plain) : impl_(std::make_unique<Impl>()) {

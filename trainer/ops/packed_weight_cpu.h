@@ -14,10 +14,12 @@ namespace sortie::trainer::ops {
 /// there can be a few.
 class PackedForms {
  public:
-  /// The matrix B [k, n] at `plain` (strides row, col) in layout `desc`; rearranged when the copy
-  /// is missing or stale, the plain memory itself when that is the layout.
-  const void* get(ExecutionContext& context, DType dtype, const void* plain, std::int64_t row,
-                  std::int64_t col, const dnnl::memory::desc& desc);
+  /// The matrix B [k, n] at `plain` (strides row, col) in layout `desc`: the plain memory itself
+  /// when that is the layout, else a copy: one that is kept, made anew when it is stale, or, where
+  /// the context keeps none, one that lives as long as the caller holds it.
+  std::shared_ptr<const void> get(ExecutionContext& context, DType dtype, const void* plain,
+                                  std::int64_t row, std::int64_t col,
+                                  const dnnl::memory::desc& desc);
   std::size_t bytes() const {
     std::size_t sum = 0;
     for (const Form& form : forms_) sum += form.desc.get_size();

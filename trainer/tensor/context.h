@@ -35,6 +35,12 @@ class ExecutionContext {
   }
   void set_poll(std::function<void()> poll) { poll_ = std::move(poll); }
 
+  /// Whether ops keep the copies of weights that they rearrange until the weights change (else
+  /// until the product is done). Worth its memory where a weight is multiplied more than once in
+  /// between.
+  bool keeps_packed_weights() const { return keeps_packed_weights_; }
+  void keep_packed_weights(bool keep) { keeps_packed_weights_ = keep; }
+
   /// Backend state (oneDNN engine, stream, primitive caches); defined and used by op *_cpu.cc files
   /// only.
   struct Backend;
@@ -42,6 +48,7 @@ class ExecutionContext {
 
  private:
   int threads_;
+  bool keeps_packed_weights_ = true;
   Allocator allocator_;
   std::function<void()> poll_;
   std::unique_ptr<Backend> backend_;

@@ -83,6 +83,18 @@ TEST_CASE("every family: a plan is within a tenth of the memory that training ta
       }
 }
 
+TEST_CASE("one micro-batch a step keeps no packed weights, as planned") {
+  for (const Family& family : families())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const char* recompute : {"disabled", "every_layer"}) {
+        if (dtype == DType::bf16 && !cpu_facts().multiplies_bf16) continue;
+        config::JobConfig job = sized_job(std::string(family.name));
+        job.topology.activation_checkpointing_type = recompute;
+        job.topology.global_batch_size = job.topology.micro_batch_size;
+        check_memory(job, dtype);
+      }
+}
+
 TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
   config::JobConfig lora = sized_job("llama");
   lora.lora.rank = 8;

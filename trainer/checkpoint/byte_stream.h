@@ -1,0 +1,66 @@
+// The bytes of a file that is being written: some lie in memory, others are made when their turn
+// comes.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace sortie::trainer {
+
+/// The bytes of one tensor. What `parts` shows and `make` reads must outlive the writing.
+struct TensorData {
+  /// Fills `out` with the bytes from `begin` on. Called with growing `begin`, on another thread.
+  using Make = std::function<void(std::uint64_t begin, std::span<std::byte> out)>;
+
+  TensorData() = default;
+  TensorData(std::span<const std::byte> bytes) : parts{bytes}, size(bytes.size()) {}
+  TensorData(const std::vector<std::byte>& bytes) : TensorData(std::span(bytes)) {}
+  explicit TensorData(std::vector<std::span<const std::byte>> several) : parts(std::move(several)) {
+    for (const auto& part : parts) size += part.size();
+  }
+  TensorData(std::uint64_t bytes, Make maker) : make(std::move(maker)), size(bytes) {}
+
+  std::vector<std::span<const std::byte>> parts{};
+  Make make{};  // instead of parts
+  std::uint64_t size = 0;
+};
+
+/// Pieces of bytes one after another, for a number of readers, each on a thread of its own. Bytes
+/// that have to be made are made on one more, a few buffers ahead of the slowest reader.
+class ByteStream {
+ public:
+  ByteStream(std::vector<TensorData> pieces, std::size_t readers);
+
+  /// What the maker's thread runs: all bytes that have to be made.
+  void make();
+  bool has_work() const;  // for it
+  /// Calls f(bytes) for all bytes in order, until f is false or the stream was stopped.
+  void read(std::size_t reader, const std::function<bool(std::span<const std::byte>)>& f);
+  /// Ends make() and every read().
+  void stop();
+
+ private:
+  static constexpr std::size_t kBuffers = 4;
+  static constexpr std::uint64_t kBufferBytes = std::uint64_t{8} << 20;
+
+  bool wait_for_room();
+  bool wait_for_buffer(std::size_t reader);
+  std::uint64_t slowest() const;
+
+  std::vector<TensorData> pieces_;
+  std::array<std::vector<std::byte>, kBuffers> buffers_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t made_ = 0;            // buffers
+  std::vector<std::uint64_t> taken_;  // of them, by each reader
+  bool stopped_ = false;
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,18 @@
+// The element types that weights are stored in: F32, BF16 and F16.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/checkpoint/safetensors.h"
+
+namespace sortie::trainer {
+
+bool is_weight_type(StorageType type);
+
+/// Stored elements that lie next to each other as f32, which is exact. `from` may be unaligned.
+void widen(StorageType type, const std::byte* from, std::int64_t count, float* to);
+/// f32 as elements of the type, rounded to nearest even. `to` may be unaligned.
+void narrow(StorageType type, const float* from, std::int64_t count, std::byte* to);
+
+}  // namespace sortie::trainer
