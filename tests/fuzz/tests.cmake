@@ -12,7 +12,8 @@ function(sortie_fuzz_test harness seconds)
   set(test "fuzz: ${harness} for ${seconds} s")
   add_test(NAME "${test}" COMMAND "${run}" "${harness}" "${seconds}")
   math(EXPR timeout "${seconds} + 140")
-  set_tests_properties("${test}" PROPERTIES FIXTURES_REQUIRED fuzz_build LABELS fuzz TIMEOUT ${timeout})
+  set_tests_properties("${test}" PROPERTIES FIXTURES_REQUIRED fuzz_build LABELS fuzz TIMEOUT ${timeout}
+                       COST ${seconds})
 endfunction()
 
 # What is read from the network or from everyone's config is tried longer.
