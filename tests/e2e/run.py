@@ -68,16 +68,17 @@ def main():
 
 
 def play(what, scenario, bed):
-    bed.clear()
     started = time.monotonic()
     try:
-        scenario(bed)
-        bed.expect_nothing_left(5)
+        bed.clear()
+        try:
+            scenario(bed)
+            bed.expect_nothing_left(5)
+        finally:
+            bed.clear()
     except Exception:
         traceback.print_exc()
         return False
-    finally:
-        bed.clear()
     print(f"ok: {what} in {time.monotonic() - started:.1f} s", flush=True)
     return True
 
