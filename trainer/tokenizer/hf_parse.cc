@@ -40,6 +40,8 @@ class Parser {
     const auto found = object.find(key);
     return found == object.end() || found->is_null();
   }
+  /// A number with a fraction or an exponent is no id: it throws, as a text would.
+  static std::int64_t whole(const Json& id) { return id.get_ref<const Json::number_integer_t&>(); }
   static bool flag(const Json& object, const char* key, bool value) {
     return is_null(object, key) ? value : object.at(key).get<bool>();
   }
@@ -72,7 +74,7 @@ class Parser {
     if (!is_null(json, "dropout") && json.at("dropout").get<double>() != 0)
       return unknown("model.dropout", "would make ids random; set it to null");
     for (const auto& [content, id] : json.at("vocab").get_ref<const Json::object_t&>()) {
-      const auto number = id.get<std::int64_t>();
+      const auto number = whole(id);
       SORTIE_TRY(set_token(number, content));
       ids_.emplace(content, static_cast<std::int32_t>(number));
     }
@@ -119,7 +121,7 @@ class Parser {
   Result<> parse_added_tokens(const Json& root) {
     if (is_null(root, "added_tokens")) return {};
     for (const Json& json : root.at("added_tokens")) {
-      const auto id = json.at("id").get<std::int64_t>();
+      const auto id = whole(json.at("id"));
       AddedToken token{.content = json.at("content").get<std::string>(),
                        .single_word = flag(json, "single_word", false),
                        .left_strip = flag(json, "lstrip", false),
@@ -342,7 +344,7 @@ class Parser {
   }
 
   Result<> add_special(const Json& json, std::vector<std::int32_t>& out) const {
-    const auto id = json.get<std::int64_t>();
+    const auto id = whole(json);
     const auto& tokens = spec_.model.tokens;
     if (id < 0 || id >= static_cast<std::int64_t>(tokens.size()))
       return broken(fmt::format("post_processor: id {} is not in the vocabulary", id));
