@@ -11,8 +11,8 @@
 
 #include "common/base/log.h"
 #include "common/wire/codec.h"
-#include "runner/run_folder.h"
-#include "runner/wakeup.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner {
 namespace {

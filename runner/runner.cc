@@ -11,7 +11,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

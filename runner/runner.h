@@ -16,9 +16,9 @@
 #include "runner/container/image_role.h"
 #include "runner/container/load_role.h"
 #include "runner/files/file_role.h"
-#include "runner/job.h"
-#include "runner/link.h"
-#include "runner/wakeup.h"
+#include "runner/job/job.h"
+#include "runner/streams/link.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner {
 

@@ -3,12 +3,12 @@
 
 #include "common/base/heap.h"
 #include "common/base/log.h"
+#include "runner/cleanup/sweep.h"
 #include "runner/files/file_receiver.h"
 #include "runner/files/file_sender.h"
-#include "runner/job_check.h"
+#include "runner/job/job_check.h"
+#include "runner/process/spawn.h"
 #include "runner/runner.h"
-#include "runner/spawn.h"
-#include "runner/sweep.h"
 
 namespace sortie::runner {
 namespace {

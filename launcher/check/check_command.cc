@@ -19,9 +19,9 @@
 #include "launcher/check/present.h"
 #include "launcher/check/requests.h"
 #include "launcher/cli/verb.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
+#include "launcher/console/output_options.h"
 #include "launcher/local/local_transport.h"
-#include "launcher/output_options.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher::check {

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher::check {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
 namespace asio = boost::asio;

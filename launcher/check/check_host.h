@@ -11,9 +11,9 @@
 #include <string>
 
 #include "common/wire/codec.h"
-#include "launcher/bootstrap.h"
 #include "launcher/check/evaluate.h"
-#include "launcher/transport.h"
+#include "launcher/host/bootstrap.h"
+#include "launcher/host/transport.h"
 
 namespace sortie::launcher::check {
 

@@ -7,7 +7,7 @@
 
 #include "common/config/hostlist.h"
 #include "launcher/check/evaluate.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
 namespace {

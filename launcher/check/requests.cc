@@ -12,7 +12,7 @@
 #include "common/config/container.h"
 #include "common/config/forms.h"
 #include "launcher/check/local_address.h"
-#include "launcher/meeting.h"
+#include "launcher/supervise/meeting.h"
 
 namespace sortie::launcher::check {
 namespace {

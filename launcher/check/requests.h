@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launcher/check/evaluate.h"
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher::check {
 

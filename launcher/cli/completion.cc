@@ -6,7 +6,7 @@
 
 #include "launcher/cli/complete.h"
 #include "launcher/cli/tree.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/cli/verb.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 

@@ -7,7 +7,7 @@
 #include "common/base/exit_code.h"
 #include "launcher/cli/tree.h"
 #include "launcher/control/detach.h"
-#include "launcher/survey.h"
+#include "launcher/supervise/survey.h"
 
 namespace sortie::launcher {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "common/config/text.h"
 #include "launcher/cli/tree.h"
-#include "launcher/console.h"
-#include "launcher/output_options.h"
+#include "launcher/console/console.h"
+#include "launcher/console/output_options.h"
 
 namespace sortie::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "common/base/log.h"
-#include "launcher/output_options.h"
+#include "launcher/console/output_options.h"
 
 namespace sortie::launcher {
 namespace {

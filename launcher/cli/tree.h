@@ -16,7 +16,7 @@ void set_help(CLI::App& root, const std::vector<Verb>& verbs);
 
 /// -q, -v and --no-color, for every verb.
 void add_global_flags(CLI::App& root);
-/// Puts what they say into effect (launcher/output_options.h).
+/// Puts what they say into effect (launcher/console/output_options.h).
 void apply_global_flags(const CLI::App& verb);
 
 /// The visible verbs below `app`, in order.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
 

@@ -7,15 +7,15 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/load.h"
-#include "launcher/bootstrap.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/attach.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/detach.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
-#include "launcher/run_command.h"
-#include "launcher/run_folder.h"
+#include "launcher/host/bootstrap.h"
+#include "launcher/run/run_command.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"

@@ -14,7 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace {

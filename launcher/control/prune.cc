@@ -8,7 +8,7 @@
 #include "launcher/control/log_index.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;

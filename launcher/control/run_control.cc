@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/run_record.h"
-#include "launcher/run_folder.h"
-#include "launcher/supervisor.h"
+#include "launcher/run/run_folder.h"
+#include "launcher/supervise/supervisor.h"
 
 namespace sortie::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;

@@ -12,10 +12,10 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {

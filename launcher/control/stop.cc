@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"

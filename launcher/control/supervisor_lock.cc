@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;

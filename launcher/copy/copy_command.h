@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launcher/copy/tree_upload.h"
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
 

@@ -15,7 +15,7 @@
 #include "common/base/heap.h"
 #include "common/config/hostlist.h"
 #include "launcher/local/local_transport.h"
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {

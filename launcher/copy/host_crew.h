@@ -11,7 +11,7 @@
 
 #include "common/config/schema.h"
 #include "launcher/copy/semaphore.h"
-#include "launcher/host_session.h"
+#include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
 

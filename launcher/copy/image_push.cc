@@ -11,7 +11,7 @@
 #include "common/config/container_forms.h"
 #include "common/config/hostlist.h"
 #include "common/container/engine_command.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/copy/copy_targets.h"
 #include "launcher/copy/host_crew.h"
 #include "launcher/copy/image_archive.h"

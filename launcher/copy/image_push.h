@@ -4,7 +4,7 @@
 #include <string>
 
 #include "launcher/copy/tree_upload.h"
-#include "launcher/run_command.h"
+#include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
 

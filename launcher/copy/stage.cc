@@ -4,7 +4,7 @@
 
 #include "common/config/stage.h"
 #include "common/files/piece.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/copy/progress.h"
 
 namespace sortie::launcher {

@@ -10,7 +10,7 @@
 
 #include "common/config/schema.h"
 #include "launcher/copy/tree_upload.h"
-#include "launcher/host_session.h"
+#include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
 

@@ -9,7 +9,7 @@
 #include "common/files/entry_path.h"
 #include "common/files/manifest.h"
 #include "common/files/tree_write.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;

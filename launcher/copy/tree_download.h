@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/host_session.h"
+#include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
 

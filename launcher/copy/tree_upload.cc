@@ -11,7 +11,7 @@
 #include "common/base/check.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/copy/tree_download.h"
 
 namespace sortie::launcher {

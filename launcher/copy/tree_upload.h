@@ -15,7 +15,7 @@
 #include "launcher/copy/local_tree.h"
 #include "launcher/copy/relay_chains.h"
 #include "launcher/copy/semaphore.h"
-#include "launcher/host_session.h"
+#include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
 

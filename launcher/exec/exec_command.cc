@@ -19,11 +19,11 @@
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "common/config/text.h"
+#include "launcher/console/output_options.h"
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
 #include "launcher/local/local_transport.h"
-#include "launcher/output_options.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/exec/input_source.h"
 #include "launcher/exec/sink.h"
-#include "launcher/host_session.h"
+#include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace {

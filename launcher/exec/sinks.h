@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/fd.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 #include "launcher/exec/sink.h"
 
 namespace sortie::launcher {

@@ -19,7 +19,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
-#include "launcher/transport.h"
+#include "launcher/host/transport.h"
 
 namespace sortie::launcher {
 

@@ -4,7 +4,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <memory>
 
-#include "launcher/transport.h"
+#include "launcher/host/transport.h"
 
 namespace sortie::launcher {
 

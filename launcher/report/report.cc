@@ -8,7 +8,7 @@
 #include <set>
 
 #include "common/base/exit_code.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;

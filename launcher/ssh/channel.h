@@ -10,8 +10,8 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/transport.h"
 #include "launcher/ssh/session.h"
-#include "launcher/transport.h"
 
 struct ssh_channel_struct;
 struct ssh_channel_callbacks_struct;

@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
+#include "launcher/host/transport.h"
 #include "launcher/ssh/credentials.h"
 #include "launcher/ssh/fan_out.h"
 #include "launcher/ssh/host_settings.h"
@@ -19,7 +20,6 @@
 #include "launcher/ssh/resolver.h"
 #include "launcher/ssh/server_gate.h"
 #include "launcher/ssh/session.h"
-#include "launcher/transport.h"
 
 namespace sortie::launcher::ssh {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/config/schema.h"
+#include "launcher/host/transport.h"
 #include "launcher/ssh/user_environment.h"
-#include "launcher/transport.h"
 
 namespace sortie::launcher::ssh {
 

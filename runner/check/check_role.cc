@@ -10,9 +10,9 @@
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
-#include "runner/json_text.h"
-#include "runner/run_folder.h"
-#include "runner/spawn.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/process/spawn.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;

@@ -11,8 +11,8 @@
 
 #include "common/base/result.h"
 #include "runner/check/peer_listener.h"
-#include "runner/link.h"
-#include "runner/process_defaults.h"
+#include "runner/process/process_defaults.h"
+#include "runner/streams/link.h"
 
 namespace sortie::runner::check {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "common/base/fd.h"
-#include "runner/process_tree.h"
+#include "runner/process/process_tree.h"
 
 namespace sortie::runner::check {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
-#include "runner/process_defaults.h"
+#include "runner/process/process_defaults.h"
 
 namespace sortie::runner::check {
 

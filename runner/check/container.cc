@@ -13,7 +13,7 @@
 #include "runner/check/parts.h"
 #include "runner/container/engine.h"
 #include "runner/container/image.h"
-#include "runner/json_text.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/base/atomic_file.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
-#include "runner/environment.h"
+#include "runner/job/environment.h"
 
 namespace sortie::runner::check {
 namespace {

@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "runner/cgroup.h"
 #include "runner/check/parts.h"
-#include "runner/network.h"
-#include "runner/node_facts.h"
-#include "runner/run_folder.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/job/network.h"
+#include "runner/job/node_facts.h"
+#include "runner/process/cgroup.h"
 
 namespace sortie::runner::check {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "runner/process_defaults.h"
+#include "runner/process/process_defaults.h"
 
 namespace sortie::runner::check {
 

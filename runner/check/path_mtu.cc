@@ -11,7 +11,7 @@
 #include <chrono>
 
 #include "runner/check/peer_listener.h"
-#include "runner/wakeup.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;

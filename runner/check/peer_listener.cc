@@ -10,8 +10,8 @@
 #include <chrono>
 #include <vector>
 
-#include "runner/spawn.h"
-#include "runner/wakeup.h"
+#include "runner/process/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;

@@ -13,8 +13,8 @@
 #include <memory>
 
 #include "runner/check/peer_listener.h"
-#include "runner/spawn.h"
-#include "runner/wakeup.h"
+#include "runner/process/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
 namespace asio = boost::asio;

@@ -13,8 +13,8 @@
 #include "common/base/fd.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
-#include "runner/environment.h"
-#include "runner/json_text.h"
+#include "runner/job/environment.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {
 namespace {

@@ -13,7 +13,7 @@
 #include "common/base/fd.h"
 #include "runner/check/child.h"
 #include "runner/check/parts.h"
-#include "runner/pmix_binary.h"
+#include "runner/mpi/pmix_binary.h"
 
 namespace sortie::runner::check {
 namespace {

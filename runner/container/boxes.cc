@@ -16,8 +16,8 @@
 #include "common/base/process_status.h"
 #include "runner/container/order.h"
 #include "runner/container/removal.h"
-#include "runner/process_tree.h"
-#include "runner/spawn.h"
+#include "runner/process/process_tree.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 namespace {

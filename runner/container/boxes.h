@@ -17,8 +17,8 @@
 #include "runner/container/guard.h"
 #include "runner/container/host_facts.h"
 #include "runner/container/image.h"
-#include "runner/held_process.h"
-#include "runner/wakeup.h"
+#include "runner/process/held_process.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 

@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "runner/container/boxes.h"
 #include "runner/container/removal.h"
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 namespace {

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "runner/container/order.h"
-#include "runner/environment.h"
-#include "runner/keeper.h"
-#include "runner/process_defaults.h"
-#include "runner/process_tree.h"
+#include "runner/job/environment.h"
+#include "runner/process/keeper.h"
+#include "runner/process/process_defaults.h"
+#include "runner/process/process_tree.h"
 
 namespace sortie::runner::container {
 namespace {

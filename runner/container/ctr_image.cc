@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runner/json_text.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner::container {
 namespace {

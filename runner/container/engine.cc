@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "runner/environment.h"
-#include "runner/json_text.h"
+#include "runner/job/environment.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner::container {
 namespace {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "common/base/fd.h"
-#include "runner/spawn.h"
-#include "runner/wakeup.h"
+#include "runner/process/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 namespace {

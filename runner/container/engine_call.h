@@ -13,8 +13,8 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
-#include "runner/held_process.h"
-#include "runner/process_defaults.h"
+#include "runner/process/held_process.h"
+#include "runner/process/process_defaults.h"
 
 namespace sortie::runner::container {
 

@@ -12,8 +12,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "runner/keeper.h"
-#include "runner/process_tree.h"
+#include "runner/process/keeper.h"
+#include "runner/process/process_tree.h"
 
 namespace sortie::runner::container {
 namespace {

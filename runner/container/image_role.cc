@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 

@@ -9,7 +9,7 @@
 
 #include "common/wire/container_messages.h"
 #include "runner/container/image.h"
-#include "runner/link.h"
+#include "runner/streams/link.h"
 
 namespace sortie::runner::container {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 namespace asio = boost::asio;

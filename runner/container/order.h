@@ -10,7 +10,7 @@
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
-#include "runner/keeper.h"
+#include "runner/process/keeper.h"
 
 namespace sortie::runner::container {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/cleanup/run_folder.h"
 #include "runner/container/engine.h"
-#include "runner/run_folder.h"
 
 namespace sortie::runner::container {
 

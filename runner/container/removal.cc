@@ -9,8 +9,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runner/run_folder.h"
-#include "runner/wakeup.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 namespace {

@@ -13,7 +13,7 @@
 #include "runner/files/relay_server.h"
 #include "runner/files/sealed_stream.h"
 #include "runner/files/stage_cache.h"
-#include "runner/link.h"
+#include "runner/streams/link.h"
 
 namespace sortie::runner {
 

@@ -9,7 +9,7 @@
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/files/manifest.h"
 #include "common/files/tree_scan.h"
 #include "runner/files/file_role.h"
-#include "runner/link.h"
+#include "runner/streams/link.h"
 
 namespace sortie::runner {
 

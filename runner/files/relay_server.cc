@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/files/manifest.h"
 #include "runner/files/sealed_stream.h"
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace asio = boost::asio;

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "common/files/tree_write.h"
-#include "runner/wakeup.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner {
 

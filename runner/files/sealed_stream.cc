@@ -9,7 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/wire/codec.h"
-#include "runner/wakeup.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner {
 namespace asio = boost::asio;

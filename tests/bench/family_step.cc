@@ -13,9 +13,9 @@
 
 #include "tests/bench/random_source.h"
 #include "trainer/hf/config_json.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/metrics/memory.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/trainer.h"
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include "common/base/check.h"
 #include "tests/bench/random_source.h"
 #include "tests/bench/step_floor_cpu.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/metrics/memory.h"
 #include "trainer/parallel/communicator.h"
-#include "trainer/trainer.h"
 
 namespace {
 

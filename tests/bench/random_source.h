@@ -5,7 +5,7 @@
 #include <string>
 
 #include "trainer/nn/random.h"
-#include "trainer/sample_source.h"
+#include "trainer/samples/sample_source.h"
 
 namespace sortie::bench {
 

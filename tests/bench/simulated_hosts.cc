@@ -30,7 +30,7 @@
 
 #include "common/wire/codec.h"
 #include "launcher/local/open_files.h"
-#include "launcher/supervisor.h"
+#include "launcher/supervise/supervisor.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

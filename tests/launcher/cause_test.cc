@@ -1,6 +1,6 @@
 // The first cause: the rule by itself, and whole runs in which several ranks die at nearly the same
 // time.
-#include "launcher/cause.h"
+#include "launcher/supervise/cause.h"
 
 #include <doctest/doctest.h>
 

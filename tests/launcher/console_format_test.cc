@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace {

@@ -1,6 +1,6 @@
 // What a person sees: prefixes, partial lines, the status line; and that a terminal which takes
 // nothing costs bounded memory and never keeps Sortie from ending.
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

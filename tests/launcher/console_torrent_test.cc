@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "common/base/fd.h"
-#include "launcher/console.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 

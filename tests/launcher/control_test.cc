@@ -20,7 +20,7 @@
 #include "launcher/control/prune.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/supervisor_lock.h"
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {

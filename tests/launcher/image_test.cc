@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "common/base/exit_code.h"
-#include "launcher/plan_container.h"
+#include "launcher/plan/plan_container.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "launcher/supervisor.h"
+#include "launcher/supervise/supervisor.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/temp_dir.h"
 

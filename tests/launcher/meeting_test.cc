@@ -1,5 +1,5 @@
 // MASTER_ADDR and MASTER_PORT: where the ranks of all hosts find rank 0, on which network.
-#include "launcher/meeting.h"
+#include "launcher/supervise/meeting.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Containers in a plan: what hosts are told, what a person and a program see, and no secret in it.
-#include "launcher/plan_container.h"
+#include "launcher/plan/plan_container.h"
 
 #include <doctest/doctest.h>
 

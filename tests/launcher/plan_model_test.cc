@@ -1,12 +1,12 @@
 // What the plan of a training job says of its model.
-#include "launcher/plan_model.h"
+#include "launcher/plan/plan_model.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "common/config/architectures.h"
-#include "launcher/plan.h"
+#include "launcher/plan/plan.h"
 
 namespace sortie::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // The plan as a table: who runs where, with what environment, and how it is shown.
-#include "launcher/plan.h"
+#include "launcher/plan/plan.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The names of an MPI job: found, not found, taken, given back, waited for, and bounded.
-#include "launcher/pmix_names.h"
+#include "launcher/mpi/pmix_names.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Fences and direct modex between the hosts of an MPI job.
-#include "launcher/pmix_relay.h"
+#include "launcher/mpi/pmix_relay.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // What a run leaves behind: the files, who may read them, and that each line of them is JSON.
-#include "launcher/run_folder.h"
+#include "launcher/run/run_folder.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // Secrets of a job: the ranks have them, and no file, text or command line of any process does.
-#include "launcher/secrets.h"
+#include "launcher/plan/secrets.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

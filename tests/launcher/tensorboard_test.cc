@@ -1,6 +1,6 @@
 // TensorBoard event files, byte for byte. That the TensorBoard package reads a run's file is
 // checked by tests/e2e (training.tensorboard_reads_the_events).
-#include "launcher/tensorboard.h"
+#include "launcher/trackers/tensorboard.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -6,8 +6,8 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "launcher/run_folder.h"
-#include "launcher/wandb_run.h"
+#include "launcher/run/run_folder.h"
+#include "launcher/trackers/wandb_run.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {

@@ -5,8 +5,8 @@
 #include <iterator>
 
 #include "common/cpu/binding.h"
-#include "runner/environment.h"
-#include "runner/mpi_program.h"
+#include "runner/job/environment.h"
+#include "runner/mpi/mpi_program.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "runner/job_check.h"
+#include "runner/job/job_check.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

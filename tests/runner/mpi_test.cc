@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "runner/process_tree.h"
+#include "runner/process/process_tree.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

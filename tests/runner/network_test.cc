@@ -1,5 +1,5 @@
 // Networks and ports of a host: what is reported, what is leased, what a rank then finds free.
-#include "runner/network.h"
+#include "runner/job/network.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "runner/port_lease.h"
+#include "runner/job/port_lease.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

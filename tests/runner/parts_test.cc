@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runner/cgroup.h"
-#include "runner/environment.h"
-#include "runner/event_socket.h"
-#include "runner/oom.h"
-#include "runner/process_tree.h"
-#include "runner/run_folder.h"
-#include "runner/sweep.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/cleanup/sweep.h"
+#include "runner/job/environment.h"
+#include "runner/process/cgroup.h"
+#include "runner/process/oom.h"
+#include "runner/process/process_tree.h"
+#include "runner/streams/event_socket.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

@@ -1,5 +1,5 @@
 // What sortie-pmix has asked and published, as another launcher is told it.
-#include "runner/pmix_memory.h"
+#include "runner/mpi/pmix_memory.h"
 
 #include <doctest/doctest.h>
 

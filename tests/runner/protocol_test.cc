@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runner/job_check.h"
+#include "runner/job/job_check.h"
 #include "tests/support/runner_client.h"
 
 using namespace sortie;

@@ -7,7 +7,7 @@
 
 #include "runner/files/record_cipher.h"
 #include "runner/files/sealed_stream.h"
-#include "runner/spawn.h"
+#include "runner/process/spawn.h"
 
 using namespace sortie;
 using namespace sortie::runner;

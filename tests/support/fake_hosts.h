@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/wire/codec.h"
-#include "launcher/transport.h"
+#include "launcher/host/transport.h"
 
 namespace sortie::test {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "common/base/check.h"
+#include "trainer/loop/trainer.h"
 #include "trainer/nn/random.h"
-#include "trainer/trainer.h"
 
 namespace sortie::trainer::test {
 

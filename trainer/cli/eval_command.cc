@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "trainer/dataset_source.h"
-#include "trainer/evaluate.h"
-#include "trainer/model_loader.h"
-#include "trainer/rank_context.h"
+#include "trainer/inference/evaluate.h"
+#include "trainer/loop/rank_context.h"
+#include "trainer/samples/dataset_source.h"
+#include "trainer/state/model_loader.h"
 
 namespace sortie::trainer {
 namespace {

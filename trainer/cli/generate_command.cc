@@ -7,9 +7,9 @@
 #include <cstdio>
 
 #include "common/base/exit_code.h"
-#include "trainer/generate.h"
-#include "trainer/model_loader.h"
-#include "trainer/rank_context.h"
+#include "trainer/inference/generate.h"
+#include "trainer/loop/rank_context.h"
+#include "trainer/state/model_loader.h"
 #include "trainer/tokenizer/text_stream.h"
 
 namespace sortie::trainer {

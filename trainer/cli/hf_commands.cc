@@ -8,8 +8,8 @@
 #include "trainer/cli/report.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/probe.h"
-#include "trainer/rank_context.h"
-#include "trainer/trainer.h"
+#include "trainer/loop/rank_context.h"
+#include "trainer/loop/trainer.h"
 
 namespace sortie::trainer {
 namespace {

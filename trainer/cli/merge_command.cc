@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/exit_code.h"
-#include "trainer/merge.h"
-#include "trainer/rank_context.h"
+#include "trainer/loop/rank_context.h"
+#include "trainer/state/merge.h"
 
 namespace sortie::trainer {
 namespace {

@@ -10,11 +10,11 @@
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
-#include "trainer/chat_source.h"
-#include "trainer/dataset_source.h"
-#include "trainer/startup_check.h"
+#include "trainer/loop/startup_check.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/samples/chat_source.h"
+#include "trainer/samples/dataset_source.h"
 #include "trainer/storage/sha256.h"
-#include "trainer/trainer.h"
 
 namespace sortie::trainer {
 namespace {

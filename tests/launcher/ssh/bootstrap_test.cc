@@ -7,8 +7,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <thread>
 
-#include "launcher/bootstrap.h"
-#include "launcher/bootstrap_script.h"
+#include "launcher/host/bootstrap.h"
+#include "launcher/host/bootstrap_script.h"
 #include "launcher/local/local_transport.h"
 #include "tests/launcher/ssh/fixture.h"
 

@@ -18,7 +18,7 @@
 #include "common/base/process_status.h"
 #include "common/wire/frame.h"
 #include "common/wire/message.h"
-#include "launcher/pmix_names.h"
+#include "launcher/mpi/pmix_names.h"
 
 namespace sortie::test {
 

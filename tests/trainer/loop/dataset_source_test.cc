@@ -1,5 +1,5 @@
 // Token files as the trainer's samples: blends by weights, in our order and in Megatron's.
-#include "trainer/dataset_source.h"
+#include "trainer/samples/dataset_source.h"
 
 #include <doctest/doctest.h>
 

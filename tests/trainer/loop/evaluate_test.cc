@@ -1,4 +1,4 @@
-#include "trainer/evaluate.h"
+#include "trainer/inference/evaluate.h"
 
 #include <doctest/doctest.h>
 

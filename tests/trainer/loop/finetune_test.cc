@@ -7,9 +7,9 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
-#include "trainer/chat_source.h"
-#include "trainer/merge.h"
 #include "trainer/nn/lora.h"
+#include "trainer/samples/chat_source.h"
+#include "trainer/state/merge.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

@@ -1,4 +1,4 @@
-#include "trainer/generate.h"
+#include "trainer/inference/generate.h"
 
 #include <doctest/doctest.h>
 

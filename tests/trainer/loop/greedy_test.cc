@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "trainer/generate.h"
 #include "trainer/hf/import.h"
-#include "trainer/model_loader.h"
+#include "trainer/inference/generate.h"
+#include "trainer/state/model_loader.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

@@ -13,7 +13,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/find.h"
-#include "trainer/replica_check.h"
+#include "trainer/loop/replica_check.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

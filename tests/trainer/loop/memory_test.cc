@@ -1,5 +1,5 @@
 // What a plan says of a rank's memory is what its training then takes.
-#include "trainer/memory_report.h"
+#include "trainer/loop/memory_report.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,110 @@
+// Console: everything a person sees. Ranks' lines with a prefix, the step display, messages. What
+// is shown goes through a ConsoleWriter: a slow terminal delays nothing.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/wire/message.h"
+#include "launcher/console/console_writer.h"
+
+namespace sortie::launcher {
+
+/// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
+/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
+std::string printable(std::string_view bytes);
+/// The same of several lines, which stay lines.
+std::string printable_lines(std::string_view text);
+
+/// A line as a terminal would end up showing it: of a progress line the last state; printable.
+std::string shown_line(std::string_view line);
+
+/// A member of a rank's event; NaN, false or "" when it is missing or of another type. Text is
+/// printable.
+double json_number(const nlohmann::json& event, const char* key);
+bool json_flag(const nlohmann::json& event, const char* key);
+std::string json_text(const nlohmann::json& event, const char* key);
+
+/// A rank's event: a JSON object with a type, whose nesting is as flat as events are; else nothing.
+std::optional<nlohmann::json> parse_event(std::string_view line);
+
+/// "1.23M", "45.6k", "512".
+std::string short_number(double value);
+/// "1h02m", "3m05s", "42s".
+std::string short_time(double seconds);
+/// One aligned line for a {"type":"step"} event.
+std::string step_line(const nlohmann::json& event);
+
+/// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
+/// shows of a progress line.
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color);
+
+class Console {
+ public:
+  /// What stands before a rank's line.
+  enum class Prefix { rank_and_host, host, none };
+  struct Style {
+    bool terminal = false;  // err is one: rewrite the status line in place
+    bool color_out = false, color_err = false;
+    bool ranks = true;   // show what ranks write
+    bool quiet = false;  // no messages, no status line; errors and ranks' output stay
+    int out = 1, err = 2;
+    Prefix prefix = Prefix::rank_and_host;
+    std::size_t queue_bytes =
+        4u << 20;  // output that may wait for the terminal; then it is dropped
+  };
+  /// From the process: isatty, TERM, and output_options.h.
+  static Style detect();
+
+  /// Its end flushes, bounded by two seconds.
+  explicit Console(Style style);
+
+  /// Bytes of a rank: whole lines are shown as "[rank host] line"; a partial line waits for its
+  /// rest (up to 64 KiB). '\r' progress lines: the last state is shown. When half of what may wait
+  /// for the terminal does, torrents (bytes in large pieces) are passed over without a look at
+  /// their lines: the other half is for those who say little.
+  void output(std::uint32_t rank, std::string_view host, wire::Stream stream,
+              std::string_view bytes);
+  /// The rank is gone: shows what is left of its last line.
+  void end_of_rank(std::uint32_t rank);
+  /// A trainer's event for the display.
+  void event(const nlohmann::json& event);
+  /// What is going on, at the bottom of a terminal; "" ends it. Nothing where no terminal is.
+  void progress(std::string text);
+  /// A line of Sortie's own, to stderr.
+  void message(std::string_view text);
+  void error(std::string_view text);
+  /// Text for stdout as it is.
+  void plain(std::string_view text);
+  /// The line at the bottom of a terminal; "" for none.
+  void status(std::string text) { writer_.status(std::move(text)); }
+  bool has_status() const { return style_.terminal; }
+  /// Bytes that the terminal has not taken yet.
+  std::size_t backlog() const { return writer_.backlog(); }
+  /// Why stdout takes no more (EPIPE: nobody reads it), 0 while it does.
+  int out_error() const { return writer_.out_error(); }
+
+  /// Lines that were not shown, because the terminal was too slow.
+  std::size_t dropped_lines() const { return dropped_; }
+
+ private:
+  struct Source {
+    std::string prefix;   // of its lines
+    std::string partial;  // the beginning of a line
+  };
+  Source& source(std::uint32_t rank, std::string_view host, wire::Stream stream);
+  void line(const Source& source, wire::Stream stream, std::string_view text);
+  std::string_view pass_over(Source& source, std::string_view bytes);
+  void step(const nlohmann::json& event);
+
+  const Style style_;
+  std::map<std::pair<std::uint32_t, wire::Stream>, Source> sources_;
+  double last_step_shown_ = 0;
+  std::size_t dropped_ = 0;
+  ConsoleWriter writer_;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,33 @@
+#include "launcher/host/host_ready.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/cpu/cpu_list.h"
+
+namespace sortie::launcher {
+
+Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_at,
+                              const wire::JobReady& ready) {
+  const auto outside = [](const char* what) {
+    return fail(ErrorCode::protocol, fmt::format("runner sent {} outside the grammar", what));
+  };
+  HostFacts facts;
+  SORTIE_ASSIGN_OR_RETURN(facts.network.addresses, parse_addresses(ready.addresses));
+  facts.network.name = host.name;
+  facts.network.hostname = ready.hostname;
+  facts.network.reached_at = reached_at;
+  facts.network.routes = ready.routes;
+  if (ready.master_port > 65535) return outside("a port");
+  const auto well_formed = [](const std::string& set) { return bool(cpu::parse_cpu_list(set)); };
+  if (!ready.cpu_sets.empty() && ready.cpu_sets.size() != host.ranks.size())
+    return outside("CPU sets");
+  if (!std::ranges::all_of(ready.cpu_sets, well_formed)) return outside("CPU sets");
+  facts.cpu_sets = ready.cpu_sets;
+  facts.cpus = ready.cpus;
+  facts.memory_bytes = ready.memory_bytes;
+  return facts;
+}
+
+}  // namespace sortie::launcher

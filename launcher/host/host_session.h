@@ -1,0 +1,112 @@
+// HostSession: the launcher's side of one host, from connect to goodbye. Lives on the I/O thread;
+// held by shared_ptr because its own coroutines outlast a caller that gives up on it.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+#include "common/wire/codec.h"
+#include "launcher/host/bootstrap.h"
+#include "launcher/host/transport.h"
+#include "launcher/supervise/cause.h"
+
+namespace sortie::launcher {
+
+/// The class of what a runner reports; `runner` when it is none that concerns the launcher.
+ErrorCode runner_error_code(const wire::RunnerError& error);
+
+class HostSession : public std::enable_shared_from_this<HostSession> {
+ public:
+  /// Called on the I/O thread after start(); never after close() returned.
+  struct Listener {
+    std::function<void(wire::Message)> on_message;
+    std::function<void(Error)> on_lost;  // the connection is gone; called once
+  };
+
+  HostSession(boost::asio::any_io_executor executor, std::string host,
+              const config::RunnerConfig& runner);
+
+  const std::string& host() const { return host_; }
+  /// Address at which the host was reached; empty when unknown.
+  const std::string& address() const { return address_; }
+  /// The host's clock against ours, from what it has said so far.
+  const HostClock& clock() const { return clock_; }
+  /// The last kilobytes of the runner's stderr.
+  std::string runner_stderr() const;
+
+  /// Connects and starts the runner. References must outlive the call. Errors name the stage by
+  /// their code.
+  boost::asio::awaitable<Result<>> connect(Transport& transport, const RunnerBinary& binary);
+
+  /// Hello both ways (runner.startup_timeout); from then on heartbeats flow, and messages can be
+  /// sent and read with next() before there is a job.
+  boost::asio::awaitable<Result<>> greet(std::string expected_build);
+  /// The next message that is no heartbeat; silence meanwhile is an error. Between greet() and
+  /// prepare() or start().
+  boost::asio::awaitable<Result<wire::Message>> next();
+  /// Waits until at most `bytes` of what was sent wait to be written, or the session is closed.
+  boost::asio::awaitable<void> drained(std::size_t bytes);
+
+  /// Hands the job over and waits until the host is ready to start its ranks
+  /// (runner.startup_timeout). From then on heartbeats flow: other hosts may take their time.
+  boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
+                                                         std::string expected_build);
+
+  /// The same for a job that a runner holds since its launcher is gone; heartbeats flow from then
+  /// on.
+  boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
+
+  /// From now on messages go to `listener` and silence is noticed.
+  void start(Listener listener);
+
+  /// Queues a message. Nothing happens when the session is closed.
+  void send(const wire::Message& message);
+
+  /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
+  void close();
+  bool closed() const { return closed_; }
+  std::chrono::steady_clock::time_point last_heard() const { return last_heard_; }
+  /// The runner's binary is on its way to the host.
+  bool pushing() const { return pushing_ && !closed_; }
+
+ private:
+  boost::asio::awaitable<Result<wire::Message>> receive();
+  boost::asio::awaitable<Result<>> hand_over(wire::Message order, std::string build);
+  /// Sends Hello (unless it was greeted) and `order`, and waits for the message that answers it.
+  boost::asio::awaitable<Result<wire::Message>> open(wire::Message order, std::string build);
+  boost::asio::awaitable<void> read_loop();
+  boost::asio::awaitable<void> write_loop();
+  boost::asio::awaitable<void> watch_loop();
+  void keep_alive();
+  void lost(Error error);
+
+  boost::asio::any_io_executor executor_;
+  const std::string host_;
+  const config::RunnerConfig& runner_;
+  std::string address_;
+  HostClock clock_;
+  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<Channel> channel_;
+  wire::FrameDecoder decoder_;
+  std::string read_buffer_;  // as large as the host has much to say
+  std::deque<std::string> outgoing_;
+  std::size_t outgoing_bytes_ = 0;
+  boost::asio::steady_timer outgoing_ready_, watch_timer_, drained_;
+  std::chrono::steady_clock::time_point last_heard_;
+  std::optional<Listener> listener_;
+  std::optional<Error> lost_early_;  // before there was a listener
+  bool greeted_ = false;             // its loops run
+  bool reading_ = false;             // somebody waits in next(): silence counts
+  bool closed_ = false, pushing_ = false;
+};
+
+}  // namespace sortie::launcher

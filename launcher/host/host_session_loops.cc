@@ -1,0 +1,134 @@
+// HostSession while it lives: what is read, written and watched, until it is lost or closed.
+#include <fmt/core.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "launcher/host/host_session.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+// A host that takes nothing more: far above what a healthy job queues (credits, fences,
+// heartbeats).
+constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
+}  // namespace
+
+// Each loop holds the session; close() ends them.
+void HostSession::keep_alive() {
+  const auto self = shared_from_this();
+  asio::co_spawn(
+      executor_, [self] { return self->write_loop(); }, asio::detached);
+  asio::co_spawn(
+      executor_, [self] { return self->watch_loop(); }, asio::detached);
+}
+
+void HostSession::start(Listener listener) {
+  listener_ = std::move(listener);
+  last_heard_ = Clock::now();
+  const auto self = shared_from_this();
+  if (closed_) {
+    if (lost_early_)
+      asio::post(executor_, [self] { self->listener_->on_lost(*self->lost_early_); });
+    return;
+  }
+  asio::co_spawn(
+      executor_, [self] { return self->read_loop(); }, asio::detached);
+}
+
+asio::awaitable<void> HostSession::read_loop() {
+  const auto self = shared_from_this();
+  while (!closed_) {
+    auto message = co_await receive();
+    if (closed_) co_return;
+    if (!message) {
+      lost(std::move(message).error());
+      co_return;
+    }
+    if (!std::holds_alternative<wire::Heartbeat>(*message))
+      listener_->on_message(std::move(*message));
+  }
+}
+
+asio::awaitable<void> HostSession::write_loop() {
+  const auto self = shared_from_this();
+  while (!closed_) {
+    if (outgoing_.empty()) {
+      outgoing_ready_.expires_at(Clock::time_point::max());
+      co_await outgoing_ready_.async_wait(kToken);
+      continue;
+    }
+    const std::string bytes = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    outgoing_bytes_ -= bytes.size();
+    auto written = co_await channel_->write(bytes);
+    drained_.cancel();
+    if (closed_) co_return;
+    if (!written) {
+      lost(std::move(written).error());
+      co_return;
+    }
+  }
+}
+
+asio::awaitable<void> HostSession::watch_loop() {
+  const auto self = shared_from_this();
+  for (std::uint64_t sequence = 1; !closed_; ++sequence) {
+    watch_timer_.expires_after(runner_.heartbeat_interval);
+    co_await watch_timer_.async_wait(kToken);
+    if (closed_) co_return;
+    send(wire::Heartbeat{sequence});
+    if ((!listener_ && !reading_) || Clock::now() - last_heard_ <= runner_.heartbeat_timeout)
+      continue;
+    // Perhaps it was this process that slept: what has arrived meanwhile is read first.
+    const auto before = last_heard_;
+    watch_timer_.expires_after(std::chrono::milliseconds(500));
+    co_await watch_timer_.async_wait(kToken);
+    if (closed_ || last_heard_ != before) continue;
+    lost({ErrorCode::lost,
+          fmt::format(
+              "no sign of life for {} s (runner.heartbeat_timeout); its ranks end by themselves",
+              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard_)
+                  .count())});
+    co_return;
+  }
+}
+
+void HostSession::send(const wire::Message& message) {
+  if (closed_ || !channel_) return;
+  std::string bytes = wire::encode(message);
+  if (outgoing_bytes_ + bytes.size() > kMaxOutgoingBytes) {
+    lost({ErrorCode::lost, "the host takes no more messages"});
+    return;
+  }
+  outgoing_bytes_ += bytes.size();
+  outgoing_.push_back(std::move(bytes));
+  outgoing_ready_.cancel();
+}
+
+void HostSession::lost(Error error) {
+  if (closed_) return;
+  close();
+  if (listener_)
+    listener_->on_lost(std::move(error));
+  else
+    lost_early_ = std::move(error);
+}
+
+void HostSession::close() {
+  if (closed_) return;
+  closed_ = true;
+  watch_timer_.cancel();
+  outgoing_ready_.cancel();
+  drained_.cancel();
+  if (channel_) channel_->close();
+  if (connection_) connection_->close();
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,96 @@
+#include "launcher/mpi/pmix_relay.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "common/wire/frame.h"
+
+namespace sortie::launcher {
+
+namespace {
+// pmix_common.h; only sortie-pmix may include it.
+constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46;
+// Of a frame, with room for the other fields of PmixFenceDone.
+constexpr std::size_t kFrameRoom = 64;
+// Per host: an MPI has a fence or two open, and asks once for each rank that it talks to.
+constexpr std::size_t kMaxOpenFences = 1024, kMaxHeldBytes = 64u << 20;
+constexpr std::size_t kMaxOpenRequests = 1u << 20;
+}  // namespace
+
+PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
+    : rank_host_(std::move(rank_host)), next_request_(first_id + 1) {
+  for (const std::size_t host : rank_host_) num_hosts_ = std::max(num_hosts_, host + 1);
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::PmixFence fence) {
+  Fence& open = fences_[fence.key];
+  const bool agreed = open.data.empty() || open.node_count == fence.node_count;
+  open.node_count = fence.node_count;
+  Held& held = held_[host];
+  const auto [entry, is_new] = open.data.try_emplace(host);
+  if (is_new)
+    ++held.fences;
+  else
+    held.bytes -= fence.key.size() + entry->second.size();
+  entry->second = std::move(fence.data);
+  held.bytes += fence.key.size() + entry->second.size();
+  if (held.fences > kMaxOpenFences || held.bytes > kMaxHeldBytes)
+    return end_fence(fence.key, kPmixErrOutOfResource);
+  if (!agreed || open.node_count == 0 || open.node_count > num_hosts_)
+    return end_fence(fence.key, kPmixErrBadParam);
+  std::size_t bytes = fence.key.size() + kFrameRoom;
+  for (const auto& [from, data] : open.data) bytes += data.size();
+  if (bytes > wire::kMaxPayloadBytes) return end_fence(fence.key, kPmixErrOutOfResource);
+  if (open.data.size() < open.node_count) return {};
+  return end_fence(fence.key, 0);
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::end_fence(const std::string& key, std::int32_t status) {
+  const Fence& fence = fences_[key];
+  wire::PmixFenceDone done{key, status, {}};
+  if (status == 0)
+    for (const auto& [from, data] : fence.data) done.data += data;
+  std::vector<Outgoing> out;
+  for (const auto& [to, data] : fence.data) {
+    out.push_back({to, done});
+    --held_[to].fences;
+    held_[to].bytes -= key.size() + data.size();
+  }
+  fences_.erase(key);
+  return out;
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
+                                                             wire::PmixModexRequest request) {
+  if (request.rank >= rank_host_.size())
+    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
+  if (held_[host].requests >= kMaxOpenRequests)
+    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
+  ++held_[host].requests;
+  const std::uint64_t id = next_request_++;
+  requests_[id] = {host, rank_host_[request.rank], request.id};
+  return {{rank_host_[request.rank], wire::PmixModexRequest{id, request.rank}}};
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
+                                                           wire::PmixModexReply reply) {
+  const auto it = requests_.find(reply.id);
+  // Answered before, never asked, or not asked of this host.
+  if (it == requests_.end() || it->second.asked != host) return {};
+  const Request request = it->second;
+  requests_.erase(it);
+  --held_[request.host].requests;
+  reply.id = request.id;
+  return {{request.host, std::move(reply)}};
+}
+
+std::vector<std::string> PmixRelay::waiting() const {
+  std::vector<std::string> out;
+  for (const auto& [key, fence] : fences_)
+    out.push_back(
+        fmt::format("fence {}: {} of {} hosts", key, fence.data.size(), fence.node_count));
+  return out;
+}
+
+}  // namespace sortie::launcher

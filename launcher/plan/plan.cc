@@ -1,0 +1,255 @@
+#include "launcher/plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <map>
+
+#include "common/base/check.h"
+#include "common/base/hex.h"
+#include "common/config/container.h"
+#include "common/config/load.h"
+#include "common/config/secret.h"
+#include "common/config/stage.h"
+#include "common/config/text.h"
+#include "common/wire/codec.h"
+#include "launcher/plan/placement.h"
+#include "launcher/plan/plan_container.h"
+
+namespace sortie::launcher {
+namespace {
+
+/// "0,2,5".
+std::string join_ranks(const HostPlan& host) {
+  std::vector<std::uint32_t> ranks;
+  for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
+  return fmt::format("{}", fmt::join(ranks, ","));
+}
+
+/// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
+Result<> check_exec_size(const LaunchPlan& plan) {
+  constexpr std::size_t kMaxExecBytes = 2u << 20;
+  std::size_t arguments = 0, variables = 0;
+  for (const std::string& argument : plan.argv) arguments += argument.size() + 1;
+  for (const auto& [name, value] : plan.env) variables += name.size() + value.size() + 2;
+  if (arguments + variables <= kMaxExecBytes) return {};
+  return fail(ErrorCode::config,
+              fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
+                          "than the {} that a program can be started with; put them into a file",
+                          arguments > variables ? "runner.program" : "runner.env", arguments,
+                          variables, kMaxExecBytes));
+}
+
+std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+  return plan.secrets.contains(name) ? config::kSecretShown : value;
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view text) {
+  // The last star seen takes one byte more whenever what follows it does not fit: no other way to
+  // split the text can succeed where this one fails.
+  std::size_t p = 0, t = 0, star = pattern.npos, taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
+}
+
+Result<LaunchPlan> make_plan(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
+                             const LauncherFacts& facts) {
+  LaunchPlan plan;
+  plan.argv = job.runner.program;
+  const bool trainer = plan.argv.empty();
+  const bool contained = job.runner.container.used();
+  if (trainer) plan.argv = {contained ? "sortie-train" : facts.trainer, "train"};
+  if (trainer && config::is_staged(job.runner, "sortie-train"))
+    plan.argv = {fmt::format("{}/sortie-train", config::kStagePlaceholder), "train"};
+  // Once more: the program may come from the command line, after the config was checked.
+  for (const config::Violation& violation : config::check_stage(job))
+    return fail(ErrorCode::config,
+                fmt::format("{}: {}", violation.keys.front(), violation.message));
+  for (const std::string& item : job.runner.stage) {
+    config::StageItem parsed = config::parse_stage_item(item);
+    plan.stage.emplace_back(std::move(parsed.path), std::move(parsed.name));
+  }
+  plan.work_dir = job.runner.work_dir.empty() ? facts.work_dir : job.runner.work_dir;
+  plan.master_addr = job.runner.master_addr;
+  plan.master_port = job.runner.master_port;
+  plan.interface = job.runner.network.interface;
+  plan.cpu_binding = job.runner.cpu_binding;
+  plan.mpi = job.runner.mpi;
+  if (contained) {
+    plan.container = container_spec(job.runner);
+    // The PMIx server listens on the host's loopback.
+    if (plan.mpi == "auto" && plan.container->network != "host") plan.mpi = "off";
+  }
+
+  // The config's own variables come after those passed through, and win.
+  std::map<std::string, std::string> env;
+  for (const auto& [name, value] : facts.environment)
+    for (const std::string& pattern : job.runner.env_passthrough)
+      if (matches_pattern(pattern, name)) env[name] = value;
+  for (const auto& [name, value] : job.runner.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.container.env) env[name] = value;
+  for (const auto& [name, value] : job.runner.secret_env) {
+    env[name] = value;
+    plan.secrets.insert(name);
+  }
+  plan.env.assign(env.begin(), env.end());
+  for (const auto& [name, value] : plan.env)
+    if (config::looks_secret(name)) plan.secrets.insert(name);
+  SORTIE_TRY(check_exec_size(plan));
+
+  for (const config::HostSlots& entry : hosts) {
+    HostPlan host;
+    host.name = entry.name;
+    host.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
+    for (const int slot : entry.slots) {
+      RankPlan rank;
+      rank.rank = plan.world_size++;
+      rank.local_rank = static_cast<std::uint32_t>(host.ranks.size());
+      rank.slot = slot;
+      host.ranks.push_back(std::move(rank));
+    }
+    plan.hosts.push_back(std::move(host));
+  }
+  for (HostPlan& host : plan.hosts) {
+    for (RankPlan& rank : host.ranks) {
+      rank.env = {{"RANK", fmt::format("{}", rank.rank)},
+                  {"WORLD_SIZE", fmt::format("{}", plan.world_size)},
+                  {"LOCAL_RANK", fmt::format("{}", rank.local_rank)},
+                  {"LOCAL_WORLD_SIZE", fmt::format("{}", host.ranks.size())},
+                  {"NODE_RANK", fmt::format("{}", host.node_rank)},
+                  {"GROUP_RANK", fmt::format("{}", host.node_rank)},
+                  {"GROUP_WORLD_SIZE", fmt::format("{}", plan.hosts.size())},
+                  {"ROLE_NAME", "default"},
+                  {"ROLE_RANK", fmt::format("{}", rank.rank)},
+                  {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
+      put_devices(job.runner, host, plan.env, rank);
+    }
+    if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
+    if (host.local()) host.memory_bytes = facts.memory_bytes;
+  }
+  if (trainer) {
+    config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
+    std::vector<config::Violation> broken = config::validate_training(job);
+    const std::vector<config::Violation> mounted = config::check_mounted(job);
+    broken.insert(broken.end(), mounted.begin(), mounted.end());
+    broken.insert(broken.end(), outcome.violations.begin(), outcome.violations.end());
+    if (!broken.empty()) {
+      std::string text;
+      for (const config::Violation& violation : broken)
+        text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", violation.keys.front(),
+                            violation.message);
+      return fail(ErrorCode::config, std::move(text));
+    }
+    plan.batch = outcome.plan;
+    SORTIE_TRY(plan_model(job, plan));
+  }
+  if (contained)
+    if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
+      return std::unexpected(std::move(commands).error());
+  return plan;
+}
+
+wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
+                            const config::JobConfig& job, const std::string& run_id,
+                            std::vector<std::string> peers, const std::string& stage_folder) {
+  wire::JobSpec spec;
+  spec.run_id = run_id;
+  spec.host = host.name;
+  spec.node_rank = host.node_rank;
+  spec.world_size = plan.world_size;
+  spec.argv = plan.argv;
+  spec.work_dir = plan.work_dir;
+  spec.env = plan.env;
+  if (!stage_folder.empty()) {
+    for (std::string& argument : spec.argv) argument = config::with_stage(argument, stage_folder);
+    for (auto& [name, value] : spec.env) value = config::with_stage(value, stage_folder);
+    spec.env.emplace_back("SORTIE_STAGE", stage_folder);
+  }
+  if (plan.container) {
+    spec.container = *plan.container;
+    if (!stage_folder.empty())  // at the same path inside
+      spec.container.mounts.push_back({stage_folder, stage_folder, "ro"});
+  }
+  // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
+  spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
+  spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
+  spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", "0");
+  spec.env.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "False");
+  for (const RankPlan& rank : host.ranks)
+    spec.ranks.push_back(
+        {rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env});
+  if (host.node_rank == 0) {
+    spec.peers = std::move(peers);
+    spec.master_port =
+        plan.master_port == 0 ? wire::kAnyPort : static_cast<std::uint32_t>(plan.master_port);
+  }
+  spec.cpu_binding = binding_named(plan.cpu_binding);
+  if (plan.batch) spec.config_toml = config::to_toml(job);
+  spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
+  spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
+  spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
+  if (const std::string_view loss = job.runner.on_launcher_loss; loss.starts_with("hold "))
+    if (const auto time = config::parse_duration(loss.substr(5)))
+      spec.hold_ms = static_cast<std::uint32_t>(time->count());
+  spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
+  // For PMIx alone: every host of the job to every host of the job.
+  if (spec.mpi != 0) {
+    for (const HostPlan& other : plan.hosts) {
+      spec.node_hosts.push_back(other.name);
+      spec.node_ranks.push_back(join_ranks(other));
+    }
+  }
+  return spec;
+}
+
+std::string plan_hash(const LaunchPlan& plan) {
+  // Length-prefixed, so that no two plans share a text.
+  std::string text;
+  const auto put = [&text](std::string_view item) {
+    text += fmt::format("{}:{}", item.size(), item);
+  };
+  put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
+  for (const std::string& item : plan.argv) put(item);
+  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
+  put(plan.work_dir);
+  put(plan.master_addr);
+  put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
+  put(plan.interface);
+  for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
+  if (plan.container) {
+    wire::JobSpec carrier;
+    carrier.container = *plan.container;
+    put(wire::encode(carrier));
+  }
+  for (const HostPlan& host : plan.hosts) {
+    put(host.name);
+    for (const RankPlan& rank : host.ranks) {
+      put(fmt::format("{} {}", rank.rank, rank.slot));
+      for (const auto& [name, value] : rank.env) (put(name), put(value));
+    }
+  }
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  SORTIE_CHECK(EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr) == 1);
+  return hex({reinterpret_cast<const char*>(digest), length});
+}
+
+}  // namespace sortie::launcher

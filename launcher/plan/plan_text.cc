@@ -1,0 +1,172 @@
+// The plan for people and as JSON.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/check.h"
+#include "common/config/secret.h"
+#include "common/container/engine_command.h"
+#include "launcher/console/console.h"
+#include "launcher/plan/plan_container.h"
+
+namespace sortie::launcher {
+namespace {
+
+/// As a shell would read it back.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!argument.empty() && argument.find_first_not_of(kPlain) == argument.npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string quoted(const std::vector<std::string>& argv) {
+  std::string out;
+  for (const std::string& argument : argv) out += (out.empty() ? "" : " ") + quoted(argument);
+  return out;
+}
+
+/// ADDRESS:PORT; what only the hosts can say is said to be so.
+std::string master_text(const LaunchPlan& plan) {
+  const std::string& first = plan.hosts[0].name;
+  std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
+  if (address.empty() && !plan.interface.empty())
+    address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
+  else if (address.empty() && plan.hosts.size() == 1)
+    address = "127.0.0.1";
+  else if (address.empty())
+    address = fmt::format("<chosen at start: address of {} towards the other hosts>", first);
+  const std::string port = plan.master_port != 0
+                               ? fmt::format("{}", plan.master_port)
+                               : fmt::format("<chosen at start: free on {}>", first);
+  return fmt::format("{}:{}", address, port);
+}
+
+std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+  return plan.secrets.contains(name) ? config::kSecretShown : value;
+}
+
+std::string folder_text(const LaunchPlan& plan) {
+  if (!plan.container) return plan.work_dir;
+  return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
+}
+
+/// One command per container; hosts with the same one but for numbers and names are shown each.
+std::string containers_text(const LaunchPlan& plan) {
+  std::string out = fmt::format(
+      "\n  containers, one per {}; ranks get their variables from Sortie, not from these "
+      "commands\n",
+      plan.container->scope == wire::ContainerScope::rank ? "rank" : "host");
+  for (const HostPlan& host : plan.hosts) {
+    const auto commands = container_commands(plan, host);
+    SORTIE_CHECK(commands.has_value(), "{}", commands.error().message);  // make_plan has tried
+    out += fmt::format("  {}\n", host.name);
+    for (const container::Argv& command : *commands)
+      out += fmt::format("    {}\n", container::shown(command));
+  }
+  return out + "\n";
+}
+
+}  // namespace
+
+std::string plan_text(const LaunchPlan& plan) {
+  std::string out =
+      fmt::format("{} rank{} on {} host{}\n\n", plan.world_size, plan.world_size == 1 ? "" : "s",
+                  plan.hosts.size(), plan.hosts.size() == 1 ? "" : "s");
+  std::size_t width = 4;
+  for (const HostPlan& host : plan.hosts) width = std::max(width, host.name.size());
+  const bool with_cpus = std::ranges::any_of(plan.hosts, [](const HostPlan& host) {
+    return std::ranges::any_of(host.ranks, [](const RankPlan& rank) { return !rank.cpus.empty(); });
+  });
+  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}\n", "host", width, "rank", "local", "device",
+                     with_cpus ? "  cpus" : "");
+  for (const HostPlan& host : plan.hosts)
+    for (const RankPlan& rank : host.ranks)
+      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}{}\n",
+                         rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
+                         rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
+  out += fmt::format("\n  program   {}\n", quoted(plan.argv));
+  out += fmt::format("  folder    {}\n", folder_text(plan));
+  out += fmt::format("  master    {}\n", master_text(plan));
+  if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
+  out += fmt::format("  cpus      {}{}\n", plan.cpu_binding,
+                     plan.binding_here.empty() ? "" : ", here: " + plan.binding_here);
+  out += fmt::format("  mpi       {}\n", plan.mpi);
+  if (plan.batch)
+    out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
+                       plan.batch->global_batch_size, plan.batch->micro_batch_size,
+                       plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  if (plan.model) out += model_text(*plan.model);
+  if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
+  for (const auto& [path, name] : plan.stage)
+    out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
+                       path, name);
+  for (const auto& [name, value] : plan.env)
+    out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
+  out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
+  for (const std::string& warning : plan.warnings) out += fmt::format("  warning   {}\n", warning);
+  if (plan.container) out += containers_text(plan);
+  return printable_lines(out);  // a config of somebody else's is shown before it is run
+}
+
+nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json hosts = Json::array();
+  for (const HostPlan& host : plan.hosts) {
+    Json ranks = Json::array();
+    for (const RankPlan& rank : host.ranks) {
+      Json env = Json::object();
+      for (const auto& [name, value] : rank.env) env[name] = value;
+      ranks.push_back({{"rank", rank.rank},
+                       {"local_rank", rank.local_rank},
+                       {"slot", rank.slot},
+                       {"env", env}});
+      if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
+    }
+    hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
+    if (plan.container)
+      if (const auto commands = container_commands(plan, host))
+        hosts.back()["containers"] = *commands;
+  }
+  Json env = Json::object();
+  for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
+  Json stage = Json::array();
+  for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
+  Json out = {{"schema", "sortie/plan/1"},
+              {"hash", plan_hash(plan)},
+              {"world_size", plan.world_size},
+              {"argv", plan.argv},
+              {"work_dir", plan.work_dir},
+              {"master_addr", plan.master_addr},
+              {"master_port", plan.master_port},
+              {"master", master_text(plan)},
+              {"network_interface", plan.interface},
+              {"cpu_binding", plan.cpu_binding},
+              {"mpi", plan.mpi},
+              {"stage", stage},
+              {"env", env},
+              {"hosts", hosts}};
+  if (plan.container)
+    out["container"] = {
+        {"engine", plan.container->engine},
+        {"image", plan.container->image},
+        {"scope", plan.container->scope == wire::ContainerScope::rank ? "rank" : "host"}};
+  if (plan.batch)
+    out["batch"] = {{"global_batch_size", plan.batch->global_batch_size},
+                    {"micro_batch_size", plan.batch->micro_batch_size},
+                    {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
+                    {"data_parallel_size", plan.batch->data_parallel_size}};
+  if (plan.model) out["model"] = model_json(*plan.model);
+  if (!plan.warnings.empty()) out["warnings"] = plan.warnings;
+  return out;
+}
+
+std::string plan_json_text(const LaunchPlan& plan) {
+  return plan_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace sortie::launcher

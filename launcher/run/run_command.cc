@@ -1,0 +1,222 @@
+#include "launcher/run/run_command.h"
+
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/config/fields.h"
+#include "common/config/hostgroups.h"
+#include "launcher/console/output_options.h"
+#include "launcher/control/detach.h"
+#include "launcher/control/run_control.h"
+#include "launcher/control/run_index.h"
+#include "launcher/local/local_transport.h"
+#include "launcher/plan/secrets.h"
+#include "launcher/ssh/ssh_transport.h"
+#include "launcher/supervise/supervisor.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A program of Sortie's: beside this one.
+fs::path sibling(const char* name) {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+}
+
+LauncherFacts launcher_facts() {
+  LauncherFacts facts;
+  facts.trainer = sibling("sortie-train").string();
+  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
+  struct sysinfo info {};
+  if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
+  std::error_code error;
+  facts.work_dir = fs::current_path(error).string();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (const auto equals = text.find('='); equals != text.npos)
+      facts.environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return facts;
+}
+
+asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
+  for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
+}
+
+void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
+  if (!verdict.text.empty()) {
+    console.error(verdict.text);
+    if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
+  }
+  if (console.dropped_lines() > 0)
+    console.message(fmt::format("{} lines of output were not shown; they are all in {}",
+                                console.dropped_lines(), (folder.path() / "logs").string()));
+  if (folder.trouble()) console.error(fmt::format("run folder: {}", folder.trouble()->message));
+  console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
+}
+
+}  // namespace
+
+Result<RunnerBinary> open_runner_binary() {
+  const char* chosen = std::getenv("SORTIE_RUNNER");
+  return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
+}
+
+Result<std::vector<std::string>> expand_hosts(const std::string& expression,
+                                              const config::RunnerConfig& runner) {
+  config::HostGroups groups;
+  if (config::mentions_group(expression)) {
+    config::JobConfig paths;  // "~" and relative paths, as everywhere
+    paths.runner.groups_file = runner.groups_file;
+    std::error_code error;
+    const char* home = std::getenv("HOME");
+    config::resolve_paths(paths, fs::current_path(error).string(), home ? home : "/");
+    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(paths.runner.groups_file));
+  }
+  auto hosts = config::expand_host_expression(expression, &groups);
+  if (!hosts) return std::unexpected(with_context(std::move(hosts).error(), "hosts"));
+  return hosts;
+}
+
+Result<config::LoadedJob> load_options(const JobOptions& options) {
+  auto loaded = options.config.empty()
+                    ? config::load_job_text("", "command line", options.overrides)
+                    : config::load_job(options.config, options.overrides);
+  if (!loaded) return loaded;
+  config::RunnerConfig& runner = loaded->job.runner;
+  config::Origins& origins = loaded->origins;
+  if (!options.groups.empty()) {
+    runner.groups_file = options.groups;
+    origins["runner.groups_file"] = "--groups";
+  }
+  if (!options.hosts.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(runner.hosts, expand_hosts(options.hosts, runner));
+    runner.hosts_file.clear();
+    origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
+  }
+  if (options.slots > 0) {
+    runner.default_slots = options.slots;
+    origins["runner.default_slots"] = "--slots";
+  }
+  if (!options.ssh_config.empty()) {
+    runner.ssh.config_file = options.ssh_config;
+    origins["runner.ssh.config_file"] = "--ssh-config";
+  }
+  if (!options.program.empty()) {
+    if (options.program.front().empty())
+      return fail(ErrorCode::usage, "sortie: the program after -- has an empty name");
+    runner.program = options.program;
+    origins["runner.program"] = "command line";
+  }
+  return loaded;
+}
+
+Result<PlannedJob> plan_job(const JobOptions& options) {
+  PlannedJob job;
+  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options));
+  config::RunnerConfig& runner = job.loaded.job.runner;
+  std::error_code error;
+  const char* home = std::getenv("HOME");
+  config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
+  // On the hosts there is no groups file: the trainer gets the names.
+  if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
+    runner.hosts = config::host_lines(hosts);
+  const LauncherFacts facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
+  return job;
+}
+
+int run_job(const PlannedJob& planned, StartNotice* detached) {
+  const config::JobConfig& job = planned.loaded.job;
+  init_log(job.logger.log_level);
+  const auto give_up = [&](const Error& error) {
+    const int code = exit_code_for(error.code);
+    if (detached)
+      detached->failed(code, error.message);
+    else
+      Console(Console::detect()).error(error.message);
+    return code;
+  };
+  auto binary = open_runner_binary();
+  if (!binary) return give_up(binary.error());
+  auto state = state_folder(job.logger.log_dir);
+  if (!state) return give_up(state.error());
+  auto folder = RunFolder::create(*state, job.logger.tensorboard);
+  if (!folder) return give_up(folder.error());
+  if (!job.logger.log_dir.empty()) RunIndex::remember(*state);
+  const auto lock = SupervisorLock::take(folder->path(), 1);
+  if (!lock) return give_up(lock.error());
+  for (const auto& [name, content] :
+       {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
+        {"plan.json", plan_json_text(planned.plan)}})
+    if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  Console::Style style = Console::detect();
+  if (detached) {
+    if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
+    style = Console::detect();
+    style.ranks = false;  // their logs have it
+  }
+  Console console(style);
+  const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
+  if (!detached && planned.next_steps)
+    if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
+      console.message(next);
+  return code;
+}
+
+int supervise(const SuperviseParts& with) {
+  const auto& [job, plan, binary, folder, lock, console, detached, cgroups] = with;
+  if (job.runner.on_launcher_loss != "kill")
+    folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
+  folder.track(job);
+  std::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io(1);
+  const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
+  const auto local = make_local_transport(io.get_executor());
+  Supervisor::Parts parts{io.get_executor(), *ssh, *local, binary, console, folder};
+  if (StartNotice* notice = detached)
+    parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
+  parts.epoch = lock.epoch();
+  parts.cgroups = cgroups;
+  Supervisor supervisor(parts, job, plan);
+  RunControl control(supervisor, console, folder, lock, io.get_executor());
+  asio::signal_set signals(io);
+  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (struct sigaction was{};
+        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
+      signals.add(number);
+  asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
+  Verdict verdict;
+  std::exception_ptr failure;
+  asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr error, Verdict result) {
+    failure = error;
+    verdict = std::move(result);
+    io.stop();
+  });
+  io.run();
+  if (failure) std::rethrow_exception(failure);
+  folder.finish(verdict.exit_code);
+  control.end(verdict);
+  if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
+  print_verdict(console, verdict, folder);
+  return verdict.exit_code;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,286 @@
+#include "launcher/supervise/supervisor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/host/host_errors.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+
+std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
+  std::vector<std::size_t> out(plan.world_size);
+  for (std::size_t host = 0; host < plan.hosts.size(); ++host)
+    for (const RankPlan& rank : plan.hosts[host].ranks) out[rank.rank] = host;
+  return out;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPlan& plan)
+    : parts_(parts),
+      job_(job),
+      plan_(plan),
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      progress_timer_(parts.executor),
+      changed_(parts.executor),
+      settle_timer_(parts.executor) {
+  ranks_.resize(plan.world_size);
+  for (const HostPlan& host : plan.hosts) {
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    if (const auto known = parts_.cgroups.find(host.name); known != parts_.cgroups.end())
+      entry.cgroup = known->second;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
+    for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
+  }
+}
+
+void Supervisor::wake() {
+  changed_.cancel();
+}
+
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
+                                           std::shared_ptr<std::size_t> working) {
+  if (!failing()) co_await (this->*work)(index);
+  if (--*working == 0) wake();
+}
+
+asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+  const auto working = std::make_shared<std::size_t>(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i)
+    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
+  // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
+  while (*working > 0 && interrupts_ == 0) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+}
+
+asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  auto connected =
+      co_await session->connect(host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
+  if (connected) {
+    host.state = HostState::connected;
+    note_connected(host);
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(connected).error();
+  }
+}
+
+bool Supervisor::report_host_errors() {
+  std::vector<std::pair<std::string, Error>> errors;
+  for (const Host& host : hosts_) {
+    if (!host.error) continue;
+    errors.emplace_back(host.plan->name, *host.error);
+    parts_.folder.event("host_failed", {{"host", host.plan->name},
+                                        {"stage", error_code_name(host.error->code)},
+                                        {"message", host.error->message}});
+  }
+  if (errors.empty() || failing()) return !errors.empty();
+  std::string text = fold_errors(errors);
+  const std::size_t good = hosts_.size() - errors.size();
+  if (good > 0)
+    text += fmt::format("\nno rank was started: {} of {} hosts {} ready", good, hosts_.size(),
+                        good == 1 ? "was" : "were");
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.host = errors.front().first;
+  cause.message = std::move(text);
+  cause.exit_code = exit_code_for(errors.front().second.code);
+  blame(std::move(cause));
+  return true;
+}
+
+asio::awaitable<Verdict> Supervisor::run() {
+  note_begin();
+  const auto prepared = std::make_shared<bool>(false);
+  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
+  // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
+  bool readable = true;
+  if (parts_.epoch <= 1) readable = co_await read_staged();
+  if (readable) readable = read_credentials_file();
+  if (readable) co_await for_all_hosts(&Supervisor::connect_host);
+  bool may_start = false;
+  if (parts_.epoch > 1) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(&Supervisor::adopt_host);
+  } else if (readable && !report_host_errors() && !failing()) {
+    bool staged = true;
+    if (stager_) {
+      co_await for_all_hosts(&Supervisor::stage_host);
+      note_staged();
+      staged = !report_host_errors() && !failing();
+    }
+    if (staged && plan_.container) {
+      imaging_ = true;
+      co_await for_all_hosts(&Supervisor::image_host);
+      imaging_ = false;
+      staged = !report_host_errors() && !failing() && agree_on_image();
+    }
+    // 2. Every host gets its slice and prepares; ranks start only when all are ready.
+    if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
+    may_start = staged && !report_host_errors() && !failing();
+    if (may_start) agree_on_meeting();
+  }
+  *prepared = true;
+  progress_timer_.cancel();
+  parts_.console.progress("");
+  if (!failing() && parts_.epoch > 1) start_adopted();
+  // 3. Start everything at once, then watch.
+  if (!failing() && may_start) start_all();
+  while (running_ > 0) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
+    }
+  }
+  settle();
+  // Hosts that were lost on the way: what they may have left is ended, or named.
+  while (sweeps_ > 0 && interrupts_ < 2) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+  ended_ = true;
+  // 4. The runners clean up and end; what does not answer is left to its own lease.
+  for (Host& host : hosts_)
+    if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
+  const auto goodbye = Clock::now() + std::chrono::seconds(2);
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
+    changed_.expires_at(goodbye);
+    co_await changed_.async_wait(kToken);
+  }
+  for (Host& host : hosts_) host.session->close();
+
+  const Verdict verdict = make_verdict();
+  note_end(verdict);
+  co_return verdict;
+}
+
+// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
+// twice.
+
+void Supervisor::note_begin() {
+  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
+}
+
+void Supervisor::note_connected(const Host& host) {
+  parts_.folder.event("connected",
+                      {{"host", host.plan->name}, {"address", host.session->address()}});
+}
+
+void Supervisor::watch(Host& host) {
+  host.state = HostState::running;
+  ++running_;
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); }});
+}
+
+void Supervisor::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
+}
+
+void Supervisor::give_up_on(Host& host) {
+  parts_.console.error(fmt::format(
+      "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
+      host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
+  parts_.folder.event("not_ended", {{"host", host.plan->name}});
+  end_of(host, HostState::lost);
+  host.session->close();
+  start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Supervisor::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
+}
+
+void Supervisor::note_end(const Verdict& verdict) {
+  parts_.folder.event("end", {{"exit_code", verdict.exit_code},
+                              {"text", verdict.text},
+                              {"ended_after", verdict.ended_after}});
+}
+
+void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
+  stopping_ = true;
+  grace_ms_ = grace_ms;
+  stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
+  parts_.folder.event("stop", {{"grace_ms", grace_ms}, {"reason", reason}});
+  for (Host& host : hosts_) {
+    if (host.state == HostState::running)
+      host.session->send(wire::Stop{grace_ms, reason});
+    else if (host.state != HostState::finished)
+      let_go(host);
+  }
+  wake();
+}
+
+void Supervisor::interrupt(int signal_number) {
+  if (ended_) return;  // nothing runs any more, and the end is a matter of moments
+  ++interrupts_;
+  Cause cause;
+  cause.what = Cause::What::interrupted;
+  cause.code = signal_number;
+  cause.exit_code = 128 + signal_number;
+  cause.message = "interrupted by " + signal_name(signal_number);
+  if (interrupts_ == 1 && !failing()) {
+    parts_.console.message(fmt::format(
+        "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
+        signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
+    return blame(std::move(cause));
+  }
+  parts_.console.message("killing all ranks now");
+  blame(std::move(cause));
+  stop_all(0, "interrupted again");
+}
+
+void Supervisor::stop(bool now) {
+  if (ended_) return;
+  ++interrupts_;
+  if (!failing()) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    Cause cause;
+    cause.what = Cause::What::interrupted;
+    cause.code = SIGTERM;
+    cause.exit_code = 128 + SIGTERM;
+    cause.message = "stopped by `sortie stop`";
+    blame(std::move(cause));
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Supervisor::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
+}
+
+}  // namespace sortie::launcher

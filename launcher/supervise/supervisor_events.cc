@@ -1,0 +1,226 @@
+// The supervisor's answers to what runners say: output, ends of ranks, MPI, lost hosts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/base/exit_code.h"
+#include "common/base/log.h"
+#include "launcher/supervise/supervisor.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr std::size_t kKeptLines = 20;
+constexpr std::size_t kKeptLineBytes = 500;
+constexpr int kMaxHostErrors = 256;
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
+
+}  // namespace
+
+void Supervisor::on_message(Host& host, wire::Message message) {
+  if (const auto* output = std::get_if<wire::Output>(&message)) {
+    on_output(host, *output);
+  } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
+    on_event(host, *event);
+  } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
+    if (!owns(host, started->rank) || ranks_[started->rank].pid == started->pid) return;
+    if (ranks_[started->rank].pid != 0)
+      return give_up(host, fmt::format("runner started rank {} twice", started->rank));
+    ranks_[started->rank].pid = started->pid;
+    note_started();
+    nlohmann::ordered_json details = {
+        {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
+    if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
+    parts_.folder.event("rank_started", details);
+  } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
+    if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
+  } else if (std::holds_alternative<wire::Finished>(message)) {
+    on_finished(host);
+  } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
+    if (++host.errors > kMaxHostErrors) return give_up(host, "runner sent too many errors");
+    on_runner_error(host, *error);
+  } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
+    forward(relay_.on_fence(host.index, std::move(*fence)));
+  } else if (const auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
+    forward(relay_.on_modex_request(host.index, *request));
+  } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
+    forward(relay_.on_modex_reply(host.index, std::move(*reply)));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    if (owns(host, notice->rank)) on_notice(host, *notice);
+  } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    if (!owns(host, abort->rank)) return;
+    const int code = abort->status & 0xff;
+    Cause cause = cause_of_rank(abort->rank, Cause::What::mpi_abort, abort->status);
+    cause.exit_code = code == 0 ? kExitFailed : code;
+    blame(std::move(cause));
+  } else {
+    give_up(host, fmt::format("runner sent {} out of turn", wire::message_name(message)));
+  }
+}
+
+bool Supervisor::owns(const Host& host, std::uint32_t rank) const {
+  return rank < ranks_.size() && ranks_[rank].host == host.index;
+}
+
+/// A peer that breaks the protocol is as good as gone.
+void Supervisor::give_up(Host& host, std::string why) {
+  host.session->close();
+  on_lost(host, {ErrorCode::protocol, std::move(why)});
+}
+
+void Supervisor::on_finished(Host& host) {
+  if (host.state != HostState::running) return;
+  for (const RankPlan& rank : host.plan->ranks)
+    if (!ranks_[rank.rank].status)
+      return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
+  end_of(host, HostState::finished);
+}
+
+void Supervisor::on_output(Host& host, const wire::Output& output) {
+  if (!owns(host, output.rank) || superseded()) return;
+  parts_.folder.log(output.rank, output.stream, output.bytes);
+  parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
+  if (output.stream == wire::Stream::err) {
+    Rank& rank = ranks_[output.rank];
+    std::string_view left = output.bytes;
+    for (auto end = left.find('\n'); !left.empty(); end = left.find('\n')) {
+      const std::size_t room = kKeptLineBytes - std::min(kKeptLineBytes, rank.partial.size());
+      rank.partial += left.substr(0, std::min(end, room));
+      if (end == left.npos) break;
+      rank.last_lines.push_back(std::move(rank.partial));
+      rank.partial.clear();
+      if (rank.last_lines.size() > kKeptLines) rank.last_lines.pop_front();
+      left.remove_prefix(end + 1);
+    }
+  }
+  // Credits in pieces: one small frame per 64 KiB instead of one per line.
+  constexpr std::uint64_t kCreditPiece = 64u << 10;
+  constexpr unsigned kCreditPieces = 256;  // a runner that holds output keeps few pieces
+  host.unacknowledged += output.bytes.size();
+  if (host.unacknowledged >= kCreditPiece || ++host.unacknowledged_pieces >= kCreditPieces) {
+    host.session->send(wire::OutputCredit{host.unacknowledged});
+    host.unacknowledged = 0;
+    host.unacknowledged_pieces = 0;
+  }
+}
+
+void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
+  if (!owns(host, event.rank)) return;
+  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
+  if (!json) {
+    log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
+    return;
+  }
+  parts_.folder.metric(*json);
+  parts_.console.event(*json);
+}
+
+/// An unkillable process is named whatever else there is; all else only counts while it may be the
+/// cause.
+void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
+  Cause cause;
+  cause.what = cause_of_error(runner_error_code(error));
+  if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
+  cause.host = host.plan->name;
+  const ErrorCode code = runner_error_code(error);
+  cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
+  if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
+  cause.message = of_rank
+                      ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
+                      : fmt::format("{}: {}", host.plan->name, error.message);
+  cause.time_unix_ms = unix_time_ms();
+  if (cause.what == Cause::What::timeout) {
+    parts_.folder.event("unconfirmed", {{"host", host.plan->name}, {"why", error.message}});
+    if (failing()) parts_.console.error(cause.message);
+  }
+  blame(std::move(cause));
+}
+
+void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
+  using Kind = ProcessStatus::Kind;
+  const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
+                             static_cast<int>(exited.code), exited.core_dumped != 0};
+  ranks_[exited.rank].status = status;
+  parts_.console.end_of_rank(exited.rank);
+  const std::int64_t died_ms = host.session->clock().ours(exited.time_unix_ms, unix_time_ms());
+  HeldEvent event{exited.rank, exited.stopped != 0 || !status.success(), {}};
+  event.fields = {{"rank", exited.rank},
+                  {"host", host.plan->name},
+                  {"pid", ranks_[exited.rank].pid},
+                  {"status", status.to_string()},
+                  {"stopped", exited.stopped != 0},
+                  {"oom_killed", exited.oom_killed != 0},
+                  {"leftovers_killed", exited.leftovers_killed},
+                  {"host_time_unix_ms", exited.time_unix_ms},
+                  {"died_at", static_cast<double>(died_ms) / 1000}};
+  const bool stopped_by_itself = exited.stopped && !stopping_;
+  if (stopped_by_itself) {  // the runner has lost this launcher, or was told to end
+    Cause cause = cause_of_rank(exited.rank, Cause::What::lost, 0);
+    cause.rank.reset();
+    cause.pid = 0;
+    cause.last_lines.clear();
+    cause.message = fmt::format(
+        "{}: {}: the runner stopped its ranks by itself; see whether this machine slept or the "
+        "network stalled (runner.heartbeat_timeout)",
+        host.plan->name, error_code_name(ErrorCode::lost));
+    cause.exit_code = kExitLost;
+    blame(std::move(cause));
+  } else if (!exited.stopped && !status.success()) {
+    const auto what = status.kind == Kind::exited ? Cause::What::exit
+                      : exited.oom_killed         ? Cause::What::oom
+                                                  : Cause::What::signal;
+    Cause cause = cause_of_rank(exited.rank, what, status.code);
+    cause.core_dumped = status.core_dumped;
+    cause.oom = exited.oom_killed;
+    cause.memory_limit = exited.memory_limit_bytes;
+    cause.time_unix_ms = died_ms;
+    cause.exit_code = status.shell_code();
+    blame(std::move(cause));
+  }
+  note_exited(std::move(event));
+}
+
+void Supervisor::on_lost(Host& host, Error error) {
+  if (host.state == HostState::finished) {  // the runner ended after Goodbye
+    if (leaving_ > 0 && --leaving_ == 0) wake();
+    return;
+  }
+  if (host.state != HostState::running || superseded()) return;
+  end_of(host, HostState::lost);
+  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = host.plan->name;
+  cause.message =
+      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
+  cause.exit_code = kExitLost;
+  cause.time_unix_ms = unix_time_ms();
+  parts_.folder.event(
+      "host_lost",
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
+  // At once: the verdict comes only when the host was looked for again.
+  parts_.console.error(cause.message);
+  blame(std::move(cause));
+  start_sweep(host);
+}
+
+/// Each text once: all ranks may say the same.
+void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
+  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
+  const std::string text = notice.text.substr(0, kMostBytes);
+  if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
+  parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
+}
+
+void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {
+  for (PmixRelay::Outgoing& outgoing : messages)
+    hosts_[outgoing.host].session->send(outgoing.message);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,182 @@
+#include "launcher/supervise/survey.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+
+#include "launcher/check/requests.h"
+#include "launcher/host/host_errors.h"
+#include "launcher/host/host_ready.h"
+#include "launcher/host/host_session.h"
+#include "launcher/local/local_transport.h"
+#include "launcher/ssh/ssh_transport.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace {
+
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+/// Until a host that has prepared a job has taken it back; what it has not is its lease's business.
+constexpr std::chrono::seconds kTakenBack{5};
+
+struct Surveyed {
+  const HostPlan* plan = nullptr;
+  std::shared_ptr<HostSession> session;
+  bool prepared = false;
+  std::optional<HostFacts> facts;
+  std::optional<Error> error;
+};
+
+class Survey {
+ public:
+  Survey(asio::any_io_executor executor, const config::JobConfig& job, const RunnerBinary& binary,
+         const LaunchPlan& plan)
+      : executor_(executor),
+        ssh_(make_ssh_transport(executor, job.runner.ssh)),
+        local_(make_local_transport(executor)),
+        job_(job),
+        binary_(binary),
+        plan_(plan),
+        run_id_("plan-" + check::random_token()),
+        idle_(executor) {
+    for (const HostPlan& host : plan.hosts)
+      hosts_.push_back(
+          {&host, std::make_shared<HostSession>(executor, host.name, job.runner), false, {}, {}});
+  }
+
+  asio::awaitable<void> run() {
+    co_await for_all(&Survey::connect);
+    if (!failed()) co_await for_all(&Survey::prepare);
+    co_await for_all(&Survey::take_back);
+  }
+
+  bool failed() const {
+    return std::ranges::any_of(hosts_, [](const Surveyed& host) { return host.error.has_value(); });
+  }
+  const std::vector<Surveyed>& hosts() const { return hosts_; }
+
+ private:
+  using Work = asio::awaitable<void> (Survey::*)(Surveyed&);
+
+  asio::awaitable<void> one(Work work, Surveyed& host) {
+    co_await (this->*work)(host);
+    if (--working_ == 0) idle_.cancel();
+  }
+
+  asio::awaitable<void> for_all(Work work) {
+    working_ = hosts_.size();
+    for (Surveyed& host : hosts_)
+      asio::co_spawn(executor_, one(work, host), [](std::exception_ptr error) {
+        if (error) std::rethrow_exception(error);
+      });
+    while (working_ > 0) {
+      idle_.expires_at(std::chrono::steady_clock::time_point::max());
+      co_await idle_.async_wait(kToken);
+    }
+  }
+
+  asio::awaitable<void> connect(Surveyed& host) {
+    Transport& transport = host.plan->local() ? *local_ : *ssh_;
+    Result<> connected = co_await host.session->connect(transport, binary_);
+    if (!connected) host.error = std::move(connected).error();
+  }
+
+  wire::JobSpec spec_of(const Surveyed& host) const {
+    std::vector<std::string> reached_at;
+    if (host.plan == &plan_.hosts.front())
+      for (const Surveyed& other : hosts_) reached_at.push_back(other.session->address());
+    wire::JobSpec spec =
+        make_job_spec(plan_, *host.plan, job_, run_id_, peers_of_first(reached_at));
+    spec.container = {};  // no image is made sure of for that
+    return spec;
+  }
+
+  asio::awaitable<void> prepare(Surveyed& host) {
+    wire::JobSpec spec = spec_of(host);
+    auto ready = co_await host.session->prepare(std::move(spec), binary_.sha256());
+    host.prepared = ready.has_value();
+    if (!ready)
+      host.error = std::move(ready).error();
+    else if (auto facts = check_ready(*host.plan, host.session->address(), *ready); !facts)
+      host.error = std::move(facts).error();
+    else
+      host.facts = std::move(*facts);
+  }
+
+  /// A job that is stopped before its start is finished at once.
+  void ask_back(Surveyed& host, asio::steady_timer& done) {
+    host.session->start({[&done](const wire::Message& message) {
+                           if (std::holds_alternative<wire::Finished>(message)) done.cancel();
+                         },
+                         [&done](const Error&) { done.cancel(); }});
+    host.session->send(wire::Stop{0, "only surveyed"});
+  }
+
+  asio::awaitable<void> take_back(Surveyed& host) {
+    if (host.prepared && !host.session->closed()) {
+      asio::steady_timer done(executor_, kTakenBack);
+      ask_back(host, done);
+      co_await done.async_wait(kToken);
+      host.session->send(wire::Goodbye{});
+      co_await host.session->drained(0);
+    }
+    host.session->close();
+  }
+
+  asio::any_io_executor executor_;
+  std::unique_ptr<Transport> ssh_, local_;
+  const config::JobConfig& job_;
+  const RunnerBinary& binary_;
+  const LaunchPlan& plan_;
+  const std::string run_id_;
+  std::vector<Surveyed> hosts_;
+  std::size_t working_ = 0;
+  asio::steady_timer idle_;
+};
+
+Error error_of(const std::vector<Surveyed>& hosts) {
+  std::vector<std::pair<std::string, Error>> errors;
+  for (const Surveyed& host : hosts)
+    if (host.error) errors.emplace_back(host.plan->name, *host.error);
+  return {errors.front().second.code, fold_errors(errors)};
+}
+
+Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& hosts,
+                 LaunchPlan& plan) {
+  std::vector<HostNetwork> networks;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const HostFacts& facts = *hosts[i].facts;
+    networks.push_back(facts.network);
+    plan.hosts[i].cpus = facts.cpus;
+    plan.hosts[i].memory_bytes = facts.memory_bytes;
+    for (std::size_t rank = 0; rank < facts.cpu_sets.size(); ++rank)
+      plan.hosts[i].ranks[rank].cpus = facts.cpu_sets[rank];
+  }
+  SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
+  plan.surveyed_addr = meeting.address;
+  return plan.model ? plan_model(job, plan) : Result<>();
+}
+
+}  // namespace
+
+Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary, LaunchPlan& plan) {
+  std::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io(1);
+  Survey survey(io.get_executor(), job, binary, plan);
+  std::exception_ptr failure;
+  asio::co_spawn(io, survey.run(), [&](std::exception_ptr error) {
+    failure = error;
+    io.stop();
+  });
+  io.run();
+  if (failure) std::rethrow_exception(failure);
+  if (survey.failed()) return std::unexpected(error_of(survey.hosts()));
+  return fill_in(job, survey.hosts(), plan);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,146 @@
+#include "launcher/supervise/sweep.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <memory>
+#include <optional>
+
+#include "common/wire/codec.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+constexpr milliseconds kBetweenAttempts{500};
+constexpr std::chrono::seconds kAnswerMargin{15};
+constexpr std::size_t kMaxLeft = 32, kMaxLeftText = 200;
+
+/// Shared by the one who waits and the attempts, which may hang in a connect.
+struct State {
+  State(asio::any_io_executor executor, Transport& to, const RunnerBinary& with,
+        const config::RunnerConfig& settings, SweepOrder what)
+      : transport(to), binary(with), runner(settings), order(std::move(what)), changed(executor) {}
+  Transport& transport;
+  const RunnerBinary& binary;
+  const config::RunnerConfig& runner;
+  const SweepOrder order;
+  asio::steady_timer changed;
+  std::optional<Result<wire::Swept>> outcome;
+  std::string trouble;  // of the last attempt
+  bool reached = false, given_up = false;
+  Channel* channel = nullptr;  // while an answer is awaited
+};
+
+Result<wire::Swept> refuse(ErrorCode code, std::string message) {
+  return fail(code, std::move(message));
+}
+
+std::string order_bytes(const State& state) {
+  const auto patience = static_cast<std::uint32_t>(state.order.patience.count());
+  return wire::encode(wire::Hello{wire::kProtocolVersion, state.binary.sha256()}) +
+         wire::encode(
+             wire::Sweep{state.order.run_id, patience, state.order.cgroup, state.order.engine});
+}
+
+/// What a host names is shown to people: it must be short.
+wire::Swept bounded(wire::Swept swept) {
+  if (swept.left.size() > kMaxLeft) swept.left.resize(kMaxLeft);
+  for (std::string& text : swept.left) text.resize(std::min(text.size(), kMaxLeftText));
+  return swept;
+}
+
+asio::awaitable<Result<wire::Swept>> converse(const State& state, Channel& channel) {
+  const std::string bytes = order_bytes(state);
+  auto written = co_await channel.write(bytes);
+  if (!written) co_return std::unexpected(std::move(written).error());
+  wire::FrameDecoder decoder;
+  std::array<char, 4096> buffer;
+  for (;;) {
+    auto frame = decoder.next();
+    if (!frame) co_return std::unexpected(std::move(frame).error());
+    if (*frame) {
+      auto message = wire::decode(**frame);
+      if (!message) co_return std::unexpected(std::move(message).error());
+      if (auto* swept = std::get_if<wire::Swept>(&*message)) co_return bounded(std::move(*swept));
+      if (const auto* error = std::get_if<wire::RunnerError>(&*message))
+        co_return refuse(ErrorCode::runner, error->message);
+      continue;
+    }
+    auto count = co_await channel.read_some(buffer);
+    if (!count) co_return std::unexpected(std::move(count).error());
+    if (*count == 0) co_return refuse(ErrorCode::lost, "the runner ended without an answer");
+    decoder.feed({buffer.data(), *count});
+  }
+}
+
+/// One way to the host and back. False: try again.
+asio::awaitable<bool> attempt(std::shared_ptr<State> state) {
+  auto connection = co_await state->transport.connect(state->order.host);
+  if (state->given_up) co_return true;
+  if (!connection) {
+    state->trouble = connection.error().message;
+    co_return false;
+  }
+  auto channel = co_await start_runner(**connection, state->binary, state->runner.startup_timeout);
+  if (state->given_up) co_return true;
+  if (!channel) {
+    state->trouble = channel.error().message;
+    co_return false;
+  }
+  state->reached = true;
+  state->channel = channel->get();
+  state->changed.cancel();
+  auto answer = co_await converse(*state, **channel);
+  state->channel = nullptr;
+  (*channel)->close();
+  (*connection)->close();
+  if (!state->given_up) state->outcome = std::move(answer);
+  state->changed.cancel();
+  co_return true;
+}
+
+asio::awaitable<void> attempts(std::shared_ptr<State> state) {
+  while (!state->given_up) {
+    const bool over = co_await attempt(state);
+    if (over || state->given_up) break;
+    asio::steady_timer pause(state->changed.get_executor(), kBetweenAttempts);
+    co_await pause.async_wait(kToken);
+  }
+}
+
+}  // namespace
+
+asio::awaitable<Result<wire::Swept>> sweep_host(asio::any_io_executor executor,
+                                                Transport& transport, const RunnerBinary& binary,
+                                                const config::RunnerConfig& runner,
+                                                SweepOrder order) {
+  const auto state = std::make_shared<State>(executor, transport, binary, runner, std::move(order));
+  asio::co_spawn(executor, attempts(state), asio::detached);
+  const auto begin = Clock::now();
+  while (!state->outcome) {
+    const auto deadline =
+        begin + state->order.reach +
+        (state->reached ? state->order.patience + kAnswerMargin : milliseconds(0));
+    if (Clock::now() >= deadline) break;
+    state->changed.expires_at(deadline);
+    co_await state->changed.async_wait(kToken);
+  }
+  if (state->outcome) co_return std::move(*state->outcome);
+  state->given_up = true;
+  if (state->channel) state->channel->close();
+  if (state->reached) co_return refuse(ErrorCode::timeout, "no answer from a fresh runner there");
+  co_return refuse(ErrorCode::connect,
+                   state->trouble.empty() ? "not reached again" : std::move(state->trouble));
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,171 @@
+#include "runner/cleanup/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+namespace sortie::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxRunIdInName = 24;
+constexpr int kLockTries = 200;
+constexpr useconds_t kLockPause = 10000;
+
+bool is_own_folder(const std::string& path, bool private_only) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+         (!private_only || (info.st_mode & 077) == 0);
+}
+
+Result<std::string> make_base() {
+  const std::string base = run_folder_base();
+  if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
+    return std::unexpected(os_error(errno, base));
+  if (!is_own_folder(base, true))
+    return fail(ErrorCode::io,
+                base + ": not a private folder of this user; remove it or set XDG_RUNTIME_DIR");
+  return base;
+}
+
+Result<Fd> open_lock(const std::string& path, int flags) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  if (!fd) return std::unexpected(os_error(errno, path));
+  return fd;
+}
+
+std::string run_folder_prefix(const std::string& run_id) {
+  std::string id = run_id;
+  if (id.size() > kMaxRunIdInName) {
+    std::uint32_t hash = 2166136261u;  // FNV-1a
+    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+  }
+  return id + '-';
+}
+
+/// True when the folder was nobody's and is gone.
+bool remove_if_unheld(const fs::path& folder) {
+  const Result<Fd> lock = open_lock(folder / "lock", 0);
+  if (lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) return false;
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return true;
+}
+
+}  // namespace
+
+Result<RunFolder> RunFolder::make(const std::string& name) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string base, make_base());
+  // Held while we look around: no folder is seen between its mkdir and its lock.
+  SORTIE_ASSIGN_OR_RETURN(const Fd base_lock, open_lock(base + "/.lock", O_CREAT));
+  for (int tries = 0; ::flock(base_lock.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (tries == kLockTries) return std::unexpected(os_error(errno, base + "/.lock is held"));
+    ::usleep(kLockPause);
+  }
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(base, ignored)) {
+    if (entry.is_directory(ignored) && !remove_if_unheld(entry.path()) &&
+        entry.path().filename() == name)
+      return fail(ErrorCode::runner,
+                  entry.path().string() + ": another runner of this run and attempt is alive here");
+  }
+  RunFolder folder;
+  folder.path_ = base + '/' + name;
+  if (::mkdir(folder.path_.c_str(), 0700) != 0)
+    return std::unexpected(os_error(errno, folder.path_));
+  SORTIE_ASSIGN_OR_RETURN(folder.lock_, open_lock(folder.path_ + "/lock", O_CREAT));
+  if (::flock(folder.lock_.get(), LOCK_SH) != 0)
+    return std::unexpected(os_error(errno, folder.path_));
+  return folder;
+}
+
+Result<std::string> find_run_folder(const std::string& name) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* place : {runtime ? runtime : "", "/tmp"}) {
+    const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
+    const std::string folder = base + '/' + name;
+    if (*place != 0 && is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+  }
+  return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+}
+
+bool is_held_folder(const std::string& path) {
+  const Result<Fd> lock = open_lock(path + "/lock", 0);
+  return lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+RunFolders look_at_run_folders() {
+  RunFolders found;
+  const Result<std::string> base = make_base();
+  if (!base) {
+    found.error = base.error().message;
+    return found;
+  }
+  found.base = *base;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    (is_held_folder(entry.path()) ? found.held : found.refuse).push_back(entry.path().filename());
+  }
+  return found;
+}
+
+Result<> RunFolder::write(const std::string& name, std::string_view content) const {
+  const std::string path = path_ + '/' + name;
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return std::unexpected(os_error(errno, path));
+  while (!content.empty()) {
+    const ssize_t count = ::write(file.get(), content.data(), content.size());
+    if (count < 0) return std::unexpected(os_error(errno, path));
+    content.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+Result<std::string> RunFolder::make_subfolder(const std::string& name) const {
+  const std::string path = path_ + '/' + name;
+  if (::mkdir(path.c_str(), 0700) != 0) return std::unexpected(os_error(errno, path));
+  return path;
+}
+
+void RunFolder::remove() {
+  if (path_.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  path_.clear();
+  lock_.reset();
+}
+
+std::string run_folder_base() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool use_runtime =
+      runtime && runtime[0] == '/' && is_own_folder(runtime, true) && ::access(runtime, W_OK) == 0;
+  return fmt::format("{}/sortie-{}", use_runtime ? runtime : "/tmp", ::geteuid());
+}
+
+std::string run_folder_name(const std::string& run_id, std::uint32_t attempt,
+                            std::uint32_t node_rank) {
+  return fmt::format("{}{}-{}", run_folder_prefix(run_id), attempt, node_rank);
+}
+
+bool is_run_folder_name(std::string_view name, const std::string& run_id) {
+  const std::string prefix = run_folder_prefix(run_id);
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
+  const std::size_t dash = name.find('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
+         is_number(name.substr(dash + 1));
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,209 @@
+#include "runner/job/job.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <csignal>
+
+#include "common/base/log.h"
+#include "common/base/process_status.h"
+#include "runner/container/inside.h"
+#include "runner/job/environment.h"
+#include "runner/process/cgroup.h"
+#include "runner/process/process_tree.h"
+#include "runner/process/spawn.h"
+#include "runner/unix_time.h"
+
+namespace sortie::runner {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Exit code of a rank that could not be started, as shells have it.
+constexpr std::uint32_t kExitNotRunnable = 126;
+/// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
+constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
+constexpr std::size_t kSpawnsBetweenYields = 8;
+
+}  // namespace
+
+Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
+         const ProcessDefaults& defaults)
+    : io_(io),
+      link_(link),
+      spec_(std::move(spec)),
+      defaults_(defaults),
+      facts_(read_node_facts()),
+      base_env_(base_environment(environ)),
+      pump_(
+          io, spec_.output_window, [this] { link_.wake(); },
+          [this](std::size_t slot) { rank_drained(slot); }),
+      finished_wakeup_(io) {
+  link_.set_source([this] { return pump_.next(); });
+  if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
+}
+
+boost::asio::awaitable<void> Job::start(wire::Environment env) {
+  started_ = true;
+  start_env_ = std::move(env);
+  port_.release_port();  // rank 0 will listen there; the lease is kept
+  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) {
+    start_rank(slot);
+    if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
+      co_await boost::asio::post(io_, boost::asio::use_awaitable);
+  }
+}
+
+void Job::start_rank(std::size_t slot) {
+  Rank& rank = *ranks_[slot];
+  Fd in = std::move(rank.in), out = std::move(rank.out), err = std::move(rank.err);
+  if (stopped_) {  // Stop overtook the start
+    rank.exited.signaled = 1;
+    rank.exited.code = SIGTERM;
+    rank.exited.stopped = 1;
+    rank.exited.time_unix_ms = unix_ms();
+    in.reset();
+    out.reset();
+    err.reset();
+    return rank_gone(slot);
+  }
+  HeldSpec held;
+  held.title = fmt::format("sortie-keep-{}", rank.spec->local_rank % 1000);
+  held.env = environment_of(rank);
+  if (!binding_.ranks.empty()) held.cpus = binding_.ranks[slot].cpus;
+  rank.searched_path = env_value(held.env, "PATH");
+  if (in) held.stdin_fd = in.get();
+  held.stdout_fd = out.get();
+  held.stderr_fd = err.get();
+  held.cgroup = rank.cgroup;
+  held.job_cgroup = cgroup_;
+  held.run_folder = folder_.path();
+  held.defaults = defaults_;
+  const Result<> started = start_process(slot, held);
+  if (rank.process.keeper() > 0) keepers_.insert(rank.process.keeper());
+  in.reset();
+  out.reset();
+  err.reset();
+  if (started) return;
+  send_error(ErrorCode::spawn, started.error().message, rank);
+  rank.exited.code = kExitNotRunnable;
+  rank.exited.time_unix_ms = unix_ms();
+  rank_gone(slot);
+}
+
+/// Here, or in its container, where program and folder are looked for by process 1.
+Result<> Job::start_process(std::size_t slot, HeldSpec& held) {
+  Rank& rank = *ranks_[slot];
+  const auto report = [this, slot](const KeeperReport& what) { on_report(slot, what); };
+  if (boxes_) {
+    held.argv = boxes_->argv(spec_.argv);
+    held.announce = true;
+    held.refuse_mpi = spec_.mpi != 0 && !pmix_up_ && spec_.world_size > 1;
+    if (rank.searched_path.empty()) rank.searched_path = boxes_->path(slot);
+    rank.program = held.argv[0];
+    return boxes_->start(slot, rank.process, held, report);
+  }
+  held.argv = spec_.argv;
+  rank.program = held.argv[0];
+  held.candidates = program_candidates(spec_.argv[0], rank.searched_path);
+  held.folders = {spec_.work_dir, std::string(env_value(base_env_, "HOME")), "/"};
+  return rank.process.start(held, report);
+}
+
+std::vector<std::string> Job::environment_of(const Rank& rank) const {
+  RankContext context;
+  context.config_path = config_path_;
+  context.socket_path = rank.socket_path;
+  context.cpus = facts_.cpus;
+  const std::size_t index = static_cast<std::size_t>(rank.spec - spec_.ranks.data());
+  if (!binding_.ranks.empty()) context.threads = binding_.ranks[index].threads;
+  context.amd_gpus =
+      !topology_.gpus.empty() && topology_.gpus.front().vendor == cpu::Gpu::Vendor::amd;
+  context.pmix_env = pmix_lines_for(pmix_env_, rank.spec->rank);
+  context.start_env = start_env_;
+  if (!boxes_) return rank_environment(base_env_, spec_, *rank.spec, context);
+  wire::RankSpec adapted = *rank.spec;
+  boxes_->adapt(adapted.env, index);
+  return rank_environment(container::default_environment(spec_), spec_, adapted, context);
+}
+
+void Job::send_error(ErrorCode code, std::string message, std::int32_t rank) {
+  wire::RunnerError error{std::string(error_code_name(code)), std::move(message), rank};
+  link_.send(error);
+  if (spec_.hold_ms > 0) errors_.push_back(std::move(error));
+}
+
+void Job::on_event(const Rank& rank, std::string line) {
+  if (link_.broken() && spec_.hold_ms > 0 && !stopped_ &&
+      held_event_bytes_ + line.size() < kMaxQueuedForEvents) {
+    held_event_bytes_ += line.size();
+    held_events_.push_back({rank.spec->rank, std::move(line)});
+    return;
+  }
+  if (link_.queued_bytes() < kMaxQueuedForEvents)
+    return link_.send(wire::RankEvent{rank.spec->rank, std::move(line)});
+  if (dropped_events_++ == 0)
+    log::warning("rank {}: events are dropped, the launcher is too slow", rank.spec->rank);
+}
+
+Result<> Job::take_input(const wire::Input& input) {
+  if (spec_.input_window == 0) return fail(ErrorCode::protocol, "Input for a job without stdin");
+  if (ranks_.empty()) return fail(ErrorCode::protocol, "Input before JobReady");
+  return ranks_.front()->input->take(input);
+}
+
+Result<> Job::to_pmix(const wire::Message& message) {
+  if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
+  if (spec_.hold_ms > 0 && !pmix_memory_.answered(message)) return {};
+  if (pmix_->running()) pmix_->send(message);
+  return {};
+}
+
+void Job::wake_keepers() const {
+  for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
+}
+
+void Job::resend(const std::vector<wire::LogSize>& sizes) {
+  resending_ = true;
+  for (const auto& rank : ranks_)
+    if (rank->pid > 0)
+      link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
+  for (const wire::RunnerError& error : errors_) link_.send(error);
+  for (const wire::Message& message : pmix_memory_.open(ranks_.front()->spec->rank))
+    link_.send(message);
+  for (const wire::RankEvent& event : held_events_) link_.send(event);
+  held_events_.clear();
+  held_event_bytes_ = 0;
+  pump_.resend(sizes, [this] { resend_ends(); });
+}
+
+void Job::resend_ends() {
+  resending_ = false;
+  for (const auto& rank : ranks_)
+    if (rank->drained) link_.send(rank->exited);
+  if (finished_) link_.send(wire::Finished{});
+}
+
+boost::asio::awaitable<bool> Job::wait_finished(std::chrono::steady_clock::duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!finished_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) co_return false;
+    co_await finished_wakeup_.wait(deadline - now);
+  }
+  co_return true;
+}
+
+boost::asio::awaitable<void> Job::clean_up() {
+  if (pmix_ && pmix_->running()) {
+    pmix_->stop();
+    co_await pmix_->wait_gone(std::chrono::seconds(2));
+  }
+  co_await remove_boxes();
+  if (!cgroup_.empty()) cgroup::remove(cgroup_);
+  folder_.remove();
+  port_ = PortLease();
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,235 @@
+// How ranks end: stopped, gone by themselves, lost with their keeper; and what is cleaned up then.
+#include "runner/job/job.h"
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "common/base/log.h"
+#include "common/base/process_status.h"
+#include "runner/process/cgroup.h"
+#include "runner/process/process_tree.h"
+#include "runner/process/spawn.h"
+#include "runner/unix_time.h"
+
+namespace sortie::runner {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Exit codes of a rank that could not be started, as shells have them.
+constexpr std::uint32_t kExitNotFound = 127;
+constexpr std::uint32_t kExitNotRunnable = 126;
+constexpr std::size_t kMaxOrphanStatuses = 4096;
+/// For the engine to remove the job's containers when nothing runs in them any more.
+constexpr milliseconds kRemovalLimit{10000};
+
+bool is_alive(pid_t pid) {
+  const char state = pid > 0 ? process_state(pid) : '?';
+  return state != '?' && state != 'Z' && state != 'X';
+}
+
+}  // namespace
+
+void Job::stop(milliseconds grace) {
+  stopped_ = true;
+  if (!started_) {
+    if (prepared_ && !finished_) spawn(io_, finish());
+    if (!prepared_ && pmix_) pmix_->stop();
+    return;
+  }
+  for (const auto& rank : ranks_)
+    if (!rank->gone) rank->process.stop(grace);
+  wake_keepers();
+}
+
+void Job::on_report(std::size_t slot, const KeeperReport& report) {
+  Rank& rank = *ranks_[slot];
+  switch (report.kind) {
+    case KeeperReport::Kind::started:
+      rank.pid = report.pid;
+      if (boxes_ && rank.pid > 0) rank.group.emplace(rank.pid);
+      link_.send(wire::RankStarted{rank.spec->rank, static_cast<std::uint32_t>(report.pid)});
+      break;
+    case KeeperReport::Kind::spawn_failed:
+      rank.exited.time_unix_ms = report.time_unix_ms;
+      report_spawn_failure(slot, report);
+      break;
+    case KeeperReport::Kind::died:
+      rank.pid = report.pid;
+      rank.exited.time_unix_ms = report.time_unix_ms;
+      rank.exited.stopped = static_cast<std::uint8_t>(report.stopped);
+      set_status(rank, report.wait_status);
+      break;
+    case KeeperReport::Kind::unkillable:
+      send_error(
+          ErrorCode::timeout,
+          fmt::format("process {} does not die of SIGKILL (state {}); the host needs attention",
+                      report.pid, process_state(report.pid)),
+          rank);
+      break;
+    case KeeperReport::Kind::gone:
+      rank.exited.leftovers_killed = report.leftovers;
+      rank.exited.oom_killed = static_cast<std::uint8_t>(report.oom);
+      look_for_oom(rank);
+      rank_gone(slot);
+      break;
+    case KeeperReport::Kind::announced:
+      break;
+    case KeeperReport::Kind::keeper_lost:
+      log::warning("rank {}: its keeper was killed; ending what it held", rank.spec->rank);
+      rank.keeper_lost = true;
+      if (!rank.cgroup.empty()) cgroup::kill_all(rank.cgroup);
+      start_sweep();
+      break;
+  }
+}
+
+void Job::set_status(Rank& rank, int wait_status) {
+  const ProcessStatus status = ProcessStatus::from_wait_status(wait_status);
+  rank.has_status = true;
+  rank.exited.signaled = status.kind == ProcessStatus::Kind::signaled ? 1 : 0;
+  rank.exited.code = static_cast<std::uint32_t>(status.code);
+  rank.exited.core_dumped = status.core_dumped ? 1 : 0;
+}
+
+void Job::report_spawn_failure(std::size_t slot, const KeeperReport& report) {
+  Rank& rank = *ranks_[slot];
+  const int error = report.error;
+  rank.has_status = true;
+  rank.exited.code = error == ENOENT ? kExitNotFound : kExitNotRunnable;
+  const std::string where = boxes_ ? " in " + boxes_->where(slot) : "";
+  if (error == kUnconnectedMpi)
+    return send_error(
+        ErrorCode::unsupported,
+        fmt::format("{}{} is an MPI program, and MPI ranks can not be wired up here: {}; or set "
+                    "runner.mpi = \"off\" to run it unconnected",
+                    rank.program, where, pmix_note_.substr(pmix_note_.find(' ') + 1)),
+        rank);
+  std::string hint;
+  if (error == ENOENT && rank.program.find('/') == std::string::npos)
+    hint = fmt::format("; not in PATH={}", rank.searched_path);
+  else if (error == ENOENT && report.found)
+    hint = "; it is there, so its interpreter (#! line or ELF loader) is what is missing";
+  else if (error == ENOENT && boxes_)
+    hint = "; it must be in the image, or under a mount";
+  else if (error == ENOENT)
+    hint = "; a program must be at the same path on every host";
+  else if (error == EACCES)
+    hint = "; needs execute permission, on a file system mounted without noexec";
+  else if (error == E2BIG)
+    hint = "; arguments and environment exceed what the kernel takes";
+  send_error(
+      ErrorCode::spawn,
+      fmt::format("cannot start {}{}: {}{}", rank.program, where, std::strerror(error), hint),
+      rank);
+}
+
+/// The container's own counters are proof, as those of a bare rank's own cgroup are.
+void Job::look_for_oom(Rank& rank) const {
+  if (!rank.group || rank.exited.stopped || (!rank.exited.signaled && rank.exited.code == 0))
+    return;
+  const bool killed = rank.exited.signaled && rank.exited.code == SIGKILL;
+  const bool alone = spec_.ranks.size() == 1 || spec_.container.scope == wire::ContainerScope::rank;
+  if ((killed || alone) && rank.group->has_killed()) rank.exited.oom_killed = 1;
+  if (rank.exited.oom_killed) rank.exited.memory_limit_bytes = rank.group->limit();
+}
+
+void Job::rank_gone(std::size_t slot) {
+  Rank& rank = *ranks_[slot];
+  if (rank.gone) return;
+  rank.gone = true;
+  if (rank.input) rank.input->close();
+  rank.events->finish();
+  pump_.finish(slot);
+}
+
+void Job::rank_drained(std::size_t slot) {
+  ranks_[slot]->drained = true;
+  if (!resending_) link_.send(ranks_[slot]->exited);
+  if (++exited_ == ranks_.size()) spawn(io_, finish());
+}
+
+boost::asio::awaitable<void> Job::finish() {
+  if (pmix_) {
+    pmix_->stop();
+    co_await pmix_->wait_gone(std::chrono::seconds(2));
+  }
+  co_await remove_boxes();
+  if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
+  finished_wakeup_.notify();
+}
+
+/// Error: a process of a container is still there; the host needs attention.
+boost::asio::awaitable<void> Job::remove_boxes() {
+  if (!boxes_) co_return;
+  const Result<> removed = co_await boxes_->remove(kRemovalLimit);
+  if (!removed) send_error(removed.error().code, removed.error().message);
+}
+
+void Job::reap() {
+  int status = 0;
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0)
+    if (keepers_.erase(pid) == 0 && orphan_statuses_.size() < kMaxOrphanStatuses)
+      orphan_statuses_[pid] = status;
+}
+
+bool Job::lost_keepers_reaped() const {
+  for (const auto& rank : ranks_) {
+    if (!rank->keeper_lost) continue;
+    if (keepers_.contains(rank->process.keeper())) return false;
+    if (boxes_ && !rank->gone && is_alive(rank->pid)) return false;
+  }
+  return true;
+}
+
+void Job::start_sweep() {
+  if (!std::exchange(sweeping_, true)) spawn(io_, sweep_orphans());
+}
+
+/// What a killed keeper held has become ours, as soon as the keeper is dead altogether: its sockets
+/// close a moment before that, so it is waited for first.
+boost::asio::awaitable<void> Job::sweep_orphans() {
+  boost::asio::steady_timer pause(io_);
+  const auto begin = std::chrono::steady_clock::now();
+  bool complained = false;
+  for (;;) {
+    reap();
+    std::vector<pid_t> orphans = direct_children();
+    std::erase_if(orphans, [this](pid_t pid) { return keepers_.contains(pid); });
+    kill_children(orphans);
+    if (orphans.empty() && lost_keepers_reaped()) break;
+    if (!complained && std::chrono::steady_clock::now() - begin > kUnkillableAfter) {
+      complained = true;
+      send_error(ErrorCode::timeout, "a process does not die of SIGKILL; the host needs attention");
+    }
+    pause.expires_after(milliseconds(complained ? 1000 : 5));
+    co_await pause.async_wait(kAsTuple);
+  }
+  sweeping_ = false;
+  for (std::size_t slot = 0; slot < ranks_.size(); ++slot) settle_lost_keeper(slot);
+}
+
+void Job::settle_lost_keeper(std::size_t slot) {
+  Rank& rank = *ranks_[slot];
+  if (!rank.keeper_lost || rank.gone) return;
+  if (!rank.has_status) {
+    const auto found = orphan_statuses_.find(rank.pid);
+    set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
+    rank.exited.time_unix_ms = unix_ms();
+  }
+  rank.exited.stopped = stopped_ ? 1 : 0;
+  look_for_oom(rank);
+  if (boxes_ && !stopped_ && !rank.exited.oom_killed)
+    if (std::string why = boxes_->why_lost(slot); !why.empty())
+      send_error(ErrorCode::lost, std::move(why), rank);
+  if (!rank.cgroup.empty()) cgroup::remove(rank.cgroup);
+  rank_gone(slot);
+}
+
+}  // namespace sortie::runner

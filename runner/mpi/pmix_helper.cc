@@ -1,0 +1,174 @@
+#include "runner/mpi/pmix_helper.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/process_status.h"
+#include "common/wire/codec.h"
+#include "runner/mpi/pmix_binary.h"
+#include "runner/process/spawn.h"
+
+namespace sortie::runner {
+namespace {
+
+constexpr auto kReadyTimeout = std::chrono::seconds(20);
+constexpr int kErrorFd = 2;
+
+Result<> write_all(int fd, std::string_view bytes, std::string_view what) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0) return std::unexpected(os_error(errno, what));
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+/// The program as an anonymous file, named by /proc: nothing is left on any disk.
+Result<std::string> program_in_memory(Fd& holder) {
+  constexpr unsigned kMfdExec = 0x10;  // Linux 6.3; before that it is refused and not needed
+  holder.reset(::memfd_create("sortie-pmix", MFD_CLOEXEC | kMfdExec));
+  if (!holder && errno == EINVAL) holder.reset(::memfd_create("sortie-pmix", MFD_CLOEXEC));
+  if (!holder) return std::unexpected(os_error(errno, "memfd_create"));
+  SORTIE_TRY(write_all(holder.get(), pmix_binary(), "memfd"));
+  return fmt::format("/proc/self/fd/{}", holder.get());
+}
+
+/// The same in the run folder, for systems that forbid running from memory (vm.memfd_noexec).
+Result<std::string> program_in_folder(const std::string& folder) {
+  const std::string path = folder + "/sortie-pmix";
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700));
+  if (!file) return std::unexpected(os_error(errno, path));
+  SORTIE_TRY(write_all(file.get(), pmix_binary(), path));
+  return path;
+}
+
+bool is_relayed(const wire::Message& message) {
+  return std::holds_alternative<wire::PmixFence>(message) ||
+         std::holds_alternative<wire::PmixModexRequest>(message) ||
+         std::holds_alternative<wire::PmixModexReply>(message) ||
+         std::holds_alternative<wire::PmixAbort>(message) ||
+         std::holds_alternative<wire::PmixNames>(message) ||
+         std::holds_alternative<wire::PmixNotice>(message) ||
+         std::holds_alternative<wire::RunnerError>(message);
+}
+
+}  // namespace
+
+Result<> PmixHelper::launch(HeldSpec spec, const std::string& folder) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    return std::unexpected(os_error(errno, "socketpair"));
+  Fd mine(pair[0]), its(pair[1]);
+  // Asio wants to own the reading and the writing end apart.
+  Fd mine_too(::fcntl(mine.get(), F_DUPFD_CLOEXEC, 3));
+  Fd errors(::fcntl(kErrorFd, F_DUPFD_CLOEXEC, 3));
+  if (!mine_too || !errors) return std::unexpected(os_error(errno, "dup"));
+  SORTIE_TRY(link_.open(std::move(mine), std::move(mine_too)));
+
+  Result<std::string> path = program_in_memory(program_);
+  if (!path) path = program_in_folder(folder);
+  if (!path) return std::unexpected(std::move(path).error());
+  spec.title = "sortie-keeper-m";
+  spec.candidates = {*path};
+  spec.program_fd = program_.get();
+  spec.argv = {"sortie-pmix"};
+  spec.stdin_fd = its.get();
+  spec.stdout_fd = its.get();
+  spec.stderr_fd = errors.get();
+  SORTIE_TRY(process_.start(spec, [this](const KeeperReport& report) { on_report(report); }));
+  running_ = true;
+  return {};
+}
+
+void PmixHelper::on_report(const KeeperReport& report) {
+  switch (report.kind) {
+    case KeeperReport::Kind::started:
+      program_.reset();
+      break;
+    case KeeperReport::Kind::spawn_failed:
+      if (end_.empty())
+        end_ = fmt::format("sortie-pmix can not be started: {}", std::strerror(report.error));
+      break;
+    case KeeperReport::Kind::died:
+      if (end_.empty())
+        end_ = "sortie-pmix ended with " +
+               ProcessStatus::from_wait_status(report.wait_status).to_string();
+      break;
+    case KeeperReport::Kind::announced:
+    case KeeperReport::Kind::unkillable:
+      break;
+    case KeeperReport::Kind::keeper_lost:
+      if (end_.empty()) end_ = "the keeper of sortie-pmix was killed";
+      [[fallthrough]];
+    case KeeperReport::Kind::gone:
+      running_ = false;
+      gone_wakeup_.notify();
+      break;
+  }
+}
+
+boost::asio::awaitable<Result<wire::PmixReady>> PmixHelper::start(
+    wire::PmixSetup setup, HeldSpec base, std::string folder,
+    std::function<void(pid_t)> on_keeper) {
+  if (auto launched = launch(std::move(base), folder); !launched)
+    co_return std::unexpected(std::move(launched).error());
+  on_keeper(process_.keeper());
+  spawn(io_, link_.write_loop());
+  link_.send(setup);
+  boost::asio::steady_timer deadline(io_, kReadyTimeout);
+  deadline.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    end_ = "sortie-pmix does not answer";
+    stop();  // the read below then ends
+  });
+  auto message = co_await link_.read();
+  deadline.cancel();
+  if (message && *message) {
+    if (auto* ready = std::get_if<wire::PmixReady>(&**message)) co_return std::move(*ready);
+    stop();
+    if (auto* error = std::get_if<wire::RunnerError>(&**message))
+      co_return fail(ErrorCode::unsupported, error->message);
+    co_return fail(ErrorCode::protocol, "sortie-pmix answers out of order");
+  }
+  stop();
+  co_await wait_gone(std::chrono::seconds(2));
+  co_return fail(ErrorCode::runner, end_.empty() ? "sortie-pmix closed its stdout" : end_);
+}
+
+boost::asio::awaitable<void> PmixHelper::relay(std::function<void(wire::Message)> on_message,
+                                               std::function<void(std::string why)> on_lost) {
+  for (;;) {
+    auto message = co_await link_.read();
+    if (message && *message && is_relayed(**message)) {
+      on_message(std::move(**message));
+      continue;
+    }
+    if (message && *message)
+      message = fail(ErrorCode::protocol,
+                     fmt::format("{} is not for the launcher", wire::message_name(**message)));
+    if (stopping_) co_return;
+    const bool garbage = !message && message.error().code == ErrorCode::protocol;
+    const std::string why = garbage ? "sortie-pmix: " + message.error().message : std::string();
+    stop();
+    co_await wait_gone(std::chrono::seconds(2));
+    on_lost(garbage ? why : end_.empty() ? "sortie-pmix closed its stdout" : end_);
+    co_return;
+  }
+}
+
+void PmixHelper::stop() {
+  stopping_ = true;
+  process_.stop(std::chrono::milliseconds(0));
+}
+
+boost::asio::awaitable<void> PmixHelper::wait_gone(std::chrono::steady_clock::duration limit) {
+  if (running_) co_await gone_wakeup_.wait(limit);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,75 @@
+#include "runner/process/exec_child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "runner/mpi/mpi_program.h"
+#include "runner/process/cgroup.h"
+#include "runner/process/process_tree.h"
+
+namespace sortie::runner {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+/// Tries every candidate as execvp does: a missing one is passed over, one that may not be run is
+/// remembered, a text without #! goes to /bin/sh. Returns the errno that explains the failure.
+int try_candidates(const HeldSpec& spec) {
+  std::vector<char*> argv = pointers(spec.argv);
+  const std::vector<char*> env = pointers(spec.env);
+  int reason = ENOENT;
+  for (const std::string& path : spec.candidates) {
+    if (spec.refuse_mpi && ::access(path.c_str(), X_OK) == 0)
+      if (const auto needed = needed_libraries(path); needed && !mpi_library(*needed).empty())
+        return kUnconnectedMpi;
+    ::execve(path.c_str(), argv.data(), env.data());
+    if (errno == ENOEXEC) {
+      std::vector<std::string> shell = {"/bin/sh", path};
+      shell.insert(shell.end(), spec.argv.begin() + 1, spec.argv.end());
+      ::execve("/bin/sh", pointers(shell).data(), env.data());
+    }
+    if (errno == ENOENT || errno == ENOTDIR) continue;
+    reason = errno;
+    if (errno != EACCES) break;
+  }
+  return reason;
+}
+
+}  // namespace
+
+void exec_child(const HeldSpec& spec, int error_fd, pid_t keeper, int control) {
+  ::setsid();
+  // Should keeper and runner be killed together, at least the process itself goes too.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != keeper) ::_exit(127);
+  if (!spec.cgroup.empty()) cgroup::join(spec.cgroup);
+  if (spec.announce) {
+    const KeeperReport here{.kind = KeeperReport::Kind::announced};
+    if (::send(control, &here, sizeof here, MSG_NOSIGNAL) < 0) ::_exit(127);
+  }
+  const int input = spec.stdin_fd >= 0 ? spec.stdin_fd : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(input, 0);
+  ::dup2(spec.stdout_fd, 1);
+  ::dup2(spec.stderr_fd, 2);
+  cloexec_all_descriptors();
+  for (const std::string& folder : spec.folders)
+    if (!folder.empty() && ::chdir(folder.c_str()) == 0) break;
+  if (!spec.cpus.empty()) cpu::confine_to(spec.cpus);
+  restore(spec.defaults);
+  const int reason = try_candidates(spec);
+  if (::write(error_fd, &reason, sizeof reason) < 0) ::_exit(126);
+  ::_exit(127);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,102 @@
+#include "runner/process/held_process.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/fd.h"
+
+namespace sortie::runner {
+
+Result<> HeldProcess::start(const HeldSpec& spec, OnReport on_report) {
+  return open(std::move(on_report), [this, &spec](int control) -> Result<> {
+    keeper_ = ::fork();
+    if (keeper_ < 0) return std::unexpected(os_error(errno, "fork", ErrorCode::spawn));
+    if (keeper_ == 0) keeper_main(spec, control);
+    return {};
+  });
+}
+
+Result<> HeldProcess::start_inside(const std::function<Result<>(int control)>& hand_over,
+                                   OnReport on_report) {
+  return open(std::move(on_report), hand_over);
+}
+
+Result<> HeldProcess::open(OnReport on_report, const std::function<Result<>(int control)>& give) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    return std::unexpected(os_error(errno, "socketpair", ErrorCode::spawn));
+  Fd mine(pair[0]), keepers(pair[1]);
+  const int on = 1;
+  if (::setsockopt(mine.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    return std::unexpected(os_error(errno, "SO_PASSCRED", ErrorCode::spawn));
+  SORTIE_TRY(give(keepers.get()));
+  boost::system::error_code error;
+  control_.assign(mine.get(), error);
+  if (error) return fail(ErrorCode::spawn, "epoll: " + error.message());
+  mine.release();
+  on_report_ = std::move(on_report);
+  await_report();
+  return {};
+}
+
+void HeldProcess::stop(std::chrono::milliseconds grace) {
+  if (!control_.is_open()) return;
+  const KeeperCommand command{static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(grace.count(), 0, std::int64_t{1} << 31))};
+  // A full or closed socket: the keeper is dead or has plenty of commands to go on with.
+  if (::send(control_.native_handle(), &command, sizeof command, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    return;
+}
+
+void HeldProcess::await_report() {
+  control_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      [this](const boost::system::error_code& error) {
+                        if (!error) read_reports();
+                      });
+}
+
+ssize_t HeldProcess::receive(KeeperReport& report) {
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(ucred))];
+  iovec bytes{&report, sizeof report};
+  msghdr packet{};
+  packet.msg_iov = &bytes;
+  packet.msg_iovlen = 1;
+  packet.msg_control = space;
+  packet.msg_controllen = sizeof space;
+  const ssize_t count = ::recvmsg(control_.native_handle(), &packet, MSG_DONTWAIT);
+  if (count != sizeof report || report.kind != KeeperReport::Kind::announced) return count;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&packet); part; part = CMSG_NXTHDR(&packet, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred sender{};
+    std::memcpy(&sender, CMSG_DATA(part), sizeof sender);
+    report.pid = sender.pid;
+  }
+  return count;
+}
+
+void HeldProcess::read_reports() {
+  for (;;) {
+    KeeperReport report;
+    const ssize_t count = receive(report);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return await_report();
+    if (count != sizeof report) report = {.kind = KeeperReport::Kind::keeper_lost};
+    if (report.kind == KeeperReport::Kind::announced) {
+      announced_ = report.pid;
+      continue;
+    }
+    const bool of_the_process =
+        report.kind == KeeperReport::Kind::started || report.kind == KeeperReport::Kind::died;
+    if (announced_ > 0 && of_the_process) report.pid = announced_;
+    const bool last =
+        report.kind == KeeperReport::Kind::gone || report.kind == KeeperReport::Kind::keeper_lost;
+    if (last) control_.close();
+    on_report_(report);
+    if (last) return;
+  }
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,304 @@
+#include "runner/process/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "runner/process/cgroup.h"
+#include "runner/process/exec_child.h"
+#include "runner/process/oom.h"
+#include "runner/process/process_tree.h"
+#include "runner/unix_time.h"
+
+namespace sortie::runner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::minutes kOomTick{1};
+
+class Keeper {
+ public:
+  Keeper(const HeldSpec& spec, int control) : spec_(spec), control_(control) {}
+
+  void run() {
+    if (!start()) return;
+    while (!dead_) {
+      wait_for_events(stopping_ ? kill_at_ : last_tick_ + kOomTick);
+      if (Clock::now() - last_tick_ < kOomTick) continue;
+      oom_.tick();
+      last_tick_ = Clock::now();
+    }
+    end_leftovers();
+    finish();
+  }
+
+ private:
+  /// Forks the held process. Its exec is awaited in the loop: it may hang on a dead file server.
+  bool start() {
+    int error_pipe[2];
+    sigset_t child_signal;
+    sigemptyset(&child_signal);
+    sigaddset(&child_signal, SIGCHLD);
+    signals_ = ::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals_ < 0 || ::pipe2(error_pipe, O_CLOEXEC) != 0) return spawn_failed(errno);
+    const pid_t self = ::getpid();
+    held_ = ::fork();
+    if (held_ < 0) return spawn_failed(errno);
+    if (held_ == 0) exec_child(spec_, error_pipe[1], self, control_);
+    ::close(error_pipe[1]);
+    exec_error_ = error_pipe[0];
+    // stdin and stdout may be one socket; closing twice is harmless here.
+    for (int fd : {spec_.stdin_fd, spec_.stdout_fd, spec_.stderr_fd, spec_.program_fd})
+      if (fd > 2) ::close(fd);
+    return true;
+  }
+
+  bool spawn_failed(int error) {
+    report({.kind = KeeperReport::Kind::spawn_failed, .error = error});
+    report({.kind = KeeperReport::Kind::gone});
+    return false;
+  }
+
+  void report(KeeperReport message) {
+    message.time_unix_ms = unix_ms();
+    if (control_ >= 0) ::send(control_, &message, sizeof message, MSG_NOSIGNAL);
+  }
+
+  void wait_for_events(Clock::time_point until) {
+    int timeout = -1;
+    if (until != Clock::time_point::max()) {
+      const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+      timeout = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60000));
+    }
+    pollfd polled[3] = {{control_, POLLIN, 0}, {signals_, POLLIN, 0}, {exec_error_, POLLIN, 0}};
+    ::poll(polled, 3, timeout);
+    if (polled[2].revents) read_exec_result();
+    if (polled[0].revents) read_command();
+    if (polled[1].revents) {
+      signalfd_siginfo discarded[8];
+      while (::read(signals_, discarded, sizeof discarded) > 0) {
+      }
+    }
+    look_at_held();
+    if (!dead_ && stopping_ && Clock::now() >= kill_at_) kill_held();
+  }
+
+  void read_exec_result() {
+    int error = 0;
+    const ssize_t count = ::read(exec_error_, &error, sizeof error);
+    ::close(exec_error_);
+    exec_error_ = -1;
+    exec_failed_ = count == sizeof error;
+    if (exec_failed_)
+      report({.kind = KeeperReport::Kind::spawn_failed,
+              .error = error,
+              .found = error == ENOENT && any_candidate_exists() ? 1u : 0u});
+    else
+      report({.kind = KeeperReport::Kind::started, .pid = held_});
+  }
+
+  /// A path without a leading slash is looked for where the process would have been.
+  bool any_candidate_exists() const {
+    return std::ranges::any_of(spec_.candidates, [](const std::string& path) {
+      return path.starts_with('/') && ::access(path.c_str(), F_OK) == 0;
+    });
+  }
+
+  void read_command() {
+    KeeperCommand command;
+    const ssize_t count = ::recv(control_, &command, sizeof command, MSG_DONTWAIT);
+    if (count == sizeof command) return begin_stop(milliseconds(command.grace_ms));
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    ::close(control_);
+    control_ = -1;
+    begin_stop(kOrphanGrace);
+  }
+
+  void begin_stop(milliseconds grace) {
+    const Clock::time_point at = Clock::now() + grace;
+    kill_at_ = stopping_ ? std::min(kill_at_, at) : at;
+    if (!stopping_ && !dead_) {
+      // Once only: programs take a second TERM for impatience. No group yet = before its setsid.
+      if (::kill(-held_, SIGTERM) != 0) ::kill(held_, SIGTERM);
+      ::kill(-held_, SIGCONT);  // a stopped process sees TERM only when continued
+    }
+    stopping_ = true;
+  }
+
+  void kill_held() {
+    if (!spec_.cgroup.empty()) cgroup::kill_all(spec_.cgroup);
+    ::kill(-held_, SIGKILL);
+    ::kill(held_, SIGKILL);
+    if (killed_at_ == Clock::time_point{}) killed_at_ = Clock::now();
+    kill_at_ = Clock::now() + milliseconds(200);
+    complain_if_unkillable();
+  }
+
+  /// Notes the death of the held process but leaves the zombie: while it is there, its pid and its
+  /// process group can not be given to a stranger. Other children are reaped as they come.
+  void look_at_held() {
+    siginfo_t info{};
+    if (!dead_ &&
+        ::waitid(P_PID, static_cast<id_t>(held_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == held_) {
+      if (exec_error_ >= 0) read_exec_result();
+      dead_ = true;
+      killed_by_others_ = !stopping_ && info.si_code == CLD_KILLED && info.si_status == SIGKILL;
+      if (!exec_failed_)
+        report({.kind = KeeperReport::Kind::died,
+                .pid = held_,
+                .wait_status = status_of(info),
+                .stopped = stopping_ ? 1u : 0u});
+    }
+    for (pid_t child : direct_children())
+      if (child != held_) reap(child);
+  }
+
+  static int status_of(const siginfo_t& info) {
+    if (info.si_code == CLD_EXITED) return (info.si_status & 0xff) << 8;
+    return info.si_status | (info.si_code == CLD_DUMPED ? 0x80 : 0);
+  }
+
+  /// True when `child` was a zombie and is gone now.
+  bool reap(pid_t child) {
+    int status = 0;
+    const pid_t pid = ::waitpid(child, &status, WNOHANG);
+    if (pid > 0 && dead_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ++leftovers_;
+    return pid > 0;
+  }
+
+  /// The held process is dead. What it left: during a Stop the rest of its process group, which was
+  /// asked to end too (the trainer behind a wrapper script), has what remains of the grace; all
+  /// else is killed now, again and again, until there is nothing to wait for.
+  void end_leftovers() {
+    if (spec_.detaches && !stopping_) {
+      ::waitpid(held_, nullptr, 0);
+      return;
+    }
+    while (stopping_ && Clock::now() < kill_at_ && group_has_others())
+      wait_for_events(std::min(kill_at_, Clock::now() + milliseconds(50)));
+    killed_at_ = Clock::now();
+    ::kill(-held_, SIGKILL);  // the zombie still reserves the group's number
+    milliseconds pause{1};
+    bool held_reaped = false;
+    for (;;) {
+      if (!spec_.cgroup.empty()) cgroup::kill_all(spec_.cgroup);
+      std::vector<pid_t> children = direct_children();
+      if (!held_reaped) std::erase(children, held_);
+      kill_children(children);
+      for (pid_t child : children) reap(child);
+      if (children.empty()) {
+        if (!held_reaped) {
+          ::waitpid(held_, nullptr, 0);
+          held_reaped = true;
+          continue;
+        }
+        if (::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return;
+      }
+      complain_if_unkillable();
+      pollfd polled = {signals_, POLLIN, 0};
+      ::poll(&polled, 1, static_cast<int>(pause.count()));
+      signalfd_siginfo discarded[8];
+      while (::read(signals_, discarded, sizeof discarded) > 0) {
+      }
+      if (Clock::now() - killed_at_ > milliseconds(500)) pause = milliseconds(20);
+      if (complained_) pause = milliseconds(1000);
+    }
+  }
+
+  /// Whether the group has a member besides the zombie of the held process.
+  bool group_has_others() {
+    look_at_held();
+    for (pid_t child : direct_children())
+      if (child != held_ && ::getpgid(child) == held_) return true;
+    return false;
+  }
+
+  void complain_if_unkillable() {
+    if (complained_ || Clock::now() - killed_at_ < kUnkillableAfter) return;
+    complained_ = true;
+    const std::vector<pid_t> children = direct_children();
+    report({.kind = KeeperReport::Kind::unkillable, .pid = children.empty() ? held_ : children[0]});
+  }
+
+  void finish() {
+    auto evidence = oom::Evidence::none;
+    if (!spec_.cgroup.empty()) {
+      if (cgroup::oom_kills(spec_.cgroup) > 0) evidence = oom::Evidence::rank;
+      cgroup::remove(spec_.cgroup);
+    }
+    if (evidence == oom::Evidence::none && killed_by_others_ && oom_.rose())
+      evidence = oom::Evidence::host;
+    report({.kind = KeeperReport::Kind::gone, .leftovers = leftovers_, .oom = evidence});
+    pollfd runner = {control_, POLLRDHUP, 0};
+    if (control_ < 0 || (::poll(&runner, 1, 0) > 0 && (runner.revents & (POLLHUP | POLLRDHUP))))
+      clean_up_for_runner();
+  }
+
+  /// The runner was killed: the last keeper removes what the runner would have removed. Every
+  /// keeper holds a shared lock on the folder, so only the last one gets it exclusively.
+  void clean_up_for_runner() {
+    if (!spec_.job_cgroup.empty()) cgroup::remove(spec_.job_cgroup);
+    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    std::error_code ignored;
+    std::filesystem::remove_all(spec_.run_folder, ignored);
+  }
+
+ public:
+  void open_lock() {
+    if (spec_.run_folder.empty()) return;
+    lock_ = ::open((spec_.run_folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
+    if (lock_ >= 0) ::flock(lock_, LOCK_SH | LOCK_NB);
+  }
+
+ private:
+  const HeldSpec& spec_;
+  int control_;
+  int signals_ = -1;
+  int exec_error_ = -1;
+  int lock_ = -1;
+  pid_t held_ = -1;
+  bool dead_ = false;
+  bool stopping_ = false;
+  bool exec_failed_ = false;
+  bool complained_ = false;
+  bool killed_by_others_ = false;
+  oom::Watch oom_;
+  Clock::time_point last_tick_ = Clock::now();
+  Clock::time_point kill_at_{}, killed_at_{};
+  std::uint32_t leftovers_ = 0;
+};
+
+}  // namespace
+
+void keeper_main(const HeldSpec& spec, int control) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, spec.title.c_str());
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // not inherited by fork
+  // Nothing of the runner may stay open here, above all not the other keepers' control sockets
+  // (they would outlive the runner) and not its stdio (the launcher would wait for its end).
+  close_descriptors_except(
+      {control, spec.stdin_fd, spec.stdout_fd, spec.stderr_fd, spec.program_fd});
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  ::close(null);
+  if (::chdir("/") != 0) ::_exit(1);
+  Keeper keeper(spec, control);
+  keeper.open_lock();
+  keeper.run();
+  ::_exit(0);
+}
+
+}  // namespace sortie::runner

@@ -1,0 +1,173 @@
+#include "runner/streams/event_socket.h"
+
+#include <fmt/core.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/fd.h"
+#include "common/base/log.h"
+
+namespace sortie::runner {
+namespace {
+
+constexpr unsigned kMaxWarnings = 10;
+
+/// Length of the UTF-8 sequence that starts with `lead`, 0 when none does.
+std::size_t sequence_length(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return 2;
+  if (lead >= 0xe0 && lead <= 0xef) return 3;
+  if (lead >= 0xf0 && lead <= 0xf4) return 4;
+  return 0;
+}
+
+bool is_valid_text(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[at]);
+    const std::size_t length = sequence_length(lead);
+    if (length == 0 || at + length > text.size()) return false;
+    if (lead < 0x20 && lead != '\t') return false;
+    for (std::size_t i = 1; i < length; ++i)
+      if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return false;
+    const auto second = length > 1 ? static_cast<unsigned char>(text[at + 1]) : 0;
+    // Overlong forms, surrogates and what lies beyond U+10FFFF.
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
+        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f))
+      return false;
+    at += length;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_event_line(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(" \t");
+  const std::size_t last = line.find_last_not_of(" \t");
+  return first != std::string_view::npos && first < last && line[first] == '{' &&
+         line[last] == '}' && is_valid_text(line);
+}
+
+Result<> EventSocket::open(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    return fail(ErrorCode::io, fmt::format("{}: longer than the {} bytes of a socket path", path,
+                                           sizeof address.sun_path - 1));
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(fd.get(), static_cast<int>(kMaxConnections)) != 0)
+    return std::unexpected(os_error(errno, path));
+  acceptor_.assign(fd.release());
+  await_connection();
+  return {};
+}
+
+void EventSocket::await_connection() {
+  acceptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [this](const boost::system::error_code& error) {
+                         if (error) return;
+                         accept_all();
+                         await_connection();
+                       });
+}
+
+void EventSocket::accept_all() {
+  for (;;) {
+    Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return;
+    if (connections_.size() >= kMaxConnections) {
+      warn(fmt::format("more than {} connections to SORTIE_SOCKET, one refused", kMaxConnections));
+      continue;
+    }
+    auto connection = std::make_shared<Connection>(io_);
+    connection->stream.assign(fd.release());
+    connections_.push_back(connection);
+    await_data(connection);
+  }
+}
+
+void EventSocket::await_data(const std::shared_ptr<Connection>& connection) {
+  connection->stream.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                                [this, connection](const boost::system::error_code& error) {
+                                  if (error) return;
+                                  if (read_all(*connection)) return await_data(connection);
+                                  connection->stream.close();
+                                  std::erase(connections_, connection);
+                                });
+}
+
+/// False at the end of the stream.
+bool EventSocket::read_all(Connection& connection) {
+  char buffer[16 << 10];
+  for (int rounds = 0; rounds < 16; ++rounds) {
+    const ssize_t count = ::read(connection.stream.native_handle(), buffer, sizeof buffer);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    if (count == 0) {
+      if (!connection.line.empty()) emit(connection.line);
+      return false;
+    }
+    take(connection, std::string_view(buffer, static_cast<std::size_t>(count)));
+  }
+  return true;
+}
+
+void EventSocket::take(Connection& connection, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    const std::string_view part = bytes.substr(0, end);
+    if (!connection.skipping && connection.line.size() + part.size() > kMaxLineBytes) {
+      warn(fmt::format("a line of more than {} bytes on SORTIE_SOCKET dropped", kMaxLineBytes));
+      connection.skipping = true;
+      connection.line.clear();
+      connection.line.shrink_to_fit();
+    }
+    if (!connection.skipping) connection.line.append(part);
+    if (end == std::string_view::npos) return;
+    if (!connection.skipping) emit(connection.line);
+    connection.skipping = false;
+    connection.line.clear();
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void EventSocket::emit(std::string& line) {
+  if (line.ends_with('\r')) line.pop_back();
+  if (line.empty()) return;
+  if (is_event_line(line))
+    on_line_(std::move(line));
+  else
+    warn("a line on SORTIE_SOCKET that is no JSON object in UTF-8 dropped");
+  line.clear();
+}
+
+void EventSocket::finish() {
+  if (!acceptor_.is_open()) return;
+  accept_all();
+  for (const auto& connection : connections_) {
+    // Its writers are dead: the socket buffer is all there is, and it is small.
+    while (read_all(*connection)) {
+      char probe;
+      if (::recv(connection->stream.native_handle(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        break;
+    }
+    if (!connection->line.empty()) emit(connection->line);
+    connection->stream.close();
+  }
+  connections_.clear();
+  acceptor_.close();
+}
+
+void EventSocket::warn(std::string_view what) {
+  if (++warnings_ <= kMaxWarnings)
+    log::warning("{}: {}{}", name_, what,
+                 warnings_ == kMaxWarnings ? " (no further warnings)" : "");
+}
+
+}  // namespace sortie::runner

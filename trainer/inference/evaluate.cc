@@ -1,0 +1,144 @@
+#include "trainer/inference/evaluate.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+namespace sortie::trainer {
+namespace {
+
+struct Item {
+  std::string context;
+  std::vector<std::string> choices;
+  std::size_t answer = 0;
+};
+
+Result<Item> parse_item(const std::string& line, const std::string& where) {
+  Item item;
+  try {
+    const nlohmann::json value = nlohmann::json::parse(line);
+    value.at("context").get_to(item.context);
+    value.at("choices").get_to(item.choices);
+    const auto answer = value.at("answer").get<std::int64_t>();
+    if (answer < 0 || answer >= static_cast<std::int64_t>(item.choices.size()))
+      return fail(ErrorCode::data, fmt::format("{}: answer {} of {} choices; count from 0", where,
+                                               answer, item.choices.size()));
+    item.answer = static_cast<std::size_t>(answer);
+  } catch (const nlohmann::json::exception& error) {
+    return fail(ErrorCode::data,
+                fmt::format("{}: {}; write {{\"context\": \"...\", \"choices\": [\"...\"], "
+                            "\"answer\": 0}}",
+                            where, error.what()));
+  }
+  return item;
+}
+
+/// The log-probability of `choice` after `context`.
+Result<double> log_probability(ExecutionContext& context, const LanguageModel& model,
+                               const Tokenizer& tokenizer, const std::string& before,
+                               const std::string& choice, const std::string& where) {
+  std::vector<std::int32_t> head = tokenizer.special_tokens().before, all = head;
+  SORTIE_TRY(tokenizer.encode(before, head));
+  SORTIE_TRY(tokenizer.encode(before + choice, all));
+  // A token may join the end of the context with the choice: it is the choice's then.
+  std::size_t begin = 0;
+  while (begin < head.size() && begin < all.size() && head[begin] == all[begin]) ++begin;
+  if (begin == 0 || begin == all.size())
+    return fail(ErrorCode::data, fmt::format("{}: {}", where,
+                                             begin == 0 ? "the context is empty; begin it with a "
+                                                          "line break at least"
+                                                        : "a choice is empty; remove it"));
+  for (const std::int32_t id : all)
+    if (id >= model.shape().vocab_size)
+      return fail(ErrorCode::data,
+                  fmt::format("{}: token {} is outside of the model's vocabulary of {}", where, id,
+                              model.shape().vocab_size));
+  const auto window = static_cast<std::size_t>(model.shape().sequence_length);
+  const std::size_t dropped = all.size() - 1 > window ? all.size() - 1 - window : 0;
+  const std::size_t length = all.size() - 1 - dropped;
+  Tensor tokens = context.empty(DType::i32, {1, static_cast<std::int64_t>(length)});
+  Tensor targets = context.empty(DType::i32, {1, static_cast<std::int64_t>(length)});
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::size_t next = i + dropped + 1;
+    tokens.data<std::int32_t>()[i] = all[i + dropped];
+    targets.data<std::int32_t>()[i] = next >= begin ? all[next] : -100;
+  }
+  ForwardContext forward;
+  Graph graph(context, Graph::Mode::inference);
+  return -model.loss(graph, tokens, targets, 0.0f, forward).loss_sum;
+}
+
+}  // namespace
+
+double TextScore::perplexity() const {
+  return std::exp(loss());
+}
+
+double TextScore::bits_per_byte() const {
+  return nats / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
+Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
+                             const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
+                             std::int64_t batch) {
+  const std::int64_t length = model.shape().sequence_length;
+  const auto width = static_cast<std::size_t>(length);
+  TextScore score;
+  for (std::int64_t first = 0; first < samples; first += batch) {
+    const std::int64_t rows = std::min(batch, samples - first);
+    Tensor tokens = context.empty(DType::i32, {rows, length});
+    Tensor targets = context.empty(DType::i32, {rows, length});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::span<std::int32_t> target(targets.data<std::int32_t>() + row * length, width);
+      SORTIE_TRY(
+          source.sample(first + row, {tokens.data<std::int32_t>() + row * length, width}, target));
+      std::vector<std::int32_t> counted;
+      std::ranges::copy_if(target, std::back_inserter(counted),
+                           [](std::int32_t id) { return id >= 0; });
+      score.bytes += static_cast<std::int64_t>(tokenizer.decode(counted).size());
+    }
+    ForwardContext forward;
+    Graph graph(context, Graph::Mode::inference);
+    const auto loss = model.loss(graph, tokens, targets, 0.0f, forward);
+    score.nats += loss.loss_sum;
+    score.tokens += loss.count;
+  }
+  return score;
+}
+
+Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
+                                  const Tokenizer& tokenizer, const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) return std::unexpected(os_error(errno, file.string()));
+  ChoiceScore score;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", file.string(), number);
+    SORTIE_ASSIGN_OR_RETURN(const Item item, parse_item(line, where));
+    std::size_t best = 0, best_per_byte = 0;
+    double most = -INFINITY, most_per_byte = -INFINITY;
+    for (std::size_t i = 0; i < item.choices.size(); ++i) {
+      SORTIE_ASSIGN_OR_RETURN(
+          const double value,
+          log_probability(context, model, tokenizer, item.context, item.choices[i], where));
+      const double per_byte = value / static_cast<double>(item.choices[i].size());
+      if (value > most) best = i;
+      if (per_byte > most_per_byte) best_per_byte = i;
+      most = std::max(most, value);
+      most_per_byte = std::max(most_per_byte, per_byte);
+    }
+    ++score.items;
+    score.right += best == item.answer;
+    score.right_per_byte += best_per_byte == item.answer;
+  }
+  if (score.items == 0)
+    return fail(ErrorCode::data, fmt::format("{}: no items in it", file.string()));
+  return score;
+}
+
+}  // namespace sortie::trainer

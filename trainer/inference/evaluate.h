@@ -1,0 +1,38 @@
+// How well a model predicts: a text, and which of some answers.
+#pragma once
+
+#include <filesystem>
+
+#include "trainer/models/model.h"
+#include "trainer/samples/sample_source.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace sortie::trainer {
+
+struct TextScore {
+  double nats = 0.0;        // summed over the tokens
+  std::int64_t tokens = 0;  // that were predicted
+  std::int64_t bytes = 0;   // that these are as text
+  double loss() const { return nats / static_cast<double>(tokens); }
+  double perplexity() const;
+  double bits_per_byte() const;
+};
+
+/// The samples [0, samples) of a source, `batch` at a time.
+Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
+                             const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
+                             std::int64_t batch);
+
+struct ChoiceScore {
+  std::int64_t items = 0;
+  std::int64_t right = 0;           // the answer has the highest probability
+  std::int64_t right_per_byte = 0;  // ... the highest per byte of its text
+};
+
+/// JSONL, an item a line: {"context": "2 + 2 =", "choices": [" 4", " 5"], "answer": 0}. Context and
+/// choice are tokenized as one text; what is too long loses its beginning. ErrorCode::data names
+/// the line.
+Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
+                                  const Tokenizer& tokenizer, const std::filesystem::path& file);
+
+}  // namespace sortie::trainer

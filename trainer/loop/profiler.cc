@@ -1,0 +1,47 @@
+#include "trainer/loop/profiler.h"
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+
+namespace sortie::trainer {
+namespace {
+std::int64_t microseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+}  // namespace
+
+void Profiler::begin_step(std::int64_t step) {
+  step_ = step;
+  const std::int64_t first = config_.profile_start_at_step;
+  const bool inside =
+      config_.profile_steps > 0 && step >= first && step < first + config_.profile_steps;
+  if (active_ && !inside) complete_ = true;
+  active_ = inside;
+}
+
+Profiler::Section::Section(Profiler& profiler, const char* name)
+    : profiler_(profiler), name_(name), begin_(std::chrono::steady_clock::now()) {}
+
+Profiler::Section::~Section() {
+  if (!profiler_.active_) return;
+  const auto end = std::chrono::steady_clock::now();
+  profiler_.entries_.push_back({name_, profiler_.step_, microseconds(begin_.time_since_epoch()),
+                                microseconds(end - begin_)});
+}
+
+Result<> Profiler::write(const std::filesystem::path& path) {
+  nlohmann::json events = nlohmann::json::array();
+  for (const Entry& entry : entries_)
+    events.push_back({{"name", entry.name},
+                      {"ph", "X"},
+                      {"pid", rank_},
+                      {"tid", 0},
+                      {"ts", entry.begin_us},
+                      {"dur", entry.duration_us},
+                      {"args", {{"step", entry.step}}}});
+  written_ = true;
+  return write_file_atomic(path, nlohmann::json{{"traceEvents", events}}.dump());
+}
+
+}  // namespace sortie::trainer

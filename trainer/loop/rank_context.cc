@@ -1,0 +1,57 @@
+#include "trainer/loop/rank_context.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+namespace sortie::trainer {
+namespace {
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+Result<int> number(const char* name, int missing, int low, int high) {
+  const std::string text = environment(name);
+  if (text.empty()) return missing;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // "OMP_NUM_THREADS=4,2" is legal: the first level counts.
+  if (error != std::errc() || (*end != '\0' && *end != ',') || value < low || value > high)
+    return fail(ErrorCode::config,
+                fmt::format("environment: {}='{}': a number from {} to {} is expected", name, text,
+                            low, high));
+  return value;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+}  // namespace
+
+Result<RankContext> rank_context_from_environment() {
+  constexpr int kMaxRanks = 1 << 20;
+  RankContext context;
+  SORTIE_ASSIGN_OR_RETURN(context.world_size, number("WORLD_SIZE", 1, 1, kMaxRanks));
+  SORTIE_ASSIGN_OR_RETURN(context.rank, number("RANK", 0, 0, context.world_size - 1));
+  SORTIE_ASSIGN_OR_RETURN(context.local_rank, number("LOCAL_RANK", 0, 0, kMaxRanks));
+  SORTIE_ASSIGN_OR_RETURN(context.attempt, number("SORTIE_ATTEMPT", 1, 1, 1 << 30));
+  SORTIE_ASSIGN_OR_RETURN(context.threads, number("OMP_NUM_THREADS", usable_cores(), 1, 4096));
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  context.host = host;
+  context.run_id = environment("SORTIE_RUN_ID");
+  context.config_path = environment("SORTIE_CONFIG");
+  context.socket_path = environment("SORTIE_SOCKET");
+  return context;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,58 @@
+#include "trainer/loop/replica_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <map>
+
+namespace sortie::trainer {
+namespace {
+
+std::string state_hash(ParameterStore& store) {
+  XXH64_hash_t hash = 0;
+  for (const std::span<float> buffer : {store.master(), store.moment1(), store.moment2()})
+    hash = XXH3_64bits_withSeed(buffer.data(), buffer.size_bytes(), hash);
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace
+
+Result<> check_replicas(Communicator& communicator, const RankContext& rank, ParameterStore& store,
+                        std::int64_t step) {
+  if (communicator.size() == 1) return {};
+  const std::vector<std::string> all =
+      communicator.all_gather(fmt::format("{} {}", state_hash(store), rank.host));
+  std::map<std::string, std::vector<std::string>> ranks_by_hash;  // "rank 3 (host)"
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t space = all[i].find(' ');
+    const std::string host = all[i].substr(space + 1);
+    ranks_by_hash[all[i].substr(0, space)].push_back(
+        host.empty() ? fmt::format("rank {}", i) : fmt::format("rank {} ({})", i, host));
+  }
+  if (ranks_by_hash.size() == 1) return {};
+  const auto most = std::ranges::max_element(ranks_by_hash, {}, [](const auto& entry) {
+                      return entry.second.size();
+                    })->second.size();
+  std::vector<std::string> odd;
+  std::size_t leading = 0;  // values held by that many ranks: with a draw nobody is right
+  for (const auto& [hash, ranks] : ranks_by_hash) {
+    if (ranks.size() == most) ++leading;
+    if (ranks.size() < most) odd.insert(odd.end(), ranks.begin(), ranks.end());
+  }
+  if (leading > 1) {
+    odd.clear();
+    for (const auto& [hash, ranks] : ranks_by_hash)
+      odd.insert(odd.end(), ranks.begin(), ranks.end());
+  }
+  return fail(
+      ErrorCode::diverged,
+      fmt::format("step {}: replicas differ: {} {}; check the memory of {} hosts and start again "
+                  "from a checkpoint of before",
+                  step, fmt::join(odd, ", "),
+                  leading > 1 ? "do not agree, and no majority does" : "from the other ranks",
+                  leading > 1 ? "these" : "those"));
+}
+
+}  // namespace sortie::trainer

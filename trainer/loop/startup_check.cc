@@ -1,0 +1,57 @@
+#include "trainer/loop/startup_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <set>
+
+#include "common/base/atomic_file.h"
+#include "common/config/hostlist.h"
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1)
+    parts.push_back(text.substr(begin, end - begin));
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+}  // namespace
+
+Result<> check_agreement(Communicator& communicator, const RankContext& context,
+                         const std::vector<Agreement>& agreements) {
+  std::string mine = context.host;
+  for (const Agreement& agreement : agreements) mine += '\n' + agreement.value;
+  const std::vector<std::string> all = communicator.all_gather(mine);
+  std::vector<std::string> differences;
+  for (std::size_t item = 0; item < agreements.size(); ++item) {
+    std::map<std::string, std::set<std::string>> hosts_by_value;
+    for (const std::string& text : all) {
+      const std::vector<std::string> lines = split(text, '\n');
+      hosts_by_value[item + 1 < lines.size() ? lines[item + 1] : "missing"].insert(lines[0]);
+    }
+    if (hosts_by_value.size() == 1) continue;
+    std::vector<std::string> parts;
+    for (const auto& [value, hosts] : hosts_by_value)
+      parts.push_back(fmt::format("{} on {}", value.substr(0, 12),
+                                  config::fold_host_names({hosts.begin(), hosts.end()})));
+    differences.push_back(fmt::format("start-up check: {} differs: {}; {}", agreements[item].what,
+                                      fmt::join(parts, ", "), agreements[item].advice));
+  }
+  if (!differences.empty())
+    return fail(ErrorCode::config, fmt::format("{}", fmt::join(differences, "\n")));
+  return {};
+}
+
+Result<std::string> build_hash() {
+  SORTIE_ASSIGN_OR_RETURN(const std::string program, read_file("/proc/self/exe", 1u << 30));
+  return sha256_hex(program);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,184 @@
+#include "trainer/loop/trainer.h"
+
+#include <dnnl_version.h>
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "trainer/loop/replica_check.h"
+#include "trainer/nn/lora.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, DType precision,
+                   const std::string& build) {
+  BitFacts facts;
+  facts.isa = cpu.isa;
+  facts.libraries =
+      fmt::format("oneDNN {}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+  facts.build = build;
+  facts.threads = rank.threads;
+  facts.world_size = rank.world_size;
+  facts.precision = dtype_name(precision);
+  return facts;
+}
+
+}  // namespace
+
+Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu) {
+  if (precision == "f32") return DType::f32;
+  if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;
+  if (cpu.multiplies_bf16) return DType::bf16;
+  return fail(ErrorCode::unsupported, fmt::format("model.precision = \"bf16\": this CPU ({}, {}) "
+                                                  "has no bf16 products, f32 is faster here; use "
+                                                  "\"auto\" or \"f32\"",
+                                                  cpu.model, cpu.isa));
+}
+
+Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
+                 const RankContext& rank, Communicator& communicator, EventSink& events,
+                 SampleSource& training, SampleSource* validation, const CpuFacts& cpu,
+                 DType precision, const std::string& build)
+    : job_(job),
+      batch_(batch),
+      rank_(rank),
+      communicator_(communicator),
+      report_(job_, batch_, rank_, events),
+      training_(training),
+      validation_(validation),
+      cpu_(cpu),
+      facts_(bit_facts(cpu, rank, precision, build)),
+      context_(rank.threads),
+      model_(context_, job.model, store_,
+             job.topology.activation_checkpointing_type == "every_layer"),
+      prepared_(add_lora(job.lora, store_)),
+      optimizer_(job, store_),
+      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
+      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
+      checkpointer_(job, facts_, store_, communicator),
+      profiler_(job.profiler, rank.rank) {
+  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  if (prepared_) prepared_ = freeze_parameters(job, store_);
+  if (prepared_) prepared_ = optimizer_.assign_groups();
+  store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ =
+      std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
+  // One micro-batch uses each copy once.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
+  context_.set_poll([this] { reducer_->poll(); });
+  checkpointer_.set_run_id(rank.run_id);
+}
+
+Result<> Trainer::start() {
+  SORTIE_TRY(prepared_);
+  store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
+  if (loaded) {
+    progress_ = loaded->progress;
+    if (!loaded->weights_only) last_saved_step_ = progress_.step;
+    optimizer_.set_updates(progress_.updates);
+    losses_.set_state(progress_.losses);
+    gradient_norms_.set_state(progress_.gradient_norms);
+    report_.loaded(*loaded);
+  }
+  store_.refresh_compute_copy(context_);
+  store_.weights_changed();
+  return {};
+}
+
+Result<> Trainer::save(bool last, Checkpointer::Series series) {
+  const bool best = series == Checkpointer::Series::best;
+  if (job_.trainer.save_dir.empty() || (!best && last_saved_step_ == progress_.step)) return {};
+  const auto begin = Clock::now();
+  if (signals_) signals_->expect(save_seconds_);
+  const Result<SavedCheckpoint> saved = checkpointer_.save(progress_, series);
+  save_seconds_ = std::max(save_seconds_, seconds_since(begin));
+  if (!saved) {
+    // The last committed checkpoint is still there, and the disk may have room again at the next
+    // one.
+    if (last) return std::unexpected(saved.error());
+    report_.note(fmt::format("step {}: no checkpoint, training goes on: {}", progress_.step,
+                             saved.error().message));
+    return {};
+  }
+  if (!best) last_saved_step_ = progress_.step;
+  report_.checkpoint(progress_.step, *saved, best);
+  return {};
+}
+
+Result<> Trainer::evaluate_and_keep() {
+  const auto begin = Clock::now();
+  if (signals_) signals_->expect(evaluation_seconds_);
+  SORTIE_ASSIGN_OR_RETURN(validation_loss_, evaluate());
+  evaluated_step_ = progress_.step;
+  evaluation_seconds_ = seconds_since(begin);
+  report_.evaluation(progress_.step, validation_loss_);
+  if (!(validation_loss_ < progress_.best_validation_loss)) return {};
+  progress_.best_validation_loss = validation_loss_;
+  // Before the first step it is the loss of the weights that training starts from.
+  if (!job_.trainer.keep_best || progress_.step == 0) return {};
+  return save(/*last=*/false, Checkpointer::Series::best);
+}
+
+/// What is due at the end of a step: checks, validation, checkpoints.
+Result<> Trainer::after_step(const StepReport& report) {
+  const config::TrainerConfig& config = job_.trainer;
+  if (profiler_.complete()) {
+    std::string path = job_.profiler.profiler_output;
+    if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
+    SORTIE_TRY(profiler_.write(path));
+  }
+  if (progress_.consecutive_skips >= config.max_consecutive_skips)
+    return fail(ErrorCode::diverged,
+                fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
+                            "learning_rate_scheduler.learning_rate, or look at the data of these "
+                            "steps",
+                            report.step, progress_.consecutive_skips, report.skip_reason));
+  const auto due = [&](std::int64_t interval) {
+    return interval > 0 && report.step % interval == 0;
+  };
+  const bool stop = report.stop_requested;
+  const bool end = last_step() || report.time_is_up || stop;
+  if (due(config.replica_check_interval))
+    SORTIE_TRY(check_replicas(communicator_, rank_, store_, report.step));
+  // Who is told to stop has little time: the checkpoint comes first, and nothing else.
+  if (validation_ && config.eval_interval > 0 && !stop && (end || due(config.eval_interval)))
+    SORTIE_TRY(evaluate_and_keep());
+  if (end || due(config.save_interval) || report.save_requested) SORTIE_TRY(save(end));
+  if (!stop) return {};
+  return fail(ErrorCode::interrupted,
+              fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it "
+                          "again to go on",
+                          report.step, config.save_dir));
+}
+
+Result<> Trainer::run() {
+  SORTIE_TRY(start());
+  report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
+  if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
+    SORTIE_TRY(evaluate_and_keep());  // what training starts from
+  if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
+  bool time_is_up = false;
+  while (!last_step() && !time_is_up) {
+    const auto begin = Clock::now();
+    SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
+    const double seconds = seconds_since(begin);
+    report_.step(report, progress_, seconds, trained_seconds_);
+    time_is_up = report.time_is_up;
+    SORTIE_TRY(after_step(report));
+    if (signals_) signals_->expect(seconds);  // the next one takes about as long
+  }
+  report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
+               trained_seconds_, measure_memory(store_, context_.allocator()));
+  return {};
+}
+
+}  // namespace sortie::trainer

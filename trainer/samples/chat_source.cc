@@ -1,0 +1,138 @@
+#include "trainer/samples/chat_source.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "trainer/storage/sha256.h"
+
+namespace sortie::trainer {
+
+Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& job,
+                                                     const std::vector<std::string>& files,
+                                                     const Tokenizer& tokenizer, bool shuffle) {
+  constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
+  std::unique_ptr<ChatSource> source(new ChatSource);
+  source->sequence_length_ = job.model.sequence_length;
+  source->vocab_size_ = job.model.vocab_size;
+  source->seed_ = static_cast<std::uint64_t>(job.trainer.seed);
+  source->shuffle_ = shuffle;
+  Sha256 hash;
+  hash.update(fmt::format("{} {}\n", tokenizer.name(), tokenizer.model_hash()));
+  for (const std::string& file : files) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
+    hash.update(text);
+    std::int64_t number = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string line = text.substr(begin, end - begin);
+      begin = end + 1;
+      ++number;
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      SORTIE_TRY(source->add_line(line, fmt::format("{}:{}", file, number), tokenizer));
+    }
+  }
+  source->fingerprint_ = hash.finish_hex();
+  if (source->conversations_.empty())
+    return fail(
+        ErrorCode::data,
+        fmt::format("{}: no conversation has an answer in its first {} tokens; use a "
+                    "longer model.sequence_length",
+                    files.empty() ? "data.chat_files" : files.front(), source->sequence_length_));
+  return source;
+}
+
+Result<> ChatSource::add_line(const std::string& line, const std::string& where,
+                              const Tokenizer& tokenizer) {
+  std::vector<Part> parts;
+  try {
+    const nlohmann::json value = nlohmann::json::parse(line);
+    if (value.contains("messages")) {
+      for (const auto& message : value.at("messages")) {
+        const auto role = message.at("role").get<std::string>();
+        parts.push_back({fmt::format("<|im_start|>{}\n", role), false});
+        parts.push_back(
+            {message.at("content").get<std::string>() + "<|im_end|>", role == "assistant"});
+        parts.push_back({"\n", false});
+      }
+    } else {
+      parts.push_back({value.at("prompt").get<std::string>(), false});
+      parts.push_back({value.at("completion").get<std::string>(), true});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return fail(ErrorCode::data,
+                fmt::format("{}: {}; write {{\"messages\": [{{\"role\": \"user\", \"content\": "
+                            "\"...\"}}, ...]}} or {{\"prompt\": \"...\", \"completion\": \"...\"}}",
+                            where, error.what()));
+  }
+  auto conversation = tokenize(parts, tokenizer);
+  if (!conversation) return std::unexpected(with_context(std::move(conversation).error(), where));
+  const bool ends = parts.size() == 2;
+  if (const auto eod = tokenizer.eod_id(); ends && eod && *eod < vocab_size_) {
+    conversation->ids.push_back(*eod);
+    conversation->counts.push_back(true);
+  }
+  const auto most = static_cast<std::size_t>(sequence_length_) + 1;
+  if (conversation->ids.size() > most) {
+    conversation->ids.resize(most);
+    conversation->counts.resize(most);
+  }
+  const bool any =
+      std::ranges::count(conversation->counts, true) > 0 && !(conversation->ids.size() == 1);
+  if (any)
+    conversations_.push_back(std::move(*conversation));
+  else
+    ++left_out_;
+  return {};
+}
+
+/// The text is tokenized as a whole; a token that lies across the border of two parts belongs to
+/// the later one.
+Result<ChatSource::Conversation> ChatSource::tokenize(const std::vector<Part>& parts,
+                                                      const Tokenizer& tokenizer) const {
+  std::string text;
+  for (const Part& part : parts) text += part.text;
+  Conversation conversation;
+  SORTIE_TRY(tokenizer.encode(text, conversation.ids));
+  for (const std::int32_t id : conversation.ids)
+    if (id >= vocab_size_)
+      return fail(ErrorCode::data,
+                  fmt::format("token {} is outside of model.vocab_size = {}", id, vocab_size_));
+  std::string before;
+  for (const Part& part : parts) {
+    std::vector<std::int32_t> ids;
+    before += part.text;
+    SORTIE_TRY(tokenizer.encode(before, ids));
+    std::size_t end = 0;
+    while (end < ids.size() && end < conversation.ids.size() && ids[end] == conversation.ids[end])
+      ++end;
+    if (end > conversation.counts.size()) conversation.counts.resize(end, part.counts);
+  }
+  conversation.counts.resize(conversation.ids.size(), parts.back().counts);
+  return conversation;
+}
+
+Result<> ChatSource::sample(std::int64_t index, std::span<std::int32_t> tokens,
+                            std::span<std::int32_t> targets) {
+  const std::int64_t count = samples_per_epoch();
+  std::int64_t at = index % count;
+  if (shuffle_) {
+    if (const std::int64_t epoch = index / count; epoch != epoch_) {
+      epoch_ = epoch;
+      order_ = Permutation(mix64(seed_ + mix64(static_cast<std::uint64_t>(epoch))),
+                           static_cast<std::uint64_t>(count));
+    }
+    at = static_cast<std::int64_t>(order_(static_cast<std::uint64_t>(at)));
+  }
+  const Conversation& conversation = conversations_[static_cast<std::size_t>(at)];
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const bool inside = i < conversation.ids.size(), next = i + 1 < conversation.ids.size();
+    tokens[i] = inside ? conversation.ids[i] : 0;
+    targets[i] = next && conversation.counts[i + 1] ? conversation.ids[i + 1] : -100;
+  }
+  return {};
+}
+
+}  // namespace sortie::trainer

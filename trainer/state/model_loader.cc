@@ -1,0 +1,102 @@
+#include "trainer/state/model_loader.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "common/config/load.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/hf/import.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/nn/lora.h"
+
+namespace sortie::trainer {
+namespace {
+
+Result<std::filesystem::path> resolve_checkpoint(const std::filesystem::path& place) {
+  std::error_code ignored;
+  if (std::filesystem::exists(place / kCommitFile, ignored)) return place;
+  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place));
+  if (!latest.entry)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: no committed checkpoint there", place.string()));
+  return latest.entry->folder;
+}
+
+/// eos_token_id of a file that an import has kept: a token, several, or none.
+Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) {
+  std::vector<std::int32_t> tokens;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return tokens;
+  SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto found = json.is_object() ? json.find("eos_token_id") : json.end();
+  if (found == json.end() || found->is_null()) return tokens;
+  const auto add = [&](const nlohmann::json& id) {
+    if (id.is_number_integer()) tokens.push_back(id.get<std::int32_t>());
+    return id.is_number_integer();
+  };
+  const bool good = found->is_array() ? std::ranges::all_of(*found, add) : add(*found);
+  if (!good)
+    return fail(ErrorCode::data, fmt::format("{}: eos_token_id is {}, which is no token",
+                                             file.string(), found->dump()));
+  return tokens;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer() const {
+  std::error_code ignored;
+  if (job.data.tokenizer == config::DataConfig{}.tokenizer)
+    for (const auto& [file, kind] :
+         {std::pair("tokenizer.json", "hf:"), std::pair("tokenizer.model", "sentencepiece:")})
+      if (std::filesystem::exists(folder / kHfNotes / file, ignored))
+        return make_tokenizer(kind + (folder / kHfNotes / file).string());
+  return make_tokenizer(job.data.tokenizer);
+}
+
+Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& tokenizer) const {
+  for (const char* file : {"generation_config.json", "config.json"}) {
+    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / kHfNotes / file));
+    if (!tokens.empty()) return tokens;
+  }
+  if (const auto end = tokenizer.eod_id()) return std::vector<std::int32_t>{*end};
+  return std::vector<std::int32_t>{};
+}
+
+Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
+                                                const std::string& precision) {
+  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, resolve_checkpoint(place));
+  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
+                          CheckpointReader::open(folder, CheckDepth::sizes));
+  // The model is the one that was trained: its config is part of the checkpoint.
+  SORTIE_ASSIGN_OR_RETURN(
+      config::LoadedJob loaded,
+      config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
+  SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts()));
+  auto result = std::make_unique<LoadedModel>(threads);
+  result->folder = folder;
+  result->job = std::move(loaded.job);
+  result->step = reader.manifest().step;
+  result->run_id = reader.manifest().run_id;
+  ParameterStore& store = result->store;
+  result->model = std::make_unique<LanguageModel>(result->context, result->job.model, store,
+                                                  /*recompute_layers=*/false);
+  SORTIE_TRY(add_lora(result->job.lora, store));
+  store.finalize(result->context, dtype, 16, /*with_optimizer=*/false);
+  for (const auto& parameter : store.parameters()) {
+    Dims shape;
+    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
+      shape.push_back(parameter->spec().shape[i]);
+    const auto values = store.master().subspan(static_cast<std::size_t>(parameter->offset()),
+                                               static_cast<std::size_t>(parameter->elements()));
+    SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
+  }
+  store.refresh_compute_copy(result->context);
+  return result;
+}
+
+}  // namespace sortie::trainer
