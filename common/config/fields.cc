@@ -71,6 +71,8 @@ const Field kFields[] = {
      "TOML file of groups, gpu = \"gpu[01-08]\", that host lines name as @gpu; empty = $XDG_CONFIG_HOME/sortie/groups.toml, else ~/.config/sortie/groups.toml", kPath},
     {"runner.default_slots", runner<&Runner::default_slots>, IntegerRange{1, 4096}, "",
      "Slots (ranks) of a host whose line names none"},
+    {"runner.allow_same_machine", runner<&Runner::allow_same_machine>, {}, "",
+     "Accept two host names that are one machine, whose ranks then share its CPUs and devices; otherwise this is an error"},
     {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",
      "Program and arguments of a rank; empty = the sortie-train beside sortie"},
     {"runner.work_dir", runner<&Runner::work_dir>, kPathForm, "",

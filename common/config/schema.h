@@ -72,6 +72,7 @@ struct RunnerConfig {
   std::string hosts_file;            // one such line each, '#' comments; excludes hosts
   std::string groups_file;           // what "@NAME" in host lines means; empty = the user's
   std::int64_t default_slots = 1;    // slots of a host line that names none
+  bool allow_same_machine = false;   // two host names may be one machine
   std::vector<std::string> program;  // argv of a rank; empty = the sortie-train beside sortie
   std::string work_dir;          // empty = the launcher's; where a host lacks that: the home folder
   std::string master_addr;       // empty = first host's address as the other hosts reach it

@@ -14,7 +14,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -43,6 +43,18 @@ struct RankSpec {
   Environment env;         // on top of JobSpec::env
 };
 
+/// `count` hosts with consecutive numbers and `ranks` ranks each: `prefix`, the number from `first`
+/// on with at least `width` digits, `suffix`. width 0: one host without a number, its name is
+/// `prefix`.
+struct NodeRun {
+  std::string prefix;
+  std::uint64_t first = 0;
+  std::uint32_t width = 0;
+  std::string suffix;
+  std::uint32_t count = 1;
+  std::uint32_t ranks = 0;
+};
+
 /// The runner's slice of the plan. Answered by JobReady or RunnerError.
 struct JobSpec {
   std::string run_id;  // [a-z0-9-]{1,64}
@@ -60,9 +72,8 @@ struct JobSpec {
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;
   std::uint8_t mpi = 0;  // 0 off, 1 auto (only where libpmix loads), 2 required
-  /// Hosts and ranks of the whole job, for PMIx: node_hosts[i] holds node_ranks[i] ("0,1,2").
-  std::vector<std::string> node_hosts;
-  std::vector<std::string> node_ranks;
+  /// Hosts and ranks of the whole job, for PMIx (node_list.h). Folded, because every host gets it.
+  std::vector<NodeRun> nodes;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
   /// To the host of rank 0 alone: the numeric addresses at which the other hosts were reached, and
   /// the port to hold for MASTER_PORT (0 = none). The answers are in JobReady.
@@ -122,6 +133,8 @@ struct JobReady {
   std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
   std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
   std::uint64_t time_unix_ms = 0;     // runner's clock; 0 = not told
+  /// The machine behind the name: equal for two names of one machine. Empty = unknown.
+  std::string machine_id;
 };
 
 struct RankStarted {

@@ -52,14 +52,13 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   const std::vector<std::string> names = check_names(expect);
   std::vector<std::vector<Finding>> findings(hosts.size());
   std::vector<std::vector<Finding>> compared = {
-      judge_kernels(hosts),       judge_gpus(hosts),    judge_files(hosts, expect),
-      judge_mpi(hosts, expect),   judge_network(hosts), judge_bandwidth(hosts),
-      judge_images(hosts, expect)};
+      judge_kernels(hosts),        judge_gpus(hosts),           judge_files(hosts, expect),
+      judge_mpi(hosts, expect),    judge_network(hosts),        judge_bandwidth(hosts),
+      judge_images(hosts, expect), judge_reached(hosts, expect)};
   const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];
-    std::vector<Finding> all = {judge_ssh(host),
-                                judge_clock(host),
+    std::vector<Finding> all = {judge_clock(host),
                                 judge_cores(host),
                                 judge_memory(host),
                                 judge_memlock(host),

@@ -41,6 +41,7 @@ struct Expectations {
   std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
   std::size_t world_size = 0;
   bool bandwidth = false;
+  bool allow_same_machine = false;
   std::optional<ContainerExpectations> container;
 };
 
@@ -97,6 +98,9 @@ Finding judge_mounts(const HostResult& host);
 Finding judge_container_shm(const HostResult& host, const Expectations& expect);
 
 /// Those that compare hosts with each other.
+/// judge_ssh of each, and that no two are one machine.
+std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
+                                   const Expectations& expect);
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);

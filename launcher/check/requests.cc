@@ -50,6 +50,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   const config::JobConfig& job = planned.loaded.job;
   Expectations expect;
   expect.world_size = planned.plan.world_size;
+  expect.allow_same_machine = job.runner.allow_same_machine;
   const config::ContainerConfig& container = job.runner.container;
   if (planned.plan.container) {
     const wire::ContainerSpec& spec = *planned.plan.container;

@@ -22,7 +22,8 @@ void limit_texts(wire::Message& message) {
     if (text.size() > bytes) text = text.substr(0, bytes) + "...";
   };
   if (auto* ready = std::get_if<wire::JobReady>(&message)) {
-    for (std::string* text : {&ready->hostname, &ready->kernel, &ready->pmix, &ready->binding})
+    for (std::string* text :
+         {&ready->hostname, &ready->kernel, &ready->pmix, &ready->binding, &ready->machine_id})
       limit(*text, kMaxWordBytes);
     limit(ready->cgroup, kMaxMessageBytes);  // a path
     if (ready->addresses.size() > kMaxAddresses) ready->addresses.resize(kMaxAddresses);

@@ -70,6 +70,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
   /// Queues a message. Nothing happens when the session is closed.
   void send(const wire::Message& message);
+  /// The same for a frame (wire::encode) that several hosts get: they share its bytes.
+  void send(std::shared_ptr<const std::string> frame);
 
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
@@ -98,7 +100,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<Channel> channel_;
   wire::FrameDecoder decoder_;
   std::string read_buffer_;  // as large as the host has much to say
-  std::deque<std::string> outgoing_;
+  std::deque<std::shared_ptr<const std::string>> outgoing_;
   std::size_t outgoing_bytes_ = 0;
   boost::asio::steady_timer outgoing_ready_, watch_timer_, drained_;
   std::chrono::steady_clock::time_point last_heard_;

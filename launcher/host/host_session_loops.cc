@@ -64,10 +64,10 @@ asio::awaitable<void> HostSession::write_loop() {
       co_await outgoing_ready_.async_wait(kToken);
       continue;
     }
-    const std::string bytes = std::move(outgoing_.front());
+    const std::shared_ptr<const std::string> frame = std::move(outgoing_.front());
     outgoing_.pop_front();
-    outgoing_bytes_ -= bytes.size();
-    auto written = co_await channel_->write(bytes);
+    outgoing_bytes_ -= frame->size();
+    auto written = co_await channel_->write(*frame);
     drained_.cancel();
     if (closed_) co_return;
     if (!written) {
@@ -101,14 +101,17 @@ asio::awaitable<void> HostSession::watch_loop() {
 }
 
 void HostSession::send(const wire::Message& message) {
+  if (!closed_ && channel_) send(std::make_shared<const std::string>(wire::encode(message)));
+}
+
+void HostSession::send(std::shared_ptr<const std::string> frame) {
   if (closed_ || !channel_) return;
-  std::string bytes = wire::encode(message);
-  if (outgoing_bytes_ + bytes.size() > kMaxOutgoingBytes) {
-    lost({ErrorCode::lost, "the host takes no more messages"});
+  if (outgoing_bytes_ + frame->size() > kMaxOutgoingBytes) {
+    lost({ErrorCode::lost, "the host reads no more messages"});
     return;
   }
-  outgoing_bytes_ += bytes.size();
-  outgoing_.push_back(std::move(bytes));
+  outgoing_bytes_ += frame->size();
+  outgoing_.push_back(std::move(frame));
   outgoing_ready_.cancel();
 }
 

@@ -51,26 +51,28 @@ std::vector<PmixRelay::Outgoing> PmixRelay::end_fence(const std::string& key, st
   wire::PmixFenceDone done{key, status, {}};
   if (status == 0)
     for (const auto& [from, data] : fence.data) done.data += data;
-  std::vector<Outgoing> out;
+  std::vector<std::size_t> hosts;
   for (const auto& [to, data] : fence.data) {
-    out.push_back({to, done});
+    hosts.push_back(to);
     --held_[to].fences;
     held_[to].bytes -= key.size() + data.size();
   }
   fences_.erase(key);
+  std::vector<Outgoing> out;
+  out.push_back({std::move(hosts), std::move(done)});
   return out;
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
                                                              wire::PmixModexRequest request) {
   if (request.rank >= rank_host_.size())
-    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
+    return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
   if (held_[host].requests >= kMaxOpenRequests)
-    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
+    return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
   ++held_[host].requests;
   const std::uint64_t id = next_request_++;
   requests_[id] = {host, rank_host_[request.rank], request.id};
-  return {{rank_host_[request.rank], wire::PmixModexRequest{id, request.rank}}};
+  return {{{rank_host_[request.rank]}, wire::PmixModexRequest{id, request.rank}}};
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
@@ -82,7 +84,7 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
   requests_.erase(it);
   --held_[request.host].requests;
   reply.id = request.id;
-  return {{request.host, std::move(reply)}};
+  return {{{request.host}, std::move(reply)}};
 }
 
 std::vector<std::string> PmixRelay::waiting() const {

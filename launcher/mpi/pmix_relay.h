@@ -13,8 +13,9 @@ namespace sortie::launcher {
 
 class PmixRelay {
  public:
+  /// One message for all of `hosts`: it is encoded once, however many they are.
   struct Outgoing {
-    std::size_t host = 0;
+    std::vector<std::size_t> hosts;
     wire::Message message;
   };
 

@@ -15,25 +15,38 @@
 #include "common/config/stage.h"
 #include "common/config/text.h"
 #include "common/wire/codec.h"
+#include "common/wire/node_list.h"
 #include "launcher/plan/placement.h"
 #include "launcher/plan/plan_container.h"
 
 namespace sortie::launcher {
 namespace {
 
-/// "0,2,5".
-std::string join_ranks(const HostPlan& host) {
-  std::vector<std::uint32_t> ranks;
-  for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
-  return fmt::format("{}", fmt::join(ranks, ","));
-}
-
-/// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
+/// execve() accepts 2 MiB of arguments and environment, and 128 KiB in each string of them. A host
+/// would report "Argument list too long" only when ranks start, and not which one.
 Result<> check_exec_size(const LaunchPlan& plan) {
-  constexpr std::size_t kMaxExecBytes = 2u << 20;
+  constexpr std::size_t kMaxExecBytes = 2u << 20, kMaxStringBytes = 128u << 10;
   std::size_t arguments = 0, variables = 0;
-  for (const std::string& argument : plan.argv) arguments += argument.size() + 1;
-  for (const auto& [name, value] : plan.env) variables += name.size() + value.size() + 2;
+  for (std::size_t i = 0; i < plan.argv.size(); ++i) {
+    const std::size_t bytes = plan.argv[i].size() + 1;  // its zero byte counts
+    arguments += bytes;
+    if (bytes > kMaxStringBytes)
+      return fail(
+          ErrorCode::config,
+          fmt::format("runner.program: argument {} has {} bytes; Linux accepts at most {} in "
+                      "one argument; put it into a file",
+                      i, bytes - 1, kMaxStringBytes - 1));
+  }
+  for (const auto& [name, value] : plan.env) {
+    const std::size_t bytes = name.size() + value.size() + 2;
+    variables += bytes;
+    if (bytes > kMaxStringBytes)
+      return fail(
+          ErrorCode::config,
+          fmt::format("runner.env: {} has {} bytes; Linux accepts at most {} in one variable, "
+                      "name included; put it into a file",
+                      name, value.size(), kMaxStringBytes - 2));
+  }
   if (arguments + variables <= kMaxExecBytes) return {};
   return fail(ErrorCode::config,
               fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
@@ -212,10 +225,10 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   // For PMIx alone: every host of the job to every host of the job.
   if (spec.mpi != 0) {
-    for (const HostPlan& other : plan.hosts) {
-      spec.node_hosts.push_back(other.name);
-      spec.node_ranks.push_back(join_ranks(other));
-    }
+    wire::NodeList nodes;
+    for (const HostPlan& other : plan.hosts)
+      nodes.emplace_back(other.name, static_cast<std::uint32_t>(other.ranks.size()));
+    spec.nodes = wire::fold_nodes(nodes);
   }
   return spec;
 }

@@ -140,6 +140,7 @@ asio::awaitable<Verdict> Supervisor::run() {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
+    may_start = may_start && machines_differ();
     if (may_start) agree_on_meeting();
   }
   *prepared = true;

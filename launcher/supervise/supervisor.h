@@ -79,6 +79,7 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     HostNetwork network;
+    std::string machine_id;                           // as it reports it; empty = unknown
     std::chrono::steady_clock::time_point ordered{};  // when it was given its job
     std::uint32_t master_port = 0;                    // that it holds
     std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
@@ -131,6 +132,7 @@ class Supervisor {
   bool superseded();
   wire::JobSpec job_spec_of(const Host& host) const;
   Result<> take_ready(Host& host, const wire::JobReady& ready);
+  bool machines_differ();
   void agree_on_meeting();
   bool report_host_errors();
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);

@@ -219,8 +219,10 @@ void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {
-  for (PmixRelay::Outgoing& outgoing : messages)
-    hosts_[outgoing.host].session->send(outgoing.message);
+  for (const PmixRelay::Outgoing& outgoing : messages) {
+    const auto frame = std::make_shared<const std::string>(wire::encode(outgoing.message));
+    for (const std::size_t host : outgoing.hosts) hosts_[host].session->send(frame);
+  }
 }
 
 }  // namespace sortie::launcher

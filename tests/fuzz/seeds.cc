@@ -75,8 +75,7 @@ std::vector<wire::Message> messages() {
   job.env = {{"A", "1"}, {"B", ""}};
   job.ranks = {{0, 0, 3, {{"RANK", "0"}}}, {1, 1, 4, {}}};
   job.config_toml = "[model]\n";
-  job.node_hosts = {"h1"};
-  job.node_ranks = {"0,1"};
+  job.nodes = {{"h", 1, 1, "", 1, 2}};
   job.peers = {"10.0.0.2", "fd00::2"};
   job.master_port = 29500;
   job.cpu_binding = CpuBinding::numa;

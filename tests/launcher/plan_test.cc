@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/wire/codec.h"
+#include "common/wire/node_list.h"
+
 namespace sortie::launcher {
 namespace {
 
@@ -277,6 +280,41 @@ TEST_CASE("the plan as JSON") {
         "\xef\xbf\xbd");
 }
 
+TEST_CASE("the list of hosts that each host gets does not grow with regular names") {
+  config::JobConfig job = program_job();
+  const auto bytes = [&](int count) {
+    std::vector<config::HostSlots> hosts;
+    for (int i = 0; i < count; ++i) hosts.push_back({fmt::format("node{:05d}", i), {0, 1, 2, 3}});
+    const LaunchPlan plan = *make_plan(job, hosts, facts());
+    const wire::JobSpec spec = make_job_spec(plan, plan.hosts[1], job, "id-1", {});
+    CHECK(wire::expand_nodes(spec.nodes)->size() == hosts.size());
+    return wire::encode(spec).size();
+  };
+  CHECK(bytes(4000) < bytes(2) + 100);
+}
+
+TEST_CASE("an argument or a variable that no program can be started with is an error of the plan") {
+  constexpr std::size_t kMost = 128u << 10;  // with its zero byte
+  config::JobConfig job = program_job();
+  job.runner.program = {"./ring", std::string(kMost - 1, 'x')};
+  CHECK(make_plan(job, kTwoHosts, facts()));
+  job.runner.program[1] += 'x';
+  CHECK(
+      make_plan(job, kTwoHosts, facts()).error().message ==
+      "runner.program: argument 1 has 131072 bytes; Linux accepts at most 131071 in one argument; "
+      "put it into a file");
+  job = program_job();
+  job.runner.env["LIST"] = std::string(kMost - 6, 'x');  // "LIST=" and the zero byte
+  CHECK(make_plan(job, kTwoHosts, facts()));
+  job.runner.env["LIST"] += 'x';
+  const auto refused = make_plan(job, kTwoHosts, facts());
+  REQUIRE(!refused);
+  CHECK(refused.error().code == ErrorCode::config);
+  CHECK(refused.error().message ==
+        "runner.env: LIST has 131067 bytes; Linux accepts at most 131070 in one variable, name "
+        "included; put it into a file");
+}
+
 TEST_CASE("a host's slice of the plan") {
   config::JobConfig job = trainer_job();
   job.runner.grace = std::chrono::seconds(3);
@@ -291,8 +329,7 @@ TEST_CASE("a host's slice of the plan") {
   CHECK(spec.heartbeat_interval_ms == 2000);
   CHECK(spec.heartbeat_timeout_ms == 10000);
   CHECK(spec.mpi == 2);
-  CHECK(spec.node_hosts == std::vector<std::string>{"h1", "h2"});
-  CHECK(spec.node_ranks == std::vector<std::string>{"0,1", "2,3,4"});
+  CHECK(wire::expand_nodes(spec.nodes) == wire::NodeList{{"h1", 2}, {"h2", 3}});
   REQUIRE(spec.ranks.size() == 3);
   CHECK(spec.ranks[2].rank == 4);
   CHECK(spec.ranks[2].local_rank == 2);

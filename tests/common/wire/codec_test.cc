@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/node_list.h"
 
 using namespace sortie;
 using namespace sortie::wire;
@@ -32,7 +33,7 @@ TEST_CASE("a job keeps every byte of argv and env") {
   job.argv = {"prog", "", "a b'\"$(x)\n", std::string("\0\xff", 2)};
   job.env = {{"A", "1=2\n"}, {"B", ""}};
   job.ranks = {{5, 1, 7, {{"RANK", "5"}}}, {6, 2, 0, {}}};
-  job.node_hosts = {"a", "b"};
+  job.nodes = {{"a", 7, 2, ".x", 3, 8}, {"b"}};
   const JobSpec got = round_trip(job);
   CHECK(got.argv == job.argv);
   CHECK(got.env == job.env);
@@ -40,7 +41,8 @@ TEST_CASE("a job keeps every byte of argv and env") {
   CHECK(got.ranks[0].env == job.ranks[0].env);
   CHECK(got.ranks[0].slot == 7);
   CHECK(got.ranks[1].rank == 6);
-  CHECK(got.node_hosts == job.node_hosts);
+  REQUIRE(got.nodes.size() == 2);
+  CHECK(expand_nodes(got.nodes) == expand_nodes(job.nodes));
 }
 
 TEST_CASE("an adoption keeps its log sizes") {
