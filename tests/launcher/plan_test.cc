@@ -329,7 +329,7 @@ TEST_CASE("a host's slice of the plan") {
   CHECK(spec.heartbeat_interval_ms == 2000);
   CHECK(spec.heartbeat_timeout_ms == 10000);
   CHECK(spec.mpi == 2);
-  CHECK(wire::expand_nodes(spec.nodes) == wire::NodeList{{"h1", 2}, {"h2", 3}});
+  CHECK(*wire::expand_nodes(spec.nodes) == wire::NodeList{{"h1", 2}, {"h2", 3}});
   REQUIRE(spec.ranks.size() == 3);
   CHECK(spec.ranks[2].rank == 4);
   CHECK(spec.ranks[2].local_rank == 2);
