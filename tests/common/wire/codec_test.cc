@@ -166,8 +166,8 @@ TEST_CASE("containers: a spec survives inside its job, a scope that does not exi
   CHECK(round_trip(ImageLoad{"docker", "a:b", "/f.tar"}).file == "/f.tar");
   CHECK(round_trip(ImageProgress{"layer 2 of 3"}).text == "layer 2 of 3");
   CHECK(round_trip(ImageReady{"sha256:00", "a@sha256:11", "docker 20", 7, 1}).bytes == 7);
-  // Field 24 of JobSpec is the container, field 3 of that its scope.
-  CHECK(decode({2, std::string("\xc2\x01\x02\x18\x02", 5)}).error().message ==
+  // Field 23 of JobSpec is the container, field 3 of that its scope.
+  CHECK(decode({2, std::string("\xba\x01\x02\x18\x02", 5)}).error().message ==
         "malformed JobSpec: value out of range");
 }
 
