@@ -215,6 +215,9 @@ void EmulatedHosts::start_ranks(const std::vector<std::string>& argv,
         variables.push_back(line);
     }
     for (const auto& [name, value] : env) variables.push_back(name + "=" + value);
+    // As in rank_environment: what the config says does not change these.
+    for (const std::string& line : host.ready->env)
+      if (line.starts_with("OMPI_MCA_pmix_")) variables.push_back(line);
     Rank entry;
     entry.rank = rank;
     entry.host = i;
@@ -314,7 +317,10 @@ bool EmulatedHosts::run(const std::vector<std::string>& argv,
                         const std::vector<std::pair<std::string, std::string>>& env,
                         std::chrono::milliseconds limit) {
   start_ranks(argv, env);
-  return relay_until([&] { return all_ranks_ended(); }, limit);
+  const auto done = [&] { return all_ranks_ended() || !aborts_.empty(); };
+  if (relay_until(done, limit) && aborts_.empty()) return true;
+  for (const Rank& rank : ranks_) MESSAGE("rank " << rank.rank << ": " << rank.text());
+  return false;
 }
 
 void EmulatedHosts::hang_up() {
