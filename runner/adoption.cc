@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/base/log.h"
+#include "common/base/peer.h"
 #include "common/wire/codec.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/streams/wakeup.h"
@@ -33,10 +34,8 @@ Result<sockaddr_un> address_of(const std::string& folder) {
 }
 
 bool is_own(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
+  const Result<ucred> peer = peer_of(socket);
+  return peer && peer->uid == ::geteuid();
 }
 
 }  // namespace

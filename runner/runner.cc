@@ -26,7 +26,6 @@ constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
 constexpr milliseconds kLostLauncherGrace{5000};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
-constexpr auto kFlushTimeout = std::chrono::seconds(2);
 
 }  // namespace
 

@@ -15,8 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kFlushTimeout = std::chrono::seconds(2);
-
 bool is_of_transfer(const wire::Message& message) {
   return std::holds_alternative<wire::FilesManifest>(message) ||
          std::holds_alternative<wire::FilesWanted>(message) ||

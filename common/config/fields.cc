@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/config/architectures.h"
+#include "common/config/field_forms.h"
 #include "common/config/forms.h"
 #include "common/config/stage.h"
 
@@ -36,9 +37,7 @@ using Mla = MlaConfig;
 using Mtp = MtpConfig;
 using Data = DataConfig;
 
-constexpr std::int64_t kMaxInt32 = 2'147'483'647;
 const DurationRange kConnectStage{"10ms", "1h"};
-const Form kPathForm{"a path", check_path};
 
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},

@@ -1,4 +1,5 @@
 // Keys of [logger] to [profiler]: what a run leaves behind, and how it trains.
+#include "common/config/field_forms.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"
 #include "common/config/training_groups.h"
@@ -30,16 +31,14 @@ using Trainer = TrainerConfig;
 using Profiler = ProfilerConfig;
 
 constexpr std::int64_t kTrillion = 1'000'000'000'000;
-constexpr std::int64_t kMaxInt32 = 2'147'483'647;
 const IntegerRange kSteps{0, kTrillion};
 const IntegerRange kAtLeastOneStep{1, kTrillion};
-const Form kPathForm{"a path", check_path};
 const Form kText{"text", check_any};
 const Form kParameterPatterns{"patterns of parameter names, * and ? as in a shell",
                               check_parameter_pattern};
 
 // clang-format off
-const Field kFields[] = {
+const Field kTrainingFields[] = {
     {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
      "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
@@ -133,7 +132,7 @@ const Field kFields[] = {
 }  // namespace
 
 std::span<const Field> training_fields() {
-  return kFields;
+  return kTrainingFields;
 }
 
 }  // namespace sortie::config

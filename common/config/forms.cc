@@ -8,15 +8,13 @@
 #include <charconv>
 
 #include "common/config/architectures.h"
+#include "common/config/characters.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
 namespace {
-
-constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-constexpr std::string_view kDigits = "0123456789";
 
 bool only(std::string_view text, std::string_view more) {
   return std::ranges::all_of(text, [&](char c) {

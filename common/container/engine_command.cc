@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/fnv1a.h"
+
 namespace sortie::container {
 namespace {
 
@@ -20,9 +22,7 @@ constexpr std::size_t kMaxRunIdInName = 40;
 
 std::string short_run_id(const std::string& run_id) {
   if (run_id.size() <= kMaxRunIdInName) return run_id;
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
-  return fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+  return fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), fnv1a_32(run_id));
 }
 
 Argv with_names(Argv argv, const std::vector<std::string>& names) {

@@ -25,7 +25,7 @@ bool entry_path_less(std::string_view a, std::string_view b);
 std::string_view parent_of(std::string_view path);
 std::string_view name_of(std::string_view path);
 
-/// For messages: bytes that are not printable as \xNN, at most 200 characters.
-std::string printable(std::string_view path);
+/// For messages: printable, at most 200 bytes of the path.
+std::string shown_path(std::string_view path);
 
 }  // namespace sortie::files

@@ -7,12 +7,6 @@
 namespace sortie::model {
 namespace {
 
-constexpr std::int64_t kF32 = 4, kI32 = 4;
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 /// y += dy^T . x: oneDNN rearranges pieces of both operands, some for every thread.
 std::shared_ptr<void> weight_gradient_scratch(Tape& tape, const Sized& dy, const Sized& x) {
   const Machine& machine = tape.machine();

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <optional>
 #include <utility>
 
+#include "common/asio/token.h"
 #include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
@@ -19,7 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr int kClockTries = 3;
 
 double milliseconds_since(Clock::time_point begin) {

@@ -1,6 +1,7 @@
 // From what the hosts said to PASS, WARN and FAIL. Pure: no file, host or clock is touched.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,8 @@
 #include "launcher/check/report.h"
 
 namespace sortie::launcher::check {
+
+inline constexpr std::uint64_t kMiB = 1u << 20;
 
 enum class Verdict { none, pass, warn, fail };  // none: could not be looked at
 

@@ -12,7 +12,6 @@
 namespace sortie::launcher::check {
 namespace {
 
-constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kSpaceFail = 100 * kMiB, kSpaceWarn = 1024 * kMiB;
 constexpr std::uint64_t kInodesFail = 100, kInodesWarn = 10000;
 /// A syncing file system that needs longer than this makes every checkpoint slow.

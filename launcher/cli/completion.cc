@@ -11,7 +11,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kCompletionFooter = R"(Examples:
   source <(sortie completion bash)                                        this shell
   sortie completion zsh > ~/.zfunc/_sortie                                a folder of $fpath
   sortie completion fish > ~/.config/fish/completions/sortie.fish         every fish
@@ -113,7 +113,7 @@ std::vector<std::string> known_runs() {
 void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   const auto shell = std::make_shared<std::string>();
   CLI::App* completion = root.add_subcommand("completion", "Completions for bash, zsh or fish");
-  completion->footer(kFooter);
+  completion->footer(kCompletionFooter);
   completion->add_option("shell", *shell, "Shell")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));

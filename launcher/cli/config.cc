@@ -8,7 +8,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kConfigFooter = R"(Examples:
   sortie config init > job.toml           a commented config with every key
   sortie config show job.toml --origin    what a job's config comes to, and from where
   sortie config schema > sortie.json      for an editor that completes TOML
@@ -19,7 +19,7 @@ constexpr const char* kFooter = R"(Examples:
 
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   CLI::App* config = root.add_subcommand("config", "Show, describe or start a config");
-  config->footer(kFooter);
+  config->footer(kConfigFooter);
   config->require_subcommand(1);
 
   const auto options = std::make_shared<JobOptions>();

@@ -8,7 +8,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kExecFooter = R"(Examples:
   sortie exec --hosts 'gpu[01-64]' -- uptime                       lines as they come, [host] before each
   sortie exec --hosts @gpu --exclude gpu07 --fold -- uname -r      hosts with the same output together
   sortie exec --hosts @gpu --shell -- 'df -h / | tail -1'          through /bin/sh there
@@ -27,7 +27,7 @@ be run, 4 for a host that was not reached, 5 for one that went away; 130 after C
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   const auto options = std::make_shared<ExecOptions>();
   CLI::App* exec = root.add_subcommand("exec", "Run one command on many hosts");
-  exec->footer(kFooter);
+  exec->footer(kExecFooter);
   JobOptions& job = options->job;
   exec->add_option("--hosts", job.hosts, "Hosts: 'gpu[01-04],h7,@group,!gpu03'");
   exec->add_option("--config", job.config, "Config file (TOML) that says which hosts, and how");

@@ -13,7 +13,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kManFooter = R"(Examples:
   sortie man run | man -l -            read the page of a verb
   sortie man --output-dir man/man1     write all pages (cmake --install does it)
 )";
@@ -141,7 +141,7 @@ std::string page(const CLI::App& app, const std::vector<Verb>& verbs) {
          ".SH SEE ALSO\n\\fBsortie\\fR(1)\n";
 }
 
-struct Options {
+struct ManOptions {
   std::string verb, folder;
 };
 
@@ -157,7 +157,7 @@ Result<> write_pages(const CLI::App& root, const std::vector<Verb>& verbs,
   return {};
 }
 
-int run(const CLI::App& root, const std::vector<Verb>& verbs, const Options& options) {
+int run(const CLI::App& root, const std::vector<Verb>& verbs, const ManOptions& options) {
   if (!options.folder.empty()) {
     const auto written = write_pages(root, verbs, options.folder);
     return written ? 0 : print_error(written.error());
@@ -173,9 +173,9 @@ int run(const CLI::App& root, const std::vector<Verb>& verbs, const Options& opt
 }  // namespace
 
 void add_man_verb(CLI::App& root, std::vector<Verb>& verbs) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ManOptions>();
   CLI::App* man = root.add_subcommand("man", "The manual page of a verb, in roff");
-  man->footer(kFooter);
+  man->footer(kManFooter);
   man->add_option("verb", options->verb, "Verb; none = the page of sortie itself");
   man->add_option("--output-dir", options->folder, "Write all pages into this folder");
   verbs.push_back({man, [options, &root, &verbs] { return run(root, verbs, *options); }});

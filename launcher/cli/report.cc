@@ -11,18 +11,18 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kReportFooter = R"(Examples:
   sortie report                            the newest run: when what happened, what failed first
   sortie report 20261121-0954              the run whose id begins so
   sortie report last --json | jq .cause    for a program to read (schema sortie/report/1)
 )";
 
-struct Options {
+struct ReportOptions {
   std::string run = "last", log_dir;
   bool json = false;
 };
 
-Result<std::string> made(const Options& options) {
+Result<std::string> made(const ReportOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
   SORTIE_ASSIGN_OR_RETURN(const Report report, read_report(folder));
@@ -33,9 +33,9 @@ Result<std::string> made(const Options& options) {
 }  // namespace
 
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportOptions>();
   CLI::App* report = root.add_subcommand("report", "Tell what happened in a run, from its journal");
-  report->footer(kFooter);
+  report->footer(kReportFooter);
   report->add_option("run", options->run, "Id, the beginning of one, or `last` (default)");
   report->add_option("--log-dir", options->log_dir, "Where runs are (logger.log_dir of the job)");
   report->add_flag("--json", options->json, "As JSON (schema sortie/report/1)");

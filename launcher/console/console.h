@@ -8,16 +8,11 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/printable.h"
 #include "common/wire/message.h"
 #include "launcher/console/console_writer.h"
 
 namespace sortie::launcher {
-
-/// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
-/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
-std::string printable(std::string_view bytes);
-/// The same of several lines, which stay lines.
-std::string printable_lines(std::string_view text);
 
 /// A line as a terminal would end up showing it: of a progress line the last state; printable.
 std::string shown_line(std::string_view line);

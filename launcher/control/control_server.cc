@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -12,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/token.h"
 #include "launcher/control/control_socket.h"
 
 namespace sortie::launcher {
@@ -20,7 +20,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kMaxClients = 128;
 constexpr std::size_t kMaxRequestBytes = 4096;
 

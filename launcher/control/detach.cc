@@ -19,7 +19,6 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::json;
 constexpr int kNoticeFd = 3;
 volatile std::sig_atomic_t pending_signal = 0;
 
@@ -92,13 +91,13 @@ Result<> StartNotice::leave_terminal(const std::filesystem::path& run) {
 }
 
 void StartNotice::started(const std::string& run_id) {
-  const Json line = {{"started", true}, {"run", run_id}};
+  const nlohmann::json line = {{"started", true}, {"run", run_id}};
   say(line.dump());
 }
 
 void StartNotice::failed(int exit_code, const std::string& text) {
-  const Json line = {{"started", false}, {"exit_code", exit_code}, {"text", text}};
-  say(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const nlohmann::json line = {{"started", false}, {"exit_code", exit_code}, {"text", text}};
+  say(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void StartNotice::say(const std::string& line) {
@@ -133,8 +132,8 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
     become_supervisor(std::move(out), supervise);
   }
   out.reset();
-  const Json said =
-      Json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json said =
+      nlohmann::json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
     if (!announce) return kExitOk;
     const std::string id = said.value("run", "");

@@ -11,27 +11,26 @@
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 256u << 20;
+constexpr std::size_t kMaxRecordBytes = 256u << 20;
 
-Json parse(std::string_view text) {
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+nlohmann::json parse(std::string_view text) {
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-double number(const Json& object, const char* key) {
+double number(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
 }
 
-std::string text(const Json& object, const char* key) {
+std::string text(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-void take_event(RunStory& story, const Json& event) {
+void take_event(RunStory& story, const nlohmann::json& event) {
   const std::string name = text(event, "event"), host = text(event, "host");
   const auto rank = static_cast<std::uint32_t>(number(event, "rank"));
   if (name == "connected" || name == "ready") {
@@ -72,7 +71,7 @@ Result<> write_result(const fs::path& run, const RunResult& result) {
 std::optional<RunResult> read_result(const fs::path& run) {
   const auto content = read_file(run / "result.json");
   if (!content) return std::nullopt;
-  const Json json = parse(*content);
+  const nlohmann::json json = parse(*content);
   if (!json.is_object() || !json.contains("exit_code")) return std::nullopt;
   return RunResult{static_cast<int>(number(json, "exit_code")),
                    text(json, "text"),
@@ -119,16 +118,16 @@ Result<RunRecord> read_run(const fs::path& run) {
   RunRecord record;
   record.path = run;
   record.id = run.filename().string();
-  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxFileBytes));
-  const Json plan = parse(content);
+  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxRecordBytes));
+  const nlohmann::json plan = parse(content);
   if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
     return fail(ErrorCode::data, (run / "plan.json").string() + ": is no plan of a run");
-  for (const Json& word : plan.value("argv", Json::array()))
+  for (const nlohmann::json& word : plan.value("argv", nlohmann::json::array()))
     if (word.is_string()) record.argv.push_back(word.get<std::string>());
-  for (const Json& host : plan["hosts"]) {
+  for (const nlohmann::json& host : plan["hosts"]) {
     if (!host.is_object()) continue;
     record.hosts.push_back({text(host, "name"), {}});
-    for (const Json& rank : host.value("ranks", Json::array()))
+    for (const nlohmann::json& rank : host.value("ranks", nlohmann::json::array()))
       if (rank.is_object())
         record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
     record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
@@ -149,11 +148,11 @@ Result<RunRecord> read_run(const fs::path& run) {
 
 RunStory read_story(const fs::path& run) {
   RunStory story;
-  const auto content = read_file(run / "events.jsonl", kMaxFileBytes);
+  const auto content = read_file(run / "events.jsonl", kMaxRecordBytes);
   if (!content) return story;
   std::istringstream lines(*content);
   for (std::string line; std::getline(lines, line);)
-    if (const Json event = parse(line); event.is_object()) take_event(story, event);
+    if (const nlohmann::json event = parse(line); event.is_object()) take_event(story, event);
   return story;
 }
 

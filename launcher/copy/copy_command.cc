@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
@@ -80,10 +81,6 @@ int finish(const HostCrew& crew) {
   if (!crew.interrupted()) return exit_code;
   fmt::print(stderr, "interrupted; the same command goes on from here\n");
   return *crew.interrupted();
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begun) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 }  // namespace

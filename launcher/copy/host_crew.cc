@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -11,6 +10,7 @@
 #include <csignal>
 #include <map>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
 #include "common/config/hostlist.h"
@@ -24,7 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr auto kGoodbye = std::chrono::seconds(2);
 constexpr auto kTick = std::chrono::milliseconds(200);
 

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
 #include <map>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/config/container_forms.h"
 #include "common/config/hostlist.h"
@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Below the home folder of each host; what comes there goes again once it is loaded.
 constexpr const char* kRemoteFolder = ".cache/sortie/images";
 

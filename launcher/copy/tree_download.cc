@@ -36,7 +36,7 @@ Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
   return fail(ErrorCode::data,
               fmt::format("{}: what arrives is not what was announced; was the file"
                           " changed while it was sent?",
-                          files::printable(tree.entries()[piece.entry].path)));
+                          files::shown_path(tree.entries()[piece.entry].path)));
 }
 
 void ask(HostSession& session, const files::TreeWriter& tree) {

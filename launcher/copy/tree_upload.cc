@@ -3,11 +3,11 @@
 #include <fmt/core.h>
 #include <openssl/rand.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "common/asio/token.h"
 #include "common/base/check.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
@@ -20,7 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kPiecesInMemory = 64;
 constexpr std::size_t kLinkKeyBytes = 32;
 /// Of what was sent to one host and is not on its way yet.

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -15,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
@@ -32,7 +32,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReportBacklog = 1u << 20;
 
 Result<std::chrono::milliseconds> duration_option(const char* name, const std::string& text) {

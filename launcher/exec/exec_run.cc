@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -11,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 
 namespace sortie::launcher {
@@ -21,7 +21,6 @@ using Kind = Outcome::Kind;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
 constexpr std::size_t kOutputInFlight = 64u << 20;
 constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;

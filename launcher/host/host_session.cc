@@ -2,16 +2,16 @@
 
 #include <fmt/core.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
+
+#include "common/asio/token.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // Most hosts say little most of the time, and there may be thousands.
 constexpr std::size_t kLeastRead = 4u << 10, kMostRead = 64u << 10;
 

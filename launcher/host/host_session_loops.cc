@@ -1,12 +1,12 @@
 // HostSession while it lives: what is read, written and watched, until it is lost or closed.
 #include <fmt/core.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "common/asio/token.h"
 #include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
@@ -14,7 +14,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;

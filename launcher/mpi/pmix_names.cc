@@ -4,13 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "launcher/mpi/pmix_status.h"
+
 namespace sortie::launcher {
 
 namespace {
-// pmix_common.h; only sortie-pmix may include it.
-constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46,
-                       kPmixErrPartialSuccess = -52, kPmixErrDuplicateKey = -53;
-
 wire::PmixNamesDone answer(std::uint64_t id, std::int32_t status) {
   wire::PmixNamesDone done;
   done.id = id;

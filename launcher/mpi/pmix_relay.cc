@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "common/wire/frame.h"
+#include "launcher/mpi/pmix_status.h"
 
 namespace sortie::launcher {
 
 namespace {
-// pmix_common.h; only sortie-pmix may include it.
-constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46;
 // Of a frame, with room for the other fields of PmixFenceDone.
 constexpr std::size_t kFrameRoom = 64;
 // Per host: an MPI has a fence or two open, and asks once for each rank that it talks to.

@@ -42,11 +42,12 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
-std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+}  // namespace
+
+std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
+                             const std::string& value) {
   return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
-
-}  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
   // The last star seen takes one byte more whenever what follows it does not fit: no other way to
@@ -228,7 +229,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   };
   put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
-  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
+  for (const auto& [name, value] : plan.env) (put(name), put(shown_value(plan, name, value)));
   put(plan.work_dir);
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));

@@ -88,6 +88,9 @@ std::string plan_text(const LaunchPlan& plan);
 nlohmann::ordered_json plan_json(const LaunchPlan& plan);
 /// Bytes that are no UTF-8, which a program's arguments may hold, become U+FFFD.
 std::string plan_json_text(const LaunchPlan& plan);
+/// The value of `name` as people may see it: config::kSecretShown for a secret.
+std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
+                             const std::string& value);
 /// SHA-256 of everything that decides what is started; of secrets the names alone, since a hash of
 /// a short value gives it away.
 std::string plan_hash(const LaunchPlan& plan);

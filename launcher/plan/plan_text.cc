@@ -45,10 +45,6 @@ std::string master_text(const LaunchPlan& plan) {
   return fmt::format("{}:{}", address, port);
 }
 
-std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
-  return plan.secrets.contains(name) ? config::kSecretShown : value;
-}
-
 std::string folder_text(const LaunchPlan& plan) {
   if (!plan.container) return plan.work_dir;
   return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
@@ -105,7 +101,7 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
                        path, name);
   for (const auto& [name, value] : plan.env)
-    out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
+    out += fmt::format("  env       {}={}\n", name, shown_value(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
   for (const std::string& warning : plan.warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
@@ -132,7 +128,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
         hosts.back()["containers"] = *commands;
   }
   Json env = Json::object();
-  for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
+  for (const auto& [name, value] : plan.env) env[name] = shown_value(plan, name, value);
   Json stage = Json::array();
   for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
   Json out = {{"schema", "sortie/plan/1"},

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "launcher/ssh/base64.h"
 #include "launcher/ssh/keys.h"
 
 namespace sortie::launcher::ssh {

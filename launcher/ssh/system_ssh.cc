@@ -28,7 +28,7 @@ constexpr const char* kPrologue =
     "exec /bin/sh -c 'echo \"SORTIE-SSH $SSH_CONNECTION\"; IFS= read -r s && eval \"$s\"'";
 constexpr std::string_view kTag = "SORTIE-SSH";
 constexpr std::size_t kMaxNoise = 64 * 1024;  // what shell start-up files may print before the tag
-constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kSystemPatience{1000};
 
 // The third word of SSH_CONNECTION: the host's address as its peer sees it. Empty when it is none.
 std::string address_of(std::string_view line) {
@@ -49,7 +49,8 @@ struct Shared {
         ssh(std::move(s)),
         environment(env),
         config_reader(env, ssh.config_file),
-        fan_out(std::make_shared<FanOut>(e, static_cast<std::size_t>(ssh.fanout), kPatience)) {}
+        fan_out(
+            std::make_shared<FanOut>(e, static_cast<std::size_t>(ssh.fanout), kSystemPatience)) {}
 
   // The server that sees the connection first: hosts behind one jump host share it.
   std::shared_ptr<ServerGate> gate_of(const std::string& host) {

@@ -5,13 +5,13 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "launcher/host/host_errors.h"
 
@@ -20,8 +20,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 
 std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
   std::vector<std::size_t> out(plan.world_size);

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 
+#include "common/asio/token.h"
 #include "launcher/check/requests.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/host_ready.h"
@@ -20,7 +20,6 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Until a host that has prepared a job has taken it back; what it has not is its lease's business.
 constexpr std::chrono::seconds kTakenBack{5};
 

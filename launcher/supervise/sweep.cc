@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "common/asio/token.h"
 #include "common/wire/codec.h"
 
 namespace sortie::launcher {
@@ -20,7 +20,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kBetweenAttempts{500};
 constexpr std::chrono::seconds kAnswerMargin{15};
 constexpr std::size_t kMaxLeft = 32, kMaxLeftText = 200;

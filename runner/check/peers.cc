@@ -25,7 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPings = 5;
-constexpr std::size_t kBlock = 256u << 10;
 constexpr milliseconds kAnswerLimit{3000};
 
 std::uint64_t us_since(Clock::time_point begin) {
@@ -167,7 +166,7 @@ asio::awaitable<Bandwidth> measure_bandwidth(asio::io_context& io, const Peer& p
   const milliseconds limit = duration + kAnswerLimit;
   limit_attempt(attempt, limit);
   boost::system::error_code error = co_await open_to(attempt, token, kBandwidth);
-  const std::vector<char> block(kBlock, 'b');
+  const std::vector<char> block(kBandwidthBlock, 'b');
   const auto out = asio::buffer(block);
   const auto end = Clock::now() + duration;
   while (!error && Clock::now() < end) {

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/base/fnv1a.h"
+
 namespace sortie::runner {
 namespace {
 
@@ -44,9 +46,7 @@ Result<Fd> open_lock(const std::string& path, int flags) {
 std::string run_folder_prefix(const std::string& run_id) {
   std::string id = run_id;
   if (id.size() > kMaxRunIdInName) {
-    std::uint32_t hash = 2166136261u;  // FNV-1a
-    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
-    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), fnv1a_32(run_id));
   }
   return id + '-';
 }

@@ -13,6 +13,7 @@
 #include <ranges>
 
 #include "common/base/log.h"
+#include "common/base/peer.h"
 #include "common/base/process_status.h"
 #include "runner/container/order.h"
 #include "runner/container/removal.h"
@@ -151,10 +152,8 @@ std::string Boxes::why_lost(std::size_t slot) const {
 Result<bool> Boxes::accept(Running& box) {
   Fd peer(::accept4(box.listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) return false;
-  ucred who{};
-  socklen_t size = sizeof who;
-  if (::getsockopt(peer.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-      (spec_.user.empty() && who.uid != ::geteuid()))
+  SORTIE_ASSIGN_OR_RETURN(const ucred who, peer_of(peer.get()));
+  if (spec_.user.empty() && who.uid != ::geteuid())
     return fail(ErrorCode::spawn, fmt::format("container {}: process 1 is user {}, not {}",
                                               box.name, who.uid, ::geteuid()));
   box.init_pid = who.pid;

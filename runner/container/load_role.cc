@@ -16,12 +16,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::minutes kLookLimit{2};
+constexpr std::chrono::minutes kInspectLimit{2};
 constexpr std::chrono::hours kLoadLimit{2};
 /// More images than that are not looked through: then all layers are sent.
 constexpr std::size_t kMaxImages = 500;
 
-std::vector<std::string> lines_of(std::string_view text) {
+std::vector<std::string> unique_lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -105,7 +105,7 @@ asio::awaitable<Result<wire::ImageLacking>> LoadRole::look(wire::ImageQuery orde
 
 /// The text of a command that succeeds, "" of one that does not: what is not known is sent.
 asio::awaitable<Result<std::string>> LoadRole::output_of(sortie::container::Argv argv) {
-  Call call = call_of(std::move(argv), kLookLimit);
+  Call call = call_of(std::move(argv), kInspectLimit);
   Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success()) co_return std::string();
@@ -125,7 +125,7 @@ asio::awaitable<Result<std::uint32_t>> LoadRole::layers_here(Client client,
   sortie::container::Argv list{client.program, "image", "ls", "--quiet", "--no-trunc"};
   const auto listed = co_await output_of(std::move(list));
   if (!listed) co_return std::unexpected(listed.error());
-  const std::vector<std::string> ids = lines_of(*listed);
+  const std::vector<std::string> ids = unique_lines_of(*listed);
   if (ids.empty() || ids.size() > kMaxImages) co_return 0u;
   sortie::container::Argv inspect{client.program, "image", "inspect"};
   inspect.insert(inspect.end(), ids.begin(), ids.end());

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPause{50};
+constexpr milliseconds kRemovalPause{50};
 constexpr milliseconds kListLimit{20000};
 constexpr milliseconds kStaleLimit{8000};
 
@@ -134,7 +134,7 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
         co_await list(calls, client, sortie::container::kFolderLabel, folder, left_until(deadline));
     if (left && left->empty()) co_return Result<>{};
     if (!left) last = left.error();
-    pause.expires_after(kPause);
+    pause.expires_after(kRemovalPause);
     co_await pause.async_wait(kAsTuple);
   }
   std::string text;

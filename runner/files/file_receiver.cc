@@ -143,7 +143,7 @@ Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
     return fail(ErrorCode::data,
                 fmt::format("{}: what arrives is not what was announced; was the file changed while"
                             " it was sent?",
-                            files::printable(tree_->entries()[piece.entry].path)));
+                            files::shown_path(tree_->entries()[piece.entry].path)));
   if (taken == files::TreeWriter::Taken::wrote) {
     from_launcher_ += piece.bytes.size();
     took(piece.bytes.size());

@@ -50,7 +50,7 @@ Result<> FileSender::open(const wire::FilesOpen& order) {
       return fail(ErrorCode::usage,
                   fmt::format("two of the paths are called '{}'; pull them one after the other into"
                               " different folders",
-                              files::printable(root.name)));
+                              files::shown_path(root.name)));
     roots.push_back(std::move(root));
   }
   scan_ = std::make_unique<files::TreeScan>(std::move(roots));

@@ -20,8 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Exit code of a rank that could not be started, as shells have it.
-constexpr std::uint32_t kExitNotRunnable = 126;
 /// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;

@@ -34,6 +34,9 @@
 
 namespace sortie::runner {
 
+/// Exit codes of a rank that could not be started, as shells have them.
+inline constexpr std::uint32_t kExitNotRunnable = 126, kExitNotFound = 127;
+
 class Job {
  public:
   /// `spec` has passed check_job. `link` must outlive the job.

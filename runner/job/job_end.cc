@@ -21,9 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Exit codes of a rank that could not be started, as shells have them.
-constexpr std::uint32_t kExitNotFound = 127;
-constexpr std::uint32_t kExitNotRunnable = 126;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
 /// For the engine to remove the job's containers when nothing runs in them any more.
 constexpr milliseconds kRemovalLimit{10000};

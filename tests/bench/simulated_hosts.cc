@@ -14,7 +14,6 @@
 
 #include <array>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -28,6 +27,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/asio/token.h"
 #include "common/wire/codec.h"
 #include "launcher/local/open_files.h"
 #include "launcher/supervise/supervisor.h"
@@ -40,7 +40,6 @@ using namespace sortie;
 using Unix = asio::local::stream_protocol;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kBeat{2000};
 
 // ---- the hosts ----------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
+
+#include "common/asio/token.h"
 
 namespace sortie::test {
 namespace asio = boost::asio;
@@ -16,7 +17,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr auto kForever = std::chrono::steady_clock::time_point::max();
 
 class FakeChannel : public Channel {

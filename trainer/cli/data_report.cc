@@ -7,31 +7,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/base/elapsed.h"
+#include "common/config/text.h"
 #include "trainer/cli/report.h"
 
 namespace sortie::trainer {
 namespace {
-
-/// Text for a terminal: control characters as escapes, so that data can not drive the terminal.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return out;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// "1", "2-3", "4-7" ... the lengths of bucket k of Inspection::lengths.
 std::string bucket_name(std::size_t k) {
@@ -142,7 +123,7 @@ void print_inspection(std::string_view prefix, const Inspection& inspection,
   for (const std::int32_t id : inspection.first_tokens) fmt::print(" {}", id);
   fmt::print("\n");
   if (tokenizer != nullptr)
-    fmt::print("as text: {}\n", printable(tokenizer->decode(inspection.first_tokens)));
+    fmt::print("as text: {}\n", config::quote(tokenizer->decode(inspection.first_tokens)));
 }
 
 }  // namespace sortie::trainer

@@ -15,14 +15,14 @@
 namespace sortie::trainer {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string checkpoint, choices, precision = "auto";
   std::vector<std::string> data;
   std::int64_t samples = 0, batch = 8;
   bool json = false;
 };
 
-Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+Result<> score_data(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                     nlohmann::ordered_json& report) {
   SORTIE_ASSIGN_OR_RETURN(const auto source,
                           DatasetSource::open_validation(loaded.job, options.data));
@@ -44,7 +44,7 @@ Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer
   return {};
 }
 
-Result<> score_answers(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+Result<> score_answers(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                        nlohmann::ordered_json& report) {
   SORTIE_ASSIGN_OR_RETURN(const ChoiceScore score,
                           score_choices(loaded.context, *loaded.model, tokenizer, options.choices));
@@ -61,7 +61,7 @@ Result<> score_answers(const Options& options, LoadedModel& loaded, const Tokeni
   return {};
 }
 
-Result<> run(const Options& options) {
+Result<> run(const EvalOptions& options) {
   if (options.data.empty() && options.choices.empty())
     return fail(ErrorCode::usage,
                 "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
@@ -81,7 +81,7 @@ Result<> run(const Options& options) {
 void add_eval_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "eval", "Loss, perplexity and bits per byte on token files; answers to multiple choice");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")

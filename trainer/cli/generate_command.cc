@@ -15,7 +15,7 @@
 namespace sortie::trainer {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string checkpoint, prompt = "\n", precision = "f32";
   std::vector<std::string> stop;
   SamplingOptions sampling;
@@ -55,7 +55,7 @@ class Stream {
   std::size_t longest_ = 0, shown_ = 0;
 };
 
-Result<> run(const Options& options) {
+Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
                           load_model(options.checkpoint, rank.threads, options.precision));
@@ -96,7 +96,7 @@ Result<> run(const Options& options) {
 void add_generate_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("generate", "Continue a text with the model of a checkpoint");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")

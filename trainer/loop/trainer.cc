@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "common/base/elapsed.h"
 #include "trainer/loop/replica_check.h"
 #include "trainer/nn/lora.h"
 
@@ -13,10 +14,6 @@ namespace sortie::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, DType precision,
                    const std::string& build) {

@@ -5,16 +5,13 @@
 #include <chrono>
 #include <cmath>
 
+#include "common/base/elapsed.h"
 #include "trainer/loop/trainer.h"
 
 namespace sortie::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 }  // namespace
 

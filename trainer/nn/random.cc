@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/base/fnv1a.h"
+
 namespace sortie::trainer {
 
 float random_normal(std::uint64_t key, std::uint64_t index) {
@@ -13,9 +15,7 @@ float random_normal(std::uint64_t key, std::uint64_t index) {
 }
 
 std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return random_bits(hash, seed);
+  return random_bits(fnv1a_64(name), seed);
 }
 
 }  // namespace sortie::trainer

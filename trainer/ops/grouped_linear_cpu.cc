@@ -21,7 +21,7 @@ void for_each_piece(std::int64_t begin, std::int64_t end, const Visit& visit) {
   }
 }
 
-std::byte* at(const Tensor& x, std::int64_t row, std::int64_t col = 0) {
+std::byte* element_at(const Tensor& x, std::int64_t row, std::int64_t col = 0) {
   return static_cast<std::byte*>(x.raw()) +
          static_cast<std::size_t>(row * x.stride(0) + col) * dtype_bytes(x.dtype());
 }
@@ -94,8 +94,8 @@ void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Te
   parallel_tasks(context, static_cast<std::int64_t>(tasks.size()),
                  [&](std::int64_t index, int thread) {
                    const Task& task = tasks[static_cast<std::size_t>(index)];
-                   task.matmul->run(stream, at(in, task.row), task.weight, at(out, task.row),
-                                    nullptr, scratch.of(thread), thread);
+                   task.matmul->run(stream, element_at(in, task.row), task.weight,
+                                    element_at(out, task.row), nullptr, scratch.of(thread), thread);
                  });
   context.poll();
 }
@@ -151,7 +151,7 @@ void grouped_linear_backward_weight_cpu(ExecutionContext& context, const ExpertR
         const std::int64_t block = task % blocks;
         for_each_piece(rows.begin[e], rows.begin[e + 1], [&](std::int64_t row, std::size_t piece) {
           matmuls[piece][block + 1 == blocks ? 1 : 0]->run(
-              stream, at(dy, row, block * kBlock), at(x, row),
+              stream, element_at(dy, row, block * kBlock), element_at(x, row),
               dw[e].data<float>() + block * kBlock * k, nullptr, scratch.of(thread), thread);
         });
       });

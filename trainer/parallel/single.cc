@@ -1,12 +1,8 @@
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/done_handle.h"
 
 namespace sortie::trainer {
 namespace {
-
-struct DoneHandle final : CollectiveHandle {
-  bool poll() override { return true; }
-  void wait() override {}
-};
 
 class SingleCommunicator final : public Communicator {
  public:

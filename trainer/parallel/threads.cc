@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/done_handle.h"
 
 namespace sortie::trainer {
 namespace {
@@ -15,11 +16,6 @@ struct Shared {
   explicit Shared(int size) : sync(size), spans(static_cast<std::size_t>(size)) {}
   std::barrier<> sync;
   std::vector<std::span<std::byte>> spans;
-};
-
-struct DoneHandle final : CollectiveHandle {
-  bool poll() override { return true; }
-  void wait() override {}
 };
 
 class ThreadCommunicator final : public Communicator {
