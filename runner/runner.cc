@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

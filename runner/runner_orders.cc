@@ -1,13 +1,13 @@
 // Orders of the launcher: what each message asks of the runner, and when it may.
 #include <fmt/core.h>
 
+#include "common/asio/spawn.h"
 #include "common/base/heap.h"
 #include "common/base/log.h"
 #include "runner/cleanup/sweep.h"
 #include "runner/files/file_receiver.h"
 #include "runner/files/file_sender.h"
 #include "runner/job/job_check.h"
-#include "runner/process/spawn.h"
 #include "runner/runner.h"
 
 namespace sortie::runner {

@@ -55,6 +55,24 @@ Result<> check_entry_path(std::string_view path) {
   }
 }
 
+bool stays_inside(std::string_view path, std::string_view link_target) {
+  if (link_target.empty() || link_target.starts_with('/')) return false;
+  std::ptrdiff_t above = std::ranges::count(path, '/');  // folders between it and the root
+  bool down = false;
+  while (!link_target.empty()) {
+    const std::size_t end = std::min(link_target.find('/'), link_target.size());
+    const std::string_view name = link_target.substr(0, end);
+    link_target.remove_prefix(std::min(end + 1, link_target.size()));
+    if (name.empty() || name == ".") continue;
+    if (name != "..") {
+      down = true;
+    } else if (down || --above < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool entry_path_less(std::string_view a, std::string_view b) {
   return std::ranges::lexicographical_compare(a, b, [](char x, char y) {
     const auto rank = [](char c) { return c == '/' ? 0 : 1 + static_cast<unsigned char>(c); };

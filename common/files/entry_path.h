@@ -18,6 +18,11 @@ Result<> check_entry_name(std::string_view name);
 /// Components with one '/' between them; at most 4000 bytes and 200 components.
 Result<> check_entry_path(std::string_view path);
 
+/// Whether a symlink at `path`, below the root of a transfer, leads to a place below that root,
+/// whatever other links of the transfer lie on its way: ".." may only stand at its beginning, where
+/// it is known which folder it leaves.
+bool stays_inside(std::string_view path, std::string_view link_target);
+
 /// The order of a manifest: by components, so that a folder is followed by what is in it.
 bool entry_path_less(std::string_view a, std::string_view b);
 

@@ -24,6 +24,18 @@ constexpr const char* kExamples = R"(Examples:
   sortie config init > job.toml                             a commented config to start from
 )";
 
+/// The option or place of `app` whose value is empty, as in `--hosts "$HOSTS"` with no such
+/// variable: what is meant is not known, and to take it for "not given" would run on this machine.
+/// "" when there is none.
+std::string empty_value(const CLI::App* app) {
+  for (; app != nullptr; app = app->get_parent())
+    for (const CLI::Option* option : app->get_options())
+      if (option->get_items_expected_max() > 0 &&
+          std::ranges::find(option->results(), "") != option->results().end())
+        return option->get_name();
+  return "";
+}
+
 }  // namespace
 
 int run_cli(int argc, char** argv) {
@@ -69,6 +81,10 @@ int run_cli(int argc, char** argv) {
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());
+  if (const std::string name = empty_value(verb->app); !name.empty())
+    return print_error(
+        {ErrorCode::usage,
+         fmt::format("sortie: {}: the value is empty; give it one, or leave it out", name)});
   if (has_program && !verb->takes_program) {
     fmt::print(stderr, "sortie: `{}` takes no program after --\n", verb->app->get_name());
     return kExitUsage;

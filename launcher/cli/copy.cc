@@ -26,7 +26,8 @@ constexpr const char* kPullFooter = R"(Examples:
   sortie pull --hosts 'gpu[01-04]' /scratch/run7/metrics results   results/gpu01/metrics, results/gpu02/...
   sortie pull --config job.toml /var/log/nvidia.log work/out logs  several at once, to logs/HOST/
 
-Only what differs is fetched. Symlinks come as symlinks; nothing is written outside LOCALDIR.
+Only what differs is fetched. Nothing is written outside LOCALDIR. Modes are masked with the umask.
+Symlinks come as symlinks, except those that point outside the copy: they are left out and named.
 )";
 
 void add_host_options(CLI::App& app, CopyOptions& options) {

@@ -1,6 +1,7 @@
 #include "launcher/copy/copy_command.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
@@ -72,6 +73,21 @@ void print_json(const char* schema, const std::vector<HostResult>& results, doub
     out["hosts"].push_back(std::move(host));
   }
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+/// A few of them by name, since a folder of links may have thousands.
+void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress>& progresses) {
+  constexpr std::size_t kMostNamed = 3;
+  for (std::size_t host = 0; host < progresses.size(); ++host) {
+    const std::vector<std::string>& links = progresses[host].links_left_out;
+    if (links.empty()) continue;
+    const std::size_t named = std::min(links.size(), kMostNamed);
+    fmt::print(stderr, "{}: {} symlink{} left out, because what {} to is not in the copy: {}{}\n",
+               crew.results()[host].host, links.size(), links.size() == 1 ? "" : "s",
+               links.size() == 1 ? "it points" : "they point",
+               fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+               links.size() > named ? " ..." : "");
+  }
 }
 
 /// Errors, and the exit code of it all.
@@ -199,6 +215,7 @@ int pull_files(const CopyOptions& options) {
   else if (sum.hosts > 0)
     fmt::print("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n", sum.files,
                byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds, local.string());
+  say_links_left_out(crew, progresses);
   return finish(crew);
 }
 

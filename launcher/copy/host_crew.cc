@@ -4,16 +4,17 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <map>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
 #include "common/config/hostlist.h"
+#include "launcher/console/console.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/run/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -38,7 +39,7 @@ struct HostCrew::Reach {
 HostCrew::HostCrew(const config::RunnerConfig& runner, std::vector<std::string> hosts)
     : runner_(runner),
       connecting_(io_.get_executor(), static_cast<std::size_t>(runner.ssh.fanout)),
-      changed_(io_) {
+      hosts_(io_.get_executor()) {
   keep_freed_memory();
   for (std::string& host : hosts) {
     sessions_.push_back(std::make_shared<HostSession>(io_.get_executor(), host, runner_));
@@ -55,15 +56,9 @@ Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work wo
       std::make_unique<Reach>(Reach{make_ssh_transport(io_.get_executor(), runner_.ssh),
                                     make_local_transport(io_.get_executor()), std::move(binary)});
   std::signal(SIGPIPE, SIG_IGN);
-  asio::co_spawn(io_, watch_signals(), asio::detached);
-  asio::co_spawn(io_, tick_loop(std::move(tick)), asio::detached);
-  std::exception_ptr broken;
-  asio::co_spawn(io_, conduct(std::move(first), std::move(work)), [&](std::exception_ptr error) {
-    broken = error;
-    io_.stop();
-  });
-  io_.run();
-  if (broken) std::rethrow_exception(broken);
+  spawn(io_, watch_signals());
+  spawn(io_, tick_loop(std::move(tick)));
+  run_to_end(io_, conduct(std::move(first), std::move(work)));
   if (failure_) return std::unexpected(*failure_);
   return {};
 }
@@ -75,13 +70,8 @@ asio::awaitable<void> HostCrew::conduct(std::function<asio::awaitable<Result<>>(
     failure_ = prepared.error();
     co_return;
   }
-  running_ = sessions_.size();
-  for (std::size_t index = 0; index < sessions_.size(); ++index)
-    asio::co_spawn(io_, serve(index, work), asio::detached);
-  while (running_ > 0) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
+  for (std::size_t index = 0; index < sessions_.size(); ++index) hosts_.spawn(serve(index, work));
+  co_await hosts_.wait();
   co_await say_goodbye();
 }
 
@@ -94,8 +84,6 @@ asio::awaitable<void> HostCrew::serve(std::size_t index, Work& work) {
     result.error = std::move(done).error();
   // What failed is closed at once; what is done stays, because others may fetch from it.
   if (result.error) sessions_[index]->close();
-  --running_;
-  changed_.cancel();
 }
 
 asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Work& work) {
@@ -109,6 +97,7 @@ asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Wo
   if (reached) reached = co_await session->greet(reach_->binary.sha256());
   connecting_.release();
   if (!reached) co_return std::unexpected(std::move(reached).error());
+  session->expect_progress(work_patience(runner_));
   co_return co_await work(index, session);
 }
 
@@ -143,7 +132,7 @@ asio::awaitable<void> HostCrew::watch_signals() {
     if (interrupted_) std::_Exit(128 + number);
     interrupted_ = 128 + number;
     for (const auto& session : sessions_) session->close();
-    if (running_ == 0) {
+    if (hosts_.running() == 0) {
       failure_ = Error{ErrorCode::interrupted, "interrupted"};
       io_.stop();
     }
@@ -172,7 +161,8 @@ int print_host_errors(const std::vector<HostResult>& results) {
     hosts_by_text[text].push_back(result.host);
   }
   for (const std::string& text : order)
-    fmt::print(stderr, "{}: {}\n", config::fold_host_names(hosts_by_text[text]), text);
+    fmt::print(stderr, "{}: {}\n", config::fold_host_names(hosts_by_text[text]),
+               printable_lines(text));
   return exit_code;
 }
 

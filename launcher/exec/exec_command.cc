@@ -7,14 +7,14 @@
 #include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
@@ -113,8 +113,13 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// Until the commands are done, when show_rest() listens instead.
 asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run) {
-  for (;;) run.interrupt(co_await signals.async_wait(asio::use_awaitable));
+  for (;;) {
+    const auto [error, number] = co_await signals.async_wait(kToken);
+    if (error) co_return;
+    run.interrupt(number);
+  }
 }
 
 /// What is left to show, as fast as it is taken; not after Ctrl-C, nor where nobody reads.
@@ -216,15 +221,8 @@ int exec_command(const ExecOptions& options) {
     if (struct sigaction was{};
         ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
       signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, run), [](std::exception_ptr) {});
-  std::exception_ptr failure;
-  asio::co_spawn(io, run_and_show(run, io.get_executor(), console, fold.get(), signals),
-                 [&](std::exception_ptr error) {
-                   failure = error;
-                   io.stop();
-                 });
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  spawn(io, watch_signals(signals, run));
+  run_to_end(io, run_and_show(run, io.get_executor(), console, fold.get(), signals));
 
   int exit_code = exec_exit_code(run.outcomes(), run.interrupted());
   if (run.input_error()) exit_code = exit_code_for(run.input_error()->code);

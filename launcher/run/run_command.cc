@@ -5,14 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
@@ -202,16 +202,10 @@ int supervise(const SuperviseParts& with) {
     if (struct sigaction was{};
         ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
       signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
+  spawn(io, watch_signals(signals, supervisor));
   Verdict verdict;
-  std::exception_ptr failure;
-  asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr error, Verdict result) {
-    failure = error;
-    verdict = std::move(result);
-    io.stop();
-  });
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  const auto attempt = [&]() -> asio::awaitable<void> { verdict = co_await supervisor.run(); };
+  run_to_end(io, attempt());
   folder.finish(verdict.exit_code);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started

@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "launcher/host/host_errors.h"
 
@@ -37,6 +36,7 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      host_work_(parts.executor),
       progress_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor) {
@@ -56,21 +56,13 @@ void Supervisor::wake() {
   changed_.cancel();
 }
 
-asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
-                                           std::shared_ptr<std::size_t> working) {
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index) {
   if (!failing()) co_await (this->*work)(index);
-  if (--*working == 0) wake();
 }
 
 asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
-  const auto working = std::make_shared<std::size_t>(hosts_.size());
-  for (std::size_t i = 0; i < hosts_.size(); ++i)
-    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
-  // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (*working > 0 && interrupts_ == 0) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
+  for (std::size_t i = 0; i < hosts_.size(); ++i) host_work_.spawn(one_host(work, i));
+  co_await host_work_.wait();
 }
 
 asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
@@ -114,7 +106,7 @@ bool Supervisor::report_host_errors() {
 asio::awaitable<Verdict> Supervisor::run() {
   note_begin();
   const auto prepared = std::make_shared<bool>(false);
-  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
+  spawn(parts_.executor, show_progress(prepared));
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
   if (parts_.epoch <= 1) readable = co_await read_staged();
@@ -182,9 +174,6 @@ asio::awaitable<Verdict> Supervisor::run() {
   co_return verdict;
 }
 
-// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
-// twice.
-
 void Supervisor::note_begin() {
   parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
 }
@@ -244,9 +233,15 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   wake();
 }
 
+/// Nobody waits then for hosts that answer slowly: nothing has been started on them.
+void Supervisor::count_interrupt() {
+  ++interrupts_;
+  host_work_.stop_waiting();
+}
+
 void Supervisor::interrupt(int signal_number) {
   if (ended_) return;  // nothing runs any more, and the end is a matter of moments
-  ++interrupts_;
+  count_interrupt();
   Cause cause;
   cause.what = Cause::What::interrupted;
   cause.code = signal_number;
@@ -265,7 +260,7 @@ void Supervisor::interrupt(int signal_number) {
 
 void Supervisor::stop(bool now) {
   if (ended_) return;
-  ++interrupts_;
+  count_interrupt();
   if (!failing()) {
     parts_.console.message(
         fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));

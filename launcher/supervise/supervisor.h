@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/task_group.h"
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/stage.h"
@@ -101,13 +102,13 @@ class Supervisor {
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
+    bool event_refused = false;
   };
 
   /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
   /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
-                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index);
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
@@ -133,6 +134,7 @@ class Supervisor {
   Result<> take_ready(Host& host, const wire::JobReady& ready);
   void agree_on_meeting();
   bool report_host_errors();
+  void count_interrupt();
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
   std::string progress_text() const;
 
@@ -147,6 +149,7 @@ class Supervisor {
   void on_message(Host& host, wire::Message message);
   void on_output(Host& host, const wire::Output& output);
   void on_event(const Host& host, const wire::RankEvent& event);
+  void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
@@ -194,12 +197,14 @@ class Supervisor {
   std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
   std::optional<Cause> cause_;   // settled
   std::size_t sweeps_ = 0;
+  std::size_t refusals_ = 0;  // ranks whose events were left out
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
   bool starting_ = true, stopping_ = false, ended_ = false, superseded_ = false;
   std::size_t running_ = 0;  // hosts in that state
   std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
+  TaskGroup host_work_;
   boost::asio::steady_timer progress_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;

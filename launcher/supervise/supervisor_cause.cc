@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "launcher/supervise/supervisor.h"
 #include "launcher/supervise/sweep.h"
@@ -123,7 +122,7 @@ Verdict Supervisor::make_verdict() const {
 
 void Supervisor::start_sweep(Host& host) {
   ++sweeps_;
-  asio::co_spawn(parts_.executor, sweep(host), asio::detached);
+  spawn(parts_.executor, sweep(host));
 }
 
 asio::awaitable<void> Supervisor::sweep(Host& host) {

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
-#include "common/base/log.h"
+#include "launcher/host/host_texts.h"
+#include "launcher/supervise/rank_event.h"
 #include "launcher/supervise/supervisor.h"
 
 namespace sortie::launcher {
@@ -15,7 +16,6 @@ namespace {
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
-constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
 
@@ -110,13 +110,23 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
-  if (!json) {
-    log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
-    return;
-  }
+  const auto json = check_rank_event(event.json);
+  if (!json) return refuse_event(host, event.rank, json.error());
   parts_.folder.metric(*json);
   parts_.console.event(*json);
+}
+
+/// Once for each rank, since a program that speaks another dialect does so at every step; and not
+/// for all of ten thousand.
+void Supervisor::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
+  constexpr std::size_t kMostNoted = 20;
+  if (std::exchange(ranks_[rank].event_refused, true) || ++refusals_ > kMostNoted) return;
+  parts_.folder.event("event_refused",
+                      {{"rank", rank}, {"host", host.plan->name}, {"why", why.message}});
+  if (refusals_ == 1)
+    parts_.console.message(
+        fmt::format("rank {} on {}: an event for SORTIE_SOCKET is left out, and others like it: {}",
+                    rank, host.plan->name, why.message));
 }
 
 /// An unkillable process is named whatever else there is; all else only counts while it may be the
@@ -211,8 +221,8 @@ void Supervisor::on_lost(Host& host, Error error) {
 
 /// Each text once: all ranks may say the same.
 void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
-  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
-  const std::string text = notice.text.substr(0, kMostBytes);
+  constexpr std::size_t kMostNotices = 20;
+  const std::string& text = notice.text;
   if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
   parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
   parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));

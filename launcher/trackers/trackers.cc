@@ -1,10 +1,13 @@
 #include "launcher/trackers/trackers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
 #include "common/config/fields.h"
+#include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace {
@@ -41,9 +44,8 @@ void Trackers::note(Error error) {
 }
 
 void Trackers::event(const nlohmann::json& event, double now) {
-  const std::string type = event.value("type", "");
-  if (type == "start" && wandb_settings_ && !wandb_)
-    open_wandb(event.value("first_run", folder_.filename().string()), now);
+  const std::string type = json_text(event, "type");
+  if (type == "start" && wandb_settings_ && !wandb_) open_wandb(json_text(event, "first_run"), now);
   if (type != "step" && type != "eval") return;
   const auto step = event.find("step");
   if (step == event.end() || !step->is_number_integer()) return;
@@ -95,11 +97,17 @@ void Trackers::to_wandb(std::int64_t step, double now,
     open_wandb(first_run->substr(0, first_run->find('\n')), now);
     if (!wandb_) return;
   }
-  if (auto written = wandb_->add(step, now, values); !written) {
-    note(std::move(written).error());
-    wandb_.reset();
-    wandb_settings_.reset();
-  }
+  auto written = wandb_->add(step, now, values);
+  if (written && wandb_->names_left_out() > 0)
+    note({ErrorCode::data,
+          fmt::format(
+              "W&B: values with more than {} names, or with names of more than {} bytes, are "
+              "left out; use fewer names in step events",
+              WandbRun::kMaxNames, WandbRun::kMaxNameBytes)});
+  if (written) return;
+  note(std::move(written).error());
+  wandb_.reset();
+  wandb_settings_.reset();
 }
 
 void Trackers::finish(int exit_code) {

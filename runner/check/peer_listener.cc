@@ -10,7 +10,7 @@
 #include <chrono>
 #include <vector>
 
-#include "runner/process/spawn.h"
+#include "common/asio/spawn.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {

@@ -17,7 +17,6 @@
 #include "runner/container/order.h"
 #include "runner/container/removal.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -45,12 +44,7 @@ Result<Fd> listen_at(const std::string& path) {
 
 Boxes::Boxes(boost::asio::io_context& io, const wire::JobSpec& job, const ProcessDefaults& defaults,
              Events events)
-    : io_(io),
-      job_(job),
-      spec_(job.container),
-      events_(std::move(events)),
-      calls_(io, defaults),
-      changed_(io) {
+    : io_(io), job_(job), spec_(job.container), events_(std::move(events)), calls_(io, defaults) {
   calls_.on_keeper = events_.on_keeper;
 }
 
@@ -178,7 +172,6 @@ void Boxes::read_report(Running& box) {
       case InitReport::Kind::hello:
         box.path = report->text;
         box.greeted = true;
-        changed_.notify();
         break;
       case InitReport::Kind::refused:
         box.complaint = fmt::format("it could not start a process: {} ({})",
@@ -195,7 +188,6 @@ void Boxes::read_report(Running& box) {
   }
   box.lost = !removing_;
   box.init.close();
-  changed_.notify();
 }
 
 boost::asio::awaitable<Result<>> Boxes::remove(milliseconds limit) {

@@ -13,8 +13,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/asio/spawn.h"
 #include "common/base/fd.h"
-#include "runner/process/spawn.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {

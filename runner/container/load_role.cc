@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runner/process/spawn.h"
+#include "common/asio/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 namespace asio = boost::asio;
@@ -18,6 +21,7 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::minutes kLookLimit{2};
 constexpr std::chrono::hours kLoadLimit{2};
+constexpr std::chrono::seconds kSayEvery{15};
 /// More images than that are not looked through: then all layers are sent.
 constexpr std::size_t kMaxImages = 500;
 
@@ -67,6 +71,7 @@ std::uint32_t common_layers(std::string_view inspected, const std::vector<std::s
 
 Result<> LoadRole::query(wire::ImageQuery order) {
   if (std::exchange(busy_, true)) return fail(ErrorCode::protocol, "ImageQuery out of turn");
+  spawn(io_, say_that_it_works("looking for " + order.image));
   spawn(io_, answer(std::move(order)));
   return {};
 }
@@ -74,8 +79,22 @@ Result<> LoadRole::query(wire::ImageQuery order) {
 Result<> LoadRole::load(wire::ImageLoad order) {
   if (!order.file.starts_with('/') || !order.file.ends_with(".tar") || std::exchange(busy_, true))
     return fail(ErrorCode::protocol, "ImageLoad out of turn");
+  spawn(io_, say_that_it_works("loading " + order.image));
   spawn(io_, carry_out(std::move(order)));
   return {};
+}
+
+/// An engine loads for long without a word; the launcher gives up on a host without one.
+asio::awaitable<void> LoadRole::say_that_it_works(std::string at) {
+  const unsigned order = ++orders_;
+  asio::steady_timer pause(io_);
+  for (;;) {
+    pause.expires_after(kSayEvery);
+    co_await pause.async_wait(kAsTuple);
+    if (!busy_ || orders_ != order) co_return;
+    const wire::ImageProgress progress{at};
+    link_.send(progress);
+  }
 }
 
 asio::awaitable<void> LoadRole::answer(wire::ImageQuery order) {

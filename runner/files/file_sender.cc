@@ -5,11 +5,11 @@
 #include <boost/asio/post.hpp>
 #include <set>
 
+#include "common/asio/spawn.h"
 #include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace {
@@ -19,6 +19,8 @@ constexpr std::uint64_t kMessageBytes = 256u << 10;
 /// Of manifest that the launcher has not taken from the pipe yet.
 constexpr std::size_t kMaxQueued = 4u << 20;
 constexpr std::chrono::milliseconds kQueuePause{5};
+/// A tree is hashed before it is listed, which may take long: the launcher hears that it goes on.
+constexpr std::chrono::seconds kSayEvery{2};
 
 /// "/a/b/" is sent as "b".
 Result<files::ScanRoot> scan_root(const std::string& path) {
@@ -62,6 +64,7 @@ boost::asio::awaitable<void> FileSender::list() {
   wire::FilesManifest message;
   std::uint64_t bytes = 0, all_bytes = 0;
   boost::asio::steady_timer pause(io_);
+  auto said = std::chrono::steady_clock::now();
   for (;;) {
     auto step = scan_->step();
     if (!step) {
@@ -86,6 +89,10 @@ boost::asio::awaitable<void> FileSender::list() {
       bytes = 0;
     }
     if (step->done) co_return;
+    if (const auto now = std::chrono::steady_clock::now(); now - said >= kSayEvery) {
+      said = now;
+      link_.send(wire::FilesProgress{all_bytes});
+    }
     while (link_.queued_bytes() > kMaxQueued && !link_.broken()) {
       pause.expires_after(kQueuePause);
       co_await pause.async_wait(kAsTuple);

@@ -6,13 +6,13 @@
 #include <boost/asio/post.hpp>
 #include <csignal>
 
+#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
 #include "runner/job/environment.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

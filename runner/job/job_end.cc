@@ -9,11 +9,11 @@
 #include <csignal>
 #include <cstring>
 
+#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "runner/cleanup/stale.h"
 #include "runner/job/environment.h"
@@ -13,7 +14,6 @@
 #include "runner/job/network.h"
 #include "runner/mpi/mpi_program.h"
 #include "runner/process/cgroup.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {

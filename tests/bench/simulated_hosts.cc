@@ -16,7 +16,6 @@
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -28,6 +27,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/asio/spawn.h"
 #include "common/wire/codec.h"
 #include "launcher/local/open_files.h"
 #include "launcher/supervise/supervisor.h"
@@ -135,7 +135,7 @@ asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
     auto [error, socket] = co_await acceptor.async_accept(kToken);
     if (error) co_return;
     const auto host = std::make_shared<SimulatedHost>(std::move(socket), shared);
-    asio::co_spawn(acceptor.get_executor(), serve(host), asio::detached);
+    spawn(acceptor.get_executor(), serve(host));
   }
 }
 
@@ -145,7 +145,7 @@ asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
   Unix::acceptor acceptor(io, Unix::endpoint(path));
   acceptor.listen(4096);
   (void)!::write(ready, "r", 1);
-  asio::co_spawn(io, accept_all(acceptor, shared), asio::detached);
+  spawn(io, accept_all(acceptor, shared));
   io.run();
   ::_exit(0);
 }

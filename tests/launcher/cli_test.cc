@@ -34,19 +34,31 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
     std::string near;
   };
   for (const Row& row :
-       {Row{{"rnu"}, "did you mean `run`?"}, Row{{"pan", "x.toml"}, "did you mean `plan`?"},
+       {Row{{"rnu"}, "did you mean `run`?"},
+        Row{{"pan", "x.toml"}, "did you mean `plan`?"},
         Row{{"config", "shwo"}, "did you mean `show`?"},
         Row{{"run", "--hots", "a"}, "did you mean `--hosts`?"},
         Row{{"plan", "--jsno"}, "did you mean `--json`?"},
         Row{{"config", "show", "--orgin"}, "did you mean `--origin`?"},
-        Row{{"plan", "--sett=a.b=1"}, "did you mean `--set`?"}, Row{{"xyzzy"}, "try --help"},
-        Row{{}, "try --help"}, Row{{"config"}, "try --help"},
+        Row{{"plan", "--sett=a.b=1"}, "did you mean `--set`?"},
+        Row{{"xyzzy"}, "try --help"},
+        Row{{}, "try --help"},
+        Row{{"config"}, "try --help"},
         Row{{"run", "--slots", "0", "--", "true"}, "--slots"},
         Row{{"run", "--slots", "4097", "--", "true"}, "--slots"},
         Row{{"run", "--"}, "nothing follows --"},
         Row{{"run", "--", ""}, "the program after -- has an empty name"},
         Row{{"run"}, "neither a config file nor a program"},
-        Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"}}) {
+        Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"},
+        Row{{"run", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
+        Row{{"plan", "--hosts=", "--", "true"}, "--hosts: the value is empty"},
+        Row{{"exec", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
+        Row{{"exec", "--hosts", "a", "--output-dir", "", "--", "true"}, "--output-dir: the value"},
+        Row{{"check", "--ssh-config", "", "--hosts", "a"}, "--ssh-config: the value is empty"},
+        Row{{"push", "--hosts", "a", "", "x"}, "paths: the value is empty"},
+        Row{{"logs", ""}, "run: the value is empty"},
+        Row{{"config", "show", ""}, "config: the value is empty"},
+        Row{{"run", "--set", "", "--", "true"}, "--set: the value is empty"}}) {
     CAPTURE(row.near);
     const Finished result = sortie(row.arguments);
     CHECK_MESSAGE(has(result.output, row.near), result.output);

@@ -37,6 +37,7 @@ class Launch {
     REQUIRE(plan);
     auto folder = launcher::RunFolder::create(dir.path(), false);
     REQUIRE(folder);
+    folder->track(job);
     const Fd out(::open(dir.str("console").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600));
     launcher::Console::Style style;
     style.out = style.err = out.get();

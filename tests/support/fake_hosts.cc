@@ -1,10 +1,9 @@
 #include "tests/support/fake_hosts.h"
+#include "common/asio/spawn.h"
 
 #include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
 
@@ -158,7 +157,7 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   rank_ended_.assign(job.ranks.size(), false);
   answer_hello();
   beating_ = true;
-  asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
+  spawn(executor_, beat(self_.lock()));
   if (delay.count() > 0) co_await sleep(delay);
   wire::JobReady answer = ready;
   if (answer.hostname.empty()) answer.hostname = host_;
@@ -238,7 +237,7 @@ std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   (again ? sweepers_ : runners_)[name] = runner;
   const FakeHost& host = hosts_[name];
   runner->ready = host.ready;
-  asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
+  spawn(executor_, serve(runner, again ? host.after_loss : host.script));
   return std::make_unique<FakeChannel>(runner);
 }
 
