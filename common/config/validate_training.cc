@@ -80,8 +80,8 @@ void check_trainer(const JobConfig& job, Violations& found) {
   if (!trainer.load_weights_from.empty() && !trainer.load_dir.empty())
     found.push_back({"C2",
                      {"trainer.load_weights_from", "trainer.load_dir"},
-                     "trainer.load_dir goes on with a run, this starts another one; remove one of "
-                     "the two"});
+                     "trainer.load_dir starts from a checkpoint with its optimizer and progress, "
+                     "this from its weights alone; remove one of the two"});
   if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty() &&
       job.data.validation_chat_files.empty())
     found.push_back(

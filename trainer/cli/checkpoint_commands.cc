@@ -37,6 +37,7 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry) {
   }
   const Manifest& manifest = *entry.manifest;
   root["run_id"] = manifest.run_id;
+  root["lineage"] = manifest.lineage;
   root["consumed_samples"] = manifest.consumed_samples;
   root["tokens"] = manifest.tokens;
   root["created"] = manifest.created;

@@ -33,7 +33,8 @@ void add_import(CLI::App& app, int& exit_code) {
   command
       ->add_option("hf_dir", arguments->folder, "The model's folder, or a file like gpt2_124M.bin")
       ->required();
-  command->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_dir")
+  command
+      ->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_weights_from")
       ->required();
   command->callback([arguments, &exit_code] {
     const auto report = import_hf(arguments->folder, arguments->out);

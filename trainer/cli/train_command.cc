@@ -22,7 +22,7 @@ namespace {
 Result<> check_start(Communicator& communicator, const RankContext& rank,
                      const config::JobConfig& job, const std::string& build,
                      const SampleSource& training, const SampleSource* validation,
-                     DType precision) {
+                     const CpuFacts& cpu, DType precision) {
   config::JobConfig shared = job;
   shared.runner = {};
   return check_agreement(
@@ -33,15 +33,28 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
         "copy the same token files to every host, or share the folder"},
        {"validation data", validation ? validation->fingerprint() : "",
         "copy the same token files to every host"},
+       {"instruction set", cpu.isa,
+        "results of such CPUs differ in their last bits, and replicas with them; use hosts of one "
+        "kind, or limit all to the narrower set, as with --set runner.env.ONEDNN_MAX_CPU_ISA=AVX2"},
        {"precision", std::string(dtype_name(precision)),
         "hosts differ in their CPUs; set model.precision to f32"}});
+}
+
+/// An error names the key whose value caused it.
+template <class T>
+Result<T> of_key(std::string_view key, Result<T> result) {
+  if (result) return result;
+  return std::unexpected(with_context(std::move(result).error(), key));
 }
 
 Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
                                                  const std::vector<std::string>& chats,
                                                  bool shuffle) {
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
-  SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
+                          of_key("data.tokenizer", make_tokenizer(job.data.tokenizer)));
+  SORTIE_ASSIGN_OR_RETURN(auto source,
+                          of_key(shuffle ? "data.chat_files" : "data.validation_chat_files",
+                                 ChatSource::open(job, chats, *tokenizer, shuffle)));
   if (source->left_out() > 0)
     log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
                  chats.front(), source->left_out(), job.model.sequence_length);
@@ -55,7 +68,7 @@ Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job
   course.samples =
       static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations));
   course.micro_step = static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
-  return DatasetSource::open_training(job, course);
+  return of_key("data.data_prefixes", DatasetSource::open_training(job, course));
 }
 
 /// Null when there is nothing to validate on.
@@ -63,7 +76,8 @@ Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& j
   if (!job.data.validation_chat_files.empty())
     return open_chats(job, job.data.validation_chat_files, /*shuffle=*/false);
   if (job.data.validation_data_prefixes.empty()) return nullptr;
-  return DatasetSource::open_validation(job, job.data.validation_data_prefixes);
+  return of_key("data.validation_data_prefixes",
+                DatasetSource::open_validation(job, job.data.validation_data_prefixes));
 }
 
 /// Turns trainer.train_epochs into steps, and judges the schedule by them.
@@ -114,7 +128,9 @@ Result<> train(const std::string& config_path) {
     SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
+  SORTIE_TRY(
+      check_start(*communicator, rank, told, build, *training, validation.get(), cpu, precision));
+  SORTIE_TRY(share_failure(*communicator, rank, check_profile_path(job.profiler, rank.rank)));
   Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
                   precision, build);
   const Result<> outcome = trainer.run();

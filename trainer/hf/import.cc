@@ -9,6 +9,7 @@
 #include "common/base/atomic_file.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/checkpoint/weight_types.h"
 
@@ -122,12 +123,13 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
   config::JobConfig job;
   job.model = opened.config;
   Manifest manifest;
-  manifest.run_id = "import";
+  manifest.run_id = kImportRun;
   manifest.created = std::time(nullptr);
   manifest.config = config::to_toml(job);
   SORTIE_ASSIGN_OR_RETURN(const fs::path work, store.begin(0, bytes));
   const auto finish = [&]() -> Result<fs::path> {
     SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces));
+    manifest.lineage = lineage_of_content(manifest.config + shard.sha256);
     SORTIE_TRY(write_import_notes(opened, work));
     return store.commit(work, std::move(manifest), {shard});
   };

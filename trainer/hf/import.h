@@ -17,8 +17,9 @@ struct ImportReport {
   std::int64_t tensors = 0;
   std::int64_t parameters = 0;
 };
-/// Makes a checkpoint of step 0 in `out`, which training can start from (trainer.load_dir). Weights
-/// keep their types in it; training has them as f32. `source`: a folder, or a file of llm.c.
+/// Makes a checkpoint of step 0 in `out`, which training can start from
+/// (trainer.load_weights_from). Weights keep their types in it; training has them as f32.
+/// `source`: a folder, or a file of llm.c.
 Result<ImportReport> import_hf(const std::filesystem::path& source,
                                const std::filesystem::path& out);
 

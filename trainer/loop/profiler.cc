@@ -1,5 +1,7 @@
 #include "trainer/loop/profiler.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
@@ -10,6 +12,22 @@ std::int64_t microseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 }  // namespace
+
+std::filesystem::path profile_path(const config::ProfilerConfig& config, int rank) {
+  if (!config.profiler_output.empty()) return config.profiler_output;
+  return fmt::format("profile-rank-{}.json", rank);
+}
+
+Result<> check_profile_path(const config::ProfilerConfig& config, int rank) {
+  if (config.profile_steps == 0) return {};
+  std::filesystem::path probe = profile_path(config, rank);
+  probe += fmt::format(".check-{}", rank);
+  if (auto written = write_file_atomic(probe, ""); !written)
+    return std::unexpected(with_context(std::move(written).error(), "profiler.profiler_output"));
+  std::error_code ignored;
+  std::filesystem::remove(probe, ignored);
+  return {};
+}
 
 void Profiler::begin_step(std::int64_t step) {
   step_ = step;

@@ -11,6 +11,11 @@
 
 namespace sortie::trainer {
 
+/// Where a rank's trace goes.
+std::filesystem::path profile_path(const config::ProfilerConfig& config, int rank);
+/// Where a profile is asked for: whether it can be written there. The Error names the key.
+Result<> check_profile_path(const config::ProfilerConfig& config, int rank);
+
 class Profiler {
  public:
   Profiler(const config::ProfilerConfig& config, int rank) : config_(config), rank_(rank) {}

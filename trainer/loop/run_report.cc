@@ -1,6 +1,7 @@
 #include "trainer/loop/run_report.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -25,12 +26,27 @@ void RunReport::note(const std::string& text) {
 }
 
 void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
-  if (checkpoint.weights_only)
-    return note(fmt::format("weights from {}, step 0", checkpoint.path.string()));
-  note(fmt::format("resumed from {} at step {}", checkpoint.path.string(),
-                   checkpoint.progress.step));
+  using Kind = StartPoint::Kind;
+  const std::string path = checkpoint.path.string();
+  const std::int64_t step = checkpoint.progress.step;
+  if (checkpoint.kind == Kind::weights)
+    return note(fmt::format("weights from {} ({}), step 0", path, checkpoint.reason));
+  if (checkpoint.kind == Kind::resume)
+    note(fmt::format("resumed from {} at step {} ({})", path, step, checkpoint.reason));
+  else if (job_.trainer.save_dir.empty())
+    note(fmt::format("started from {} at step {} ({})", path, step, checkpoint.reason));
+  else
+    note(fmt::format("forked from {} at step {} ({}); this run's own checkpoints go to {}", path,
+                     step, checkpoint.reason, job_.trainer.save_dir));
   if (!checkpoint.differences.empty())
-    note("losses will not be bit for bit those of an uninterrupted run: " + checkpoint.differences);
+    note(fmt::format("losses will not be bit for bit those of an uninterrupted run: {}",
+                     fmt::join(checkpoint.differences, ", ")));
+}
+
+void RunReport::from_seed() {
+  if (!job_.trainer.save_dir.empty())
+    note(fmt::format("no checkpoint in {}: initial weights from trainer.seed = {}",
+                     job_.trainer.save_dir, job_.trainer.seed));
 }
 
 void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,

@@ -20,7 +20,9 @@ class RunReport {
             EventSink& events)
       : job_(job), batch_(batch), rank_(rank), events_(events) {}
 
+  /// Which checkpoint the run starts from, and why.
   void loaded(const LoadedCheckpoint& checkpoint);
+  void from_seed();
   void start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
              const std::string& first_run);
   void step(const StepReport& report, const TrainingProgress& progress, double seconds,

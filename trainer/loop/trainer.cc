@@ -1,7 +1,8 @@
 #include "trainer/loop/trainer.h"
 
-#include <dnnl_version.h>
+#include <dnnl.h>
 #include <fmt/core.h>
+#include <gnu/libc-version.h>
 
 #include <chrono>
 #include <cmath>
@@ -18,12 +19,16 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, DType precision,
-                   const std::string& build) {
+/// Of the libraries that run: those that the program was compiled with may be others.
+BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
+                   const SampleSource& training, DType precision, const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
-  facts.libraries =
-      fmt::format("oneDNN {}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+  const dnnl_version_t& onednn = *dnnl_version();
+  facts.onednn = fmt::format("{}.{}.{} {}", onednn.major, onednn.minor, onednn.patch, onednn.hash);
+  facts.mpi = communicator.library();
+  facts.libm = fmt::format("glibc {}", gnu_get_libc_version());
+  facts.data = training.fingerprint();
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
@@ -55,7 +60,8 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       training_(training),
       validation_(validation),
       cpu_(cpu),
-      facts_(bit_facts(cpu, rank, precision, build)),
+      facts_(bit_facts(cpu, rank, communicator, training, precision, build)),
+      precision_(precision),
       context_(rank.threads),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer"),
@@ -65,32 +71,44 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
       checkpointer_(job, facts_, store_, communicator),
       profiler_(job.profiler, rank.rank) {
-  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
   if (prepared_) prepared_ = freeze_parameters(job, store_);
   if (prepared_) prepared_ = optimizer_.assign_groups();
-  store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
-  reducer_ =
-      std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
   // One micro-batch uses each copy once.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
-  context_.set_poll([this] { reducer_->poll(); });
   checkpointer_.set_run_id(rank.run_id);
 }
 
+void Trainer::allocate() {
+  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  store_.finalize(context_, precision_, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
+                                               job_.optimizer.allreduce_bucket_size);
+  context_.set_poll([this] { reducer_->poll(); });
+}
+
 Result<> Trainer::start() {
+  if (started_) return {};
   SORTIE_TRY(prepared_);
-  store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
+  SORTIE_TRY(checkpointer_.prepare());
+  allocate();
+  if (!checkpointer_.loads_all_values())
+    store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
-    if (!loaded->weights_only) last_saved_step_ = progress_.step;
+    // A fork's own folder has no checkpoint of this step.
+    if (loaded->kind == StartPoint::Kind::resume) last_saved_step_ = progress_.step;
     optimizer_.set_updates(progress_.updates);
     losses_.set_state(progress_.losses);
     gradient_norms_.set_state(progress_.gradient_norms);
     report_.loaded(*loaded);
+  } else {
+    report_.from_seed();
   }
+  SORTIE_TRY(check_initial_state(communicator_, rank_, store_));
   store_.refresh_compute_copy(context_);
   store_.weights_changed();
+  started_ = true;
   return {};
 }
 
@@ -111,6 +129,7 @@ Result<> Trainer::save(bool last, Checkpointer::Series series) {
   }
   if (!best) last_saved_step_ = progress_.step;
   report_.checkpoint(progress_.step, *saved, best);
+  if (!saved->warning.empty()) report_.note(saved->warning);
   return {};
 }
 
@@ -132,9 +151,7 @@ Result<> Trainer::evaluate_and_keep() {
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (profiler_.complete()) {
-    std::string path = job_.profiler.profiler_output;
-    if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
-    SORTIE_TRY(profiler_.write(path));
+    SORTIE_TRY(profiler_.write(profile_path(job_.profiler, rank_.rank)));
   }
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
     return fail(ErrorCode::diverged,

@@ -46,10 +46,14 @@ class Trainer {
   const TrainingProgress& progress() const { return progress_; }
   ExecutionContext& context() { return context_; }
   const LanguageModel& model() const { return model_; }
-  /// Initial weights, or those of the newest checkpoint. Called by run().
+  /// Initial weights, or the state of the checkpoint that the run starts from; what can be known to
+  /// go wrong later is an error here, before memory is allocated where that is possible. Called by
+  /// run(), where it has not been called yet.
   Result<> start();
 
  private:
+  /// The flat buffers, and what reduces them.
+  void allocate();
   struct Batch {
     Tensor tokens, targets;
   };
@@ -85,6 +89,7 @@ class Trainer {
   SampleSource* validation_;
   const CpuFacts cpu_;
   const BitFacts facts_;
+  const DType precision_;
   ExecutionContext context_;
   ParameterStore store_;
   LanguageModel model_;
@@ -97,6 +102,7 @@ class Trainer {
   TrainingProgress progress_;
   StepRouting routing_;                   // of the step in progress
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
+  bool started_ = false;
   std::int64_t last_saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
   double validation_loss_ = 0.0;

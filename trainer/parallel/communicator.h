@@ -37,6 +37,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// The library that carries the collectives and its version, as it says at run time.
+  virtual std::string library() const = 0;
 
   /// values = sum over ranks, in place, equal to the last bit on all ranks and from run to run. At
   /// most 2^31 - 1 elements.

@@ -55,6 +55,14 @@ class MpiCommunicator final : public Communicator {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string library() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+    // "Open MPI v4.1.4, package: Debian OpenMPI, ident: ..."; others end the first line there.
+    const std::string_view version(text, static_cast<std::size_t>(length));
+    return std::string(version.substr(0, version.find_first_of(",\n")));
+  }
 
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float> values) override {
     auto handle = std::make_unique<MpiHandle>();

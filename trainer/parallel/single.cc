@@ -12,6 +12,7 @@ class SingleCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  std::string library() const override { return "none"; }
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override {
     return std::make_unique<DoneHandle>();
   }

@@ -28,6 +28,7 @@ class ThreadCommunicator final : public Communicator {
       : shared_(shared), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string library() const override { return "threads"; }
 
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float> values) override {
     reduce(values);

@@ -5,10 +5,14 @@
 #include <cmath>
 
 #include "common/config/load.h"
+#include "trainer/state/saved_job.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
+
+constexpr const char* kBuild = "build";  // names in depends_on
+constexpr const char* kData = "training data";
 
 void record_outliers(const std::string& name, const OutlierState& state, Manifest& manifest) {
   if (state.count == 0) return;
@@ -27,6 +31,16 @@ OutlierState recorded_outliers(const std::string& name, const Manifest& manifest
   return {value_of(manifest.scalars, name + ".mean", 0.0),
           value_of(manifest.scalars, name + ".variance", 0.0),
           value_of<std::int64_t>(manifest.counters, name + ".count", 0)};
+}
+
+/// What older versions called the same facts; a hash of the config stood for its keys.
+std::map<std::string, std::string> current_names(std::map<std::string, std::string> facts) {
+  constexpr std::string_view kOneDnn = "oneDNN ";
+  facts.erase("training config");
+  if (auto old = facts.extract("libraries"); old && old.mapped().starts_with(kOneDnn))
+    facts.emplace("oneDNN", old.mapped().substr(kOneDnn.size()));
+  if (auto old = facts.extract("isa")) facts.emplace("instruction set", old.mapped());
+  return facts;
 }
 
 }  // namespace
@@ -68,14 +82,41 @@ std::string training_digest(config::JobConfig job) {
   return sha256_hex(config::to_toml(job));
 }
 
-std::map<std::string, std::string> depends_on(const BitFacts& facts, const config::JobConfig& job) {
-  return {{"isa", facts.isa},
-          {"libraries", facts.libraries},
-          {"build", facts.build},
+std::map<std::string, std::string> depends_on(const BitFacts& facts) {
+  return {{"instruction set", facts.isa},
+          {"oneDNN", facts.onednn},
+          {"MPI", facts.mpi},
+          {"libm", facts.libm},
+          {kBuild, facts.build},
+          {kData, facts.data},
           {"threads", fmt::format("{}", facts.threads)},
           {"ranks", fmt::format("{}", facts.world_size)},
-          {"precision", facts.precision},
-          {"training config", training_digest(job)}};
+          {"precision", facts.precision}};
+}
+
+Result<std::vector<std::string>> changes_since(const Manifest& manifest,
+                                               const std::filesystem::path& folder,
+                                               const BitFacts& facts,
+                                               const config::JobConfig& job) {
+  std::map<std::string, std::string> was = current_names(manifest.depends_on);
+  std::map<std::string, std::string> is = depends_on(facts);
+  std::vector<std::string> changes;
+  // Two hashes say nothing to people. Older versions recorded the paths of the data alone.
+  const bool data_recorded = was.contains(kData);
+  if (data_recorded && was[kData] != is[kData])
+    changes.emplace_back("training data: other samples than before");
+  if (was[kBuild] != is[kBuild]) changes.emplace_back("build: another one of sortie-train");
+  for (const char* hash : {kData, kBuild}) {
+    was.erase(hash);
+    is.erase(hash);
+  }
+  for (std::string& text : differences(was, is)) changes.push_back(std::move(text));
+  SORTIE_ASSIGN_OR_RETURN(const config::JobConfig saved, saved_job(manifest, folder));
+  for (const KeyDifference& difference :
+       course_differences({saved, manifest.world_size}, {job, facts.world_size}, !data_recorded))
+    changes.push_back(
+        fmt::format("{}: was {}, is {}", difference.key, difference.saved, difference.now));
+  return changes;
 }
 
 }  // namespace sortie::trainer

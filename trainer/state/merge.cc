@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "common/config/load.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/lora.h"
@@ -46,6 +47,7 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, loaded.run_id));
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store.begin(loaded.step, bytes));
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(folder, 0, 1, pieces));
+  manifest.lineage = lineage_of_content(manifest.config + shard.sha256);
   return store.commit(folder, std::move(manifest), {shard});
 }
 

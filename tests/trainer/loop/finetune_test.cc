@@ -118,7 +118,9 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   job.lora.rank = 4;
   job.lora.alpha = 8;
   job.lora.modules = {"*.attention.*", "layers.1.mlp.down"};
-  TinyTraining whole(job, *communicator);
+  config::JobConfig unsaved = job;
+  unsaved.trainer.save_dir.clear();
+  TinyTraining whole(unsaved, *communicator);
   ParameterStore& store = whole.trainer->store();
   const auto before = weights_of(store);
   CHECK(before.at("layers.0.attention.qkv.lora_up") ==
@@ -132,8 +134,10 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
     CHECK((values != before.at(name)) == is_lora_name(name));
   }
 
-  TinyTraining half(job, *communicator);
-  REQUIRE(half.trainer->run());
+  {
+    TinyTraining half(job, *communicator);
+    REQUIRE(half.trainer->run());
+  }
   TinyTraining rest(job, *communicator);
   REQUIRE(rest.trainer->progress().step == 12);
   CHECK(rest.losses(12) == std::vector<double>(losses.begin() + 12, losses.end()));
