@@ -58,7 +58,7 @@ struct LaunchPlan {
   // When the program is Sortie's trainer.
   std::optional<config::BatchPlan> batch;
   std::optional<ModelPlan> model;
-  std::vector<std::string> warnings;  // what will not stop the job, but make it fail
+  std::vector<std::string> warnings;  // likely mistakes; the job starts all the same
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.

@@ -96,6 +96,10 @@ Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
   }
   plan.model = std::move(model);
   plan.warnings = too_small(plan);
+  if (job.trainer.save_dir.empty())
+    plan.warnings.emplace_back(
+        "trainer.save_dir is not set: no checkpoint is written and nothing of this training is "
+        "kept; add --set trainer.save_dir=FOLDER");
   return {};
 }
 

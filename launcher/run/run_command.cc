@@ -166,6 +166,10 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  {
+    Console before(Console::detect());  // on the terminal, of a detached run too
+    for (const std::string& warning : planned.plan.warnings) before.message("warning: " + warning);
+  }
   Console::Style style = Console::detect();
   if (detached) {
     if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());

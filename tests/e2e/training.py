@@ -137,6 +137,54 @@ def scenario_interrupted_then_resumed(bed):
         equal(again[step], seen[step], f"loss of step {step}")
 
 
+def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
+    """load_dir names another run's checkpoint: after a kill the same command goes on from save_dir, and says so."""
+    base, fork = bed.shared / "base", bed.shared / "fork"
+    for folder in (base, fork):
+        shutil.rmtree(folder, ignore_errors=True)
+    job = {"hosts": "h[01-02]", "slots": 1}
+    train(bed, settings=settings(bed, trainer__train_iterations=10, trainer__save_dir=base), **job)
+    options = settings(bed, trainer__train_iterations=300, trainer__save_interval=1, trainer__load_dir=base,
+                       trainer__save_dir=fork)
+    with Run(bed, config=CONFIG, settings=options, **job) as run:
+        ranks = run.wait_for_ranks(2, seconds=30)
+        deadline = time.monotonic() + 60
+        while len(losses(run)) < 5:
+            check(time.monotonic() < deadline, "5 steps take more than 60 s")
+            time.sleep(0.02)
+        os.kill(ranks[0][1], signal.SIGKILL)
+        equal(run.wait(20), 137, "exit code")
+        seen = losses(run)
+        run.expect(rf"forked from {base}/step-00000010 at step 10 \(trainer.load_dir\)")
+        bed.expect_nothing_left(2)
+    with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": max(seen) + 20}, **job) as run:
+        equal(run.wait(100), 0, "exit code of the same command")
+        again = losses(run)
+        run.expect(rf"resumed from {fork}/step-\d+ at step {min(again) - 1} \(the newest in trainer.save_dir;")
+    check(min(seen) == 11 and max(seen) - 1 <= min(again) <= max(seen) + 1, f"{sorted(seen)}, then {sorted(again)}")
+    with Run(bed, config=CONFIG, settings={**options, "trainer.save_dir": base, "trainer.load_dir": fork}, **job) as run:
+        equal(run.wait(60), 2, "exit code of a run in the folder of another one")
+        run.expect(r"of a run that did not start from this one of step")
+        run.expect_not(r"step +\d+/300")
+        bed.expect_nothing_left(2)
+
+
+def scenario_other_instruction_set_on_one_rank(bed):
+    """Replicas on CPUs with other instructions part in the last bits: refused before the first step."""
+    wrapper = bed.shared / "narrow.sh"
+    wrapper.write_text(f'#!/bin/sh\nif [ "$RANK" = 1 ]; then export ONEDNN_MAX_CPU_ISA=SSE41; fi\n'
+                       f'exec {TRAINER} train --config {bed.shared}/narrow.toml\n')
+    wrapper.chmod(0o755)
+    tokens = build_tokens(bed)
+    text = CONFIG.read_text()
+    (bed.shared / "narrow.toml").write_text(f'{text}\n[data]\ndata_prefixes = ["{tokens}"]\n')
+    (bed.shared / "narrow.toml").chmod(0o644)
+    with Run(bed, wrapper, hosts="h[01-02]", slots=1) as run:
+        equal(run.wait(60), 2, "exit code")
+        run.expect(r"start-up check: instruction set differs: (\S+ on h01, sse41 on h02|sse41 on h02, \S+ on h01)")
+        bed.expect_nothing_left(2)
+
+
 def tensorboard_python():
     """Python of a virtual environment with the TensorBoard package, made once per build folder."""
     folder = BUILD / "tensorboard-venv"

@@ -20,6 +20,7 @@ config::JobConfig training(const char* preset) {
   job.data.data_prefixes = {"/data/text"};
   job.topology.micro_batch_size = 2;
   job.trainer.threads = 4;
+  job.trainer.save_dir = "/checkpoints";
   return job;
 }
 
@@ -105,6 +106,17 @@ TEST_CASE("a host with less memory than its ranks need is warned of") {
   CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
   CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
   CHECK(plan_json(plan)["warnings"][0] == plan.warnings[0]);
+}
+
+TEST_CASE("training that keeps nothing is warned of") {
+  config::JobConfig job = training("gpt2-124m");
+  job.trainer.save_dir.clear();
+  const LaunchPlan plan = *make_plan(job, kHosts, facts());
+  const std::string warning =
+      "trainer.save_dir is not set: no checkpoint is written and nothing of this training is kept; "
+      "add --set trainer.save_dir=FOLDER";
+  CHECK(plan.warnings == std::vector<std::string>{warning});
+  CHECK(has(plan_text(plan), "  warning   " + warning + "\n"));
 }
 
 TEST_CASE("patterns that match no parameter fail before a host is touched") {
