@@ -1,6 +1,8 @@
 // The control socket, the files of a run as other processes read them, and logs in time.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -10,13 +12,16 @@
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "launcher/control/adopt.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/control_server.h"
 #include "launcher/control/control_socket.h"
 #include "launcher/control/log_feed.h"
+#include "launcher/control/own_folder.h"
 #include "launcher/control/prune.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/supervisor_lock.h"
@@ -140,6 +145,104 @@ TEST_CASE("control: a supervisor's file is locked as long as it lives, and has o
     CHECK(latest_supervisor(dir.path()).epoch == 2);
   }
   CHECK_FALSE(latest_supervisor(dir.path()).alive);
+}
+
+TEST_CASE("control: a supervisor is gone only when that is certain") {
+  test::ScopedTempDir dir;
+  const auto lock = SupervisorLock::take(dir.path(), 1);
+  REQUIRE(lock);
+  SUBCASE("no descriptor is left to find it out") {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{0, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const bool latest = latest_supervisor(dir.path()).alive;
+    const bool first = supervisor_of(dir.path(), 1).alive;
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    CHECK(latest);
+    CHECK(first);
+  }
+  SUBCASE("a cleaner has removed its file") {
+    fs::remove(supervisor_file(dir.path(), 1));
+    CHECK(latest_supervisor(dir.path()).alive);
+    CHECK(supervisor_of(dir.path(), 1).alive);
+  }
+  SUBCASE("a cleaner has removed the file of an earlier one") {
+    const auto next = SupervisorLock::take(dir.path(), 2);
+    REQUIRE(next);
+    fs::remove(supervisor_file(dir.path(), 1));
+    CHECK(latest_supervisor(dir.path()).epoch == 2);
+    CHECK(latest_supervisor(dir.path()).alive);
+  }
+  SUBCASE("a cleaner that honours locks leaves the folder alone") {
+    const Fd folder(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CHECK(::flock(folder.get(), LOCK_EX | LOCK_NB) != 0);
+  }
+}
+
+/// Runs `what` as another user; false when it failed there.
+bool as_nobody(const std::function<bool()>& what) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::setgid(65534) == 0 && ::setuid(65534) == 0 && what() ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST_CASE("adopt: a folder whose content somebody else could write is not trusted") {
+  test::ScopedTempDir dir;
+  const fs::path run = dir.path() / "20260101-000000-aaaa";
+  fs::create_directories(run / "logs");
+  for (const char* name : {"config.toml", "plan.json", "events.jsonl"}) {
+    test::write_text(run / name, "x");
+    fs::permissions(run / name, fs::perms(0600));
+  }
+  fs::permissions(run, fs::perms(0700));
+  fs::permissions(run / "logs", fs::perms(0700));
+  CHECK(check_own_folder(run));
+  for (const char* name : {"", "config.toml", "plan.json", "events.jsonl", "logs"}) {
+    CAPTURE(name);
+    const fs::perms before = fs::status(run / name).permissions();
+    fs::permissions(run / name, before | fs::perms::group_write);
+    const auto refused = check_own_folder(run);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::auth);
+    CHECK(refused.error().message.find("other users may write there (mode ") != std::string::npos);
+    fs::permissions(run / name, before);
+  }
+  fs::rename(run / "config.toml", dir.path() / "elsewhere");
+  CHECK_FALSE(check_own_folder(run));
+  fs::create_symlink(dir.path() / "elsewhere", run / "config.toml");
+  CHECK(check_own_folder(run).error().message.ends_with(
+      "is a symbolic link; only the user who started a run can adopt it"));
+}
+
+TEST_CASE("adopt: a folder of another user is refused" * doctest::skip(::geteuid() != 0)) {
+  test::ScopedTempDir dir;
+  fs::permissions(dir.path(), fs::perms(0755));
+  const fs::path run = dir.path() / "20260101-000000-aaaa";
+  fs::create_directories(run);
+  for (const char* name : {"config.toml", "plan.json"}) test::write_text(run / name, "x");
+  for (const char* name : {"", "config.toml", "plan.json"})
+    fs::permissions(run / name, fs::perms(0755));
+  CHECK(as_nobody([&] {
+    const auto refused = check_own_folder(run);
+    return !refused && refused.error().message.find(
+                           "belongs to uid 0, this process to uid 65534") != std::string::npos;
+  }));
+}
+
+TEST_CASE("adopt: the sweep of a host that is lost later knows that ranks are in containers") {
+  RunRecord record;
+  record.hosts = {{"h1", {0, 1}}};
+  config::JobConfig job;
+  CHECK_FALSE(adopted_plan(record, job).container);
+  job.runner.container.engine = "docker";
+  job.runner.container.image = "image";
+  const LaunchPlan plan = adopted_plan(record, job);
+  REQUIRE(plan.container);
+  CHECK(plan.container->engine == "docker");
+  CHECK(plan.hosts.at(0).ranks.at(1).rank == 1);
 }
 
 /// A run folder with a plan, as a supervisor leaves it.
