@@ -47,7 +47,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
-  if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+    if (job_) job_->acknowledge_events(beat->events);
+    return true;
+  }
   if (files_ && is_of_transfer(message)) {
     SORTIE_TRY(files_->take(message));
     return true;

@@ -108,7 +108,7 @@ const Field kFields[] = {
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
     {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
-     "What a host does when its launcher is gone: kill its ranks, or hold them so long for `sortie attach --adopt`"},
+     "What a host does when the connection to the launcher breaks: end its ranks, or hold them for this time until the launcher reconnects or another one adopts them (`sortie attach --adopt`)"},
 
     {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
      "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other"},

@@ -51,13 +51,17 @@ std::string check_address(std::string_view text) {
                      quote(shorten(text)));
 }
 
-std::string check_launcher_loss(std::string_view text) {
+std::chrono::milliseconds launcher_hold(std::string_view on_launcher_loss) {
   constexpr std::string_view kHold = "hold ";
-  if (text == "kill") return {};
-  if (text.starts_with(kHold))
-    if (const auto time = parse_duration(text.substr(kHold.size()));
-        time && *time >= std::chrono::seconds(1) && *time <= std::chrono::hours(24))
-      return {};
+  if (!on_launcher_loss.starts_with(kHold)) return {};
+  return parse_duration(on_launcher_loss.substr(kHold.size()))
+      .value_or(std::chrono::milliseconds());
+}
+
+std::string check_launcher_loss(std::string_view text) {
+  const auto time = launcher_hold(text);
+  if (text == "kill" || (time >= std::chrono::seconds(1) && time <= std::chrono::hours(24)))
+    return {};
   return fmt::format("{} says not what to do; write \"kill\" or \"hold 120s\" (1s to 24h)",
                      quote(shorten(text)));
 }

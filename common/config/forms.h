@@ -2,6 +2,7 @@
 // text.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,8 @@ std::string check_host_item(std::string_view text);
 std::string check_user(std::string_view text);
 std::string check_address(std::string_view text);
 std::string check_launcher_loss(std::string_view text);
+/// How long hosts hold their ranks by runner.on_launcher_loss; 0: not at all.
+std::chrono::milliseconds launcher_hold(std::string_view on_launcher_loss);
 std::string check_interface(std::string_view text);
 std::string check_path(std::string_view text);
 std::string check_data_prefix(std::string_view text);

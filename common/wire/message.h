@@ -94,6 +94,9 @@ struct Stop {
 struct Heartbeat {
   std::uint64_t sequence = 0;
   std::uint64_t time_unix_ms = 0;  // sender's clock; 0 = not told
+  std::uint64_t time_boot_ms = 0;  // sender's clock that never jumps (boot_clock.h); 0 = not told
+  /// From the launcher: RankEvents of this host that it has taken, since the job began.
+  std::uint64_t events = 0;
 };
 
 /// The launcher has written `bytes` more of the output it was sent.
@@ -122,6 +125,7 @@ struct JobReady {
   std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
   std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
   std::uint64_t time_unix_ms = 0;     // runner's clock; 0 = not told
+  std::uint64_t time_boot_ms = 0;     // the same by boot_clock.h
 };
 
 struct RankStarted {
@@ -155,7 +159,8 @@ struct RankExited {
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
   std::uint64_t memory_limit_bytes =
-      0;  // of its container, when it was killed for it; 0 = not told
+      0;                           // of its container, when it was killed for it; 0 = not told
+  std::uint64_t time_boot_ms = 0;  // when the death was seen, by boot_clock.h; 0 = not told
 };
 
 /// Every rank is gone and nothing is left; sent once, after the last RankExited.
@@ -292,7 +297,8 @@ struct CheckReport {
   std::string json;  // at most 256 KiB
 };
 
-// ---- adoption: a new launcher takes over what a lost one has left -------------------------------
+// ---- adoption: a new launcher takes over what a lost one has left; or the same launcher comes
+// back over a new connection -
 
 /// How much of a rank's stream the launcher's files hold.
 struct LogSize {
@@ -302,20 +308,29 @@ struct LogSize {
 };
 
 /// launcher -> a fresh runner, instead of JobSpec: find the runner that holds this job and hand the
-/// connection over to it. Answered by Adopted, from that runner, or RunnerError.
+/// connection over to it. Answered by Adopted, from that runner, or RunnerError: `lost` when no
+/// runner holds the job any more, `io` when that could not be found out.
+///
+/// The pair (epoch, link) must be higher than any that the holder has obeyed. A higher epoch is
+/// another launcher. The same epoch with a higher link is the same launcher, whose last connection
+/// is void from then on.
 struct Adopt {
   std::uint32_t protocol_version = kProtocolVersion;
   std::string run_id;
   std::uint32_t attempt = 1;
   std::uint32_t node_rank = 0;
-  std::uint32_t epoch = 0;  // higher than that of any launcher before
+  std::uint32_t epoch = 0;
   std::vector<LogSize> log_sizes;
+  std::uint32_t link = 0;    // connections of this launcher to this host count from 1
+  std::uint64_t events = 0;  // same epoch: RankEvents that it has taken, since the job began
 };
 
 /// The holding runner obeys this launcher from now on. RankStarted of all ranks, output that the
 /// files do not have, RankExited of those that have ended, and open PMIx requests follow.
 struct Adopted {
   std::uint32_t epoch = 0;
+  std::uint32_t link = 0;
+  std::uint64_t events = 0;  // RankEvents of this host before the next one that is sent
 };
 
 using Message =

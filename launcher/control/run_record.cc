@@ -41,6 +41,12 @@ void take_event(RunStory& story, const Json& event) {
   } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
     story.hosts[host] = name == "host_failed" ? "failed" : "lost";
     story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");
+  } else if (name == "link_lost") {
+    story.hosts[host] = "reconnecting";
+    story.trouble[host] = text(event, "message");
+  } else if (name == "link_restored") {
+    story.hosts[host] = "ready";
+    story.trouble.erase(host);
   } else if (name == "started") {
     story.started = true;
   } else if (name == "rank_started") {

@@ -14,6 +14,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
 #include "common/config/hostlist.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/run/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -133,13 +134,13 @@ asio::awaitable<void> HostCrew::say_goodbye() {
 
 asio::awaitable<void> HostCrew::watch_signals() {
   asio::signal_set signals(io_);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
+  add_terminal_signals(signals);
   for (;;) {
     const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (number == SIGTSTP) {
+      fmt::print(stderr, "\nsortie: {}\n", ctrl_z_refusal(""));
+      continue;
+    }
     if (interrupted_) std::_Exit(128 + number);
     interrupted_ = 128 + number;
     for (const auto& session : sessions_) session->close();

@@ -20,6 +20,7 @@
 #include "common/config/hostgroups.h"
 #include "common/config/text.h"
 #include "launcher/console/output_options.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
@@ -113,8 +114,14 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run) {
-  for (;;) run.interrupt(co_await signals.async_wait(asio::use_awaitable));
+asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run, Console& console) {
+  for (;;) {
+    const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (number == SIGTSTP)
+      console.message(ctrl_z_refusal(""));
+    else
+      run.interrupt(number);
+  }
 }
 
 /// What is left to show, as fast as it is taken; not after Ctrl-C, nor where nobody reads.
@@ -143,6 +150,7 @@ asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console
 asio::awaitable<void> run_and_show(ExecRun& run, asio::any_io_executor executor, Console& console,
                                    FoldSink* fold, asio::signal_set& signals) {
   co_await run.run();
+  signals.remove(SIGTSTP);  // nothing runs any more
   co_await show_rest(executor, console, fold, signals);
 }
 
@@ -211,12 +219,8 @@ int exec_command(const ExecOptions& options) {
   const std::vector<ExecSink*> all_sinks = parts.sinks;
   ExecRun run(std::move(parts), job, config.runner);
   asio::signal_set signals(io);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, run), [](std::exception_ptr) {});
+  add_terminal_signals(signals);
+  asio::co_spawn(io, watch_signals(signals, run, console), [](std::exception_ptr) {});
   std::exception_ptr failure;
   asio::co_spawn(io, run_and_show(run, io.get_executor(), console, fold.get(), signals),
                  [&](std::exception_ptr error) {

@@ -6,6 +6,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
+#include "common/base/boot_clock.h"
+
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
@@ -46,11 +48,10 @@ void limit_texts(wire::Message& message) {
   }
 }
 
-/// When it was sent, or what it tells of happened, by the host's clock; 0 when it does not say.
+/// When it was sent, by the host's boot clock; 0 when it does not say.
 std::uint64_t time_in(const wire::Message& message) {
-  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_unix_ms;
-  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_unix_ms;
-  if (const auto* exited = std::get_if<wire::RankExited>(&message)) return exited->time_unix_ms;
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) return beat->time_boot_ms;
+  if (const auto* ready = std::get_if<wire::JobReady>(&message)) return ready->time_boot_ms;
   return 0;
 }
 }  // namespace
@@ -98,7 +99,7 @@ asio::awaitable<Result<wire::Message>> HostSession::receive() {
       auto message = wire::decode(**frame);
       if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
       limit_texts(*message);
-      clock_.heard(time_in(*message), unix_time_ms());
+      clock_.heard(time_in(*message), boot_ms());
       co_return std::move(*message);
     }
     if (read_buffer_.empty()) read_buffer_.resize(kLeastRead);
@@ -200,13 +201,14 @@ asio::awaitable<Result<wire::JobReady>> HostSession::prepare(wire::JobSpec job,
 }
 
 asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expected_build) {
-  const std::uint32_t epoch = order.epoch;
+  const std::uint32_t epoch = order.epoch, link = order.link;
   wire::Message message(std::move(order));
   auto answer = co_await open(std::move(message), std::move(expected_build));
   if (!answer) co_return std::unexpected(std::move(answer).error());
   const auto* adopted = std::get_if<wire::Adopted>(&*answer);
-  if (!adopted || adopted->epoch != epoch)
+  if (!adopted || adopted->epoch != epoch || adopted->link != link)
     co_return fail(ErrorCode::protocol, "runner answered an adoption out of turn");
+  events_taken_ = adopted->events;
   co_return Result<>{};
 }
 
@@ -245,6 +247,7 @@ asio::awaitable<Result<wire::Message>> HostSession::open(wire::Message order,
       if (!greeted_) keep_alive();
       co_return std::move(*message);
     } else if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
+      refusal_ = *error;
       co_return outcome({runner_error_code(*error), error->message});
     } else if (!std::holds_alternative<wire::Heartbeat>(*message)) {
       co_return outcome({ErrorCode::protocol, fmt::format("runner sent {} before JobReady",

@@ -40,6 +40,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   const std::string& address() const { return address_; }
   /// The host's clock against ours, from what it has said so far.
   const HostClock& clock() const { return clock_; }
+  /// RankEvents of this host that were taken, since its job began.
+  std::uint64_t events_taken() const { return events_taken_; }
+  /// This one follows `lost`, whose connection broke: the clocks are known already.
+  void follow(const HostSession& lost) { clock_ = lost.clock_; }
   /// The last kilobytes of the runner's stderr.
   std::string runner_stderr() const;
 
@@ -61,9 +65,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   boost::asio::awaitable<Result<wire::JobReady>> prepare(wire::JobSpec job,
                                                          std::string expected_build);
 
-  /// The same for a job that a runner holds since its launcher is gone; heartbeats flow from then
-  /// on.
+  /// The same for a job that a runner holds: its launcher is gone, or the connection to it was.
+  /// Heartbeats flow from then on.
   boost::asio::awaitable<Result<>> adopt(wire::Adopt order, std::string expected_build);
+  /// What a runner has said when it refused prepare() or adopt(); none: it did not come to that.
+  const std::optional<wire::RunnerError>& refusal() const { return refusal_; }
 
   /// From now on messages go to `listener` and silence is noticed.
   void start(Listener listener);
@@ -104,8 +110,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::chrono::steady_clock::time_point last_heard_;
   std::optional<Listener> listener_;
   std::optional<Error> lost_early_;  // before there was a listener
-  bool greeted_ = false;             // its loops run
-  bool reading_ = false;             // somebody waits in next(): silence counts
+  std::optional<wire::RunnerError> refusal_;
+  std::uint64_t events_taken_ = 0;
+  bool greeted_ = false;  // its loops run
+  bool reading_ = false;  // somebody waits in next(): silence counts
   bool closed_ = false, pushing_ = false;
 };
 

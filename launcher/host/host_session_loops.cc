@@ -51,6 +51,7 @@ asio::awaitable<void> HostSession::read_loop() {
       lost(std::move(message).error());
       co_return;
     }
+    if (std::holds_alternative<wire::RankEvent>(*message)) ++events_taken_;
     if (!std::holds_alternative<wire::Heartbeat>(*message))
       listener_->on_message(std::move(*message));
   }
@@ -83,7 +84,7 @@ asio::awaitable<void> HostSession::watch_loop() {
     watch_timer_.expires_after(runner_.heartbeat_interval);
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
-    send(wire::Heartbeat{sequence});
+    send(wire::Heartbeat{sequence, 0, 0, events_taken_});
     if ((!listener_ && !reading_) || Clock::now() - last_heard_ <= runner_.heartbeat_timeout)
       continue;
     // Perhaps it was this process that slept: what has arrived meanwhile is read first.
@@ -93,9 +94,9 @@ asio::awaitable<void> HostSession::watch_loop() {
     if (closed_ || last_heard_ != before) continue;
     lost({ErrorCode::lost,
           fmt::format(
-              "no sign of life for {} s (runner.heartbeat_timeout); its ranks end by themselves",
-              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard_)
-                  .count())});
+              "no sign of life for {} s (runner.heartbeat_timeout){}",
+              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard_).count(),
+              runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves" : "")});
     co_return;
   }
 }

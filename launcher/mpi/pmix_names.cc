@@ -50,6 +50,9 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host
   using Action = wire::PmixNames::Action;
   std::vector<PmixRelay::Outgoing> out;
   if (question.action == Action::lookup) {
+    std::erase_if(waiting_, [&](const Waiting& waiting) {  // asked again
+      return waiting.host == host && waiting.question.id == question.id;
+    });
     if (question.wait == 0 || has_all(question.keys))
       out.push_back({host, look_up(question)});
     else if (waiting_.size() >= kMaxWaiting || question.keys.size() > kMaxNames)
@@ -59,7 +62,7 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host
     return out;
   }
   const bool publishes = question.action == Action::publish;
-  out.push_back({host, answer(question.id, publishes ? publish(question) : unpublish(question))});
+  out.push_back({host, answer(question.id, change(host, question))});
   if (publishes)
     std::erase_if(waiting_, [&](const Waiting& waiting) {
       if (!has_all(waiting.question.keys)) return false;
@@ -67,6 +70,24 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host
       return true;
     });
   return out;
+}
+
+std::int32_t PmixNameTable::change(std::size_t host, const wire::PmixNames& question) {
+  const auto do_it = [&] {
+    return question.action == wire::PmixNames::Action::publish ? publish(question)
+                                                               : unpublish(question);
+  };
+  if (!keeping_) return do_it();
+  Answered& answered = answered_[host];
+  const auto [entry, is_new] = answered.statuses.try_emplace(question.id);
+  if (!is_new) return entry->second;
+  const std::int32_t status = entry->second = do_it();
+  answered.ids.push_back(question.id);
+  if (answered.ids.size() > kMaxAnswered) {
+    answered.statuses.erase(answered.ids.front());
+    answered.ids.pop_front();
+  }
+  return status;
 }
 
 std::int32_t PmixNameTable::publish(const wire::PmixNames& question) {

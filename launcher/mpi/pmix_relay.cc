@@ -24,6 +24,9 @@ PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::PmixFence fence) {
+  // Asked again over a new connection: the answer was lost on the way.
+  const auto ended = std::ranges::find(ended_, fence.key, &wire::PmixFenceDone::key);
+  if (ended != ended_.end()) return {{host, *ended}};
   Fence& open = fences_[fence.key];
   const bool agreed = open.data.empty() || open.node_count == fence.node_count;
   open.node_count = fence.node_count;
@@ -58,6 +61,23 @@ std::vector<PmixRelay::Outgoing> PmixRelay::end_fence(const std::string& key, st
     held_[to].bytes -= key.size() + data.size();
   }
   fences_.erase(key);
+  if (keeping_) keep_ended(std::move(done));
+  return out;
+}
+
+void PmixRelay::keep_ended(wire::PmixFenceDone done) {
+  ended_bytes_ += done.data.size();
+  ended_.push_back(std::move(done));
+  while (ended_.size() > kMaxEndedFences || ended_bytes_ > kMaxEndedBytes) {
+    ended_bytes_ -= ended_.front().data.size();
+    ended_.pop_front();
+  }
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::on_reconnected(std::size_t host) const {
+  std::vector<Outgoing> out;
+  for (const auto& [id, request] : requests_)
+    if (request.asked == host) out.push_back({host, wire::PmixModexRequest{id, request.rank}});
   return out;
 }
 
@@ -69,7 +89,7 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
     return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
   ++held_[host].requests;
   const std::uint64_t id = next_request_++;
-  requests_[id] = {host, rank_host_[request.rank], request.id};
+  requests_[id] = {host, rank_host_[request.rank], request.id, request.rank};
   return {{rank_host_[request.rank], wire::PmixModexRequest{id, request.rank}}};
 }
 

@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
+#include "common/config/forms.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
@@ -206,9 +207,9 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
   spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
-  if (const std::string_view loss = job.runner.on_launcher_loss; loss.starts_with("hold "))
-    if (const auto time = config::parse_duration(loss.substr(5)))
-      spec.hold_ms = static_cast<std::uint32_t>(time->count());
+  spec.hold_ms =
+      static_cast<std::uint32_t>(config::launcher_hold(job.runner.on_launcher_loss).count());
+  spec.output_window = output_window(plan.hosts.size());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   // For PMIx alone: every host of the job to every host of the job.
   if (spec.mpi != 0) {
@@ -218,6 +219,12 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
     }
   }
   return spec;
+}
+
+std::uint32_t output_window(std::size_t hosts) {
+  constexpr std::size_t kForAll = 256u << 20, kLeast = 64u << 10, kMost = 4u << 20;
+  return static_cast<std::uint32_t>(
+      std::clamp(kForAll / std::max<std::size_t>(hosts, 1), kLeast, kMost));
 }
 
 std::string plan_hash(const LaunchPlan& plan) {

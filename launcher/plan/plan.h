@@ -82,6 +82,10 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
                             std::vector<std::string> peers, const std::string& stage_folder = "");
 
+/// How many bytes of output a host may have under way: less the more hosts there are, so that a
+/// disk that stalls here does not fill the memory (256 MiB for all, but 64 KiB for each).
+std::uint32_t output_window(std::size_t hosts);
+
 /// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}), with config::kSecretShown
 /// for the values of secrets.
 std::string plan_text(const LaunchPlan& plan);

@@ -74,6 +74,9 @@ class Reader {
       exited(event);
     } else if (name == "host_failed") {
       add(report_.failed_hosts, event, text(event, "message"));
+    } else if (name == "link_restored") {
+      add(report_.gaps, event,
+          fmt::format("at +{:.3f} s connected again after {:.1f} s", at, number(event, "seconds")));
     } else if (name == "host_lost") {
       add(report_.lost, event, text(event, "message"));
     } else if (name == "swept") {
@@ -203,6 +206,7 @@ std::string report_text(const Report& report) {
   if (report.leftovers_killed > 0)
     out += fmt::format("{} processes that ranks had left were killed\n", report.leftovers_killed);
   out += list_of("hosts that failed before the start:", report.failed_hosts);
+  out += list_of("connections that broke while the run went on:", report.gaps);
   out += list_of("hosts that were lost:", report.lost);
   out += list_of("swept afterwards:", report.swept);
   out += list_of("not confirmed to be gone:", report.unconfirmed);
@@ -247,6 +251,7 @@ nlohmann::ordered_json report_json(const Report& report) {
   json["aftermath"] = aftermath;
   json["leftovers_killed"] = report.leftovers_killed;
   json["failed_hosts"] = report.failed_hosts;
+  json["link_gaps"] = report.gaps;
   json["lost"] = report.lost;
   json["swept"] = report.swept;
   json["unconfirmed"] = report.unconfirmed;

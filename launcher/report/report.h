@@ -35,6 +35,7 @@ struct Report {
   std::uint32_t stop_grace_ms = 0;
   std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
   std::vector<std::pair<std::string, std::size_t>> aftermath;  // how, how many
+  std::vector<std::string> gaps;                               // "h03: out of reach for 21 s ..."
   std::vector<std::string> lost;                               // "h03: no sign of life ..."
   std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
   std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"

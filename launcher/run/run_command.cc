@@ -17,9 +17,11 @@
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "launcher/console/output_options.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/control/detach.h"
 #include "launcher/control/run_control.h"
 #include "launcher/control/run_index.h"
+#include "launcher/copy/progress.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/plan/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -53,8 +55,25 @@ LauncherFacts launcher_facts() {
   return facts;
 }
 
-asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
-  for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
+asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor,
+                                    Console& console) {
+  for (;;) {
+    const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (number == SIGTSTP)
+      console.message(ctrl_z_refusal("`sortie run --detach` leaves the terminal free"));
+    else
+      supervisor.interrupt(number);
+  }
+}
+
+/// Everything is to be on disk before the end is told. A disk that hangs does not hold up Ctrl-C.
+void wait_for_folder(RunFolder& folder, Console& console) {
+  constexpr std::chrono::seconds kSilence{1};
+  if (folder.drain(kSilence)) return;
+  console.message(fmt::format("waiting for {} to take {} more; Ctrl-C gives up",
+                              folder.path().string(), byte_count(folder.queued_bytes())));
+  while (!folder.drain()) {
+  }
 }
 
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
@@ -65,7 +84,12 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
                                 console.dropped_lines(), (folder.path() / "logs").string()));
-  if (folder.trouble()) console.error(fmt::format("run folder: {}", folder.trouble()->message));
+  if (const auto trouble = folder.trouble())
+    console.error(fmt::format(
+        "run folder: {}{}", trouble->message,
+        folder.lost_bytes() == 0
+            ? ""
+            : fmt::format("; {} of the ranks' output were lost", byte_count(folder.lost_bytes()))));
   console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
 }
 
@@ -197,12 +221,8 @@ int supervise(const SuperviseParts& with) {
   Supervisor supervisor(parts, job, plan);
   RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
+  add_terminal_signals(signals);
+  asio::co_spawn(io, watch_signals(signals, supervisor, console), asio::detached);
   Verdict verdict;
   std::exception_ptr failure;
   asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr error, Verdict result) {
@@ -212,7 +232,9 @@ int supervise(const SuperviseParts& with) {
   });
   io.run();
   if (failure) std::rethrow_exception(failure);
+  signals.clear();  // from here on Ctrl-C does what it does to any process
   folder.finish(verdict.exit_code);
+  wait_for_folder(folder, console);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
   print_verdict(console, verdict, folder);

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "common/config/forms.h"
 #include "launcher/host/host_errors.h"
 
 namespace sortie::launcher {
@@ -37,10 +38,26 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      hold_(config::launcher_hold(job.runner.on_launcher_loss)),
       progress_timer_(parts.executor),
       changed_(parts.executor),
-      settle_timer_(parts.executor) {
+      settle_timer_(parts.executor),
+      links_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
+  if (hold_.count() > 0) {
+    relay_.keep_ended_fences();
+    names_.keep_answers();
+  }
+  parts_.folder.listen({parts.executor,
+                        [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+                          on_written(owner, bytes, pieces);
+                        },
+                        [this](const Error& error) {
+                          parts_.console.error(fmt::format(
+                              "run folder: {}; the run goes on, but what can not be written is "
+                              "lost (gaps are marked in the logs)",
+                              error.message));
+                        }});
   for (const HostPlan& host : plan.hosts) {
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;
@@ -50,6 +67,10 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
     for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
   }
+}
+
+Supervisor::~Supervisor() {
+  parts_.folder.listen({});
 }
 
 void Supervisor::wake() {
@@ -118,7 +139,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
   if (parts_.epoch <= 1) readable = co_await read_staged();
-  if (readable) readable = read_credentials_file();
+  if (readable && parts_.epoch <= 1) readable = read_credentials_file();
   if (readable) co_await for_all_hosts(&Supervisor::connect_host);
   bool may_start = false;
   if (parts_.epoch > 1) {
@@ -175,7 +196,11 @@ asio::awaitable<Verdict> Supervisor::run() {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
-  for (Host& host : hosts_) host.session->close();
+  for (Host& host : hosts_) {
+    abandon_reconnect(host);
+    host.session->close();
+  }
+  tell_links();
 
   const Verdict verdict = make_verdict();
   note_end(verdict);
@@ -197,6 +222,10 @@ void Supervisor::note_connected(const Host& host) {
 void Supervisor::watch(Host& host) {
   host.state = HostState::running;
   ++running_;
+  listen_to(host);
+}
+
+void Supervisor::listen_to(Host& host) {
   host.session->start(
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); }});
@@ -212,6 +241,7 @@ void Supervisor::give_up_on(Host& host) {
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("not_ended", {{"host", host.plan->name}});
   end_of(host, HostState::lost);
+  abandon_reconnect(host);
   host.session->close();
   start_sweep(host);
 }
@@ -261,6 +291,11 @@ void Supervisor::interrupt(int signal_number) {
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
   stop_all(0, "interrupted again");
+  for (Host& host : hosts_) {
+    if (!host.way_back) continue;
+    abandon_reconnect(host);
+    lose(host, *host.loss);
+  }
 }
 
 void Supervisor::stop(bool now) {

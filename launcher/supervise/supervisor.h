@@ -19,6 +19,7 @@
 #include "launcher/console/console.h"
 #include "launcher/copy/stage.h"
 #include "launcher/host/host_session.h"
+#include "launcher/host/reconnect.h"
 #include "launcher/mpi/pmix_names.h"
 #include "launcher/mpi/pmix_relay.h"
 #include "launcher/plan/plan.h"
@@ -59,6 +60,9 @@ class Supervisor {
 
   /// All references must outlive the supervisor.
   Supervisor(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
 
   /// The whole attempt. Bounded: every wait in it has a deadline, but for running ranks.
   boost::asio::awaitable<Verdict> run();
@@ -81,9 +85,14 @@ class Supervisor {
     HostNetwork network;
     std::chrono::steady_clock::time_point ordered{};  // when it was given its job
     std::uint32_t master_port = 0;                    // that it holds
-    std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
-    std::string stage_folder;  // where the staged files are, when there are any
-    unsigned unacknowledged_pieces = 0;
+    std::uint32_t link = 1;                           // connections to the runner of this job
+    std::shared_ptr<Reconnect> way_back;              // while its connection is broken
+    std::optional<Error> loss;                        // why it is, or was
+    std::chrono::steady_clock::time_point lost_at{};  // when it was noticed
+    std::chrono::steady_clock::time_point restored_at{};
+    std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    std::string stage_folder;          // where the staged files are, when there are any
+    std::uint64_t unacknowledged_pieces = 0;
     int errors = 0;                         // RunnerErrors that it sent
     std::string cgroup;                     // of the job there, as the runner has it; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
@@ -124,8 +133,20 @@ class Supervisor {
   std::string image_progress_text() const;
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<void> adopt_host(std::size_t index);
-  wire::Adopt adopt_order(const HostPlan& host) const;
+  /// For the next connection to the host.
+  wire::Adopt adopt_order(Host& host);
   void watch(Host& host);
+  void listen_to(Host& host);
+  bool may_reconnect(const Host& host, const Error& error) const;
+  void start_reconnect(Host& host, Error error);
+  boost::asio::awaitable<void> reconnect(Host& host, std::shared_ptr<Reconnect> way);
+  void resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts);
+  void abandon_reconnect(Host& host);
+  void tell_links_soon();
+  void tell_links();
+  /// Whether another supervisor has adopted the run, by the disk; nothing when that does not
+  /// answer.
+  boost::asio::awaitable<std::optional<bool>> has_successor();
   void start_adopted();
   /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
   bool superseded();
@@ -145,11 +166,13 @@ class Supervisor {
   void note_end(const Verdict& verdict);
 
   void on_message(Host& host, wire::Message message);
-  void on_output(Host& host, const wire::Output& output);
+  void on_output(Host& host, wire::Output output);
+  void on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces);
   void on_event(const Host& host, const wire::RankEvent& event);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
+  void lose(Host& host, Error error);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
   void on_notice(const Host& host, const wire::PmixNotice& notice);
@@ -194,6 +217,11 @@ class Supervisor {
   std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
   std::optional<Cause> cause_;   // settled
   std::size_t sweeps_ = 0;
+  const std::chrono::milliseconds hold_;                   // 0: ranks end with their connection
+  std::vector<std::pair<std::string, Error>> lost_links_;  // not told yet
+  std::vector<std::string> restored_links_;                // likewise
+  double longest_gap_s_ = 0;                               // of those
+  bool telling_links_ = false;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
@@ -203,7 +231,7 @@ class Supervisor {
   boost::asio::steady_timer progress_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;
-  boost::asio::steady_timer settle_timer_;
+  boost::asio::steady_timer settle_timer_, links_timer_;
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

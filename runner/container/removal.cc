@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runner/cleanup/run_folder.h"
+#include "runner/cleanup/folder_lock.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -106,7 +106,7 @@ bool is_stale(const Known& container, const Fenced& fenced) {
       return true;
   }
   const std::string folder = container.label(sortie::container::kFolderLabel);
-  return !folder.empty() && !is_held_folder(folder);
+  return !folder.empty() && !may_be_held(folder);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "common/base/boot_clock.h"
 #include "common/base/log.h"
 #include "runner/cleanup/stale.h"
 #include "runner/job/environment.h"
@@ -104,6 +105,7 @@ wire::JobReady Job::ready() const {
   for (const cpu::Share& share : binding_.ranks)
     ready.cpu_sets.push_back(cpu::cpu_list_text(share.cpus));
   ready.time_unix_ms = unix_ms();
+  ready.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
   return ready;
 }
 

@@ -59,6 +59,7 @@ class Launch {
       supervisor_ = nullptr;
     }
     REQUIRE(verdict);
+    REQUIRE(folder->drain(std::chrono::seconds(5)));
     shown = test::read_text(dir / "console");
     std::istringstream lines(test::read_text(folder->path() / "events.jsonl"));
     for (std::string line; std::getline(lines, line);)

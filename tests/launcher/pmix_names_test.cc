@@ -86,5 +86,22 @@ TEST_CASE("names have a limit, in number and in bytes; what is given back can be
   CHECK(only(table.on_question(0, {1, 0, Action::publish, 0, {"again"}, {large}}), 0).status == 0);
 }
 
+TEST_CASE("a question that is asked again over a new connection has its effect once") {
+  PmixNameTable table;
+  table.keep_answers();
+  const wire::PmixNames publish{1, 0, Action::publish, 0, {"a"}, {"1"}};
+  CHECK(only(table.on_question(0, publish), 0).status == 0);
+  CHECK(only(table.on_question(0, publish), 0).status == 0);  // not "there is one already"
+  CHECK(only(table.on_question(1, {1, 5, Action::publish, 0, {"a"}, {"2"}}), 1).status == -53);
+  const wire::PmixNames unpublish{2, 0, Action::unpublish, 0, {"a"}, {}};
+  CHECK(only(table.on_question(0, unpublish), 0).status == 0);
+  CHECK(only(table.on_question(0, unpublish), 0).status == 0);
+  // A lookup that waits is answered once.
+  const wire::PmixNames lookup{3, 5, Action::lookup, 1, {"b"}, {}};
+  CHECK(table.on_question(1, lookup).empty());
+  CHECK(table.on_question(1, lookup).empty());
+  CHECK(table.on_question(0, {4, 0, Action::publish, 0, {"b"}, {"3"}}).size() == 2);
+}
+
 }  // namespace
 }  // namespace sortie::launcher

@@ -140,5 +140,39 @@ TEST_CASE("a rank that does not exist is not found") {
   CHECK(reply.status == -46);
 }
 
+TEST_CASE("a host with a new connection asks again, and is answered what the last one lost") {
+  PmixRelay relay = make_relay();
+  relay.keep_ended_fences();
+  CHECK(relay.on_fence(0, {"all#1", 2, "a"}).empty());
+  CHECK(relay.on_fence(1, {"all#1", 2, "b"}).size() == 2);
+  const Outgoing again = relay.on_fence(1, {"all#1", 2, "b"});
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].host == 1);
+  CHECK(done(again, 0).data == "ab");
+  CHECK(relay.waiting().empty());
+  // Beyond the last ones a fence is a new one.
+  for (std::size_t i = 0; i < PmixRelay::kMaxEndedFences; ++i) {
+    const std::string key = "part#" + std::to_string(i);
+    CHECK(relay.on_fence(0, {key, 1, ""}).size() == 1);
+  }
+  CHECK(relay.on_fence(0, {"all#1", 2, "a"}).empty());
+}
+
+TEST_CASE("what a host was asked while it was away is asked again") {
+  PmixRelay relay = make_relay();
+  const Outgoing asked = relay.on_modex_request(0, {5, 1});
+  REQUIRE(asked.size() == 1);
+  const auto id = std::get<wire::PmixModexRequest>(asked[0].message).id;
+  CHECK(relay.on_reconnected(0).empty());
+  const Outgoing again = relay.on_reconnected(1);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].host == 1);
+  CHECK(std::get<wire::PmixModexRequest>(again[0].message).id == id);
+  CHECK(std::get<wire::PmixModexRequest>(again[0].message).rank == 1);
+  CHECK(relay.on_modex_reply(1, {id, 1, 0, "data"}).size() == 1);
+  CHECK(relay.on_modex_reply(1, {id, 1, 0, "data"}).empty());  // it had both
+  CHECK(relay.on_reconnected(1).empty());
+}
+
 }  // namespace
 }  // namespace sortie::launcher

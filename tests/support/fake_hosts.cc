@@ -169,6 +169,21 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   co_return true;
 }
 
+asio::awaitable<bool> FakeRunner::adopted() {
+  const bool asked = co_await until<wire::Adopt>();
+  if (!asked) co_return false;
+  const wire::Adopt order = std::get<wire::Adopt>(received.back().second);
+  answer_hello();
+  wire::Adopted answer;
+  answer.epoch = order.epoch;
+  answer.link = order.link;
+  answer.events = order.events;
+  send(answer);
+  beating_ = true;
+  asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
+  co_return true;
+}
+
 asio::awaitable<bool> FakeRunner::autostart() {
   const bool prepared = co_await prepare();
   if (!prepared) co_return false;
@@ -219,8 +234,9 @@ FakeTransport::~FakeTransport() = default;
 asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std::string name) {
   const FakeHost& host = hosts_[name];
   most_connecting = std::max(most_connecting, ++connecting);
-  if (host.connect_delay.count() > 0) {
-    asio::steady_timer timer(executor_, host.connect_delay);
+  const milliseconds delay = runners_.contains(name) ? host.reconnect_delay : host.connect_delay;
+  if (delay.count() > 0) {
+    asio::steady_timer timer(executor_, delay);
     co_await timer.async_wait(kToken);
   }
   --connecting;
@@ -238,6 +254,10 @@ std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   (again ? sweepers_ : runners_)[name] = runner;
   const FakeHost& host = hosts_[name];
   runner->ready = host.ready;
+  if (again) {
+    runner->job = runners_[name]->job;
+    runner->rank_ended_ = runners_[name]->rank_ended_;
+  }
   asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
   return std::make_unique<FakeChannel>(runner);
 }
