@@ -36,6 +36,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
   std::vector<std::string> names = {"ssh", "clock", "kernel", "cores", "memory", "gpus", "disk"};
   if (!expect.save_dir.empty()) names.push_back("save_dir");
   if (!expect.files.empty()) names.push_back("data");
+  if (!expect.staged.empty()) names.push_back("staged");
   names.insert(names.end(), {"shm", "memlock", "open_files", "cgroup", "leftovers"});
   if (!expect.program.empty()) names.push_back("port");
   if (expect.container)  // the program and its MPI are in the image
@@ -68,6 +69,7 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
                                 judge_leftovers(host),
                                 judge_disk(host),
                                 judge_save_dir(host),
+                                judge_staged(host, expect),
                                 own_shm ? judge_container_shm(host, expect) : judge_shm(host),
                                 judge_port(host),
                                 judge_program(host),

@@ -32,6 +32,13 @@ struct ContainerExpectations {
   std::vector<std::string> mounts;  // on the hosts
 };
 
+/// What a job names below {stage}: it comes from this machine, before ranks start.
+struct StagedFile {
+  std::string named;  // "{stage}/books.bin"
+  std::string here;   // "/data/books.bin"
+  std::string error;  // why it can not be staged; empty = it can
+};
+
 /// What is asked of the hosts.
 struct Expectations {
   std::string program;  // empty: none was named, only hosts
@@ -39,6 +46,8 @@ struct Expectations {
   std::string save_dir;
   std::vector<std::string> files;
   std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
+  std::vector<StagedFile> staged;
+  std::uint64_t staged_bytes = 0;  // of all that runner.stage has
   std::size_t world_size = 0;
   bool bandwidth = false;
   std::optional<ContainerExpectations> container;
@@ -86,6 +95,7 @@ Finding judge_cgroup(const HostResult& host);
 Finding judge_leftovers(const HostResult& host);
 Finding judge_disk(const HostResult& host);
 Finding judge_save_dir(const HostResult& host);
+Finding judge_staged(const HostResult& host, const Expectations& expect);
 Finding judge_shm(const HostResult& host);
 Finding judge_port(const HostResult& host);
 Finding judge_program(const HostResult& host);
