@@ -95,6 +95,28 @@ TEST_CASE("byte counts") {
   CHECK(byte_count(256u << 20) == "256.0 MiB");
 }
 
+TEST_CASE("progress: the rate of the last ten seconds, and the time that is left at it") {
+  TransferRate rate;
+  const TransferRate::Clock::time_point begin{};
+  const auto at = [&](double seconds) {
+    return begin + std::chrono::duration_cast<TransferRate::Clock::duration>(
+                       std::chrono::duration<double>(seconds));
+  };
+  rate.add(at(0), 0);
+  CHECK(rate.per_second() == 0);
+  for (int i = 1; i <= 300; ++i) rate.add(at(i * 0.1), static_cast<std::uint64_t>(i) * 100);
+  CHECK(rate.per_second() == doctest::Approx(1000));
+  for (int i = 1; i <= 150; ++i) rate.add(at(30 + i * 0.1), 30000);  // it stands still
+  CHECK(rate.per_second() == doctest::Approx(0));
+  rate.add(at(60), 10);  // another transfer
+  CHECK(rate.per_second() == 0);
+  CHECK(progress_text("push to 4 hosts", 128u << 20, 512u << 20, 12.0 * (1u << 20)) ==
+        "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.0 MiB/s, ETA 32s");
+  CHECK(progress_text("reading files", 128u << 20, 0, 1u << 20) ==
+        "reading files: 128.0 MiB, 1.0 MiB/s");
+  CHECK(progress_text("push to 4 hosts", 0, 100, 0) == "push to 4 hosts: 0 B of 100 B, 0 %");
+}
+
 TEST_CASE("{stage} names what is staged, at the beginning of a path") {
   const auto broken = [](const std::string& text) {
     const auto job = config::load_job_text(text, "job.toml", {});
