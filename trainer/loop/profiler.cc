@@ -30,7 +30,12 @@ Profiler::Section::~Section() {
                                 microseconds(end - begin_)});
 }
 
-Result<> Profiler::write(const std::filesystem::path& path) {
+void Profiler::end() {
+  complete_ = complete_ || active_;
+  active_ = false;
+}
+
+nlohmann::json Profiler::trace() {
   nlohmann::json events = nlohmann::json::array();
   for (const Entry& entry : entries_)
     events.push_back({{"name", entry.name},
@@ -41,7 +46,11 @@ Result<> Profiler::write(const std::filesystem::path& path) {
                       {"dur", entry.duration_us},
                       {"args", {{"step", entry.step}}}});
   written_ = true;
-  return write_file_atomic(path, nlohmann::json{{"traceEvents", events}}.dump());
+  return events;
+}
+
+Result<> Profiler::write(const std::filesystem::path& path) {
+  return write_file_atomic(path, nlohmann::json{{"traceEvents", trace()}}.dump());
 }
 
 }  // namespace sortie::trainer

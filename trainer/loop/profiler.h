@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,13 @@ class Profiler {
   /// Call at the start of each step; `step` counts from 1.
   void begin_step(std::int64_t step);
   bool active() const { return active_; }
-  /// True once, after the last profiled step: time to write().
+  /// After the last step of all, whether or not the profiled ones are over.
+  void end();
+  /// True once, after the last profiled step: time for trace() or write().
   bool complete() const { return complete_ && !written_; }
+  /// The events of a Chrome trace, one object each.
+  nlohmann::json trace();
+  /// The whole trace as a file.
   Result<> write(const std::filesystem::path& path);
 
   /// Records from construction to destruction while the profiler is active.

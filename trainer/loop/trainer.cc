@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "common/base/log.h"
 #include "trainer/loop/replica_check.h"
 #include "trainer/nn/lora.h"
 
@@ -31,6 +33,16 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, DType precision
   return facts;
 }
 
+/// "profile-rank-3.json", or what profiler.profiler_output says with the rank before its extension,
+/// where there are several.
+std::string trace_path(const std::filesystem::path& named, const RankContext& rank) {
+  if (named.empty()) return fmt::format("profile-rank-{}.json", rank.rank);
+  if (rank.world_size == 1) return named.string();
+  const std::string name =
+      fmt::format("{}-rank-{}{}", named.stem().string(), rank.rank, named.extension().string());
+  return (named.parent_path() / name).string();
+}
+
 }  // namespace
 
 Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu) {
@@ -51,7 +63,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       batch_(batch),
       rank_(rank),
       communicator_(communicator),
-      report_(job_, batch_, rank_, events),
+      report_(job_, batch_, rank_, events, validation != nullptr),
       training_(training),
       validation_(validation),
       cpu_(cpu),
@@ -120,22 +132,39 @@ Result<> Trainer::evaluate_and_keep() {
   SORTIE_ASSIGN_OR_RETURN(validation_loss_, evaluate());
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
-  report_.evaluation(progress_.step, validation_loss_);
-  if (!(validation_loss_ < progress_.best_validation_loss)) return {};
-  progress_.best_validation_loss = validation_loss_;
+  progress_.validation_loss = validation_loss_;
+  progress_.validation_step = progress_.step;
+  const bool best = validation_loss_ < progress_.best_validation_loss;
+  if (best) {
+    progress_.best_validation_loss = validation_loss_;
+    progress_.best_validation_step = progress_.step;
+  }
+  report_.evaluation(progress_, validation_loss_, evaluation_seconds_);
   // Before the first step it is the loss of the weights that training starts from.
-  if (!job_.trainer.keep_best || progress_.step == 0) return {};
-  return save(/*last=*/false, Checkpointer::Series::best);
+  Result<> kept;
+  if (best && job_.trainer.keep_best && progress_.step > 0)
+    kept = save(/*last=*/false, Checkpointer::Series::best);
+  report_.validation_took(seconds_since(begin));
+  return kept;
+}
+
+/// The trace of this rank goes into the run folder, or where profiler.profiler_output says. One
+/// that can not be written costs no training.
+void Trainer::keep_profile() {
+  std::string path = job_.profiler.profiler_output;
+  if (path.empty() && !rank_.socket_path.empty())
+    return report_.profile(profiler_.trace(), "");  // the launcher writes it
+  path = trace_path(path, rank_);
+  if (const Result<> written = profiler_.write(path))
+    report_.profile({}, path);
+  else
+    log::warning("profile of rank {}: {}", rank_.rank, written.error().message);
 }
 
 /// What is due at the end of a step: checks, validation, checkpoints.
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
-  if (profiler_.complete()) {
-    std::string path = job_.profiler.profiler_output;
-    if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
-    SORTIE_TRY(profiler_.write(path));
-  }
+  if (profiler_.complete()) keep_profile();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
     return fail(ErrorCode::diverged,
                 fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
@@ -176,6 +205,8 @@ Result<> Trainer::run() {
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
+  profiler_.end();
+  if (profiler_.complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
                trained_seconds_, measure_memory(store_, context_.allocator()));
   return {};

@@ -72,6 +72,7 @@ class Trainer {
 
   Result<> after_step(const StepReport& report);
   Result<> evaluate_and_keep();
+  void keep_profile();
   /// A save that fails ends training only when it is the last one.
   Result<> save(bool last, Checkpointer::Series series = Checkpointer::Series::regular);
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }

@@ -154,6 +154,7 @@ Result<StepReport> Trainer::step() {
   }
   update(report);
   progress_.step = report.step;
+  progress_.loss = report.loss;
   progress_.consumed_samples += report.samples;
   progress_.updates = optimizer_.updates();
   progress_.consecutive_skips = report.skipped ? progress_.consecutive_skips + 1 : 0;

@@ -38,8 +38,15 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
   manifest.counters["consecutive_skips"] = progress.consecutive_skips;
   record_outliers("outliers.loss", progress.losses, manifest);
   record_outliers("outliers.gradient_norm", progress.gradient_norms, manifest);
-  if (std::isfinite(progress.best_validation_loss))
+  if (std::isfinite(progress.best_validation_loss)) {
     manifest.scalars["best_validation_loss"] = progress.best_validation_loss;
+    manifest.counters["best_validation_step"] = progress.best_validation_step;
+  }
+  if (std::isfinite(progress.loss)) manifest.scalars["loss"] = progress.loss;
+  if (std::isfinite(progress.validation_loss)) {
+    manifest.scalars["validation_loss"] = progress.validation_loss;
+    manifest.counters["validation_step"] = progress.validation_step;
+  }
 }
 
 TrainingProgress recorded_progress(const Manifest& manifest) {
@@ -52,6 +59,12 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
   progress.gradient_norms = recorded_outliers("outliers.gradient_norm", manifest);
   progress.best_validation_loss =
       value_of(manifest.scalars, "best_validation_loss", progress.best_validation_loss);
+  progress.best_validation_step =
+      value_of<std::int64_t>(manifest.counters, "best_validation_step", 0);
+  progress.loss = value_of(manifest.scalars, "loss", progress.loss);
+  progress.validation_loss =
+      value_of(manifest.scalars, "validation_loss", progress.validation_loss);
+  progress.validation_step = value_of<std::int64_t>(manifest.counters, "validation_step", 0);
   return progress;
 }
 

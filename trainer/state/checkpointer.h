@@ -8,15 +8,13 @@
 #include <string>
 
 #include "common/config/schema.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
-
-/// Where in save_dir the checkpoint of the lowest validation loss is.
-inline constexpr const char* kBestFolder = "best";
 
 /// Everything that changes from step to step, besides the flat buffers.
 struct TrainingProgress {
@@ -26,6 +24,11 @@ struct TrainingProgress {
   std::int64_t consecutive_skips = 0;
   OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
   double best_validation_loss = std::numeric_limits<double>::infinity();
+  std::int64_t best_validation_step = 0;
+  // For people who look at a checkpoint; NaN = there is none.
+  double loss = std::numeric_limits<double>::quiet_NaN();             // of the last step
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();  // the last one, after
+  std::int64_t validation_step = 0;                                   // this step
 };
 
 /// What the bits of a training run depend on; a resume under others is announced.
