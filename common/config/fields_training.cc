@@ -43,7 +43,7 @@ const Field kFields[] = {
     {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
      "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
-    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between step lines and metrics"},
+    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between metrics; the log has one line a second at most"},
     {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder"},
     {"logger.wandb_mode", logger<&Logger::wandb_mode>, Choices{{"disabled", "offline"}}, "",
      "offline = write a Weights & Biases run into the run folder, which `wandb sync` uploads; a run that is resumed goes on in the file of the first"},
@@ -126,7 +126,7 @@ const Field kFields[] = {
 
     {"profiler.profile_steps", profiler<&Profiler::profile_steps>, IntegerRange{0, 1'000'000}, "steps", "Steps to profile; 0 = off"},
     {"profiler.profile_start_at_step", profiler<&Profiler::profile_start_at_step>, kAtLeastOneStep, "", "First step to profile"},
-    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file to write; empty = profile-rank-N.json in the run folder, on rank N's host", kPath},
+    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file on the ranks' hosts, of several ranks NAME-rank-N.EXT; empty = profile-rank-N.json in the run folder, here", kPath},
 };
 // clang-format on
 

@@ -7,6 +7,7 @@
 
 #include "launcher/cli/verb.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/run_record.h"
 
 namespace sortie::launcher {
 namespace {
@@ -25,9 +26,13 @@ struct Options {
 Result<std::string> made(const Options& options) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
-  SORTIE_ASSIGN_OR_RETURN(const Report report, read_report(folder));
-  if (!options.json) return report_text(report);
-  return report_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  SORTIE_ASSIGN_OR_RETURN(const RunView view, read_run_view(folder));
+  // A folder without a plan has a journal all the same.
+  const auto record = read_run(folder);
+  const TrainingRun training = record ? record->training_run() : TrainingRun{folder, "", false};
+  if (!options.json) return report_text(view, training);
+  return report_json(view, training).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "common/base/exit_code.h"
 #include "launcher/cli/tree.h"
+#include "launcher/console/console.h"
 #include "launcher/control/detach.h"
 #include "launcher/supervise/survey.h"
 
@@ -48,6 +49,13 @@ std::vector<std::string> after_plan(const JobOptions& options) {
           fmt::format("run {}{}", options.config, hosts)};
 }
 
+/// Names are shown in tables and printed in commands.
+std::string run_name(const std::string& name) {
+  constexpr std::size_t kMaxBytes = 100;
+  if (!name.empty() && name.size() <= kMaxBytes && printable(name) == name) return "";
+  return fmt::format("a name has 1 to {} characters, and no control characters", kMaxBytes);
+}
+
 Result<> survey(PlannedJob& job) {
   SORTIE_ASSIGN_OR_RETURN(const RunnerBinary binary, open_runner_binary());
   return survey_hosts(job.loaded.job, binary, job.plan);
@@ -69,6 +77,9 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  run->add_option("--name", options->name,
+                  "What `ps` calls it; else the name of the config file or the program")
+      ->check(run_name);
   const auto detach = std::make_shared<bool>(false);
   run->add_flag("--detach", *detach,
                 "Return once all ranks run; the run goes on without this terminal and login");

@@ -7,6 +7,7 @@
 
 #include "common/config/text.h"
 #include "launcher/cli/tree.h"
+#include "launcher/console/command_name.h"
 #include "launcher/console/console.h"
 #include "launcher/console/output_options.h"
 
@@ -99,10 +100,11 @@ bool names_a_verb(const CLI::App& root, std::string_view words) {
 
 std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
   std::string out;
+  const std::string name = command_line({});
   std::size_t count = 0;
   for (const std::string& line : lines)
     if (count < kMaxNextSteps && names_a_verb(root, line)) {
-      out += fmt::format("{}\n  {} {}", out.empty() ? "next:" : "", root.get_name(), line);
+      out += fmt::format("{}\n  {} {}", out.empty() ? "next:" : "", name, line);
       ++count;
     }
   return out;

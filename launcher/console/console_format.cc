@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "launcher/console/console.h"
@@ -106,21 +105,6 @@ std::string shown_line(std::string_view line) {
   return printable(line);
 }
 
-double json_number(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");
-}
-
-bool json_flag(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_boolean() && it->get<bool>();
-}
-
-std::string json_text(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_string() ? printable(it->get<std::string>()) : std::string();
-}
-
 std::optional<nlohmann::json> parse_event(std::string_view line) {
   // Writing JSON is recursive: 64 KiB of brackets would need megabytes of stack.
   constexpr int kMaxDepth = 16;
@@ -134,41 +118,6 @@ std::optional<nlohmann::json> parse_event(std::string_view line) {
   const auto type = event.find("type");
   if (type == event.end() || !type->is_string()) return std::nullopt;
   return event;
-}
-
-std::string short_number(double value) {
-  if (!std::isfinite(value)) return "-";
-  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
-  std::size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000;
-    ++unit;
-  }
-  const int decimals = unit == 0 && value == std::floor(value) ? 0
-                       : std::abs(value) < 9.995               ? 2
-                       : std::abs(value) < 99.95               ? 1
-                                                               : 0;
-  return fmt::format("{:.{}f}{}", value, decimals, kUnits[unit]);
-}
-
-std::string short_time(double seconds) {
-  if (!(seconds >= 0 && seconds < 1e12)) return "-";
-  const auto whole = std::llround(seconds);
-  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
-  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  return fmt::format("{}s", whole);
-}
-
-std::string step_line(const nlohmann::json& event) {
-  const double step = json_number(event, "step"), steps = json_number(event, "steps");
-  return fmt::format(
-      "step {:>6.0f}/{:.0f}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  "
-      "{:5.0f} ms  ETA {}{}",
-      step, steps, json_number(event, "loss"), json_number(event, "lr"),
-      json_number(event, "grad_norm"), short_number(json_number(event, "tokens_per_s")),
-      short_number(json_number(event, "flops")), json_number(event, "step_ms"),
-      short_time(json_number(event, "eta_s")),
-      json_flag(event, "skipped") ? "  SKIPPED (gradients not finite)" : "");
 }
 
 }  // namespace sortie::launcher

@@ -16,6 +16,7 @@
 #include "launcher/host/bootstrap.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace {
@@ -72,9 +73,10 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   Console::Style style = Console::detect();
   style.ranks = false;
   Console console(style);
+  console.set_training(read_training(record.path));
   const LaunchPlan plan = plan_of(record);
   return supervise(
-      {job, plan, *binary, folder, *lock, console, &notice, read_story(record.path).cgroups});
+      {job, plan, *binary, folder, *lock, console, &notice, read_journal(record.path).cgroups});
 }
 
 Result<int> adopt_and_attach(AttachRequest request) {

@@ -14,6 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
+#include "launcher/console/command_name.h"
 #include "launcher/console/console.h"
 
 namespace sortie::launcher {
@@ -141,10 +142,10 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
     fmt::print("{}\n", id);
     std::fflush(stdout);
     fmt::print(stderr,
-               "  sortie attach {0}    its output, live; Ctrl-C leaves it running\n"
-               "  sortie status {0}    its hosts and ranks\n"
-               "  sortie stop {0}      end it\n",
-               id);
+               "  {0} attach {1}    its output, live; Ctrl-C leaves it running\n"
+               "  {0} status {1}    its hosts, ranks and training\n"
+               "  {0} stop {1}      end it\n",
+               command_line({}), id);
     return kExitOk;
   }
   if (said.is_object()) {

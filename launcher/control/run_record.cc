@@ -3,11 +3,11 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "common/base/atomic_file.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
@@ -29,31 +29,6 @@ double number(const Json& object, const char* key) {
 std::string text(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-void take_event(RunStory& story, const Json& event) {
-  const std::string name = text(event, "event"), host = text(event, "host");
-  const auto rank = static_cast<std::uint32_t>(number(event, "rank"));
-  if (name == "connected" || name == "ready") {
-    story.hosts[host] = name;
-    if (const std::string cgroup = text(event, "cgroup"); cgroup.starts_with("v2 "))
-      story.cgroups[host] = cgroup.substr(3);
-  } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
-    story.hosts[host] = name == "host_failed" ? "failed" : "lost";
-    story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");
-  } else if (name == "started") {
-    story.started = true;
-  } else if (name == "rank_started") {
-    story.ranks[rank] = {"running", static_cast<std::uint32_t>(number(event, "pid")), ""};
-  } else if (name == "rank_exited") {
-    story.ranks[rank].state = "ended";
-    story.ranks[rank].status = text(event, "status");
-  } else if (name == "stop") {
-    story.stopping = true;
-    story.notices.push_back("stop: " + text(event, "reason"));
-  } else if (name == "adopted") {
-    story.notices.push_back("adopted by a new supervisor");
-  }
 }
 
 }  // namespace
@@ -80,6 +55,31 @@ std::optional<RunResult> read_result(const fs::path& run) {
                    text(json, "aftermath"),
                    number(json, "started"),
                    number(json, "ended")};
+}
+
+std::string default_run_name(const fs::path& config, const std::vector<std::string>& program) {
+  if (config.empty()) return program.empty() ? "" : fs::path(program.front()).filename().string();
+  // The config of an earlier run, which goes on: under the name that it had.
+  if (config.filename() == "config.toml")
+    if (const RunLabel earlier = read_label(config.parent_path()); !earlier.name.empty())
+      return earlier.name;
+  return config.stem().string();
+}
+
+Result<> write_label(const fs::path& run, const RunLabel& label) {
+  const nlohmann::ordered_json json = {
+      {"schema", "sortie/run/1"}, {"name", label.name}, {"config", label.config}};
+  return write_file_atomic(
+      run / "run.json",
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+}
+
+RunLabel read_label(const fs::path& run) {
+  const auto content = read_file(run / "run.json");
+  if (!content) return {};
+  const Json json = parse(*content);
+  if (!json.is_object()) return {};
+  return {text(json, "name"), text(json, "config")};
 }
 
 std::string_view run_state_name(RunState state) {
@@ -119,6 +119,7 @@ Result<RunRecord> read_run(const fs::path& run) {
   RunRecord record;
   record.path = run;
   record.id = run.filename().string();
+  record.name = read_label(run).name;
   SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxFileBytes));
   const Json plan = parse(content);
   if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
@@ -139,22 +140,12 @@ Result<RunRecord> read_run(const fs::path& run) {
   if (record.result) {
     record.state = RunState::ended;
   } else if (record.supervisor.alive) {
-    const RunStory story = read_story(run);
-    record.state = story.stopping  ? RunState::stopping
-                   : story.started ? RunState::running
-                                   : RunState::starting;
+    const RunView view = read_journal(run);
+    record.state = view.stop_at   ? RunState::stopping
+                   : view.started ? RunState::running
+                                  : RunState::starting;
   }
   return record;
-}
-
-RunStory read_story(const fs::path& run) {
-  RunStory story;
-  const auto content = read_file(run / "events.jsonl", kMaxFileBytes);
-  if (!content) return story;
-  std::istringstream lines(*content);
-  for (std::string line; std::getline(lines, line);)
-    if (const Json event = parse(line); event.is_object()) take_event(story, event);
-  return story;
 }
 
 }  // namespace sortie::launcher

@@ -20,10 +20,12 @@
 #include "launcher/control/detach.h"
 #include "launcher/control/run_control.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/run_record.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/plan/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervise/supervisor.h"
+#include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -57,7 +59,9 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& super
   for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
 }
 
-void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
+/// `name`: of the run, for the command that goes on.
+void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder,
+                   const std::string& name) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
     if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
@@ -66,6 +70,9 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
                                 console.dropped_lines(), (folder.path() / "logs").string()));
   if (folder.trouble()) console.error(fmt::format("run folder: {}", folder.trouble()->message));
+  if (const std::string text = training_summary(console.training(), {folder.path(), name, false});
+      !text.empty() && !folder.superseded())
+    console.message(text);
   console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
 }
 
@@ -139,6 +146,9 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const LauncherFacts facts = launcher_facts();
   SORTIE_TRY(fill_in_secrets(runner, facts.environment));
   SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
+  if (!options.config.empty()) job.label.config = fs::absolute(options.config, error).string();
+  job.label.name =
+      options.name.empty() ? default_run_name(job.label.config, runner.program) : options.name;
   return job;
 }
 
@@ -166,6 +176,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  if (auto written = write_label(folder->path(), planned.label); !written)
+    return give_up(written.error());
   Console::Style style = Console::detect();
   if (detached) {
     if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
@@ -215,7 +227,7 @@ int supervise(const SuperviseParts& with) {
   folder.finish(verdict.exit_code);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
-  print_verdict(console, verdict, folder);
+  print_verdict(console, verdict, folder, read_label(folder.path()).name);
   return verdict.exit_code;
 }
 

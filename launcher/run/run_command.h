@@ -9,6 +9,7 @@
 
 #include "common/base/result.h"
 #include "common/config/load.h"
+#include "launcher/control/run_record.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/plan/plan.h"
 
@@ -23,6 +24,7 @@ struct JobOptions {
   int slots = 0;                       // --slots
   std::string ssh_config;              // --ssh-config
   std::vector<std::string> program;    // after --
+  std::string name;                    // --name, of run
 };
 
 /// The hosts of an expression, with the groups of runner.groups_file.
@@ -36,6 +38,7 @@ Result<config::LoadedJob> load_options(const JobOptions& options);
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
+  RunLabel label;
   /// What to try after it, for a person: from the exit code and the run's id; may be empty.
   std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };

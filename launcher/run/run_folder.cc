@@ -136,6 +136,30 @@ void RunFolder::metric(const nlohmann::json& event) {
   trackers_.event(event, now);
 }
 
+void RunFolder::profile(std::uint32_t rank, const nlohmann::json& event) {
+  constexpr std::string_view kBegin = "{\"traceEvents\":[\n", kEnd = "\n]}\n";
+  const auto parts = event.find("events");
+  if (superseded() || parts == event.end() || !parts->is_array()) return;
+  std::string text;
+  for (const auto& entry : *parts)
+    text += (text.empty() ? "" : ",\n") +
+            entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.empty()) return;
+  const fs::path path = path_ / fmt::format("profile-rank-{}.json", rank);
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0) {
+    if (!trouble_) trouble_ = os_error(errno, path.string());
+    return;
+  }
+  const bool first = info.st_size == 0;
+  const std::string bytes = std::string(first ? kBegin : ",\n") + text + std::string(kEnd);
+  const off_t at = first ? 0 : info.st_size - static_cast<off_t>(kEnd.size());
+  if (::pwrite(file.get(), bytes.data(), bytes.size(), at) != static_cast<ssize_t>(bytes.size()) &&
+      !trouble_)
+    trouble_ = os_error(errno, path.string());
+}
+
 void RunFolder::finish(int exit_code) {
   if (!superseded()) trackers_.finish(exit_code);
 }

@@ -1,7 +1,7 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
-//   logs/times  tensorboard/  wandb/  wandb-run  result.json  supervisor-N  control-N.sock  (the
-//   last: control/)
+//   logs/times  profile-rank-N.json  run.json  tensorboard/  wandb/  wandb-run  result.json
+//   supervisor-N  control-N.sock  (the last: control/)
 #pragma once
 
 #include <filesystem>
@@ -38,6 +38,9 @@ class RunFolder {
   void event(const std::string& name, const nlohmann::ordered_json& fields);
   /// A trainer's event: metrics.jsonl and, for numbers, the trackers.
   void metric(const nlohmann::json& event);
+  /// A part of a rank's profile, from a "profile" event: into profile-rank-N.json, a whole trace
+  /// after every part.
+  void profile(std::uint32_t rank, const nlohmann::json& event);
   /// TensorBoard is there from the start, W&B from here on, if the job asks for it.
   void track(const config::JobConfig& job) { trackers_.enable_wandb(job); }
   /// The run has ended; tells the trackers.

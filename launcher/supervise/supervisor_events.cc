@@ -7,6 +7,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/training/event.h"
 #include "launcher/supervise/supervisor.h"
 
 namespace sortie::launcher {
@@ -110,13 +111,20 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
+  auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
   if (!json) {
     log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
     return;
   }
-  parts_.folder.metric(*json);
-  parts_.console.event(*json);
+  nlohmann::json& known = *json;
+  if (known["type"] == training::ProfileEvent::kType) {
+    known["rank"] = event.rank;
+    known["host"] = host.plan->name;
+    parts_.folder.profile(event.rank, known);
+    known.erase("events");
+  }
+  parts_.folder.metric(known);
+  parts_.console.event(known);
 }
 
 /// An unkillable process is named whatever else there is; all else only counts while it may be the

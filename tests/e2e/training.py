@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD, HOSTS, ROOT, TRAINER, Failure, Run, check, equal
+from harness import BUILD, HOSTS, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, wait_until, whole_events
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 
@@ -175,6 +176,96 @@ def as_f32(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
+def commands_to_go_on(text):
+    """(step, command) as the end of a run prints them."""
+    found = re.search(r"to go on from step (\d+):\n  (.+)", text)
+    check(found, f"no command that goes on in {text[-2000:]}")
+    return int(found.group(1)), found.group(2)
+
+
+def scenario_readable_log(bed):
+    """Step lines, validations and checkpoints on disk, in `logs` and on the screen; profiles in the run folder; what ps tells."""
+    options = settings(bed, trainer__save_dir=bed.shared / "readable", trainer__save_interval=10, trainer__eval_interval=10,
+                       trainer__eval_iterations=2, data__validation_data_prefixes=f'["{build_tokens(bed)}"]',
+                       profiler__profile_steps=2, profiler__profile_start_at_step=19)
+    shutil.rmtree(bed.shared / "readable", ignore_errors=True)
+    with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
+        equal(run.wait(90), 0, "exit code")
+        log = run.log(0).decode()
+        for pattern in (r"training llama with .* parameters", r"step +1/20  loss +\d", r"step +20/20  loss +\d",
+                        r"step +10  validation loss \d", r"step +10  checkpoint /", r"trained to step 20 of 20"):
+            check(re.search(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d  {pattern}", log, re.M), f"no {pattern!r} in {log}")
+            run.expect(r"^\[0 h01\] \S+ \S+  " + pattern)
+        equal(run.log(1), b"", "stdout of rank 1")
+        equal(len(run.metrics()), len([e for e in run.metrics() if e["type"] != "note"]), "events")
+        asked = ["--log-dir", run.folder]
+        shown = sortie("logs", *asked, run.id())
+        check(all(line in shown for line in log.splitlines()), "`logs` does not show the log")
+        for rank in range(2):
+            path = run.folder_of_run() / f"profile-rank-{rank}.json"
+            trace = json.loads(path.read_text())["traceEvents"]
+            equal({event["args"]["step"] for event in trace}, {19, 20}, "profiled steps")
+            equal({event["pid"] for event in trace}, {rank}, "rank of the trace")
+            run.expect(f"profiles: .*{path}")
+        run.expect(r"^last checkpoint: step 20, ")
+        run.expect_not(r"to go on")
+        listed = json.loads(sortie("ps", "--all", "--json", *asked))["runs"][0]
+        equal(listed["name"], "tiny", "name")
+        training = listed["training"]
+        equal((training["step"], training["steps"], training["checkpoint"]["step"]), (20, 20, 20), "training in ps")
+        equal(training["loss"], losses(run)[20], "loss in ps")
+        check("20 of 20" in sortie("status", *asked, run.id()), "status does not know the step")
+        check("20 of 20" in sortie("report", *asked, run.id()), "report does not know the step")
+    rows = json.loads(subprocess.run([TRAINER, "checkpoint", "ls", "--json", bed.shared / "readable"], text=True, capture_output=True,
+                                     check=True).stdout)
+    evals = [row["validation_loss"] for row in rows if row["validation_loss"] is not None]
+    equal(len(evals), len(rows), "checkpoints with a validation loss")
+    equal([row["best"] for row in rows].count(True), 1, "best checkpoints")
+    equal(min(evals), next(row["validation_loss"] for row in rows if row["best"]), "loss of the best")
+
+
+def sortie(*argv):
+    done = subprocess.run([str(word) for word in (SORTIE, *argv)], text=True, capture_output=True, timeout=60)
+    equal(done.returncode, 0, f"exit code of {argv} ({done.stderr})")
+    return done.stdout
+
+
+def scenario_the_printed_command_goes_on(bed):
+    """After a rank was killed, and after the supervisor was: the command that is printed goes on from the step that it names."""
+    save_dir = bed.shared / "goes-on"
+    shutil.rmtree(save_dir, ignore_errors=True)
+    options = settings(bed, trainer__save_dir=save_dir, trainer__save_interval=10, trainer__train_iterations=100000,
+                       runner__grace="1s", runner__heartbeat_timeout="4s", runner__heartbeat_interval="500ms")
+    with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
+        run.wait_for_text(r"step +10  checkpoint ", 60)
+        os.kill(run.wait_for_ranks(2)[1][1], signal.SIGKILL)
+        equal(run.wait(30), 137, "exit code")
+        run.expect(r"^training ended at step \d+ of 100000, loss \d")
+        first = run.folder_of_run()
+        step, command = commands_to_go_on(run.text())
+        check(step >= 10, f"step {step}")
+        again = subprocess.Popen(["bash", "-c", "exec " + command], text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            second = wait_until(lambda: next((path for path in (run.folder / "runs").glob("2*") if path != first and (path / "metrics.jsonl").exists()), None), 30, "the second run")
+            wait_until(lambda: any(e["type"] == "checkpoint" for e in whole_events(second / "metrics.jsonl")), 60, "its checkpoint")
+            events = whole_events(second / "metrics.jsonl")
+            equal(next(e for e in events if e["type"] == "step")["step"], step + 1, "first step")
+            equal(json.loads((second / "run.json").read_text())["name"], "tiny", "name")
+            os.kill(again.pid, signal.SIGKILL)
+            bed.expect_nothing_left(20)
+            attached = subprocess.run([SORTIE, "attach", second], text=True, capture_output=True, timeout=60)
+            equal(attached.returncode, 5, "exit code of attach to a lost run")
+            lost_step, lost_command = commands_to_go_on(attached.stderr)
+            check(lost_step > step and str(second) in lost_command, attached.stderr)
+            check(second.name not in sortie("ps", "--log-dir", run.folder), "a lost run is in plain ps")
+            check(second.name in sortie("ps", "--all", "--log-dir", run.folder), "a lost run is not in ps --all")
+        finally:
+            if again.poll() is None:
+                os.killpg(again.pid, signal.SIGKILL)
+            again.wait()
+
+
 def scenario_other_data_on_one_host(bed):
     """Ranks compare what they train on before the first step; the message names the host that differs."""
     for host in HOSTS[:3]:
@@ -208,7 +299,7 @@ def scenario_memory_is_within_a_tenth_of_the_plan(bed):
 def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
     """The quickstart's own config, cut to 120 steps at a third of its rate: at all of it, roundings that differ part two runs
     by chance within so few steps. What the whole of it ends with is in docs/benchmarks.md."""
-    options = {"trainer__train_iterations": 120, "trainer__train_duration": "0s", "trainer__save_interval": 0, "trainer__eval_interval": 120,
+    options = {"trainer__train_iterations": 120, "trainer__train_duration": "0s", "trainer__save_dir": '""', "trainer__save_interval": 0, "trainer__eval_interval": 120,
                "learning_rate_scheduler__learning_rate": 1e-3, "learning_rate_scheduler__learning_rate_minimum": 1e-4,
                "data__validation_data_prefixes": f'["{build_tokens(bed)}"]'}
     ends = {}

@@ -19,6 +19,7 @@
 #include "launcher/control/log_feed.h"
 #include "launcher/control/prune.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
 #include "launcher/run/run_folder.h"
 #include "tests/support/temp_dir.h"
@@ -192,11 +193,19 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   CHECK_FALSE(prune({state, -1, "soon", false}));
   const auto dry = prune({state, -1, "2d", true});
   REQUIRE(dry);
-  CHECK(dry->find("would remove 20260101-000000-aaaa  ended 0\n1 of 5") != std::string::npos);
+  for (const char* line :
+       {"kept          20260105-000000-eeee  starting: its supervisor is alive\n",
+        "kept          20260104-000000-dddd  lost: last sign of life ",
+        "kept          20260103-000000-cccc  ended 0: ended 1h00m ago, not longer than 2d\n",
+        "kept          20260102-000000-bbbb  ended 0: ended 30h00m ago, not longer than 2d\n",
+        "would remove  20260101-000000-aaaa  ended 0\n1 of 5 runs would be removed\n"})
+    CHECK_MESSAGE(dry->find(line) != std::string::npos, *dry);
   CHECK(fs::exists(old_run));
   REQUIRE(prune({state, -1, "2d", false}));
   CHECK_FALSE(fs::exists(old_run));
-  REQUIRE(prune({state, 1, "", false}));
+  const auto but_one = prune({state, 1, "", false});
+  REQUIRE(but_one);
+  CHECK(but_one->find("20260103-000000-cccc  ended 0: one of the latest 1\n") != std::string::npos);
   CHECK_FALSE(fs::exists(middle));
   REQUIRE(prune({state, 0, "", false}));
   CHECK_FALSE(fs::exists(recent));
@@ -204,6 +213,52 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   CHECK(fs::exists(living));
   CHECK(read_run(lost)->state == RunState::lost);
   CHECK(read_run(living)->state == RunState::starting);
+}
+
+TEST_CASE("ps: living runs with their training; lost ones are counted, and listed with --all") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto living = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  REQUIRE(write_label(living, {"big-run", "/jobs/big.toml"}));
+  test::write_text(living / "metrics.jsonl",
+                   R"({"type":"start","step":0,"steps":100,"time":1}
+{"type":"checkpoint","step":20,"path":"/c/step-20","time":2}
+{"type":"eval","step":25,"loss":2.5,"time":2}
+{"type":"step","step":30,"steps":100,"loss":4.25,"mean_tokens_per_s":12300,"eta_s":1e9,"time":3}
+)");
+  std::optional<SupervisorLock> lost_lock;
+  const auto lost = make_run(dir.path(), "20260104-000000-dddd", std::nullopt);
+  lost_lock = std::move(*SupervisorLock::take(lost, 1));
+  lost_lock.reset();
+  const auto lock = SupervisorLock::take(living, 1);
+  REQUIRE(lock);
+  const auto shown = ps_text(state, false, false);
+  REQUIRE(shown);
+  for (const char* part : {"big-run", "30/100", "4.2500", "12.3k", "2.5000", " 20 "})
+    CHECK_MESSAGE(shown->find(part) != std::string::npos, *shown);
+  CHECK(shown->find("20260104-000000-dddd") == std::string::npos);
+  CHECK(shown->find("1 run of the last day is lost") != std::string::npos);
+  CHECK(ps_text(state, true, false)->find("20260104-000000-dddd") != std::string::npos);
+  const auto json = Json::parse(*ps_text(state, false, true));
+  CHECK(json["runs"][0]["name"] == "big-run");
+  CHECK(json["runs"][0]["training"]["step"] == 30);
+  const auto status = status_text("20260105", state, false);
+  REQUIRE(status);
+  for (const char* part : {"30 of 100", "12.3k tokens/s", "step 20, /c/step-20"})
+    CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
+  CHECK(status->find("go on") == std::string::npos);  // it lives
+}
+
+TEST_CASE(
+    "runs: a name is given, the config's, the program's, or that of the run it goes on from") {
+  test::ScopedTempDir dir;
+  CHECK(default_run_name("/jobs/big.toml", {"x"}) == "big");
+  CHECK(default_run_name("", {"/opt/bin/my_mpi", "a"}) == "my_mpi");
+  CHECK(default_run_name("", {"/usr/bin/python3", "/opt/train.py"}) == "train.py");
+  CHECK(default_run_name("", {"sh", "-c", "x"}) == "sh");
+  CHECK(default_run_name(dir / "config.toml", {}) == "config");
+  REQUIRE(write_label(dir.path(), {"earlier", ""}));
+  CHECK(default_run_name(dir / "config.toml", {}) == "earlier");
 }
 
 TEST_CASE("logs: in the order in which they came, from a time on, and then what is new") {
