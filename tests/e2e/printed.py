@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import BUILD, ROOT, SORTIE, check, equal
 
 SHORT = ["--set", "trainer.train_iterations=12", "--set", "trainer.save_interval=4", "--set", "trainer.eval_interval=6",
-         "--set", "trainer.eval_iterations=2", "--set", "runner.grace=1s"]
+         "--set", "runner.grace=1s"]
 
 
 class Newcomer:

@@ -186,7 +186,7 @@ def commands_to_go_on(text):
 def scenario_readable_log(bed):
     """Step lines, validations and checkpoints on disk, in `logs` and on the screen; profiles in the run folder; what ps tells."""
     options = settings(bed, trainer__save_dir=bed.shared / "readable", trainer__save_interval=10, trainer__eval_interval=10,
-                       trainer__eval_iterations=2, data__validation_data_prefixes=f'["{build_tokens(bed)}"]',
+                       data__validation_data_prefixes=f'["{build_tokens(bed)}"]',
                        profiler__profile_steps=2, profiler__profile_start_at_step=19)
     shutil.rmtree(bed.shared / "readable", ignore_errors=True)
     with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
