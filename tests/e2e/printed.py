@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import BUILD, ROOT, SORTIE, check, equal
 
-SHORT = ["--set", "trainer.train_iterations=12", "--set", "trainer.save_interval=4", "--set", "trainer.eval_interval=6",
+SHORT = ["--set", "trainer.train_iterations=60", "--set", "trainer.save_interval=20", "--set", "trainer.eval_interval=30",
          "--set", "runner.grace=1s"]
 
 
@@ -65,7 +65,7 @@ def scenario_quickstart_and_finetune(bed):
         check(len(commands) >= 6, commands)
         person.works(commands)
         person.works(next_steps(text))
-        text = person.good("scripts/finetune", "freeze", "--", *SHORT)
+        text = person.good("scripts/finetune", "freeze", "--", *SHORT, "--set", "trainer.train_iterations=80")
         person.works(after_heading(text, "== next\n"))
 
 
