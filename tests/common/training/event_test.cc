@@ -74,7 +74,7 @@ TEST_CASE("every event comes back from its JSON as it was") {
     const auto back = read_event(json::parse(there.dump()));
     REQUIRE(back);
     CHECK(back->index() == event.index());
-    CHECK(to_json(*back) == there);
+    CHECK(to_json(*back).dump() == there.dump());  // NaN and null are one there
   }
 }
 
