@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/shell_text.h"
+
 namespace sortie::container {
 namespace {
 
@@ -130,24 +132,7 @@ std::vector<Argv> remove_commands(Engine engine, const std::string& program,
 }
 
 std::string shown(const Argv& argv) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
-  std::string text;
-  for (const std::string& word : argv) {
-    if (!text.empty()) text += ' ';
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      text += word;
-      continue;
-    }
-    text += '\'';
-    for (const char letter : word)
-      if (letter == '\'')
-        text += "'\\''";
-      else
-        text += letter;
-    text += '\'';
-  }
-  return text;
+  return shell_text(argv);
 }
 
 }  // namespace sortie::container

@@ -25,6 +25,9 @@ bool entry_path_less(std::string_view a, std::string_view b);
 std::string_view parent_of(std::string_view path);
 std::string_view name_of(std::string_view path);
 
+/// The code of a RunnerError that names a path of a pull which nothing comes of.
+inline constexpr std::string_view kMissingPath = "missing_path";
+
 /// For messages: bytes that are not printable as \xNN, at most 200 characters.
 std::string printable(std::string_view path);
 

@@ -27,6 +27,7 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   CLI::App* check = root.add_subcommand("check", "See whether hosts are fit for a job");
   check->footer(kFooter);
   add_job_options(*check, *options);
+  add_shell_flag(*check, *options);
   check->add_flag("--json", how->json, "As JSON (schema sortie/check/1)");
   check->add_option("--bandwidth", how->bandwidth_s, "Measure each host's link for so many seconds")
       ->check(CLI::Range(0.1, 10.0));
@@ -48,7 +49,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
                      // A plan needs a program; of this one nothing is asked.
                      if (how->only_hosts) options->program = {"true"};
                      const auto job = plan_job(*options);
-                     return job ? check::run_check(*job, *how) : print_error(job.error());
+                     if (!job) return print_error(job.error());
+                     print_warnings(job->loaded);
+                     return check::run_check(*job, *how);
                    },
                    true});
 }

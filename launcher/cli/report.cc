@@ -18,7 +18,7 @@ constexpr const char* kFooter = R"(Examples:
 )";
 
 struct Options {
-  std::string run = "last", log_dir;
+  std::string run, log_dir;
   bool json = false;
 };
 
@@ -36,8 +36,7 @@ void add_report_verb(CLI::App& root, std::vector<Verb>& verbs) {
   const auto options = std::make_shared<Options>();
   CLI::App* report = root.add_subcommand("report", "Tell what happened in a run, from its journal");
   report->footer(kFooter);
-  report->add_option("run", options->run, "Id, the beginning of one, or `last` (default)");
-  report->add_option("--log-dir", options->log_dir, "Where runs are (logger.log_dir of the job)");
+  add_run_name(*report, options->run, options->log_dir);
   report->add_flag("--json", options->json, "As JSON (schema sortie/report/1)");
   verbs.push_back({report, [options] {
                      const auto text = made(*options);

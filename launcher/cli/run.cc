@@ -5,7 +5,8 @@
 #include <memory>
 
 #include "common/base/exit_code.h"
-#include "launcher/cli/tree.h"
+#include "common/cli/tree.h"
+#include "launcher/cli/verb.h"
 #include "launcher/control/detach.h"
 #include "launcher/supervise/survey.h"
 
@@ -16,6 +17,7 @@ constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
   sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+  sortie run --shell -- 'ulimit -c 0; exec ./train.sh'    a line for /bin/sh, in every rank
   sortie run --detach job.toml                            start it, print its id, and return
 
 Everything after -- is the program and its arguments, passed on byte for byte.
@@ -36,7 +38,7 @@ std::string after_run(const CLI::App& root, int exit_code, const std::string& id
   lines.push_back(fmt::format("logs {}", id));
   if (failed) lines.push_back(fmt::format("explain {}", exit_code));
   if (!failed) lines.push_back(fmt::format("report {}", id));
-  return next_steps(root, lines);
+  return cli::next_steps(root, lines);
 }
 
 /// Only where the command is short: what a person typed stands above it.
@@ -69,6 +71,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  add_shell_flag(*run, *options);
   const auto detach = std::make_shared<bool>(false);
   run->add_flag("--detach", *detach,
                 "Return once all ranks run; the run goes on without this terminal and login");
@@ -90,6 +93,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
       "plan", "Show what would be started where; touches no host unless told to");
   plan->footer(kPlanFooter);
   add_job_options(*plan, *options);
+  add_shell_flag(*plan, *options);
   const auto connect = std::make_shared<bool>(false);
   plan->add_flag("--connect", *connect,
                  "Have every host prepare the job and take it back, which shows the CPUs of each "

@@ -1,6 +1,7 @@
 #include "launcher/copy/copy_command.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
@@ -56,10 +57,21 @@ Summary summary_of(const std::vector<HostResult>& results) {
   return sum;
 }
 
-void print_json(const char* schema, const std::vector<HostResult>& results, double seconds) {
+/// `missing`: of each host the paths that it lacks; empty for a push.
+using Missing = std::vector<std::vector<std::string>>;
+
+void print_json(const char* schema, const std::vector<HostResult>& results, double seconds,
+                const Missing& missing = {}) {
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
-  for (const HostResult& result : results) {
-    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error}};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const HostResult& result = results[i];
+    const bool lacks = i < missing.size() && !missing[i].empty();
+    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error && !lacks}};
+    if (lacks) {
+      host["missing"] = missing[i];
+      host["error"] = error_code_name(ErrorCode::not_found);
+      host["message"] = fmt::format("{}", fmt::join(missing[i], "; "));
+    }
     if (result.error) {
       host["error"] = error_code_name(result.error->code);
       host["message"] = result.error->message;
@@ -75,8 +87,16 @@ void print_json(const char* schema, const std::vector<HostResult>& results, doub
 }
 
 /// Errors, and the exit code of it all.
-int finish(const HostCrew& crew) {
-  const int exit_code = print_host_errors(crew.results());
+int finish(const HostCrew& crew, const Missing& missing = {}) {
+  std::vector<HostResult> failed;
+  for (std::size_t i = 0; i < crew.size(); ++i) {
+    const HostResult& result = crew.results()[i];
+    if (result.error) failed.push_back(result);
+    if (i < missing.size())
+      for (const std::string& text : missing[i])
+        failed.push_back({result.host, Error{ErrorCode::not_found, text}, {}});
+  }
+  const int exit_code = print_host_errors(failed);
   if (!crew.interrupted()) return exit_code;
   fmt::print(stderr, "interrupted; the same command goes on from here\n");
   return *crew.interrupted();
@@ -95,6 +115,7 @@ Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view ver
                             " FILE for the hosts of a job",
                             verb));
   SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
+  resolve_job_paths(loaded.job);
   CopyTargets targets{loaded.job.runner, {}};
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(targets.runner));
   for (const config::HostSlots& host : hosts) targets.hosts.push_back(host.name);
@@ -194,12 +215,14 @@ int pull_files(const CopyOptions& options) {
   if (!ran) return say(ran.error());
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
+  Missing missing;
+  for (DownloadProgress& one : progresses) missing.push_back(std::move(one.missing));
   if (options.json)
-    print_json("sortie/pull/1", crew.results(), seconds);
+    print_json("sortie/pull/1", crew.results(), seconds, missing);
   else if (sum.hosts > 0)
     fmt::print("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n", sum.files,
                byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds, local.string());
-  return finish(crew);
+  return finish(crew, missing);
 }
 
 }  // namespace sortie::launcher

@@ -9,11 +9,11 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
-#include <map>
 
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
-#include "common/config/hostlist.h"
+#include "common/base/printable.h"
+#include "launcher/host/host_errors.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/run/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -160,20 +160,12 @@ asio::awaitable<void> HostCrew::tick_loop(std::function<void()> tick) {
 }
 
 int print_host_errors(const std::vector<HostResult>& results) {
-  std::map<std::string, std::vector<std::string>> hosts_by_text;
-  std::vector<std::string> order;
-  int exit_code = kExitOk;
-  for (const HostResult& result : results) {
-    if (!result.error) continue;
-    if (exit_code == kExitOk) exit_code = exit_code_for(result.error->code);
-    const std::string text =
-        fmt::format("{}: {}", error_code_name(result.error->code), result.error->message);
-    if (hosts_by_text[text].empty()) order.push_back(text);
-    hosts_by_text[text].push_back(result.host);
-  }
-  for (const std::string& text : order)
-    fmt::print(stderr, "{}: {}\n", config::fold_host_names(hosts_by_text[text]), text);
-  return exit_code;
+  std::vector<std::pair<std::string, Error>> errors;
+  for (const HostResult& result : results)
+    if (result.error) errors.emplace_back(result.host, *result.error);
+  if (errors.empty()) return kExitOk;
+  fmt::print(stderr, "{}\n", sortie::printable_lines(fold_errors(errors)));
+  return exit_code_for(errors.front().second.code);
 }
 
 }  // namespace sortie::launcher

@@ -16,6 +16,9 @@ namespace asio = boost::asio;
 
 namespace {
 
+/// As many as a pull may name.
+constexpr std::size_t kMaxMissing = 1000;
+
 Error unexpected_message(const wire::Message& message) {
   if (const auto* error = std::get_if<wire::RunnerError>(&message)) return file_error(*error);
   return {ErrorCode::protocol,
@@ -64,12 +67,18 @@ asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSessi
   while (!manifest.complete()) {
     auto message = co_await session->next();
     if (!message) co_return std::unexpected(std::move(message).error());
+    if (const auto* error = std::get_if<wire::RunnerError>(&*message);
+        error && error->code == files::kMissingPath && progress.missing.size() < kMaxMissing) {
+      progress.missing.push_back(file_error(*error).message);
+      continue;
+    }
     auto* part = std::get_if<wire::FilesManifest>(&*message);
     if (!part) co_return std::unexpected(unexpected_message(*message));
     auto added = manifest.add(std::move(*part));
     if (!added)
       co_return std::unexpected(with_context(std::move(added).error(), "the host's list"));
   }
+  if (manifest.entries().empty()) co_return wire::FilesDone{};
   auto tree = make_writer(folder, manifest);
   if (!tree) co_return std::unexpected(std::move(tree).error());
   for (;;) {

@@ -15,6 +15,7 @@ namespace sortie::launcher {
 
 struct DownloadProgress {
   std::uint64_t wanted = 0, done = 0;
+  std::vector<std::string> missing;  // paths that nothing comes of, each with the reason; printable
 };
 
 /// The session must have been greeted. `folder` is made where there is something to put into it.

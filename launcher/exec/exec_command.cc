@@ -16,8 +16,7 @@
 #include <csignal>
 
 #include "common/base/exit_code.h"
-#include "common/config/fields.h"
-#include "common/config/hostgroups.h"
+#include "common/config/hostlist.h"
 #include "common/config/text.h"
 #include "launcher/console/output_options.h"
 #include "launcher/exec/exec_run.h"
@@ -28,7 +27,6 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -45,21 +43,6 @@ Result<std::chrono::milliseconds> duration_option(const char* name, const std::s
   return value;
 }
 
-Result<std::vector<std::string>> exec_hosts(const ExecOptions& options,
-                                            config::RunnerConfig& runner) {
-  SORTIE_ASSIGN_OR_RETURN(const auto slots, config::job_hosts(runner));
-  std::vector<std::string> hosts;
-  for (const config::HostSlots& host : slots) hosts.push_back(host.name);
-  if (options.exclude.empty()) return hosts;
-  config::HostGroups groups;
-  if (config::mentions_group(options.exclude)) {
-    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(runner.groups_file));
-  }
-  auto left = config::exclude_hosts(hosts, options.exclude, &groups);
-  if (!left) return std::unexpected(with_context(std::move(left).error(), "--exclude"));
-  return left;
-}
-
 struct Prepared {
   config::LoadedJob loaded;
   ExecJob job;
@@ -72,22 +55,15 @@ Result<Prepared> prepare(const ExecOptions& options) {
                 "sortie: neither --hosts nor --config says where; try `sortie exec --help`");
   if (options.job.program.empty())
     return fail(ErrorCode::usage, "sortie: no command was given; write it after --");
-  if (options.shell && options.job.program.size() != 1)
-    return fail(ErrorCode::usage,
-                fmt::format("sortie: --shell takes the command line as one argument, not {}; "
-                            "quote it: --shell -- 'df -h | tail -1'",
-                            options.job.program.size()));
   if (options.json && options.fold)
     return fail(ErrorCode::usage, "sortie: --json and --fold are two answers; choose one");
   SORTIE_ASSIGN_OR_RETURN(prepared.loaded, load_options(options.job));
   config::RunnerConfig& runner = prepared.loaded.job.runner;
-  std::error_code error;
-  const char* home = std::getenv("HOME");
-  config::resolve_paths(prepared.loaded.job, fs::current_path(error).string(), home ? home : "/");
+  resolve_job_paths(prepared.loaded.job);
   ExecJob& job = prepared.job;
-  SORTIE_ASSIGN_OR_RETURN(job.hosts, exec_hosts(options, runner));
-  job.argv = options.job.program;
-  if (options.shell) job.argv = {"/bin/sh", "-c", options.job.program.front()};
+  SORTIE_ASSIGN_OR_RETURN(const auto slots, config::job_hosts(runner));
+  for (const config::HostSlots& host : slots) job.hosts.push_back(host.name);
+  job.argv = runner.program;
   job.fanout = static_cast<std::size_t>(options.fanout > 0 ? options.fanout : runner.ssh.fanout);
   job.grace = runner.grace;
   if (!options.grace.empty()) {

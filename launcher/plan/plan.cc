@@ -142,7 +142,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                   {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
       put_devices(job.runner, host, plan.env, rank);
     }
-    if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
+    if (host.local() && facts.topology) {
+      show_binding(plan, host, *facts.topology);
+      plan.gpus_here = facts.topology->gpus.size();
+    }
     if (host.local()) host.memory_bytes = facts.memory_bytes;
   }
   if (trainer) {
@@ -159,6 +162,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
+    config::JobConfig read_by_trainer = job;
+    read_by_trainer.runner = {};
+    plan.trainer_config = config::to_toml(read_by_trainer);
     SORTIE_TRY(plan_model(job, plan));
   }
   if (contained)
@@ -233,6 +239,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
+  put(plan.trainer_config);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   if (plan.container) {
     wire::JobSpec carrier;

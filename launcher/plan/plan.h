@@ -58,7 +58,12 @@ struct LaunchPlan {
   // When the program is Sortie's trainer.
   std::optional<config::BatchPlan> batch;
   std::optional<ModelPlan> model;
-  std::vector<std::string> warnings;  // what will not stop the job, but make it fail
+  std::vector<std::string> warnings;         // what will not stop the job, but make it fail
+  std::vector<std::string> config_warnings;  // what the config may not have meant
+  /// What sortie-train reads of the config, [runner] left out, as TOML; empty for other programs.
+  std::string trainer_config;
+  std::vector<std::string> beside_preset;  // "num_layers = 2": keys that differ from model.preset
+  std::optional<std::size_t> gpus_here;    // of this machine, where a rank is here
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
@@ -88,8 +93,8 @@ std::string plan_text(const LaunchPlan& plan);
 nlohmann::ordered_json plan_json(const LaunchPlan& plan);
 /// Bytes that are no UTF-8, which a program's arguments may hold, become U+FFFD.
 std::string plan_json_text(const LaunchPlan& plan);
-/// SHA-256 of everything that decides what is started; of secrets the names alone, since a hash of
-/// a short value gives it away.
+/// SHA-256 of everything that decides what is started, the trainer's config included; of secrets
+/// the names alone, since a hash of a short value gives it away.
 std::string plan_hash(const LaunchPlan& plan);
 
 /// True when `text` matches `pattern`, in which '*' stands for any text.

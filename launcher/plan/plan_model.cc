@@ -1,11 +1,13 @@
 #include "launcher/plan/plan_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/config/describe.h"
 #include "common/cpu/cpu_list.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan.h"
@@ -69,6 +71,14 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
   return warnings;
 }
 
+/// " (gpt2-124m with num_layers = 2)": never a preset's name alone for another shape.
+std::string preset_text(const LaunchPlan& plan) {
+  const std::string& preset = plan.model->preset;
+  if (preset.empty()) return "";
+  if (plan.beside_preset.empty()) return fmt::format(" ({})", preset);
+  return fmt::format(" ({} with {})", preset, fmt::join(plan.beside_preset, ", "));
+}
+
 std::string spaced(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');
@@ -95,14 +105,15 @@ Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
     model.memory.push_back({name, memory});
   }
   plan.model = std::move(model);
+  plan.beside_preset = config::beside_preset(job);
   plan.warnings = too_small(plan);
   return {};
 }
 
-std::string model_text(const ModelPlan& model) {
+std::string model_text(const LaunchPlan& plan) {
+  const ModelPlan& model = *plan.model;
   std::string out = fmt::format("  model     {}{}: {} parameters", model.architecture,
-                                model.preset.empty() ? "" : fmt::format(" ({})", model.preset),
-                                with_commas(model.parameters.total));
+                                preset_text(plan), with_commas(model.parameters.total));
   if (model.parameters.active < model.parameters.total)
     out += fmt::format(", a token meets {}", with_commas(model.parameters.active));
   if (model.parameters.trained < model.parameters.total)

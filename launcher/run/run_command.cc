@@ -14,8 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "common/config/fields.h"
-#include "common/config/hostgroups.h"
+#include "common/config/hostlist.h"
 #include "launcher/console/output_options.h"
 #include "launcher/control/detach.h"
 #include "launcher/control/run_control.h"
@@ -76,62 +75,11 @@ Result<RunnerBinary> open_runner_binary() {
   return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
 }
 
-Result<std::vector<std::string>> expand_hosts(const std::string& expression,
-                                              const config::RunnerConfig& runner) {
-  config::HostGroups groups;
-  if (config::mentions_group(expression)) {
-    config::JobConfig paths;  // "~" and relative paths, as everywhere
-    paths.runner.groups_file = runner.groups_file;
-    std::error_code error;
-    const char* home = std::getenv("HOME");
-    config::resolve_paths(paths, fs::current_path(error).string(), home ? home : "/");
-    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(paths.runner.groups_file));
-  }
-  auto hosts = config::expand_host_expression(expression, &groups);
-  if (!hosts) return std::unexpected(with_context(std::move(hosts).error(), "hosts"));
-  return hosts;
-}
-
-Result<config::LoadedJob> load_options(const JobOptions& options) {
-  auto loaded = options.config.empty()
-                    ? config::load_job_text("", "command line", options.overrides)
-                    : config::load_job(options.config, options.overrides);
-  if (!loaded) return loaded;
-  config::RunnerConfig& runner = loaded->job.runner;
-  config::Origins& origins = loaded->origins;
-  if (!options.groups.empty()) {
-    runner.groups_file = options.groups;
-    origins["runner.groups_file"] = "--groups";
-  }
-  if (!options.hosts.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(runner.hosts, expand_hosts(options.hosts, runner));
-    runner.hosts_file.clear();
-    origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
-  }
-  if (options.slots > 0) {
-    runner.default_slots = options.slots;
-    origins["runner.default_slots"] = "--slots";
-  }
-  if (!options.ssh_config.empty()) {
-    runner.ssh.config_file = options.ssh_config;
-    origins["runner.ssh.config_file"] = "--ssh-config";
-  }
-  if (!options.program.empty()) {
-    if (options.program.front().empty())
-      return fail(ErrorCode::usage, "sortie: the program after -- has an empty name");
-    runner.program = options.program;
-    origins["runner.program"] = "command line";
-  }
-  return loaded;
-}
-
 Result<PlannedJob> plan_job(const JobOptions& options) {
   PlannedJob job;
-  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options));
+  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options, Purpose::start));
   config::RunnerConfig& runner = job.loaded.job.runner;
-  std::error_code error;
-  const char* home = std::getenv("HOME");
-  config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
+  resolve_job_paths(job.loaded.job);
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
   // On the hosts there is no groups file: the trainer gets the names.
   if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
@@ -139,6 +87,7 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const LauncherFacts facts = launcher_facts();
   SORTIE_TRY(fill_in_secrets(runner, facts.environment));
   SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
+  job.plan.config_warnings = job.loaded.warnings;
   return job;
 }
 
@@ -173,6 +122,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
     style.ranks = false;  // their logs have it
   }
   Console console(style);
+  for (const std::string& warning : planned.loaded.warnings)
+    console.message(fmt::format("warning: {}", warning));
   const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
   if (!detached && planned.next_steps)
     if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())

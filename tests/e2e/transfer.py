@@ -237,6 +237,12 @@ def scenario_pull_from_all_hosts(bed):
         bed.run_in("h02", "rm", "pushed/out/name")
         results = copy(bed, "pull", "pushed/out/name", folder / "two", code=9)
         equal(sorted(host for host, result in results.items() if result["ok"]), ["h01", "h03", "h04"], "hosts that gave")
+        # A path that one host lacks keeps nothing else back, on that host neither.
+        results = copy(bed, "pull", "pushed/out/name", "pushed/o*/sub/d*", folder / "three", code=9)
+        check("pushed/out/name" in results["h02"]["missing"][0], str(results["h02"]))
+        for host in HOSTS:
+            equal(hash_here(folder / "three" / host / "out/sub/data"), hash_on(bed, host, "pushed/out/sub/data"), f"{host}'s match")
+        equal((folder / "three/h03/name").read_text(), "h03\n", "the plain path")
     bed.expect_nothing_left(3)
 
 

@@ -162,9 +162,9 @@ void write_frames(Writer& out) {
 
 void write_configs(Writer& out) {
   const config::JobConfig job;
-  SORTIE_CHECK(config::load_job_text(config::init_text(), "seed").has_value());
+  SORTIE_CHECK(config::load_job_text(config::init_text({.all = true}), "seed").has_value());
   out.seed("config", "default", config::to_toml(job));
-  out.seed("config", "init", config::init_text());
+  out.seed("config", "init", config::init_text({.all = true}));
   std::string words;
   for (const config::Section& section : config::sections())
     words += fmt::format("\"[{}]\"\n", section.name);

@@ -54,6 +54,14 @@ TEST_CASE("the plan of a training says parameters, operations and memory") {
   CHECK(has(text, "    total  "));
   CHECK_FALSE(has(text, "warning"));
 
+  config::JobConfig changed = job;
+  changed.model.num_layers = 2;
+  changed.model.sequence_length = 512;
+  const LaunchPlan other = *make_plan(changed, kHosts, facts());
+  CHECK(has(plan_text(other),
+            "\n  model     gpt2 (gpt2-124m with num_layers = 2, sequence_length = 512): "));
+  CHECK(plan_json(other)["model"]["beside_preset"][0] == "num_layers = 2");
+
   const auto json = plan_json(plan)["model"];
   CHECK(json["parameters"] == 124439808);
   CHECK(json["trained_parameters"] == 124439808);

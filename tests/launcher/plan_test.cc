@@ -236,7 +236,7 @@ TEST_CASE("the plan for people") {
   const std::string text = plan_text(plan);
   CHECK(
       text.starts_with("5 ranks on 2 hosts\n\n"
-                       "  host  rank  local  device\n"
+                       "  host  rank  local    slot\n"
                        "  h1       0      0       0\n"
                        "           1      1       1\n"
                        "  h2       2      0       0\n"
@@ -255,6 +255,54 @@ TEST_CASE("the plan for people") {
   CHECK(text.find("  hash      " + plan_hash(plan).substr(0, 16)) != text.npos);
   CHECK(
       plan_text(*make_plan(job, {{"localhost", {0}}}, facts())).starts_with("1 rank on 1 host\n"));
+}
+
+TEST_CASE("a plan names devices where there are some, and slots where nobody knows") {
+  const auto table = [](const LaunchPlan& plan) {
+    const std::string text = plan_text(plan);
+    return text.substr(0, text.find("\n\n  program"));
+  };
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}}, {}};
+  config::JobConfig job = program_job();
+  job.runner.cpu_binding = "none";
+  const LaunchPlan bare = *make_plan(job, {{"localhost", {0, 1}}}, here);
+  CHECK(bare.gpus_here == 0u);
+  CHECK(table(bare) ==
+        "2 ranks on 1 host\n\n"
+        "  host       rank  local\n"
+        "  localhost     0      0\n"
+        "                1      1");
+  CHECK(plan_json(bare)["hosts"][0]["gpus"] == 0);
+  here.topology->gpus = {{}, {}};
+  CHECK(table(*make_plan(job, {{"localhost", {0, 1}}}, here)) ==
+        "2 ranks on 1 host\n\n"
+        "  host       rank  local  device\n"
+        "  localhost     0      0       0\n"
+        "                1      1       1");
+  CHECK_FALSE(plan_json(*make_plan(job, kTwoHosts, here))["hosts"][0].contains("gpus"));
+}
+
+TEST_CASE("the hash of a training covers the config that the trainer reads, whole") {
+  const auto hash = [](auto change) {
+    config::JobConfig job = trainer_job();
+    change(job);
+    return plan_hash(*make_plan(job, {{"localhost", {0}}}, facts()));
+  };
+  using Job = config::JobConfig&;
+  const std::string plain = hash([](Job) {});
+  CHECK(hash([](Job) {}) == plain);
+  std::vector<std::string> seen = {plain};
+  seen.push_back(hash([](Job job) { job.model.num_layers = 5; }));
+  seen.push_back(hash([](Job job) { job.model.norm_epsilon = 1e-6; }));
+  seen.push_back(hash([](Job job) { job.data.data_prefixes = {"/data/other"}; }));
+  seen.push_back(hash([](Job job) { job.optimizer.beta2 = 0.99; }));
+  seen.push_back(hash([](Job job) { job.trainer.seed = 1; }));
+  seen.push_back(hash([](Job job) { job.learning_rate_scheduler.learning_rate = 1e-3; }));
+  std::ranges::sort(seen);
+  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+  // Of [runner] the plan has what decides on the start; the rest is not part of the training.
+  CHECK(hash([](Job job) { job.runner.heartbeat_interval = std::chrono::seconds(1); }) == plain);
 }
 
 TEST_CASE("the plan as JSON") {

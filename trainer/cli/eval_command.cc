@@ -83,7 +83,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
       "eval", "Loss, perplexity and bits per byte on token files; answers to multiple choice");
   auto options = std::make_shared<Options>();
   command
-      ->add_option("--checkpoint", options->checkpoint,
+      ->add_option("checkpoint,--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")
       ->required();
   command->add_option("--data", options->data,

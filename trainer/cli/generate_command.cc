@@ -98,7 +98,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
       app.add_subcommand("generate", "Continue a text with the model of a checkpoint");
   auto options = std::make_shared<Options>();
   command
-      ->add_option("--checkpoint", options->checkpoint,
+      ->add_option("checkpoint,--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")
       ->required();
   command->add_option("--prompt", options->prompt, "Text to continue")->capture_default_str();

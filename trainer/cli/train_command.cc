@@ -85,8 +85,9 @@ Result<> train(const std::string& config_path) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   const std::string path = config_path.empty() ? rank.config_path : config_path;
   if (path.empty())
-    return fail(ErrorCode::usage,
-                "neither --config nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
+    return fail(
+        ErrorCode::usage,
+        "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
   config::JobConfig& job = loaded.job;
   log::init("sortie-train", log::level_named(job.logger.log_level));
@@ -128,7 +129,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("train", "Train, as one rank of a job (what `sortie run CONFIG` starts)");
   auto config = std::make_shared<std::string>();
-  command->add_option("--config", *config, "Config file; without it SORTIE_CONFIG");
+  command->add_option("config,--config", *config, "Config file; without it SORTIE_CONFIG");
   command->callback([config, &exit_code] {
     Result<> outcome;
     try {

@@ -1,16 +1,12 @@
 // What to say after something: the word that was meant, the command that may come next.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "common/cli/tree.h"
 #include "common/config/text.h"
-#include "launcher/cli/tree.h"
-#include "launcher/console/console.h"
-#include "launcher/console/output_options.h"
 
-namespace sortie::launcher {
+namespace sortie::cli {
 namespace {
 
 constexpr std::size_t kMaxNextSteps = 3;
@@ -108,10 +104,4 @@ std::string next_steps(const CLI::App& root, const std::vector<std::string>& lin
   return out;
 }
 
-void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
-  if (output_options().quiet || ::isatty(STDERR_FILENO) != 1) return;
-  const std::string text = next_steps(root, lines);
-  if (!text.empty()) fmt::print(stderr, "{}\n", printable_lines(text));
-}
-
-}  // namespace sortie::launcher
+}  // namespace sortie::cli

@@ -1,4 +1,4 @@
-#include "launcher/cli/tree.h"
+#include "common/cli/tree.h"
 
 #include <fmt/core.h>
 
@@ -7,17 +7,14 @@
 #include <memory>
 #include <sstream>
 
-#include "common/base/log.h"
-#include "launcher/console/output_options.h"
-
-namespace sortie::launcher {
+namespace sortie::cli {
 namespace {
 
 constexpr const char* kGlobalGroup = "Everywhere";
 
 class HelpFormatter : public CLI::Formatter {
  public:
-  explicit HelpFormatter(const std::vector<Verb>& verbs) : verbs_(verbs) { column_width(34); }
+  explicit HelpFormatter(const Verbs& verbs) : verbs_(verbs) { column_width(34); }
 
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
@@ -49,7 +46,7 @@ class HelpFormatter : public CLI::Formatter {
     return out;
   }
 
-  const std::vector<Verb>& verbs_;
+  const Verbs& verbs_;
 };
 
 template <class Visit>
@@ -61,7 +58,7 @@ void for_each_app(CLI::App& app, Visit visit) {
 
 }  // namespace
 
-void set_help(CLI::App& root, const std::vector<Verb>& verbs) {
+void set_help(CLI::App& root, const Verbs& verbs) {
   const auto formatter = std::make_shared<HelpFormatter>(verbs);
   for_each_app(root, [&](CLI::App& app) {
     app.formatter(formatter);
@@ -69,25 +66,29 @@ void set_help(CLI::App& root, const std::vector<Verb>& verbs) {
   });
 }
 
-void add_global_flags(CLI::App& root) {
-  for_each_app(root, [](CLI::App& app) {
+void add_global_flags(CLI::App& root, bool colors) {
+  for_each_app(root, [colors](CLI::App& app) {
     const auto flag = [&app](const char* names, const char* const description) {
       app.add_flag(names, description)->group(kGlobalGroup);
     };
-    flag("-q,--quiet", "Say nothing but errors (output of ranks and answers are still there)");
-    flag("-v,--verbose", "Tell what Sortie itself does, too");
-    flag("--no-color", "No colours (as NO_COLOR=1; CLICOLOR_FORCE=1 is the opposite)");
+    flag("-q,--quiet", "No messages but errors; output of ranks and answers are still printed");
+    flag("-v,--verbose", "Also print what Sortie itself does");
+    if (colors) flag("--no-color", "No colours (as NO_COLOR=1; CLICOLOR_FORCE=1 is the opposite)");
   });
 }
 
-void apply_global_flags(const CLI::App& verb) {
-  OutputOptions& options = output_options();
+GlobalFlags global_flags(const CLI::App& verb) {
+  GlobalFlags flags;
+  const auto given = [](const CLI::App& app, const char* name) {
+    const CLI::Option* option = app.get_option_no_throw(name);
+    return option != nullptr && option->count() > 0;
+  };
   for (const CLI::App* app = &verb; app != nullptr; app = app->get_parent()) {
-    options.quiet |= app->count("--quiet") > 0;
-    options.verbose |= app->count("--verbose") > 0;
-    options.no_color |= app->count("--no-color") > 0;
+    flags.quiet |= given(*app, "--quiet");
+    flags.verbose |= given(*app, "--verbose");
+    flags.no_color |= given(*app, "--no-color");
   }
-  if (options.verbose) log::init("sortie", log::Level::debug);
+  return flags;
 }
 
 std::vector<const CLI::App*> subverbs(const CLI::App& app) {
@@ -134,9 +135,7 @@ std::vector<const CLI::Option*> named_options(const CLI::App& app) {
 }
 
 std::vector<const CLI::Option*> positionals(const CLI::App& app) {
-  return app.get_options([](const CLI::Option* option) {
-    return option->get_positional() && !option->nonpositional();
-  });
+  return app.get_options([](const CLI::Option* option) { return option->get_positional(); });
 }
 
 std::vector<std::string> spellings(const CLI::Option& option) {
@@ -176,4 +175,4 @@ std::string value_name(const CLI::Option& option) {
   return name.empty() ? "VALUE" : name;
 }
 
-}  // namespace sortie::launcher
+}  // namespace sortie::cli

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace sortie::launcher {
+namespace sortie::cli {
 
 struct Completion {
   std::vector<std::pair<std::string, std::string>> words;  // with what they are
@@ -15,12 +16,17 @@ struct Completion {
   bool no_space = false;                                   // the word goes on ("section.key=")
 };
 
-/// `words` is what follows "sortie" up to the cursor; the last one is what is being typed, perhaps
-/// "". `runs` are the ids of runs, for verbs that take one.
+/// Words that only the program itself can list; each may be empty.
+struct Known {
+  std::function<std::vector<std::string>()> runs;  // ids, for verbs that take one
+};
+
+/// `words` is what follows the program's name up to the cursor; the last one is what is being
+/// typed, perhaps "".
 Completion complete(const CLI::App& root, const std::vector<std::string>& words,
-                    const std::vector<std::string>& runs);
+                    const Known& known);
 
 /// A line "word<TAB>description" for each, then a last line ":words", ":files" or ":nospace".
 std::string completion_lines(const Completion& completion);
 
-}  // namespace sortie::launcher
+}  // namespace sortie::cli

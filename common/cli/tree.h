@@ -7,17 +7,23 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/cli/verb.h"
+#include "common/cli/verb.h"
 
-namespace sortie::launcher {
+namespace sortie::cli {
 
 /// Examples first, then usage, options and what else the footer says. `verbs` must outlive `root`.
-void set_help(CLI::App& root, const std::vector<Verb>& verbs);
+void set_help(CLI::App& root, const Verbs& verbs);
 
-/// -q, -v and --no-color, for every verb.
-void add_global_flags(CLI::App& root);
-/// Puts what they say into effect (launcher/console/output_options.h).
-void apply_global_flags(const CLI::App& verb);
+/// What the user wants to see of the program itself.
+struct GlobalFlags {
+  bool quiet = false;     // -q, --quiet: errors only
+  bool verbose = false;   // -v, --verbose: diagnostics
+  bool no_color = false;  // --no-color
+};
+/// Adds them to every verb; --no-color only to programs that use colours.
+void add_global_flags(CLI::App& root, bool colors);
+/// What was given before and after the verb.
+GlobalFlags global_flags(const CLI::App& verb);
 
 /// The visible verbs below `app`, in order.
 std::vector<const CLI::App*> subverbs(const CLI::App& app);
@@ -50,7 +56,5 @@ std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& a
 bool names_a_verb(const CLI::App& root, std::string_view words);
 /// "next:\n  sortie logs RUN" of those `lines` that name a verb, three at most; "" for none.
 std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines);
-/// The same on stderr, for a person at a terminal; for verbs whose answer goes to stdout.
-void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines);
 
-}  // namespace sortie::launcher
+}  // namespace sortie::cli

@@ -1,4 +1,4 @@
-#include "launcher/cli/complete.h"
+#include "common/cli/complete.h"
 
 #include <fmt/core.h>
 
@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
+#include "common/cli/tree.h"
+#include "common/config/architectures.h"
 #include "common/config/fields.h"
-#include "launcher/cli/tree.h"
+#include "common/config/hostgroups.h"
 
-namespace sortie::launcher {
+namespace sortie::cli {
 namespace {
 
 void add(Completion& out, std::string_view partial, std::string word,
@@ -41,21 +43,56 @@ void add_config_keys(Completion& out, std::string_view partial, std::string_view
   out.no_space = true;
 }
 
+/// Value of an option that was given before the cursor, "" for none.
+std::string given_value(const std::vector<std::string>& words, const std::string& flag) {
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i].starts_with(flag + "=")) return words[i].substr(flag.size() + 1);
+    if (words[i] == flag && i + 2 < words.size()) return words[i + 1];
+  }
+  return "";
+}
+
+/// The last element of a host expression is a group: "gpu01,!@ne" goes on with "!@new".
+void add_groups(Completion& out, std::string_view partial, std::string_view before,
+                const std::vector<std::string>& words) {
+  const std::string_view typed = partial.substr(before.size());
+  const std::size_t comma = typed.rfind(',');
+  const std::size_t begin = comma == typed.npos ? 0 : comma + 1;
+  std::string_view element = typed.substr(begin);
+  const std::string_view exclusion = element.starts_with('!') ? "!" : "";
+  const auto groups = config::HostGroups::load(given_value(words, "--groups"));
+  if (!groups) return;
+  for (const std::string& name : groups->names())
+    add(out, partial, fmt::format("{}{}{}@{}", before, typed.substr(0, begin), exclusion, name),
+        "");
+  out.no_space = true;  // a comma may follow
+}
+
 /// The value of an option, or what stands at a place; `before` is "--flag=" where it is one word.
-void add_option_values(Completion& out, const CLI::Option& option, std::string_view partial,
-                       std::string_view before, const CLI::App& root,
-                       const std::vector<std::string>& runs) {
+void add_option_values(Completion& out, const CLI::Option& option,
+                       const std::vector<std::string>& words_before, std::string_view before,
+                       const CLI::App& root, const Known& known) {
+  const std::string_view partial = words_before.back();
   std::string name = option.get_name(!option.nonpositional());
   name.erase(0, name.find_first_not_of('-'));
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (name == "set") return add_config_keys(out, partial, before);
+  if (name == "hosts" || name == "exclude" || name == "host")
+    return add_groups(out, partial, before, words_before);
+  if (name == "preset") {
+    for (const config::Preset& preset : config::presets())
+      add(out, partial, fmt::format("{}{}", before, preset.name), preset.model.architecture);
+    return;
+  }
   const auto words = choices(option);
   for (const std::string& word : words) add(out, partial, fmt::format("{}{}", before, word), "");
   if (!words.empty()) return;
   if (name == "run") {
     add(out, partial, fmt::format("{}last", before), "The latest run");
-    for (const std::string& run : runs) add(out, partial, fmt::format("{}{}", before, run), "");
+    if (!known.runs) return;
+    for (const std::string& run : known.runs())
+      add(out, partial, fmt::format("{}{}", before, run), "");
   } else if (name == "verb") {
     for (const CLI::App* sub : subverbs(root))
       add(out, partial, fmt::format("{}{}", before, sub->get_name()), sub->get_description());
@@ -72,7 +109,7 @@ void add_option_values(Completion& out, const CLI::Option& option, std::string_v
 }  // namespace
 
 Completion complete(const CLI::App& root, const std::vector<std::string>& words,
-                    const std::vector<std::string>& runs) {
+                    const Known& known) {
   Completion out;
   if (words.empty()) return out;
   const std::string& partial = words.back();
@@ -109,7 +146,7 @@ Completion complete(const CLI::App& root, const std::vector<std::string>& words,
     }
   }
   if (pending != nullptr) {
-    add_option_values(out, *pending, partial, "", root, runs);
+    add_option_values(out, *pending, words, "", root, known);
     return out;
   }
   if (partial.starts_with("-")) {
@@ -117,7 +154,7 @@ Completion complete(const CLI::App& root, const std::vector<std::string>& words,
     if (equals != partial.npos) {
       const CLI::Option* option = option_named(partial.substr(0, equals));
       if (option && takes_value(*option))
-        add_option_values(out, *option, partial, partial.substr(0, equals + 1), root, runs);
+        add_option_values(out, *option, words, partial.substr(0, equals + 1), root, known);
       return out;
     }
     for (const CLI::Option* option : named_options(*level))
@@ -128,7 +165,7 @@ Completion complete(const CLI::App& root, const std::vector<std::string>& words,
   for (const CLI::App* sub : subverbs(*level))
     add(out, partial, sub->get_name(), sub->get_description());
   const auto places = positionals(*level);
-  if (place < places.size()) add_option_values(out, *places[place], partial, "", root, runs);
+  if (place < places.size()) add_option_values(out, *places[place], words, "", root, known);
   return out;
 }
 
@@ -139,4 +176,4 @@ std::string completion_lines(const Completion& completion) {
   return out + (completion.files ? ":files\n" : completion.no_space ? ":nospace\n" : ":words\n");
 }
 
-}  // namespace sortie::launcher
+}  // namespace sortie::cli
