@@ -66,11 +66,17 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     root.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
-    std::string advice = did_you_mean(root, given);
-    if (const std::string form = with_program_behind_dashes(root, verbs, given);
-        advice.empty() && !has_program && !form.empty())
+    const std::string advice = did_you_mean(root, given);
+    // A short flag behind a program's name is the program's, whatever is near it here.
+    const bool option_meant = advice.contains("`--");
+    const std::string form =
+        has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);
+    if (!form.empty())
       return usage(fmt::format("a program stands behind --; did you mean `{}`?", form));
-    return usage(fmt::format("{}; {}", error.what(), advice.empty() ? "try --help" : advice));
+    std::string what = error.what();
+    if (what == "A subcommand is required")
+      what = advice.empty() ? "a verb is missing" : "no such verb";
+    return usage(fmt::format("{}; {}", what, advice.empty() ? "try --help" : advice));
   }
   const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
   SORTIE_CHECK(verb != verbs.end());

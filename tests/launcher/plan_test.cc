@@ -274,7 +274,7 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
         "  localhost     0      0\n"
         "                1      1");
   CHECK(plan_json(bare)["hosts"][0]["gpus"] == 0);
-  here.topology->gpus = {{}, {}};
+  here.topology->gpus.resize(2);
   CHECK(table(*make_plan(job, {{"localhost", {0, 1}}}, here)) ==
         "2 ranks on 1 host\n\n"
         "  host       rank  local  device\n"
