@@ -1,4 +1,6 @@
 // `completion SHELL`, and the hidden verb that its script calls.
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -101,11 +103,15 @@ std::string with_names(std::string script, const std::string& program) {
   return script;
 }
 
-constexpr std::string_view kCompletionExamples = R"(Examples:
-  source <(@PROGRAM@ completion bash)                                             this shell
-  @PROGRAM@ completion zsh > ~/.zfunc/_@PROGRAM@                                  a folder of $fpath
-  @PROGRAM@ completion fish > ~/.config/fish/completions/@PROGRAM@.fish           every fish
-)";
+std::string completion_examples(const std::string& program) {
+  const std::string bash = fmt::format("source <({} completion bash)", program);
+  const std::string zsh = fmt::format("{0} completion zsh > ~/.zfunc/_{0}", program);
+  const std::string fish =
+      fmt::format("{0} completion fish > ~/.config/fish/completions/{0}.fish", program);
+  return fmt::format(
+      "Examples:\n  {:<{}}  this shell\n  {:<{}}  a folder of $fpath\n  {}  every fish\n", bash,
+      fish.size(), zsh, fish.size(), fish);
+}
 
 }  // namespace
 
@@ -113,7 +119,7 @@ void add_completion_verbs(CLI::App& root, Verbs& verbs, const Program& program, 
   const auto shell = std::make_shared<std::string>();
   const std::string name = root.get_name();
   CLI::App* completion = root.add_subcommand("completion", "Completions for bash, zsh or fish");
-  completion->footer(with_names(std::string(kCompletionExamples), name));
+  completion->footer(completion_examples(name));
   completion->add_option("shell", *shell, "Shell")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));

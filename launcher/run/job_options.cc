@@ -94,10 +94,12 @@ Violations apply(const JobOptions& options, config::LoadedJob& loaded) {
   return broken;
 }
 
-/// What make_plan() would refuse, here with the places in the file.
-Violations rules_of_start(const config::LoadedJob& loaded) {
+/// What make_plan() would refuse, here with the places in the file. Without hosts that are known,
+/// what does not depend on them.
+Violations rules_of_start(const config::LoadedJob& loaded, bool hosts_known) {
   Violations broken;
-  const auto hosts = hosts_of(loaded.job);
+  Result<std::vector<config::HostSlots>> hosts;
+  if (hosts_known) hosts = hosts_of(loaded.job);
   if (!hosts)
     broken.push_back({"R1", {"runner.hosts", "runner.hosts_file"}, hosts.error().message});
   if (!loaded.job.runner.program.empty()) return broken;  // no job of sortie-train
@@ -159,7 +161,9 @@ Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpos
   SORTIE_TRY(check_config_place(options));
   const auto amend = [&](config::LoadedJob& loaded) {
     Violations broken = apply(options, loaded);
-    if (purpose == Purpose::start && broken.empty()) broken = rules_of_start(loaded);
+    if (purpose != Purpose::start) return broken;
+    const Violations more = rules_of_start(loaded, /*hosts_known=*/broken.empty());
+    broken.insert(broken.end(), more.begin(), more.end());
     return broken;
   };
   return options.config.empty()

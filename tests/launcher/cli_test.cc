@@ -192,6 +192,7 @@ TEST_CASE("all problems of a job come at once: keys, rules, files to train on, b
   const Finished options = sortie({"plan", file, "--hosts", "a", "--slots", "4", "--exclude", "b"});
   CHECK(has(options.output, "command line: --exclude: \"b\" is to be left out"));
   CHECK(has(options.output, file + ":4:1: unknown key"));
+  CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
   CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
   // Not for what starts no rank of the trainer.
   CHECK_FALSE(has(sortie({"config", "show", file}).output, "no token files"));

@@ -29,7 +29,7 @@ TEST_CASE("every verb's help begins with examples") {
     verb.push_back("--help");
     const Finished help = train(verb);
     CHECK(help.code == 0);
-    CHECK_MESSAGE(help.output.starts_with("Examples:\n  sortie"), help.output);
+    CHECK_MESSAGE(help.output.starts_with("Examples:\n  "), help.output);
     CHECK(has(help.output, "\nUsage: sortie-train "));
     CHECK(train(asked).output == help.output);
   }
