@@ -87,9 +87,9 @@ TEST_CASE("for this machine the plan shows the CPUs") {
   CHECK(plan.hosts[0].ranks[1].cpus == "2-3");
   CHECK(plan.hosts[1].ranks[1].cpus.empty());
   const std::string text = plan_text(plan);
-  CHECK(text.find("  host       rank  local  device  cpus\n"
-                  "  localhost     0      0       0  0-1\n"
-                  "                1      1       1  2-3\n"
+  CHECK(text.find("  host       rank  local    slot  cpus\n"
+                  "  localhost     0      0       -  0-1\n"
+                  "                1      1       -  2-3\n"
                   "  h2            2      0       0\n") != text.npos);
   CHECK(text.find("  cpus      auto, here: core: 2 ranks on 4 cores, 2 NUMA nodes\n") != text.npos);
   CHECK(plan_json(plan)["hosts"][0]["ranks"][1]["cpus"] == "2-3");
