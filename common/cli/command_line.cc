@@ -66,6 +66,11 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
     root.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
+    // `--hosts="$HOSTS"` without such a variable.
+    for (const std::string& word : given)
+      if (word.starts_with("--") && word.find('=') == word.size() - 1)
+        return usage(fmt::format("{}: the value is empty; give it one, or leave it out",
+                                 word.substr(0, word.size() - 1)));
     const std::string advice = did_you_mean(root, given);
     // A short flag behind a program's name is the program's, whatever is near it here.
     const bool option_meant = advice.contains("`--");
