@@ -205,12 +205,14 @@ const Field kFields[] = {
     {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
      "Conversations to train on, of which only the answers count, instead of token files: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]} or {\"prompt\", \"completion\"} a line", kPath},
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
+    {"data.validation_sets", data<&Data::validation_sets>, Form{"NAME = \"PREFIX\"", check_set_name}, "",
+     "Further validation sets by name, as in { wiki = \"/data/wiki-validation\" }: a PREFIX of token files, or a .jsonl file of conversations. Each has a loss of its own; the validation loss is the mean over the sets", kPath},
     {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
      "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
     {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron", "scaling"}}, "",
      "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples; scaling: those of Scaling's TextDataset and BlendedDataset for the same seed, micro batch and number of ranks"},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
-     "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
+     "Tokenizer of the token files and conversations; hf: a tokenizer.json. Every checkpoint holds a copy. Empty = the one that the token files were built with", kPath},
 };
 // clang-format on
 

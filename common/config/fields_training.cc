@@ -120,7 +120,8 @@ const Field kFields[] = {
     {"trainer.replica_check_interval", trainer<&Trainer::replica_check_interval>, kSteps, "steps",
      "Steps between comparisons of the weights and optimizer states of all ranks, which must be equal to the bit; 0 = never"},
     {"trainer.eval_interval", trainer<&Trainer::eval_interval>, kSteps, "steps", "Steps between validations; 0 = never"},
-    {"trainer.eval_iterations", trainer<&Trainer::eval_iterations>, IntegerRange{1, 1'000'000'000}, "micro-batches", "Validation micro-batches per rank"},
+    {"trainer.eval_samples", trainer<&Trainer::eval_samples>, IntegerRange{0, 1'000'000'000}, "sequences",
+     "Sequences of each validation set that a validation takes, always the first ones, whatever the number of ranks; 0 = all of them"},
     {"trainer.max_consecutive_skips", trainer<&Trainer::max_consecutive_skips>, IntegerRange{1, 1'000'000}, "steps",
      "Steps in a row that may be skipped, for gradients that are not finite or for outliers, before the run gives up"},
 

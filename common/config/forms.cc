@@ -112,12 +112,22 @@ std::string check_weight(std::string_view text) {
 }
 
 std::string check_tokenizer(std::string_view text) {
-  if (text == "byte") return {};
+  if (text.empty() || text == "byte") return {};
   const std::string_view file = tokenizer_file(text);
   if (file.empty())
     return fmt::format("{} is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or \"hf:FILE\"",
                        quote(shorten(text)));
   return check_path(file);
+}
+
+std::string check_set_name(std::string_view text) {
+  const bool good = std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+  if (good && !text.empty()) return {};
+  return fmt::format("{} is no name of a validation set; use letters, digits, '_', '-' and '.'",
+                     quote(shorten(text)));
 }
 
 std::string_view tokenizer_file(std::string_view text) {

@@ -16,6 +16,7 @@ std::string check_path(std::string_view text);
 std::string check_data_prefix(std::string_view text);
 std::string check_weight(std::string_view text);
 std::string check_tokenizer(std::string_view text);
+std::string check_set_name(std::string_view text);
 /// FILE of "sentencepiece:FILE" and "hf:FILE", as a view into `text`; empty for other tokenizers.
 std::string_view tokenizer_file(std::string_view text);
 std::string check_env_name(std::string_view text);

@@ -148,7 +148,8 @@ void Loader::apply_override(std::size_t index) {
   if (equals == text.npos) return report(source, "has no '='; write --set key=value");
   const std::string key(text.substr(0, equals));
   const std::string_view right = text.substr(equals + 1);
-  for (const std::string_view table : {"runner.env", "runner.secret_env", "runner.container.env"}) {
+  for (const std::string_view table :
+       {"runner.env", "runner.secret_env", "runner.container.env", "data.validation_sets"}) {
     const std::string prefix = fmt::format("{}.", table);
     if (!key.starts_with(prefix)) continue;
     Value item = override_value(Kind::text, right);

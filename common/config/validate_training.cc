@@ -6,6 +6,7 @@
 #include "common/config/text.h"
 #include "common/config/training_groups.h"
 #include "common/config/validate.h"
+#include "common/config/validation_sets.h"
 
 namespace sortie::config {
 namespace {
@@ -82,8 +83,7 @@ void check_trainer(const JobConfig& job, Violations& found) {
                      {"trainer.load_weights_from", "trainer.load_dir"},
                      "trainer.load_dir goes on with a run, this starts another one; remove one of "
                      "the two"});
-  if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty() &&
-      job.data.validation_chat_files.empty())
+  if (trainer.eval_interval > 0 && validation_sets(job.data).empty())
     found.push_back(
         {"D2",
          {"trainer.eval_interval", "data.validation_data_prefixes"},

@@ -10,7 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
-#include "common/config/forms.h"
+#include "common/config/validation_sets.h"
 #include "launcher/check/local_address.h"
 #include "launcher/supervise/meeting.h"
 
@@ -29,11 +29,11 @@ json folder(const char* role, const std::string& path, bool write) {
 
 std::vector<std::string> data_files(const config::DataConfig& data) {
   std::vector<std::string> files;
-  for (const auto* prefixes : {&data.data_prefixes, &data.validation_data_prefixes})
-    for (const std::string& prefix : *prefixes)
-      for (const char* ending : {".bin", ".idx"}) files.push_back(prefix + ending);
-  if (const std::string_view file = config::tokenizer_file(data.tokenizer); !file.empty())
-    files.emplace_back(file);
+  for (const config::DataPath& data_path : config::data_paths(data)) {
+    if (!data_path.is_prefix) files.push_back(data_path.path);
+    for (const char* ending : {".bin", ".idx"})
+      if (data_path.is_prefix) files.push_back(data_path.path + ending);
+  }
   std::ranges::sort(files);
   const auto same = std::ranges::unique(files);
   files.erase(same.begin(), same.end());

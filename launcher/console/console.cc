@@ -135,7 +135,13 @@ void Console::event(const nlohmann::json& event) {
   if (type == "step") {
     step(event);
   } else if (type == "eval") {
-    message(fmt::format("step {:>6.0f}  validation loss {:.4f}", number("step"), number("loss")));
+    std::string sets;  // "loss/NAME" of each, where there are several
+    for (const auto& [key, value] : event.items())
+      if (key.starts_with("loss/"))
+        sets += fmt::format("{}{} {:.4f}", sets.empty() ? "" : ", ", printable(key.substr(5)),
+                            number(key.c_str()));
+    message(fmt::format("step {:>6.0f}  validation loss {:.4f}{}", number("step"), number("loss"),
+                        sets.empty() ? "" : " (" + sets + ")"));
   } else if (type == "checkpoint") {
     message(fmt::format("step {:>6.0f}  checkpoint {} ({}B in {:.1f} s)", number("step"),
                         text("path"), short_number(number("bytes")), number("seconds")));
@@ -150,8 +156,15 @@ void Console::event(const nlohmann::json& event) {
     message(text("text"));
   } else if (type == "done") {
     writer_.status("");
-    std::string line = fmt::format("trained to step {:.0f} in {}, loss {:.4f}", number("step"),
-                                   short_time(number("seconds")), number("loss"));
+    // Without a loss no step was made: the run that is resumed had come to its end before.
+    const bool trained = std::isfinite(number("loss"));
+    std::string line =
+        trained ? fmt::format("trained to step {:.0f} in {}, loss {:.4f}", number("step"),
+                              short_time(number("seconds")), number("loss"))
+                : fmt::format(
+                      "step {:.0f} was the last one already, nothing was left to train; "
+                      "raise trainer.train_iterations to go on",
+                      number("step"));
     if (std::isfinite(number("validation_loss")))
       line += fmt::format(", validation loss {:.4f}", number("validation_loss"));
     line += fmt::format(", peak memory {}B a rank", short_number(number("peak_memory_bytes")));

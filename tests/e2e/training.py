@@ -151,7 +151,7 @@ def tensorboard_python():
 
 
 def scenario_tensorboard_reads_the_events(bed):
-    options = settings(bed, trainer__eval_interval=10, trainer__eval_iterations=2,
+    options = settings(bed, trainer__eval_interval=10, trainer__eval_samples=2,
                        data__validation_data_prefixes=f'["{build_tokens(bed)}"]')
     with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=options) as run:
         equal(run.wait(60), 0, "exit code")

@@ -154,6 +154,9 @@ TEST_CASE("events of any shape are shown or passed over, never fatal") {
   const Shown both = shown([](Console& console) {
     console.event({{"type", "eval"}, {"step", 5}, {"loss", 1.5}});
     console.event(
+        {{"type", "eval"}, {"step", 6}, {"loss", 1.5}, {"loss/code", 2.0}, {"loss/wiki", 1.0}});
+    console.event({{"type", "done"}, {"step", 7}, {"loss", nullptr}});
+    console.event(
         {{"type", "checkpoint"}, {"step", 5}, {"path", "/c/5"}, {"bytes", 2e6}, {"seconds", 1}});
     console.event({{"type", "start"}});
     console.event({{"type", "done"}, {"step", "x"}});
@@ -169,6 +172,10 @@ TEST_CASE("events of any shape are shown or passed over, never fatal") {
   CHECK(both.err.find("step      5  validation loss 1.5000\n") != std::string::npos);
   CHECK(both.err.find("checkpoint /c/5 (2.00MB in 1.0 s)\n") != std::string::npos);
   CHECK(both.err.find("validation loss 1.2500, peak memory") != std::string::npos);
+  CHECK(both.err.find("step      6  validation loss 1.5000 (code 2.0000, wiki 1.0000)\n") !=
+        std::string::npos);
+  CHECK(both.err.find("step 7 was the last one already, nothing was left to train") !=
+        std::string::npos);
   CHECK(both.err.find("peak memory 1.20GB a rank (planned: 1.25GB)\n") != std::string::npos);
 }
 

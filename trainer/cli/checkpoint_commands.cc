@@ -13,7 +13,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/describe.h"
-#include "common/config/load.h"
+#include "common/config/recorded.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/cli/report.h"
 
@@ -125,7 +125,7 @@ Result<> print_model(const fs::path& folder) {
       entries, [](const CheckpointEntry& entry) { return entry.manifest.has_value(); });
   if (good == entries.end()) return fail(ErrorCode::checkpoint, entries.front().problem);
   auto saved =
-      config::load_job_text(good->manifest->config, (good->folder / kManifestFile).string());
+      config::load_recorded_job(good->manifest->config, (good->folder / kManifestFile).string());
   if (!saved) return std::unexpected(std::move(saved).error());
   fmt::print("{}", config::section_toml(saved->job, "model"));
   return {};

@@ -16,7 +16,7 @@ namespace sortie::trainer {
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt = "\n", precision = "f32";
+  std::string checkpoint, tokenizer, prompt = "\n", precision = "f32";
   std::vector<std::string> stop;
   SamplingOptions sampling;
   bool no_cache = false;
@@ -59,7 +59,7 @@ Result<> run(const Options& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
                           load_model(options.checkpoint, rank.threads, options.precision));
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   const LanguageModel& model = *loaded->model;
 
   std::vector<std::int32_t> prompt;
@@ -101,6 +101,8 @@ void add_generate_command(CLI::App& app, int& exit_code) {
       ->add_option("--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")
       ->required();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
   command->add_option("--prompt", options->prompt, "Text to continue")->capture_default_str();
   command->add_option("--max-tokens", options->sampling.max_tokens, "Tokens to add")
       ->check(CLI::Range(1, 1 << 20))

@@ -10,6 +10,7 @@
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "common/config/validation_sets.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/samples/chat_source.h"
@@ -21,27 +22,29 @@ namespace {
 
 Result<> check_start(Communicator& communicator, const RankContext& rank,
                      const config::JobConfig& job, const std::string& build,
-                     const SampleSource& training, const SampleSource* validation,
+                     const SampleSource& training, const std::vector<ValidationSet>& validation,
                      DType precision) {
   config::JobConfig shared = job;
   shared.runner = {};
-  return check_agreement(
-      communicator, rank,
-      {{"build", build, "copy the same sortie-train to every host, or share the folder"},
-       {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
-       {"training data", training.fingerprint(),
-        "copy the same token files to every host, or share the folder"},
-       {"validation data", validation ? validation->fingerprint() : "",
-        "copy the same token files to every host"},
-       {"precision", std::string(dtype_name(precision)),
-        "hosts differ in their CPUs; set model.precision to f32"}});
+  std::vector<Agreement> agreements = {
+      {"build", build, "copy the same sortie-train to every host, or share the folder"},
+      {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
+      {"training data", training.fingerprint(),
+       "copy the same token files to every host, or share the folder"},
+      {"precision", std::string(dtype_name(precision)),
+       "hosts differ in their CPUs; set model.precision to f32"}};
+  for (const ValidationSet& set : validation)
+    agreements.push_back({"validation data " + set.name, set.source->fingerprint(),
+                          "copy the same files to every host, or share the folder"});
+  return check_agreement(communicator, rank, agreements);
 }
 
 Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
                                                  const std::vector<std::string>& chats,
                                                  bool shuffle) {
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
-  SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
+  const auto tokenizer = make_tokenizer(job.data.tokenizer);
+  if (!tokenizer) return std::unexpected(with_context(tokenizer.error(), "data.tokenizer"));
+  SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, **tokenizer, shuffle));
   if (source->left_out() > 0)
     log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
                  chats.front(), source->left_out(), job.model.sequence_length);
@@ -58,12 +61,37 @@ Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job
   return DatasetSource::open_training(job, course);
 }
 
-/// Null when there is nothing to validate on.
-Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job) {
-  if (!job.data.validation_chat_files.empty())
-    return open_chats(job, job.data.validation_chat_files, /*shuffle=*/false);
-  if (job.data.validation_data_prefixes.empty()) return nullptr;
-  return DatasetSource::open_validation(job, job.data.validation_data_prefixes);
+Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job,
+                                                      const config::ValidationSet& set) {
+  if (!set.chat_files.empty()) return open_chats(job, set.chat_files, /*shuffle=*/false);
+  return DatasetSource::open_validation(job, set.prefixes);
+}
+
+struct OpenedSets {
+  std::vector<std::unique_ptr<SampleSource>> sources;
+  std::vector<ValidationSet> sets;  // refer to them
+};
+
+Result<OpenedSets> open_validation_sets(const config::JobConfig& job) {
+  OpenedSets opened;
+  for (const config::ValidationSet& set : config::validation_sets(job.data)) {
+    auto source = open_validation(job, set);
+    if (!source) return std::unexpected(with_context(std::move(source).error(), set.key));
+    opened.sets.push_back({set.name, source->get()});
+    opened.sources.push_back(std::move(*source));
+  }
+  return opened;
+}
+
+/// Rank 0 writes the checkpoints, so it alone needs the tokenizer's files.
+Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankContext& rank) {
+  if (rank.rank != 0) return RunTokenizer{};
+  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_run_tokenizer(job));
+  if (!tokenizer.files)
+    log::warning(
+        "data.tokenizer: it is empty and the token files have no manifest, so checkpoints "
+        "get the tokenizer of the weights that training starts from, or none");
+  return tokenizer;
 }
 
 /// Turns trainer.train_epochs into steps, and judges the schedule by them.
@@ -105,7 +133,8 @@ Result<> train(const std::string& config_path) {
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan));
-  SORTIE_ASSIGN_OR_RETURN(const auto validation, open_validation(job));
+  SORTIE_ASSIGN_OR_RETURN(const OpenedSets validation, open_validation_sets(job));
+  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
 
@@ -114,9 +143,10 @@ Result<> train(const std::string& config_path) {
     SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
-  Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
+  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.sets, precision));
+  Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.sets, cpu,
                   precision, build);
+  trainer.set_tokenizer(std::move(tokenizer));
   const Result<> outcome = trainer.run();
   events.flush();
   return outcome;

@@ -98,7 +98,8 @@ Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
   return sync_path(to / kHfNotes);
 }
 
-Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
+Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
+                               const OnProgress& progress) {
   std::error_code ignored;
   if (!HfFolder::is_one(source) && !fs::is_regular_file(source, ignored))
     return fail(
@@ -126,8 +127,12 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
   manifest.created = std::time(nullptr);
   manifest.config = config::to_toml(job);
   SORTIE_ASSIGN_OR_RETURN(const fs::path work, store.begin(0, bytes));
+  std::uint64_t written = 0;
+  const OnWritten count = [&](std::uint64_t size) {
+    if (progress) progress({"writing the checkpoint", written += size, bytes});
+  };
   const auto finish = [&]() -> Result<fs::path> {
-    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces));
+    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces, count));
     SORTIE_TRY(write_import_notes(opened, work));
     return store.commit(work, std::move(manifest), {shard});
   };

@@ -98,8 +98,12 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
   events_.send(event);
 }
 
-void RunReport::evaluation(std::int64_t step, double loss) {
-  if (!silent()) events_.send({{"type", "eval"}, {"step", step}, {"loss", loss}});
+void RunReport::evaluation(std::int64_t step, const Validation& validation) {
+  if (silent()) return;
+  nlohmann::json event = {{"type", "eval"}, {"step", step}, {"loss", validation.loss}};
+  if (validation.sets.size() > 1)
+    for (const Validation::Set& set : validation.sets) event["loss/" + set.name] = set.loss;
+  events_.send(event);
 }
 
 void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best) {

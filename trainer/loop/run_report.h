@@ -2,6 +2,7 @@
 // trackers. The other ranks' reports say nothing.
 #pragma once
 
+#include <cmath>
 #include <string>
 
 #include "common/config/schema.h"
@@ -9,6 +10,7 @@
 #include "trainer/loop/memory_report.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/step_report.h"
+#include "trainer/loop/validation.h"
 #include "trainer/metrics/event_sink.h"
 #include "trainer/state/checkpointer.h"
 
@@ -25,7 +27,7 @@ class RunReport {
              const std::string& first_run);
   void step(const StepReport& report, const TrainingProgress& progress, double seconds,
             double trained_seconds);
-  void evaluation(std::int64_t step, double loss);
+  void evaluation(std::int64_t step, const Validation& validation);
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void note(const std::string& text);
   void done(const TrainingProgress& progress, double validation_loss, double trained_seconds,
@@ -40,7 +42,7 @@ class RunReport {
   EventSink& events_;
   double flops_per_token_ = 0.0;
   model::MemoryUse planned_;
-  double last_loss_ = 0.0;
+  double last_loss_ = std::nan("");  // of a step of this process
 };
 
 }  // namespace sortie::trainer

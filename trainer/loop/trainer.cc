@@ -45,7 +45,7 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
 
 Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
                  const RankContext& rank, Communicator& communicator, EventSink& events,
-                 SampleSource& training, SampleSource* validation, const CpuFacts& cpu,
+                 SampleSource& training, std::vector<ValidationSet> validation, const CpuFacts& cpu,
                  DType precision, const std::string& build)
     : job_(job),
       batch_(batch),
@@ -53,7 +53,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       communicator_(communicator),
       report_(job_, batch_, rank_, events),
       training_(training),
-      validation_(validation),
+      validation_(std::move(validation)),
       cpu_(cpu),
       facts_(bit_facts(cpu, rank, precision, build)),
       context_(rank.threads),
@@ -117,10 +117,11 @@ Result<> Trainer::save(bool last, Checkpointer::Series series) {
 Result<> Trainer::evaluate_and_keep() {
   const auto begin = Clock::now();
   if (signals_) signals_->expect(evaluation_seconds_);
-  SORTIE_ASSIGN_OR_RETURN(validation_loss_, evaluate());
+  SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
+  validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
-  report_.evaluation(progress_.step, validation_loss_);
+  report_.evaluation(progress_.step, validation);
   if (!(validation_loss_ < progress_.best_validation_loss)) return {};
   progress_.best_validation_loss = validation_loss_;
   // Before the first step it is the loss of the weights that training starts from.
@@ -150,7 +151,8 @@ Result<> Trainer::after_step(const StepReport& report) {
   if (due(config.replica_check_interval))
     SORTIE_TRY(check_replicas(communicator_, rank_, store_, report.step));
   // Who is told to stop has little time: the checkpoint comes first, and nothing else.
-  if (validation_ && config.eval_interval > 0 && !stop && (end || due(config.eval_interval)))
+  if (!validation_.empty() && config.eval_interval > 0 && !stop &&
+      (end || due(config.eval_interval)))
     SORTIE_TRY(evaluate_and_keep());
   if (end || due(config.save_interval) || report.save_requested) SORTIE_TRY(save(end));
   if (!stop) return {};
@@ -163,7 +165,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 Result<> Trainer::run() {
   SORTIE_TRY(start());
   report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
-  if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
+  if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
   bool time_is_up = false;

@@ -11,6 +11,7 @@
 #include "trainer/loop/run_report.h"
 #include "trainer/loop/signals.h"
 #include "trainer/loop/step_report.h"
+#include "trainer/loop/validation.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/optim/optimizer.h"
@@ -27,10 +28,14 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
 
 class Trainer {
  public:
-  /// All references must outlive the trainer; `validation` may be null.
+  /// All references must outlive the trainer; `validation` may be empty.
   Trainer(const config::JobConfig& job, const config::BatchPlan& batch, const RankContext& rank,
           Communicator& communicator, EventSink& events, SampleSource& training,
-          SampleSource* validation, const CpuFacts& cpu, DType precision, const std::string& build);
+          std::vector<ValidationSet> validation, const CpuFacts& cpu, DType precision,
+          const std::string& build);
+
+  /// On rank 0, before start(): what checkpoints are to hold, and must agree with.
+  void set_tokenizer(RunTokenizer tokenizer) { checkpointer_.set_tokenizer(std::move(tokenizer)); }
 
   /// From a fresh start or the newest checkpoint to the last step. ErrorCode::diverged after too
   /// many skipped steps in a row, or when replicas differ; ErrorCode::interrupted after SIGTERM,
@@ -39,8 +44,8 @@ class Trainer {
 
   /// One optimizer step; the seam of the tests.
   Result<StepReport> step();
-  /// Mean validation loss in nats per token.
-  Result<double> evaluate();
+  /// The losses of the validation sets.
+  Result<Validation> evaluate();
 
   ParameterStore& store() { return store_; }
   const TrainingProgress& progress() const { return progress_; }
@@ -82,7 +87,7 @@ class Trainer {
   Communicator& communicator_;
   RunReport report_;
   SampleSource& training_;
-  SampleSource* validation_;
+  std::vector<ValidationSet> validation_;
   const CpuFacts cpu_;
   const BitFacts facts_;
   ExecutionContext context_;

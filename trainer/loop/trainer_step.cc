@@ -164,20 +164,9 @@ Result<StepReport> Trainer::step() {
   return report;
 }
 
-Result<double> Trainer::evaluate() {
-  double sums[2] = {0.0, 0.0};
-  for (std::int64_t i = 0; i < job_.trainer.eval_iterations; ++i) {
-    const std::int64_t first =
-        (i * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
-    SORTIE_ASSIGN_OR_RETURN(const Batch batch, read_batch(*validation_, first));
-    ForwardContext context;
-    Graph graph(context_, Graph::Mode::inference);
-    const auto loss = model_.loss(graph, batch.tokens, batch.targets, 0.0f, context);
-    sums[0] += loss.loss_sum;
-    sums[1] += static_cast<double>(loss.count);
-  }
-  communicator_.all_reduce_sum(sums);
-  return sums[0] / std::max(sums[1], 1.0);
+Result<Validation> Trainer::evaluate() {
+  return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context_,
+                  model_, communicator_);
 }
 
 }  // namespace sortie::trainer

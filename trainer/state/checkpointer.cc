@@ -93,6 +93,11 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   if (shard)
     if (auto carried = carry_import_notes(notes_from_, folder); !carried)
       shard = std::unexpected(std::move(carried).error());
+  if (shard)
+    if (auto kept = tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)
+                                     : carry_tokenizer_files(notes_from_, folder);
+        !kept)
+      shard = std::unexpected(std::move(kept).error());
   auto path = shard ? store->commit(folder, std::move(manifest), {*shard})
                     : Result<std::filesystem::path>(std::unexpected(shard.error()));
   if (!path) {
@@ -173,6 +178,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
   if (!folder && named) return no_checkpoint("trainer.load_dir", place);
   if (!folder && !job_.trainer.load_weights_from.empty()) return read_weights();
   if (!folder) return std::nullopt;
+  SORTIE_TRY(check_tokenizer_of_checkpoint(tokenizer_, *folder));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(*folder, CheckDepth::hashes));
   for (const NamedBuffer& buffer : buffers_of(store_)) {
@@ -196,6 +202,7 @@ Result<LoadedCheckpoint> Checkpointer::read_weights() {
   const std::filesystem::path place = job_.trainer.load_weights_from;
   SORTIE_ASSIGN_OR_RETURN(const auto folder, checkpoint_in(place));
   if (!folder) return no_checkpoint("trainer.load_weights_from", place);
+  SORTIE_TRY(check_tokenizer_of_checkpoint(tokenizer_, *folder));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(*folder, CheckDepth::hashes));
   SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_, true));

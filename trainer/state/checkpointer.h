@@ -12,6 +12,7 @@
 #include "trainer/nn/parameter.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/communicator.h"
+#include "trainer/samples/tokenizer_agreement.h"
 
 namespace sortie::trainer {
 
@@ -53,6 +54,8 @@ class Checkpointer {
   /// All references must outlive it.
   Checkpointer(const config::JobConfig& job, const BitFacts& facts, ParameterStore& store,
                Communicator& communicator);
+  /// What every checkpoint is to hold; a checkpoint of another tokenizer is not loaded. Rank 0.
+  void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
   /// Recorded in every manifest.
   void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
   /// On rank 0: the run that began at step 0, whose checkpoint this one goes on from, or this one.
@@ -79,6 +82,7 @@ class Checkpointer {
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
+  RunTokenizer tokenizer_;
   std::string run_id_, first_run_id_;
   std::optional<CheckpointStore> folder_, best_;  // rank 0, from the first save on
   std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes

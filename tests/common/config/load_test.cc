@@ -521,9 +521,12 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   CHECK(job.runner.ssh.identity_file == "/home/u/.ssh/key");
   CHECK(job.data.data_prefixes == std::vector<std::string>{"/work/a", "/home/u/b"});
   CHECK(job.data.tokenizer == "sentencepiece:/work/m.model");
+  job.data.validation_sets = {{"wiki", "~/wiki"}, {"code", "code"}};
   job.data.tokenizer = "hf:~/tokenizer.json";
   resolve_paths(job, "/work", "/home/u");
   CHECK(job.data.tokenizer == "hf:/home/u/tokenizer.json");
+  CHECK(job.data.validation_sets.at("wiki") == "/home/u/wiki");
+  CHECK(job.data.validation_sets.at("code") == "/work/code");
   CHECK(job.logger.log_dir == "");
   const JobConfig once = job;
   resolve_paths(job, "/other", "/other");
@@ -532,5 +535,5 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   words.trainer.save_dir = "byte";
   resolve_paths(words, "/work", "/home/u");
   CHECK(words.trainer.save_dir == "/work/byte");
-  CHECK(words.data.tokenizer == "byte");
+  CHECK(words.data.tokenizer == "");
 }
