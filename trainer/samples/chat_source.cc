@@ -74,7 +74,7 @@ Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string
     SORTIE_TRY(check_json_kind(message, "a message", JsonKind::object));
     SORTIE_ASSIGN_OR_RETURN(const auto* role, json_member(message, "role", JsonKind::text));
     SORTIE_ASSIGN_OR_RETURN(const auto* content, json_member(message, "content", JsonKind::text));
-    const auto& name = role->get_ref<const std::string&>();
+    const std::string_view name = role->get_ref<const std::string&>();
     if (std::ranges::find(kRoles, name) == std::end(kRoles))
       return fail(ErrorCode::data, fmt::format("role {} is unknown; use one of {}", role->dump(),
                                                fmt::join(kRoles, ", ")));

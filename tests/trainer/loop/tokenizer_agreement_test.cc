@@ -9,6 +9,7 @@
 #include "common/base/atomic_file.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/data/build.h"
 #include "trainer/hf/import.h"
 #include "trainer/state/model_loader.h"
