@@ -89,6 +89,7 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
       {"tokens_per_s", tokens / seconds},
       {"flops", flops_per_token_ * tokens / seconds},
       {"step_ms", seconds * 1e3},
+      {"data_wait_ms", report.data_seconds * 1e3},
       {"eta_s", eta},
       {"skipped", report.skipped},
       {"consumed_tokens", progress.consumed_samples * job_.model.sequence_length}};

@@ -162,6 +162,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
+  begin_reading();
   report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
   if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from

@@ -16,7 +16,7 @@
 #include "trainer/optim/optimizer.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/gradient_reducer.h"
-#include "trainer/samples/sample_source.h"
+#include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
@@ -59,7 +59,13 @@ class Trainer {
     return progress_.consumed_samples +
            (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
   }
-  Result<Batch> read_batch(SampleSource& source, std::int64_t first_sample);
+  /// The rows of a micro-batch for validation, read at once.
+  Result<Batch> read_validation(std::int64_t first_sample);
+  Batch empty_batch();
+  /// The next micro-batch of training.
+  Result<Batch> next_batch(std::int64_t first_sample);
+  /// Begins to read ahead from the sample that training goes on with.
+  void begin_reading();
   /// The targets that count in the step's global batch; reads its micro-batches where they have to
   /// be counted.
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
@@ -92,6 +98,7 @@ class Trainer {
   Optimizer optimizer_;
   OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Checkpointer checkpointer_;
   Profiler profiler_;
   TrainingProgress progress_;
