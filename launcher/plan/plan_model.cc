@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/config/hostlist.h"
 #include "common/cpu/cpu_list.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan.h"
@@ -69,6 +71,25 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
   return warnings;
 }
 
+/// Hosts whose ranks have more compute threads than there are cores for them.
+std::vector<std::string> crowded(const config::JobConfig& job, const LaunchPlan& plan) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>> names;
+  for (const HostPlan& host : plan.hosts) {
+    std::int64_t threads = 0;
+    for (const RankPlan& rank : host.ranks)
+      threads += job.trainer.threads > 0 ? job.trainer.threads : threads_of(host, rank);
+    if (host.cpus > 0 && threads > host.cpus) names[{threads, host.cpus}].push_back(host.name);
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [numbers, hosts] : names)
+    warnings.push_back(fmt::format(
+        "{}: {} compute threads on {} core{}, so steps are slow; set trainer.threads lower, or "
+        "give {} fewer slots",
+        config::fold_host_names(hosts), numbers.first, numbers.second,
+        numbers.second == 1 ? "" : "s", hosts.size() == 1 ? "it" : "them"));
+  return warnings;
+}
+
 std::string spaced(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');
@@ -96,6 +117,7 @@ Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
   }
   plan.model = std::move(model);
   plan.warnings = too_small(plan);
+  std::ranges::move(crowded(job, plan), std::back_inserter(plan.warnings));
   return {};
 }
 

@@ -190,6 +190,20 @@ def scenario_other_data_on_one_host(bed):
         bed.expect_nothing_left(3)
 
 
+def scenario_an_error_of_one_rank_ends_the_job(bed):
+    """One rank can not write its profile while the other goes on to the next step and waits for it."""
+    bed.run_in("h01", "mkdir", "-p", "/tmp/traces")  # and not on h02
+    with Run(bed, config=CONFIG, hosts="h[01-02]", slots=1,
+             settings=settings(bed, profiler__profile_steps=1, profiler__profile_start_at_step=3, profiler__profiler_output="/tmp/traces/trace.json",
+                               trainer__train_iterations=2000)) as run:
+        equal(run.wait(60), 9, "exit code")
+        run.expect(r"rank 1 on h02 .* failed with exit code 9")
+        run.expect(r"/tmp/traces/trace.json")
+        failed = [(event["rank"], event["code"]) for event in run.metrics() if event["type"] == "error"]
+        equal(failed, [(1, "io")], "error events")
+        bed.expect_nothing_left(3)
+
+
 def scenario_memory_is_within_a_tenth_of_the_plan(bed):
     """The highest resident size of a rank, alone and one of two, beside what the plan of its run said."""
     shape = {"model__hidden_size": 512, "model__num_layers": 8, "model__num_attention_heads": 8, "model__vocab_size": 16000,

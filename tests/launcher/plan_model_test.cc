@@ -107,6 +107,24 @@ TEST_CASE("a host with less memory than its ranks need is warned of") {
   CHECK(plan_json(plan)["warnings"][0] == plan.warnings[0]);
 }
 
+TEST_CASE("hosts with more compute threads than cores are warned of") {
+  config::JobConfig job = training("pythia-70m");
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
+  CHECK(make_plan(job, {{"localhost", {0}}}, here)->warnings.empty());  // 4 threads on 4 cores
+  const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
+  REQUIRE(plan.warnings.size() == 1);
+  CHECK(plan.warnings[0] ==
+        "localhost: 8 compute threads on 4 cores, so steps are slow; set trainer.threads lower, or "
+        "give it fewer slots");
+  // Each rank has a thread, however few cores there are.
+  job.trainer.threads = 0;
+  CHECK(make_plan(job, {{"localhost", {0, 1, 2, 3}}}, here)->warnings.empty());
+  const LaunchPlan crowded = *make_plan(job, {{"localhost", {0, 1, 2, 3, 4}}}, here);
+  REQUIRE(crowded.warnings.size() == 1);
+  CHECK(has(crowded.warnings[0], "localhost: 5 compute threads on 4 cores, "));
+}
+
 TEST_CASE("patterns that match no parameter fail before a host is touched") {
   config::JobConfig job = training("gpt2-124m");
   job.optimizer.freeze = {"layrs.*"};

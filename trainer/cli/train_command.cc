@@ -4,12 +4,14 @@
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
-#include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "trainer/loop/crowded_hosts.h"
+#include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/samples/chat_source.h"
@@ -81,8 +83,11 @@ Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
                                              violations[0].keys[0], violations[0].message));
 }
 
-Result<> train(const std::string& config_path) {
+Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
+  end.set_rank(rank);
+  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
+  end.set_events(std::move(events));
   const std::string path = config_path.empty() ? rank.config_path : config_path;
   if (path.empty())
     return fail(ErrorCode::usage,
@@ -107,18 +112,19 @@ Result<> train(const std::string& config_path) {
   SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan));
   SORTIE_ASSIGN_OR_RETURN(const auto validation, open_validation(job));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
-  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
-
-  std::unique_ptr<Communicator> communicator = make_single_communicator();
   if (rank.world_size > 1) {
-    SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
+    SORTIE_ASSIGN_OR_RETURN(auto mpi, make_mpi_communicator(rank.rank, rank.world_size));
+    end.set_communicator(std::move(mpi));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
-  Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
-                  precision, build);
-  const Result<> outcome = trainer.run();
-  events.flush();
+  SORTIE_TRY(
+      check_start(end.communicator(), rank, told, build, *training, validation.get(), precision));
+  const std::string crowded = crowded_hosts(end.communicator(), rank);
+  if (rank.rank == 0 && !crowded.empty()) end.events().send({{"type", "note"}, {"text", crowded}});
+  Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *training,
+                  validation.get(), cpu, precision, build);
+  const Result<> outcome = end.guard([&] { return trainer.run(); });
+  end.events().flush();
   return outcome;
 }
 
@@ -130,16 +136,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
   auto config = std::make_shared<std::string>();
   command->add_option("--config", *config, "Config file; without it SORTIE_CONFIG");
   command->callback([config, &exit_code] {
-    Result<> outcome;
-    try {
-      outcome = train(*config);
-    } catch (const CommunicatorError& error) {
-      outcome =
-          fail(ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what()));
-    }
-    if (outcome) return;
-    fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
-    exit_code = exit_code_for(outcome.error().code);
+    RankEnd end;
+    exit_code = end.exit_code_of([&] { return train(*config, end); });
   });
 }
 

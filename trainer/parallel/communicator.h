@@ -5,6 +5,7 @@
 // throws CommunicatorError: the one kind of error that may cross the trainer as an exception.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -47,6 +48,12 @@ class Communicator {
   /// One string from each rank, in rank order.
   virtual std::vector<std::string> all_gather(std::string_view text) = 0;
   virtual void barrier() = 0;
+
+  /// Whether all ranks call this within `limit` of each other, whatever collectives they have open.
+  /// A rank that fails asks it: after `false` only abort() may follow.
+  virtual bool meet(std::chrono::milliseconds limit) = 0;
+  /// Ends the processes of all ranks, whatever they wait for; this one with `exit_code`.
+  [[noreturn]] virtual void abort(int exit_code) = 0;
 };
 
 /// The group of one: every collective is the identity.

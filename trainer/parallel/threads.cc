@@ -1,4 +1,6 @@
 // Ranks as threads of one process: collectives testable without a launcher. Sums run in rank order.
+#include <fmt/core.h>
+
 #include <barrier>
 #include <cstring>
 #include <exception>
@@ -39,6 +41,11 @@ class ThreadCommunicator final : public Communicator {
     const auto source = shared_.spans[static_cast<std::size_t>(root)];
     if (rank_ != root) std::memcpy(bytes.data(), source.data(), bytes.size());
     shared_.sync.arrive_and_wait();
+  }
+  // One rank of a process can not end without the others: run_thread_ranks ends them.
+  bool meet(std::chrono::milliseconds) override { return size_ == 1; }
+  void abort(int exit_code) override {
+    throw CommunicatorError(fmt::format("rank {} ended the job with {}", rank_, exit_code));
   }
   std::vector<std::string> all_gather(std::string_view text) override {
     std::string mine(text);
