@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/base/log.h"
+#include "common/base/peer.h"
 #include "common/wire/codec.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/streams/wakeup.h"
@@ -19,6 +20,7 @@ namespace {
 
 using Stream = boost::asio::posix::stream_descriptor;
 constexpr std::size_t kMaxClients = 8;
+constexpr std::chrono::milliseconds kNoDescriptorPause{200};
 constexpr char kTaken = 'k';  // else the reason for the refusal
 constexpr std::string_view kSocketName = "/adopt.sock";
 
@@ -33,10 +35,8 @@ Result<sockaddr_un> address_of(const std::string& folder) {
 }
 
 bool is_own(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
+  const Result<ucred> peer = peer_of(socket);
+  return peer && peer->uid == ::geteuid();
 }
 
 }  // namespace
@@ -56,15 +56,18 @@ Result<> AdoptionListener::open(const std::string& folder) {
 void AdoptionListener::await_client() {
   acceptor_.async_wait(Stream::wait_read, [this](const boost::system::error_code& error) {
     if (error) return;
-    accept_all();
-    await_client();
+    if (accept_all()) return await_client();
+    pause_.expires_after(kNoDescriptorPause);
+    pause_.async_wait([this](const boost::system::error_code& cancelled) {
+      if (!cancelled) await_client();
+    });
   });
 }
 
-void AdoptionListener::accept_all() {
+bool AdoptionListener::accept_all() {
   for (;;) {
     Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
+    if (!fd) return errno != EMFILE && errno != ENFILE;
     if (!is_own(fd.get()) || clients_.size() >= kMaxClients) continue;
     auto client = std::make_shared<Client>(io_);
     client->stream.assign(fd.release());
@@ -137,9 +140,14 @@ boost::asio::awaitable<Result<Fd>> offer_connection(boost::asio::io_context& io,
   const auto address = address_of(*folder);
   if (!address) co_return std::unexpected(address.error());
   Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd ||
-      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un)) != 0)
+  if (!fd) co_return std::unexpected(os_error(errno, "socket"));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(sockaddr_un)) != 0) {
+    // Refused: a socket without a listener. What else may be wrong says nothing about the runner.
+    const int error = errno;
+    if (error != ECONNREFUSED && (error != ENOENT || may_be_held(*folder)))
+      co_return std::unexpected(os_error(error, address->sun_path));
     co_return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+  }
   if (!is_own(fd.get()))
     co_return fail(ErrorCode::auth, "the process that holds this run belongs to another user");
 

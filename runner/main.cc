@@ -3,9 +3,13 @@
 // line of its own says that the frames begin, after whatever the shell's start-up files have
 // printed. The same binary is process 1 of a rank's container (container/container_init.h).
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +18,9 @@
 #include "common/base/exit_code.h"
 #include "common/base/fd.h"
 #include "common/base/heap.h"
+#include "common/base/hex.h"
 #include "common/base/log.h"
+#include "common/files/piece.h"
 #include "runner/container/container_init.h"
 #include "runner/container/inside.h"
 #include "runner/runner.h"
@@ -31,6 +37,31 @@ std::string build_from_file_name() {
   name.remove_prefix(name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1);
   constexpr std::string_view kPrefix = "runner-";
   return name.starts_with(kPrefix) ? std::string(name.substr(kPrefix.size())) : std::string();
+}
+
+/// Installed by a launcher, and not a developer's "runner-test".
+bool is_content_hash(std::string_view build) {
+  return build.size() == 64 && build.find_first_not_of("0123456789abcdef") == build.npos;
+}
+
+/// A file that was damaged on its disk goes: the launcher then sends it again.
+Result<> check_content(const std::string& build) {
+  const Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0)
+    return std::unexpected(os_error(errno, "/proc/self/exe"));
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (bytes == MAP_FAILED) return std::unexpected(os_error(errno, "map /proc/self/exe"));
+  const std::string hash = hex(files::hash_bytes({static_cast<const char*>(bytes), size}));
+  ::munmap(bytes, size);
+  if (hash == build) return {};
+  std::error_code ignored;
+  std::filesystem::remove(std::filesystem::read_symlink("/proc/self/exe", ignored), ignored);
+  return fail(
+      ErrorCode::data,
+      "sortie-runner: its content is not what its name says: it was damaged on this disk and "
+      "has been removed; the next start sends it again");
 }
 
 /// Takes a standard descriptor out of its place and leaves /dev/null there: nothing can write
@@ -58,6 +89,12 @@ int main_of_runner(int argc, char** argv) {
                stderr);
     return kExitUsage;
   }
+  const std::string build = build_from_file_name();
+  if (is_content_hash(build))
+    if (const Result<> good = check_content(build); !good) {
+      std::fprintf(stderr, "%s\n", good.error().message.c_str());
+      return kExitFailed;
+    }
   constexpr std::string_view kAnnouncement = "\nSORTIE HAVE\n";
   if (announce && ::write(1, kAnnouncement.data(), kAnnouncement.size()) < 0)
     return kExitFailed;  // nobody listens
@@ -66,8 +103,7 @@ int main_of_runner(int argc, char** argv) {
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);
   Fd out = take_over(1);
-  return runner::Runner(std::move(defaults), build_from_file_name())
-      .run(std::move(in), std::move(out));
+  return runner::Runner(std::move(defaults), build).run(std::move(in), std::move(out));
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {
@@ -26,7 +27,6 @@ constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
 constexpr milliseconds kLostLauncherGrace{5000};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
-constexpr auto kFlushTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -126,12 +126,12 @@ bool Runner::may_hold() const {
   return job_ && job_->spec().hold_ms > 0 && job_->started() && !job_->stopped();
 }
 
-/// The launcher is gone: its ranks live on for a while, and wait in write when their pipes are
-/// full. True when another launcher has taken over.
+/// The launcher is gone, or the connection to it is: its ranks live on for a while, and wait in
+/// write when their pipes are full. True when a launcher has a new connection.
 boost::asio::awaitable<bool> Runner::hold() {
   link_.close();
   const auto until = Clock::now() + milliseconds(job_->spec().hold_ms);
-  log::warning("the launcher is gone; its ranks are held for {} ms", job_->spec().hold_ms);
+  log::warning("no connection to the launcher; its ranks are held for {} ms", job_->spec().hold_ms);
   while (link_.broken() && !leaving_) {
     const auto left = until - Clock::now();
     if (left <= left.zero()) co_return false;
@@ -168,15 +168,20 @@ Result<> Runner::adopt(const wire::Adopt& adopt, Fd in, Fd out) {
     return fail(ErrorCode::protocol, "the runner here holds another run");
   if (ending_ || leaving_ || !may_hold())
     return fail(ErrorCode::lost, "the runner that held this run is ending it");
-  if (adopt.epoch <= epoch_)
+  const bool same = adopt.epoch == epoch_;
+  if (adopt.epoch < epoch_ || (same && adopt.link <= link_number_))
     return fail(ErrorCode::runner,
-                fmt::format("another launcher has adopted this run (epoch {} is not above {})",
-                            adopt.epoch, epoch_));
+                same ? fmt::format("this launcher has a later connection (link {} is not above {})",
+                                   adopt.link, link_number_)
+                     : fmt::format("another launcher has adopted this run (epoch {} is below {})",
+                                   adopt.epoch, epoch_));
   SORTIE_TRY(link_.reopen(std::move(in), std::move(out)));
   epoch_ = adopt.epoch;
-  log::info("adopted by a launcher of epoch {}", epoch_);
-  link_.send(wire::Adopted{epoch_});
-  job_->resend(adopt.log_sizes);
+  link_number_ = adopt.link;
+  log::info("{} launcher of epoch {} has a new connection (link {})", same ? "the" : "another",
+            epoch_, link_number_);
+  link_.send(wire::Adopted{epoch_, link_number_, job_->first_event(adopt, same)});
+  job_->resend(adopt, same);
   beat_timer_.cancel();
   spawn(io_, link_.write_loop());
   spawn(io_, beat());
@@ -243,8 +248,11 @@ boost::asio::awaitable<void> Runner::beat() {
     const Clock::time_point now = Clock::now();
     if (now - before - tick > timeout / 2) link_.touch();
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      link_.send(wire::Heartbeat{++sequence, unix_ms()});
-      if (job_) job_->wake_keepers();
+      link_.send(wire::Heartbeat{++sequence, unix_ms(), static_cast<std::uint64_t>(boot_ms()), 0});
+      if (job_) {
+        job_->wake_keepers();
+        job_->refresh_folder();
+      }
       last_sent = now;
     }
     if (now - link_.last_received() <= timeout || link_.readable()) continue;

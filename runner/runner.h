@@ -74,7 +74,8 @@ class Runner {
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   std::unique_ptr<AdoptionListener> adoptions_;
   Wakeup held_;
-  std::uint32_t epoch_ = 1;  // of the launcher that is obeyed
+  // Of the launcher that is obeyed, and its connection; compared in this order.
+  std::uint32_t epoch_ = 1, link_number_ = 1;
   bool ending_ = false;
   bool handed_over_ = false;
   bool greeted_ = false;

@@ -1,21 +1,19 @@
 // Orders of the launcher: what each message asks of the runner, and when it may.
 #include <fmt/core.h>
 
+#include "common/asio/spawn.h"
 #include "common/base/heap.h"
 #include "common/base/log.h"
 #include "runner/cleanup/sweep.h"
 #include "runner/files/file_receiver.h"
 #include "runner/files/file_sender.h"
 #include "runner/job/job_check.h"
-#include "runner/process/spawn.h"
 #include "runner/runner.h"
 
 namespace sortie::runner {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr auto kFlushTimeout = std::chrono::seconds(2);
 
 bool is_of_transfer(const wire::Message& message) {
   return std::holds_alternative<wire::FilesManifest>(message) ||
@@ -47,7 +45,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
-  if (std::holds_alternative<wire::Heartbeat>(message)) return true;
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+    if (job_) job_->acknowledge_events(beat->events);
+    return true;
+  }
   if (files_ && is_of_transfer(message)) {
     SORTIE_TRY(files_->take(message));
     return true;

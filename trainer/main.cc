@@ -1,33 +1,73 @@
 // sortie-train: the trainer and the tools around its data and checkpoints.
 #include <CLI/CLI.hpp>
+#include <string_view>
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/cli/command_line.h"
+#include "common/cli/common_verbs.h"
+#include "common/cli/print.h"
+#include "common/cli/tree.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/eval_command.h"
+#include "trainer/cli/examples.h"
 #include "trainer/cli/generate_command.h"
 #include "trainer/cli/hf_commands.h"
 #include "trainer/cli/merge_command.h"
+#include "trainer/cli/passive_threads.h"
 #include "trainer/cli/train_command.h"
 
+namespace {
+
+/// All verbs of the tree. They run while the command line is parsed and leave their exit code.
+void collect_verbs(CLI::App& app, const int& exit_code, sortie::cli::Verbs& verbs) {
+  const auto below = app.get_subcommands([](CLI::App*) { return true; });
+  for (CLI::App* sub : below) collect_verbs(*sub, exit_code, verbs);
+  if (below.empty()) verbs.push_back({&app, [&exit_code] { return exit_code; }});
+}
+
+constexpr const char* kEnvironment = R"(.SH ENVIRONMENT
+.TP
+\fBOMP_NUM_THREADS\fR
+Compute threads, where the config does not say.
+.TP
+\fBSORTIE_CONFIG\fR, \fBSORTIE_SOCKET\fR, \fBRANK\fR, \fBWORLD_SIZE\fR
+Of a rank; set by \fBsortie\fR(1).
+)";
+
+/// Whether the verb runs a model, with compute threads.
+bool computes(std::string_view verb) {
+  return verb == "train" || verb == "eval" || verb == "generate";
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  sortie::log::init("sortie-train", sortie::log::Level::info);
-  CLI::App app("Transformer training on the ranks that sortie starts", "sortie-train");
+  using namespace sortie;
+  log::init("sortie-train", log::Level::info);
+  if (argc > 1 && computes(argv[1])) trainer::make_threads_wait_passively(argv);
+  CLI::App app("Transformer training on the ranks that sortie starts, and the tools around it",
+               "sortie-train");
   app.set_version_flag("--version", "sortie-train " SORTIE_VERSION);
   app.require_subcommand(1);
-  int exit_code = sortie::kExitOk;
-  sortie::trainer::add_train_command(app, exit_code);
-  sortie::trainer::add_generate_command(app, exit_code);
-  sortie::trainer::add_eval_command(app, exit_code);
-  sortie::trainer::add_merge_command(app, exit_code);
-  sortie::trainer::add_hf_commands(app, exit_code);
-  sortie::trainer::add_data_commands(app, exit_code);
-  sortie::trainer::add_checkpoint_commands(app, exit_code);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? sortie::kExitOk : sortie::kExitUsage;
-  }
-  return exit_code;
+  int exit_code = kExitOk;
+  trainer::add_train_command(app, exit_code);
+  trainer::add_generate_command(app, exit_code);
+  trainer::add_eval_command(app, exit_code);
+  trainer::add_merge_command(app, exit_code);
+  trainer::add_hf_commands(app, exit_code);
+  trainer::add_data_commands(app, exit_code);
+  trainer::add_checkpoint_commands(app, exit_code);
+  trainer::set_examples(app);
+  cli::Verbs verbs;
+  collect_verbs(app, exit_code, verbs);
+  cli::Program program;
+  cli::add_help_verb(app, verbs);
+  cli::add_man_verb(app, verbs, kEnvironment);
+  cli::add_completion_verbs(app, verbs, program, {});
+  cli::set_help(app, verbs);
+  const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
+  if (!choice) return cli::print_error(choice.error());
+  return choice->verb == nullptr ? choice->exit_code : choice->verb->run();
 }

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/config/rampup.h"
+#include "common/config/text.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -21,14 +22,6 @@ Violation broken(std::string_view rule, std::vector<std::string> keys, std::stri
 
 std::vector<std::string> batch_keys() {
   return {std::string(kGlobal), std::string(kMicro), std::string(kAccumulation)};
-}
-
-/// The multiples of `unit` around `value`: "24 or 32", or the smallest one.
-std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
-  const std::int64_t below = value / unit * unit;
-  std::int64_t above = 0;
-  if (__builtin_add_overflow(below, unit, &above)) return fmt::format("{}", below);
-  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
 }
 
 /// Divides global by the two known factors; `derived` is what the quotient will be.

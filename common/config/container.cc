@@ -10,6 +10,7 @@
 #include "common/config/fields.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
+#include "common/config/validation_sets.h"
 
 namespace sortie::config {
 namespace {
@@ -254,13 +255,7 @@ std::vector<Violation> check_mounted(const JobConfig& job) {
   ContainerRules rules;
   MountRules mounts(job.runner.container, rules);
   if (!job.runner.container.used()) return {};
-  for (const std::string& prefix : job.data.data_prefixes)
-    mounts.needs("data.data_prefixes", prefix, true, false);
-  for (const std::string& prefix : job.data.validation_data_prefixes)
-    mounts.needs("data.validation_data_prefixes", prefix, true, false);
-  constexpr std::string_view kFile = "sentencepiece:";
-  if (job.data.tokenizer.starts_with(kFile))
-    mounts.needs("data.tokenizer", job.data.tokenizer.substr(kFile.size()), true, false);
+  for (const DataPath& data : data_paths(job.data)) mounts.needs(data.key, data.path, true, false);
   mounts.needs("trainer.save_dir", job.trainer.save_dir, false, true);
   mounts.needs("trainer.load_dir", job.trainer.load_dir, false, false);
   mounts.needs("profiler.profiler_output", job.profiler.profiler_output, true, true);

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/config/characters.h"
 #include "common/config/forms.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
 namespace {
 
-constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 constexpr std::string_view kLower = "abcdefghijklmnopqrstuvwxyz";
-constexpr std::string_view kDigits = "0123456789";
 
 bool only(std::string_view text, std::string_view first, std::string_view second,
           std::string_view third = "") {

@@ -2,9 +2,10 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/check.h"
+#include "common/config/architectures.h"
 #include "common/config/fields.h"
 
 namespace sortie::config {
@@ -94,35 +95,6 @@ std::string cell(std::string text) {
 
 }  // namespace
 
-std::string show(const LoadedJob& job, bool with_origin) {
-  if (!with_origin) return to_toml(job.job);
-  std::string out;
-  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
-    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section.name);
-    for (const Field* field : members) {
-      const auto origin = job.origins.find(std::string(field->key));
-      const std::string line = fmt::format("{} = {}", name_of(*field), value_text(*field, job.job));
-      out += fmt::format("{:<48} # {}\n", line,
-                         origin == job.origins.end() ? "default" : origin->second);
-    }
-  });
-  return out;
-}
-
-std::string section_toml(const JobConfig& job, std::string_view name) {
-  std::string out;
-  for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
-    if (section.name != name && !section.name.starts_with(std::string(name) + ".")) return;
-    std::string lines;
-    for (const Field* field : members)
-      if (const std::string value = value_text(*field, job); value != default_text(*field))
-        lines += fmt::format("{} = {}\n", name_of(*field), value);
-    if (lines.empty() && section.name != name) return;
-    out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, lines);
-  });
-  return out;
-}
-
 std::string json_schema() {
   const Json empty = {
       {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
@@ -165,14 +137,35 @@ with a unit (`"500ms"`, `"30s"`, `"2m"`, `"1h"`). Relative paths start at the fo
   return out;
 }
 
-std::string init_text() {
+std::string init_text(const InitOptions& options) {
+  JobConfig job;  // what the keys are written with
+  if (!options.preset.empty()) {
+    const Preset* preset = find_preset(options.preset);
+    SORTIE_CHECK(preset != nullptr, "no preset {}", options.preset);
+    job.model = preset->model;
+    job.model.preset = options.preset;
+  }
   std::string out =
-      "# A Sortie job. Every key is here with its default; take away the '#' of what you change.\n";
+      options.all ? "# A Sortie job with every key at its default; remove the '#' before a key to "
+                    "change it.\n"
+                  : "# A Sortie job with the keys that people set. A key behind a '#' has its "
+                    "default.\n# `sortie config init --all` writes every key.\n";
   for_each_section([&](const Section& section, const std::vector<const Field*>& members) {
-    out += fmt::format("\n# {}.\n[{}]\n", section.help, section.name);
-    for (const Field* field : members)
-      out += fmt::format("# {}. Allowed: {}\n{}{} = {}\n", sentence(*field), allowed_text(*field),
-                         field->flags & kShown ? "" : "#", name_of(*field), default_text(*field));
+    std::string lines;
+    for (const Field* field : members) {
+      if (!options.all && !(field->flags & (kShown | kCommon))) continue;
+      const bool is_preset = field->key == "model.preset";
+      const bool from_preset =
+          section.name.starts_with("model") && !options.preset.empty() && !is_preset;
+      const bool set =
+          is_preset ? !options.preset.empty() : (field->flags & kShown) && !from_preset;
+      // A range of numbers says little; the words that a key knows say all.
+      const bool allowed = options.all || std::holds_alternative<Choices>(field->rule);
+      lines += fmt::format("# {}.{}\n{}{} = {}\n", sentence(*field),
+                           allowed ? fmt::format(" Allowed: {}", allowed_text(*field)) : "",
+                           set ? "" : "#", name_of(*field), value_text(*field, job));
+    }
+    if (!lines.empty()) out += fmt::format("\n# {}.\n[{}]\n{}", section.help, section.name, lines);
   });
   return out;
 }

@@ -33,9 +33,15 @@ Position position(const toml::source_position& at) {
   return {static_cast<int>(at.line), static_cast<int>(at.column)};
 }
 
-Value convert(const toml::node& node) {
+/// `too_deep`: where a value lies deeper than kMaxDepth, which dotted keys can make; its content is
+/// left out.
+Value convert(const toml::node& node, std::optional<Position>& too_deep, int depth = 0) {
   Value value;
   value.at = position(node.source().begin);
+  if (depth > kMaxDepth) {
+    if (!too_deep) too_deep = value.at;
+    return value;
+  }
   switch (node.type()) {
     case toml::node_type::boolean:
       value.type = Value::Type::boolean;
@@ -55,12 +61,13 @@ Value convert(const toml::node& node) {
       break;
     case toml::node_type::array:
       value.type = Value::Type::list;
-      for (const toml::node& item : *node.as_array()) value.items.push_back(convert(item));
+      for (const toml::node& item : *node.as_array())
+        value.items.push_back(convert(item, too_deep, depth + 1));
       break;
     case toml::node_type::table:
       value.type = Value::Type::table;
       for (const auto& [key, item] : *node.as_table()) {
-        Value& entry = value.items.emplace_back(convert(item));
+        Value& entry = value.items.emplace_back(convert(item, too_deep, depth + 1));
         entry.key = key.str();
         entry.key_at = position(key.source().begin);
       }
@@ -144,7 +151,12 @@ Document parse_document(std::string_view text) {
   for (;;) {
     toml::parse_result result = toml::parse(std::string_view(rest));
     if (result) {
-      document.root = convert(std::move(result).table());
+      std::optional<Position> too_deep;
+      document.root = convert(result.table(), too_deep);
+      if (too_deep)
+        document.errors.push_back(
+            {*too_deep, fmt::format("syntax: more than {} tables inside each other; flatten them",
+                                    kMaxDepth)});
       break;
     }
     const Position at = position(result.error().source().begin);
@@ -169,8 +181,9 @@ bool parse_value(std::string_view text, Value& value) {
   if (!result || result.table().size() != 1) return false;
   const toml::node* node = result.table().get("v");
   if (node == nullptr) return false;
-  value = convert(*node);
-  return true;
+  std::optional<Position> too_deep;
+  value = convert(*node, too_deep);
+  return !too_deep;
 }
 
 std::string describe_kind(const Value& value) {

@@ -40,7 +40,8 @@ struct Document {
 };
 
 inline constexpr int kMaxNesting = 8;         // lists and inline tables inside each other
-inline constexpr int kMaxDotsPerLine = 2048;  // bounds the depth that dotted keys can make
+inline constexpr int kMaxDotsPerLine = 2048;  // bounds the depth that the parser goes to
+inline constexpr int kMaxDepth = 64;          // of tables, those of dotted keys included
 inline constexpr std::size_t kMaxSyntaxErrors = 20;
 
 /// Goes on after a line with an error, so that one call shows the errors of all lines.

@@ -217,6 +217,8 @@ void resolve_paths(JobConfig& job, std::string_view base, std::string_view home)
     const Slot slot = field.slot(job);
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot))
       std::ranges::for_each(**list, resolve);
+    else if (auto* const* table = std::get_if<std::map<std::string, std::string>*>(&slot))
+      for (auto& [name, path] : **table) resolve(path);
     else
       resolve(*std::get<std::string*>(slot));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/config/architectures.h"
+#include "common/config/field_forms.h"
 #include "common/config/forms.h"
 #include "common/config/stage.h"
 
@@ -36,9 +37,7 @@ using Mla = MlaConfig;
 using Mtp = MtpConfig;
 using Data = DataConfig;
 
-constexpr std::int64_t kMaxInt32 = 2'147'483'647;
 const DurationRange kConnectStage{"10ms", "1h"};
-const Form kPathForm{"a path", check_path};
 
 const Section kSections[] = {
     {"runner", "Where and how ranks start"},
@@ -70,7 +69,9 @@ const Field kFields[] = {
     {"runner.groups_file", runner<&Runner::groups_file>, kPathForm, "",
      "TOML file of groups, gpu = \"gpu[01-08]\", that host lines name as @gpu; empty = $XDG_CONFIG_HOME/sortie/groups.toml, else ~/.config/sortie/groups.toml", kPath},
     {"runner.default_slots", runner<&Runner::default_slots>, IntegerRange{1, 4096}, "",
-     "Slots (ranks) of a host whose line names none"},
+     "Slots (ranks) of a host whose line names none", kCommon},
+    {"runner.allow_same_machine", runner<&Runner::allow_same_machine>, {}, "",
+     "Accept two host names that are one machine, whose ranks then share its CPUs and devices; otherwise this is an error"},
     {"runner.program", runner<&Runner::program>, Form{"argv", check_any}, "",
      "Program and arguments of a rank; empty = the sortie-train beside sortie"},
     {"runner.work_dir", runner<&Runner::work_dir>, kPathForm, "",
@@ -86,7 +87,7 @@ const Field kFields[] = {
      "CPUs of a rank: core = its share of the host's cores, within a NUMA node and near its GPU where that can be; numa = whole NUMA nodes; "
      "auto = core, but a rank alone on its host has all; with more ranks than cores nobody is bound"},
     {"runner.env", runner<&Runner::env>, Form{"NAME = \"value\"", check_env_name}, "",
-     "Environment variables set for every rank; the values of *_TOKEN, *_KEY, *_SECRET and *PASSWORD* are secrets like those of secret_env", kMayHoldSecrets},
+     "Environment variables set for every rank; the values of *_TOKEN, *_KEY, *_SECRET and *PASSWORD* are secrets like those of secret_env", kMayHoldSecrets | kCommon},
     {"runner.secret_env", runner<&Runner::secret_env>, Form{"NAME = \"value\"", check_env_name}, "",
      "Environment variables of every rank whose values are shown and written nowhere; \"(secret)\" = the value is in secrets_file or in sortie's own environment", kSecrets | kMayHoldSecrets},
     {"runner.secrets_file", runner<&Runner::secrets_file>, kPathForm, "",
@@ -94,7 +95,7 @@ const Field kFields[] = {
     {"runner.env_passthrough", runner<&Runner::env_passthrough>, Form{"name patterns", check_env_pattern}, "",
      "Variables of the launcher's environment that every rank gets, * = any characters"},
     {"runner.stage", runner<&Runner::stage>, Form{"path, or path -> name", check_stage_item}, "",
-     "Files and folders that every host gets before ranks start; ranks find them in SORTIE_STAGE, written {stage} in program, env and data paths", kPath},
+     "Files and folders that every host gets before ranks start; ranks find them in SORTIE_STAGE, written {stage} in program, env and data paths", kPath | kCommon},
     {"runner.stage_cache_gib", runner<&Runner::stage_cache_gib>, IntegerRange{0, 1'000'000}, "",
      "Size in GiB down to which a host removes staged files of earlier runs, the longest unused first"},
     {"runner.mpi", runner<&Runner::mpi>, Choices{{"auto", "on", "off"}}, "",
@@ -108,7 +109,7 @@ const Field kFields[] = {
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
     {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
-     "What a host does when its launcher is gone: kill its ranks, or hold them so long for `sortie attach --adopt`"},
+     "What a host does when the connection to the launcher breaks: end its ranks, or hold them for this time until the launcher reconnects or another one adopts them (`sortie attach --adopt`)"},
 
     {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
      "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other"},
@@ -130,17 +131,17 @@ const Field kFields[] = {
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 
     {"model.preset", model<&Model::preset>, Form{"the name of a shape", check_preset}, "",
-     "A published shape that the other keys of the section start from, like \"gpt2-124m\"; empty = their defaults"},
+     "A published shape that the other keys of the section start from, like \"gpt2-124m\"; empty = their defaults", kCommon},
     {"model.architecture", model<&Model::architecture>, Choices{architecture_names()}, "",
      "The form of the blocks; trainer/models/README.md has a line on each", kShown},
     {"model.vocab_size", model<&Model::vocab_size>, IntegerRange{1, kMaxInt32}, "tokens", "Token ids are 0 to vocab_size - 1", kShown},
     {"model.hidden_size", model<&Model::hidden_size>, IntegerRange{1, 1 << 20}, "", "Width of the residual stream", kShown},
     {"model.num_layers", model<&Model::num_layers>, IntegerRange{1, 65536}, "", "Transformer blocks", kShown},
     {"model.num_attention_heads", model<&Model::num_attention_heads>, IntegerRange{1, 65536}, "", "Query heads per layer", kShown},
-    {"model.attention_num_kv_heads", model<&Model::attention_num_kv_heads>, IntegerRange{0, 65536}, "", "Key and value heads per layer; 0 = num_attention_heads"},
+    {"model.attention_num_kv_heads", model<&Model::attention_num_kv_heads>, IntegerRange{0, 65536}, "", "Key and value heads per layer; 0 = num_attention_heads", kCommon},
     {"model.head_dim", model<&Model::head_dim>, IntegerRange{0, 65536}, "", "Width of a head; 0 = hidden_size / num_attention_heads"},
     {"model.ffn_hidden_size", model<&Model::ffn_hidden_size>, IntegerRange{0, 1 << 24}, "",
-     "Inner width of the MLP; 0 = 8/3 hidden_size rounded up to a multiple of 64 where the MLP is gated, else (gpt2, gpt-neo, gpt-neo-x) 4 hidden_size"},
+     "Inner width of the MLP; 0 = 8/3 hidden_size rounded up to a multiple of 64 where the MLP is gated, else (gpt2, gpt-neo, gpt-neo-x) 4 hidden_size", kCommon},
     {"model.sequence_length", model<&Model::sequence_length>, IntegerRange{1, 1 << 24}, "tokens", "Tokens per sequence", kShown},
     {"model.num_positions", model<&Model::num_positions>, IntegerRange{0, 1 << 24}, "tokens",
      "Longest sequence that the model is made for, the rows of a learned table of positions; 0 = sequence_length"},
@@ -173,7 +174,7 @@ const Field kFields[] = {
     {"model.attention_dropout", model<&Model::attention_dropout>, NumberRange{0, 1, false, true}, "", "Share of the attention probabilities that is dropped in training"},
     {"model.residual_dropout", model<&Model::residual_dropout>, NumberRange{0, 1, false, true}, "", "Share of what attention and MLP add to the residual stream that is dropped in training"},
     {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights; of those that write into the residual stream, over the root of 2 num_layers"},
-    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Of the matrix products: auto = bf16 where the CPU multiplies it, else f32"},
+    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Of the matrix products: auto = bf16 where the CPU multiplies it, else f32", kCommon},
 
     {"model.moe.num_experts", moe<&Moe::num_experts>, IntegerRange{1, 65536}, "", "Experts per mixture"},
     {"model.moe.topk", moe<&Moe::topk>, IntegerRange{1, 1024}, "", "Experts that a token is sent to"},
@@ -205,12 +206,14 @@ const Field kFields[] = {
     {"data.chat_files", data<&Data::chat_files>, kPathForm, "",
      "Conversations to train on, of which only the answers count, instead of token files: JSONL with {\"messages\": [{\"role\", \"content\"}, ...]} or {\"prompt\", \"completion\"} a line", kPath},
     {"data.validation_chat_files", data<&Data::validation_chat_files>, kPathForm, "", "The same, to validate on", kPath},
+    {"data.validation_sets", data<&Data::validation_sets>, Form{"NAME = \"PREFIX\"", check_set_name}, "",
+     "Further validation sets by name, as in { wiki = \"/data/wiki-validation\" }: a PREFIX of token files, or a .jsonl file of conversations. Each has a loss of its own; the validation loss is the mean over the sets", kPath},
     {"data.weights", data<&Data::weights>, Form{"numbers above 0", check_weight}, "",
      "Share of the training samples that each of data_prefixes gives, in their order, as in [\"0.7\", \"0.3\"]; empty = all of them are one set"},
     {"data.sampler", data<&Data::sampler>, Choices{{"sortie", "megatron", "scaling"}}, "",
      "Order of training samples. sortie: every epoch in an order of its own; megatron: the samples and the order of Megatron's GPTDataset and BlendedDataset for the same seed and number of samples; scaling: those of Scaling's TextDataset and BlendedDataset for the same seed, micro batch and number of ranks"},
     {"data.tokenizer", data<&Data::tokenizer>, Form{"byte | sentencepiece:FILE | hf:FILE", check_tokenizer}, "",
-     "Tokenizer of the token files, for samples and checks; hf: a tokenizer.json", kPath},
+     "Tokenizer of the token files and conversations; hf: a tokenizer.json. Every checkpoint holds a copy. Empty = the one that the token files were built with", kPath | kCommon},
 };
 // clang-format on
 

@@ -51,7 +51,8 @@ using Rule = std::variant<std::monostate, IntegerRange, NumberRange, DurationRan
 
 enum Flags : unsigned {
   kPlain = 0,
-  kShown = 1,           // `config init` writes the key uncommented
+  kShown = 1,           // `config init` writes the key, uncommented
+  kCommon = 16,         // `config init` writes the key, commented out; without either: with --all
   kPath = 2,            // resolve_paths() makes it absolute
   kSecrets = 4,         // every value of the table is a secret: shown as kSecretShown
   kMayHoldSecrets = 8,  // those whose names look like secrets are; messages never repeat a value

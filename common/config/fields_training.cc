@@ -1,4 +1,5 @@
 // Keys of [logger] to [profiler]: what a run leaves behind, and how it trains.
+#include "common/config/field_forms.h"
 #include "common/config/fields.h"
 #include "common/config/forms.h"
 #include "common/config/training_groups.h"
@@ -30,20 +31,18 @@ using Trainer = TrainerConfig;
 using Profiler = ProfilerConfig;
 
 constexpr std::int64_t kTrillion = 1'000'000'000'000;
-constexpr std::int64_t kMaxInt32 = 2'147'483'647;
 const IntegerRange kSteps{0, kTrillion};
 const IntegerRange kAtLeastOneStep{1, kTrillion};
-const Form kPathForm{"a path", check_path};
 const Form kText{"text", check_any};
 const Form kParameterPatterns{"patterns of parameter names, * and ? as in a shell",
                               check_parameter_pattern};
 
 // clang-format off
-const Field kFields[] = {
+const Field kTrainingFields[] = {
     {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
      "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
-    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between step lines and metrics"},
+    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between metrics; the log has one line a second at most"},
     {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder"},
     {"logger.wandb_mode", logger<&Logger::wandb_mode>, Choices{{"disabled", "offline"}}, "",
      "offline = write a Weights & Biases run into the run folder, which `wandb sync` uploads; a run that is resumed goes on in the file of the first"},
@@ -59,9 +58,9 @@ const Field kFields[] = {
     {"topology.gradient_accumulation_steps", topology<&Topology::gradient_accumulation_steps>, IntegerRange{0, 1 << 20}, "micro-batches",
      "Micro-batches per rank and optimizer step; 0 = from global_batch_size, else 1"},
     {"topology.global_batch_size", topology<&Topology::global_batch_size>, IntegerRange{0, kTrillion}, "sequences",
-     "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those"},
+     "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those", kCommon},
     {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
-     "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time"},
+     "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time", kCommon},
     {"topology.batch_rampup_start", topology<&Topology::batch_rampup_start>, IntegerRange{0, kTrillion}, "sequences",
      "Global batch size of the first steps, from where it grows to global_batch_size; 0 = no ramp-up"},
     {"topology.batch_rampup_increment", topology<&Topology::batch_rampup_increment>, IntegerRange{0, kTrillion}, "sequences",
@@ -72,8 +71,8 @@ const Field kFields[] = {
     {"optimizer.beta1", optimizer<&Optimizer::beta1>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the gradients"},
     {"optimizer.beta2", optimizer<&Optimizer::beta2>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the squared gradients"},
     {"optimizer.eps", optimizer<&Optimizer::eps>, NumberRange{0, 1, true, false}, "", "Added to the root of the mean of the squared gradients"},
-    {"optimizer.weight_decay", optimizer<&Optimizer::weight_decay>, NumberRange{0, 10}, "", "Decoupled decay of matrices, times the learning rate per step"},
-    {"optimizer.gradient_clipping", optimizer<&Optimizer::gradient_clipping>, NumberRange{0, 1e6}, "", "Largest global L2 norm of the gradients; 0 = off"},
+    {"optimizer.weight_decay", optimizer<&Optimizer::weight_decay>, NumberRange{0, 10}, "", "Decoupled decay of matrices, times the learning rate per step", kCommon},
+    {"optimizer.gradient_clipping", optimizer<&Optimizer::gradient_clipping>, NumberRange{0, 1e6}, "", "Largest global L2 norm of the gradients; 0 = off", kCommon},
     {"optimizer.allreduce_bucket_size", optimizer<&Optimizer::allreduce_bucket_size>, IntegerRange{1, kMaxInt32}, "f32 elements",
      "Gradients that are reduced together while the backward pass goes on"},
     {"optimizer.skip_loss_zscore", optimizer<&Optimizer::skip_loss_zscore>, NumberRange{0, 1e6}, "deviations",
@@ -88,7 +87,7 @@ const Field kFields[] = {
      "Parameters with a weight_decay or a schedule of their own: a line per group, where KEY is weight_decay or a key of [learning_rate_scheduler]"},
 
     {"learning_rate_scheduler.learning_rate", schedule<&Schedule::learning_rate>, NumberRange{0, 10, true, false}, "", "The highest learning rate, after the warm-up", kShown},
-    {"learning_rate_scheduler.learning_rate_minimum", schedule<&Schedule::learning_rate_minimum>, NumberRange{0, 10}, "", "The learning rate at the end of the decay and after it"},
+    {"learning_rate_scheduler.learning_rate_minimum", schedule<&Schedule::learning_rate_minimum>, NumberRange{0, 10}, "", "The learning rate at the end of the decay and after it", kCommon},
     {"learning_rate_scheduler.learning_rate_decay_style", schedule<&Schedule::learning_rate_decay_style>, Choices{{"constant", "linear", "cosine", "warmup-stable-decay"}}, "",
      "How the learning rate falls after the warm-up; warmup-stable-decay keeps it at its highest until the last wsd_decay_steps", kShown},
     {"learning_rate_scheduler.learning_rate_decay_iters", schedule<&Schedule::learning_rate_decay_iters>, kSteps, "steps",
@@ -107,33 +106,34 @@ const Field kFields[] = {
     {"trainer.train_iterations", trainer<&Trainer::train_iterations>, kAtLeastOneStep, "steps", "Optimizer steps of the whole run, those before a resume included", kShown},
     {"trainer.train_epochs", trainer<&Trainer::train_epochs>, IntegerRange{0, 1'000'000}, "passes",
      "Passes over the training data instead of train_iterations, the last step of the last pass included; 0 = train_iterations decides"},
-    {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit"},
-    {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data"},
+    {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit", kCommon},
+    {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data", kCommon},
     {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
-    {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of the checkpoints, the same on every host; empty = none are written", kShown | kPath},
+    {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of this run's checkpoints, which rank 0 reads and writes; a run goes on from the newest one there; empty = none are written, and nothing of the training is kept", kShown | kPath},
     {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},
-    {"trainer.keep_last", trainer<&Trainer::keep_last>, IntegerRange{0, 1'000'000}, "checkpoints", "Committed checkpoints that are kept; 0 = all"},
-    {"trainer.load_dir", trainer<&Trainer::load_dir>, kPathForm, "", "Checkpoint, or folder of checkpoints, to start from; empty = the newest in save_dir when there is one", kPath},
+    {"trainer.keep_last", trainer<&Trainer::keep_last>, IntegerRange{0, 1'000'000}, "checkpoints", "Committed checkpoints that are kept; 0 = all", kCommon},
+    {"trainer.load_dir", trainer<&Trainer::load_dir>, kPathForm, "", "Checkpoint, or folder of checkpoints (the newest), that a run without a checkpoint in save_dir starts from, with optimizer and progress", kPath},
     {"trainer.load_weights_from", trainer<&Trainer::load_weights_from>, kPathForm, "",
-     "Checkpoint, or folder of checkpoints, whose weights a run starts from that finds none to go on from: step 0, a new optimizer state", kPath},
+     "Checkpoint, or folder of checkpoints (the newest), whose weights alone a run without a checkpoint in save_dir starts from, at step 0 with a new optimizer state", kPath | kCommon},
     {"trainer.keep_best", trainer<&Trainer::keep_best>, {}, "", "Keep the checkpoint of the lowest validation loss too, in save_dir/best"},
     {"trainer.replica_check_interval", trainer<&Trainer::replica_check_interval>, kSteps, "steps",
      "Steps between comparisons of the weights and optimizer states of all ranks, which must be equal to the bit; 0 = never"},
-    {"trainer.eval_interval", trainer<&Trainer::eval_interval>, kSteps, "steps", "Steps between validations; 0 = never"},
-    {"trainer.eval_iterations", trainer<&Trainer::eval_iterations>, IntegerRange{1, 1'000'000'000}, "micro-batches", "Validation micro-batches per rank"},
+    {"trainer.eval_interval", trainer<&Trainer::eval_interval>, kSteps, "steps", "Steps between validations; 0 = never", kCommon},
+    {"trainer.eval_samples", trainer<&Trainer::eval_samples>, IntegerRange{0, 1'000'000'000}, "sequences",
+     "Sequences of each validation set that a validation takes, always the first ones, whatever the number of ranks; 0 = all of them", kCommon},
     {"trainer.max_consecutive_skips", trainer<&Trainer::max_consecutive_skips>, IntegerRange{1, 1'000'000}, "steps",
      "Steps in a row that may be skipped, for gradients that are not finite or for outliers, before the run gives up"},
 
     {"profiler.profile_steps", profiler<&Profiler::profile_steps>, IntegerRange{0, 1'000'000}, "steps", "Steps to profile; 0 = off"},
     {"profiler.profile_start_at_step", profiler<&Profiler::profile_start_at_step>, kAtLeastOneStep, "", "First step to profile"},
-    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file to write; empty = profile-rank-N.json in the run folder, on rank N's host", kPath},
+    {"profiler.profiler_output", profiler<&Profiler::profiler_output>, kPathForm, "", "Trace file on the ranks' hosts, of several ranks NAME-rank-N.EXT; empty = profile-rank-N.json in the run folder, here", kPath},
 };
 // clang-format on
 
 }  // namespace
 
 std::span<const Field> training_fields() {
-  return kFields;
+  return kTrainingFields;
 }
 
 }  // namespace sortie::config

@@ -8,15 +8,13 @@
 #include <charconv>
 
 #include "common/config/architectures.h"
+#include "common/config/characters.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
 namespace {
-
-constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-constexpr std::string_view kDigits = "0123456789";
 
 bool only(std::string_view text, std::string_view more) {
   return std::ranges::all_of(text, [&](char c) {
@@ -51,13 +49,17 @@ std::string check_address(std::string_view text) {
                      quote(shorten(text)));
 }
 
-std::string check_launcher_loss(std::string_view text) {
+std::chrono::milliseconds launcher_hold(std::string_view on_launcher_loss) {
   constexpr std::string_view kHold = "hold ";
-  if (text == "kill") return {};
-  if (text.starts_with(kHold))
-    if (const auto time = parse_duration(text.substr(kHold.size()));
-        time && *time >= std::chrono::seconds(1) && *time <= std::chrono::hours(24))
-      return {};
+  if (!on_launcher_loss.starts_with(kHold)) return {};
+  return parse_duration(on_launcher_loss.substr(kHold.size()))
+      .value_or(std::chrono::milliseconds());
+}
+
+std::string check_launcher_loss(std::string_view text) {
+  const auto time = launcher_hold(text);
+  if (text == "kill" || (time >= std::chrono::seconds(1) && time <= std::chrono::hours(24)))
+    return {};
   return fmt::format("{} says not what to do; write \"kill\" or \"hold 120s\" (1s to 24h)",
                      quote(shorten(text)));
 }
@@ -112,12 +114,22 @@ std::string check_weight(std::string_view text) {
 }
 
 std::string check_tokenizer(std::string_view text) {
-  if (text == "byte") return {};
+  if (text.empty() || text == "byte") return {};
   const std::string_view file = tokenizer_file(text);
   if (file.empty())
     return fmt::format("{} is no tokenizer; write \"byte\", \"sentencepiece:FILE\" or \"hf:FILE\"",
                        quote(shorten(text)));
   return check_path(file);
+}
+
+std::string check_set_name(std::string_view text) {
+  const bool good = std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+  if (good && !text.empty()) return {};
+  return fmt::format("{} is no name of a validation set; use letters, digits, '_', '-' and '.'",
+                     quote(shorten(text)));
 }
 
 std::string_view tokenizer_file(std::string_view text) {

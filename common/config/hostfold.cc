@@ -15,7 +15,7 @@ namespace {
 /// A name as runs of text and of digits; a run that was folded ("[1-4]") counts as text.
 using Runs = std::vector<std::string>;
 
-bool is_number(const std::string& run) {
+bool is_digit_run(const std::string& run) {
   return !run.empty() && run.size() <= 18 && run[0] >= '0' && run[0] <= '9';
 }
 
@@ -70,7 +70,7 @@ std::vector<Runs> fold_run(const std::vector<Runs>& names, std::size_t index) {
   std::map<Runs, std::set<std::string, ByValue>> groups;
   std::vector<Runs> folded;
   for (const Runs& name : names) {
-    if (index >= name.size() || !is_number(name[index])) {
+    if (index >= name.size() || !is_digit_run(name[index])) {
       folded.push_back(name);
       continue;
     }
@@ -90,7 +90,7 @@ std::vector<Runs> fold_run(const std::vector<Runs>& names, std::size_t index) {
 bool natural_less(const Runs& a, const Runs& b) {
   return std::lexicographical_compare(
       a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
-        return is_number(x) && is_number(y) ? ByValue{}(x, y) : x < y;
+        return is_digit_run(x) && is_digit_run(y) ? ByValue{}(x, y) : x < y;
       });
 }
 

@@ -183,6 +183,12 @@ Result<HostGroups> HostGroups::load(const std::string& file) {
   return parse(*text, path);
 }
 
+std::vector<std::string> HostGroups::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, expressions] : groups_) out.push_back(name);
+  return out;
+}
+
 Result<std::vector<std::string>> HostGroups::hosts(std::string_view name) const {
   if (!is_group_name(name))
     return fail(ErrorCode::config,

@@ -26,6 +26,8 @@ class HostGroups {
   static Result<HostGroups> load(const std::string& file);
 
   bool is_any() const { return any_; }
+  /// Of all groups, sorted, without the '@'.
+  std::vector<std::string> names() const;
   /// The hosts of a group, without the '@'.
   Result<std::vector<std::string>> hosts(std::string_view name) const;
 

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxHostFileBytes = 16u << 20;
 
 using Names = std::vector<std::string>;
 
-std::unexpected<Error> bad(std::string message) {
+std::unexpected<Error> bad_host(std::string message) {
   return fail(ErrorCode::config, std::move(message));
 }
 
@@ -28,7 +28,7 @@ Result<std::vector<int>> parse_slots(std::string_view text) {
     int value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc() || end != digits.data() + digits.size() || value < min || value > max)
-      return bad(
+      return bad_host(
           fmt::format("slots={}: {} is no number from {} to {}; write slots=4 for four "
                       "slots or slots=0,2,5 for device ids",
                       shorten(text), quote(shorten(digits)), min, max));
@@ -44,7 +44,7 @@ Result<std::vector<int>> parse_slots(std::string_view text) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     SORTIE_ASSIGN_OR_RETURN(const int slot, number(rest.substr(0, comma), 0, kMaxSlots - 1));
     if (seen[static_cast<std::size_t>(slot)])
-      return bad(fmt::format("slots={}: slot {} twice; remove one", shorten(text), slot));
+      return bad_host(fmt::format("slots={}: slot {} twice; remove one", shorten(text), slot));
     seen[static_cast<std::size_t>(slot)] = true;
     slots.push_back(slot);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
@@ -60,15 +60,15 @@ class HostCollector {
     for (HostSlots& host : hosts) {
       const auto [entry, is_new] = places_.emplace(host.name, place);
       if (!is_new)
-        return bad(fmt::format("host {} is already in {}; remove one of the two", host.name,
-                               entry->second));
+        return bad_host(fmt::format("host {} is already in {}; remove one of the two", host.name,
+                                    entry->second));
       num_ranks_ += host.slots.size();
       all_.push_back(std::move(host));
     }
     if (all_.size() > kMaxHosts)
-      return bad(fmt::format("more than {} hosts; split the job", kMaxHosts));
+      return bad_host(fmt::format("more than {} hosts; split the job", kMaxHosts));
     if (num_ranks_ > kMaxRanks)
-      return bad(fmt::format("more than {} ranks; split the job", kMaxRanks));
+      return bad_host(fmt::format("more than {} ranks; split the job", kMaxRanks));
     return {};
   }
   std::vector<HostSlots> take() { return std::move(all_); }
@@ -86,7 +86,7 @@ Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int defaul
   const std::string_view text = trim(line);
   const std::size_t blank = std::min(text.find_first_of(" \t"), text.size());
   const std::string_view option = trim(text.substr(blank));
-  if (text.empty()) return bad("a host line is empty; write NAME or NAME slots=N");
+  if (text.empty()) return bad_host("a host line is empty; write NAME or NAME slots=N");
   SORTIE_ASSIGN_OR_RETURN(const Names names, expand_host_expression(text.substr(0, blank), groups));
   std::vector<int> slots;
   if (option.empty()) {
@@ -94,14 +94,14 @@ Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int defaul
   } else if (option.starts_with("slots=")) {
     SORTIE_ASSIGN_OR_RETURN(slots, parse_slots(option.substr(6)));
   } else {
-    return bad(
+    return bad_host(
         fmt::format("{} after the host name is not understood; a line is NAME, NAME slots=N "
                     "or NAME slots=A,B,...",
                     quote(shorten(option))));
   }
   if (names.size() * slots.size() > kMaxRanks)
-    return bad(fmt::format("{} hosts with {} slots are more than {} ranks; split the job",
-                           names.size(), slots.size(), kMaxRanks));
+    return bad_host(fmt::format("{} hosts with {} slots are more than {} ranks; split the job",
+                                names.size(), slots.size(), kMaxRanks));
   std::vector<HostSlots> hosts;
   hosts.reserve(names.size());
   for (const std::string& name : names) hosts.push_back({name, slots});
@@ -151,7 +151,7 @@ Result<> check_host_lines(const RunnerConfig& runner) {
 Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner) {
   const int default_slots = static_cast<int>(runner.default_slots);
   if (!runner.hosts.empty() && !runner.hosts_file.empty())
-    return bad("runner.hosts and runner.hosts_file: both are set; remove one of the two");
+    return bad_host("runner.hosts and runner.hosts_file: both are set; remove one of the two");
   HostGroups groups;
   const auto load_for = [&](std::string_view text) -> Result<> {
     if (!text.contains('@')) return {};
@@ -165,8 +165,8 @@ Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner) {
     SORTIE_ASSIGN_OR_RETURN(auto hosts,
                             parse_host_file(*text, runner.hosts_file, default_slots, &groups));
     if (hosts.empty())
-      return bad(fmt::format("{}: no host in the file; write one NAME [slots=N] per line",
-                             runner.hosts_file));
+      return bad_host(fmt::format("{}: no host in the file; write one NAME [slots=N] per line",
+                                  runner.hosts_file));
     return hosts;
   }
   if (runner.hosts.empty()) return parse_host_line("localhost", default_slots);

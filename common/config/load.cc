@@ -37,8 +37,8 @@ bool exposes_secret(const Field& field, const Value& item) {
 
 class Loader {
  public:
-  Loader(std::string_view name, const std::vector<std::string>& overrides)
-      : name_(name), overrides_(overrides) {}
+  Loader(std::string_view name, const std::vector<std::string>& overrides, const Amend& amend)
+      : name_(name), overrides_(overrides), amend_(amend) {}
 
   Result<LoadedJob> load(std::string_view text);
 
@@ -51,19 +51,23 @@ class Loader {
 
   void report(Source source, std::string text);
   void report_unknown(const Value& entry, const std::string& key);
+  void read_as_meant(const Value& entry, const std::string& key);
   void read_table(const Value& table, const std::string& prefix);
   void read_entry(const Value& entry, const std::string& key);
   void set(const Field& field, const Value& value, Source source);
   void apply_override(std::size_t index);
   void apply_preset(const Value& root);
+  void warn_of_preset();
   void set_variable(const Field& field, Value item, Source source);
   void report_exposed(std::string_view name, Source source);
   void check_rules();
+  void report_broken(const Violation& violation);
   std::string where(Source source) const;
   std::string message() const;
 
   std::string name_;
   const std::vector<std::string>& overrides_;
+  const Amend& amend_;
   LoadedJob loaded_;
   std::map<std::string, Source, std::less<>> sources_;
   std::set<std::string, std::less<>> bad_keys_;  // their rules would only repeat the problem
@@ -91,6 +95,23 @@ void Loader::report(Source source, std::string text) {
 void Loader::report_unknown(const Value& entry, const std::string& key) {
   report({0, entry.key_at},
          entry.type == Value::Type::table ? unknown_section(key) : unknown_key(key));
+  read_as_meant(entry, key);
+}
+
+/// An unknown name with an existing one near it: the job that was meant is judged too, so that its
+/// other problems are in the same report.
+void Loader::read_as_meant(const Value& entry, const std::string& key) {
+  if (entry.type == Value::Type::table) {
+    if (const std::string_view section = meant_section(key); !section.empty())
+      read_table(entry, std::string(section));
+    return;
+  }
+  const Field* field = meant_field(key);
+  if (field == nullptr || sources_.contains(field->key)) return;
+  if (assign(*field, entry, loaded_.job).empty())
+    sources_[std::string(field->key)] = {0, entry.at};
+  else
+    bad_keys_.insert(std::string(field->key));
 }
 
 void Loader::read_table(const Value& table, const std::string& prefix) {
@@ -148,7 +169,8 @@ void Loader::apply_override(std::size_t index) {
   if (equals == text.npos) return report(source, "has no '='; write --set key=value");
   const std::string key(text.substr(0, equals));
   const std::string_view right = text.substr(equals + 1);
-  for (const std::string_view table : {"runner.env", "runner.secret_env", "runner.container.env"}) {
+  for (const std::string_view table :
+       {"runner.env", "runner.secret_env", "runner.container.env", "data.validation_sets"}) {
     const std::string prefix = fmt::format("{}.", table);
     if (!key.starts_with(prefix)) continue;
     Value item = override_value(Kind::text, right);
@@ -163,6 +185,33 @@ void Loader::apply_override(std::size_t index) {
   for (const Value& item : value.items)
     if (exposes_secret(*field, item)) return report_exposed(item.key, source);
   set(*field, value, source);
+}
+
+/// `--set model.preset=...` over keys that are set elsewhere: those win, which is not what the word
+/// after the file looks like. A preset and keys side by side in one file are meant so.
+void Loader::warn_of_preset() {
+  const auto named = sources_.find("model.preset");
+  const Preset* preset = find_preset(loaded_.job.model.preset);
+  if (preset == nullptr || named == sources_.end() || named->second.override_index == 0) return;
+  JobConfig shape;
+  shape.model = preset->model;
+  std::string kept;
+  for (const auto& [key, source] : sources_) {
+    const Field* field = find_field(key);
+    if (!key.starts_with("model.") || key == "model.preset" || key == "model.precision" ||
+        source.override_index > named->second.override_index ||
+        value_text(*field, loaded_.job) == value_text(*field, shape))
+      continue;
+    kept +=
+        fmt::format("{}{} = {} ({}) instead of {}", kept.empty() ? "" : ", ", key,
+                    value_text(*field, loaded_.job),
+                    source.override_index > 0 ? "--set" : where(source), value_text(*field, shape));
+  }
+  if (kept.empty()) return;
+  loaded_.warnings.push_back(
+      fmt::format("{}: keys that are set win over the preset: {}; remove them, or set them after "
+                  "the preset to the values that you want",
+                  where(named->second), kept));
 }
 
 /// The shape that model.preset names comes before every other key, wherever the key stands.
@@ -183,18 +232,33 @@ void Loader::apply_preset(const Value& root) {
       loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
 }
 
-void Loader::check_rules() {
-  for (const Violation& violation : validate(loaded_.job)) {
-    const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
-    if (std::ranges::any_of(violation.keys, is_bad)) continue;
-    Source source;
-    for (const std::string& key : violation.keys)
-      if (const auto found = sources_.find(key); found != sources_.end()) {
-        source = found->second;
-        break;
-      }
-    report(source, fmt::format("{}: {}", violation.keys.front(), violation.message));
+void Loader::report_broken(const Violation& violation) {
+  const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
+  if (std::ranges::any_of(violation.keys, is_bad)) return;
+  const std::string text = fmt::format("{}: {}", violation.keys.front(), violation.message);
+  const auto from_options = [&](std::string_view origin) {
+    problems_.push_back({overrides_.size() + 1, {}, fmt::format("{}: {}", origin, text)});
+  };
+  if (text.starts_with("--")) return from_options("command line");
+  for (const std::string& key : violation.keys) {
+    const auto origin = loaded_.origins.find(key);
+    if (origin != loaded_.origins.end() && origin->second.starts_with("--") &&
+        origin->second != "--set")
+      return from_options(origin->second);
+    if (const auto found = sources_.find(key); found != sources_.end())
+      return report(found->second, text);
   }
+  report({}, text);
+}
+
+void Loader::check_rules() {
+  const std::vector<Violation> further = amend_ ? amend_(loaded_) : std::vector<Violation>();
+  const std::vector<Violation> broken = validate(loaded_.job);
+  for (const Violation& violation : broken) report_broken(violation);
+  // Those of `amend` look closer: a rule that is broken anyway is not reported twice.
+  for (const Violation& violation : further)
+    if (std::ranges::find(broken, violation.rule, &Violation::rule) == broken.end())
+      report_broken(violation);
 }
 
 std::string Loader::message() const {
@@ -219,6 +283,7 @@ Result<LoadedJob> Loader::load(std::string_view text) {
   for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
   // With lines missing, rules over several keys would judge a job that nobody wrote.
   if (document.errors.empty()) check_rules();
+  warn_of_preset();
   if (problems_.empty()) return std::move(loaded_);
   std::ranges::stable_sort(problems_, [](const Problem& a, const Problem& b) {
     return std::tie(a.override_index, a.at) < std::tie(b.override_index, b.at);
@@ -229,19 +294,19 @@ Result<LoadedJob> Loader::load(std::string_view text) {
 }  // namespace
 
 Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
-                                const std::vector<std::string>& overrides) {
-  return Loader(name, overrides).load(text);
+                                const std::vector<std::string>& overrides, const Amend& amend) {
+  return Loader(name, overrides, amend).load(text);
 }
 
 Result<LoadedJob> load_job(const std::filesystem::path& file,
-                           const std::vector<std::string>& overrides) {
+                           const std::vector<std::string>& overrides, const Amend& amend) {
   auto text = read_file(file, kMaxFileBytes);
   if (!text) {
     if (text.error().code == ErrorCode::not_found)
       text.error().message += "; `sortie config init` prints a config to start from";
     return std::unexpected(std::move(text).error());
   }
-  return load_job_text(*text, file.string(), overrides);
+  return load_job_text(*text, file.string(), overrides, amend);
 }
 
 std::string to_toml(const JobConfig& job) {

@@ -26,12 +26,6 @@ std::string nearest_divisors(std::int64_t n, std::int64_t value) {
   return above == 0 ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
-/// Multiples of `unit` next to `value`: "240 or 256".
-std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
-  const std::int64_t below = value / unit * unit;
-  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
-}
-
 void check_kv_heads(const ModelConfig& model, Violations& found) {
   const std::int64_t heads = model.num_attention_heads;
   const std::int64_t kv = model.attention_num_kv_heads;

@@ -10,9 +10,9 @@ namespace {
 constexpr std::string_view kStart = "topology.batch_rampup_start";
 constexpr std::string_view kIncrement = "topology.batch_rampup_increment";
 constexpr std::string_view kSamples = "topology.batch_rampup_samples";
-constexpr std::string_view kGlobal = "topology.global_batch_size";
+constexpr std::string_view kGlobalBatch = "topology.global_batch_size";
 
-Violation broken(std::string_view first, std::string_view second, std::string message) {
+Violation broken_rampup(std::string_view first, std::string_view second, std::string message) {
   return {"T6",
           {std::string(first), std::string(second), std::string(kStart), std::string(kIncrement),
            std::string(kSamples)},
@@ -28,9 +28,9 @@ std::vector<Violation> check_rampup(const TopologyConfig& topology) {
   const std::string_view missing = topology.batch_rampup_start == 0       ? kStart
                                    : topology.batch_rampup_increment == 0 ? kIncrement
                                                                           : kSamples;
-  return {broken(missing, kStart,
-                 "a batch ramp-up needs batch_rampup_start, batch_rampup_increment and "
-                 "batch_rampup_samples; set the three, or none")};
+  return {broken_rampup(missing, kStart,
+                        "a batch ramp-up needs batch_rampup_start, batch_rampup_increment and "
+                        "batch_rampup_samples; set the three, or none")};
 }
 
 void resolve_rampup(const TopologyConfig& topology, BatchOutcome& outcome) {
@@ -41,18 +41,18 @@ void resolve_rampup(const TopologyConfig& topology, BatchOutcome& outcome) {
   const std::int64_t unit = plan.micro_batch_size * plan.data_parallel_size;
   for (const auto& [key, value] : {std::pair{kStart, start}, {kIncrement, step}})
     if (value % unit != 0)
-      outcome.violations.push_back(
-          broken(key, kGlobal,
-                 fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} (ranks); use {}",
-                             value, unit, plan.micro_batch_size, plan.data_parallel_size,
-                             std::max(unit, value / unit * unit))));
+      outcome.violations.push_back(broken_rampup(
+          key, kGlobalBatch,
+          fmt::format("{} is no multiple of {} = {} (micro_batch_size) * {} (ranks); use {}", value,
+                      unit, plan.micro_batch_size, plan.data_parallel_size,
+                      std::max(unit, value / unit * unit))));
   const std::int64_t grow = plan.global_batch_size - start;
   if (grow <= 0 || grow % step != 0)
-    outcome.violations.push_back(
-        broken(kStart, kGlobal,
-               fmt::format("steps of {} from {} do not lead to global_batch_size = {}; use a start "
-                           "and an increment that do",
-                           step, start, plan.global_batch_size)));
+    outcome.violations.push_back(broken_rampup(
+        kStart, kGlobalBatch,
+        fmt::format("steps of {} from {} do not lead to global_batch_size = {}; use a start "
+                    "and an increment that do",
+                    step, start, plan.global_batch_size)));
   if (!outcome.violations.empty()) return;
   plan.rampup_start = start;
   plan.rampup_increment = step;

@@ -72,6 +72,7 @@ struct RunnerConfig {
   std::string hosts_file;            // one such line each, '#' comments; excludes hosts
   std::string groups_file;           // what "@NAME" in host lines means; empty = the user's
   std::int64_t default_slots = 1;    // slots of a host line that names none
+  bool allow_same_machine = false;   // two host names may be one machine
   std::vector<std::string> program;  // argv of a rank; empty = the sortie-train beside sortie
   std::string work_dir;          // empty = the launcher's; where a host lacks that: the home folder
   std::string master_addr;       // empty = first host's address as the other hosts reach it
@@ -173,7 +174,7 @@ struct TrainerConfig {
   bool keep_best = true;           // the checkpoint of the lowest validation loss, in save_dir/best
   std::int64_t replica_check_interval = 0;  // steps; 0 = never
   std::int64_t eval_interval = 0;           // steps; 0 = never
-  std::int64_t eval_iterations = 8;         // validation micro-batches per rank
+  std::int64_t eval_samples = 64;           // of each validation set, from its start; 0 = all
   std::int64_t max_consecutive_skips = 10;  // non-finite steps in a row before giving up
 };
 
@@ -260,10 +261,11 @@ struct DataConfig {
   std::vector<std::string> data_prefixes;  // PREFIX of PREFIX.bin and PREFIX.idx
   std::vector<std::string> validation_data_prefixes;
   std::vector<std::string> chat_files;  // JSONL of conversations, instead of data_prefixes
-  std::vector<std::string> validation_chat_files;  // the same, to validate on
+  std::vector<std::string> validation_chat_files;      // the same, to validate on
+  std::map<std::string, std::string> validation_sets;  // more of them by name; validation_sets.h
   std::vector<std::string> weights;  // one number per data prefix, or none: as large as they are
   std::string sampler = "sortie";    // sortie | megatron | scaling: the order of training samples
-  std::string tokenizer = "byte";    // byte | sentencepiece:FILE | hf:FILE (for samples and checks)
+  std::string tokenizer;  // byte | sentencepiece:FILE | hf:FILE; empty = that of the token files
 };
 
 struct JobConfig {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "common/config/fields.h"
 #include "common/config/text.h"
 
 namespace sortie::config {
@@ -37,7 +36,8 @@ constexpr Foreign kForeign[] = {
     {"save", "trainer.save_dir"},
     {"save_steps", "trainer.save_interval"},
     {"load", "trainer.load_dir"},
-    {"eval_iters", "trainer.eval_iterations"},
+    {"eval_iters", "trainer.eval_samples"},
+    {"eval_iterations", "trainer.eval_samples"},
     {"eval_steps", "trainer.eval_interval"},
     {"seq_length", "model.sequence_length"},
     {"max_position_embeddings", "model.sequence_length"},
@@ -123,22 +123,30 @@ bool is_section(std::string_view name) {
 std::string unknown_key(std::string_view key) {
   const std::string text = fmt::format("unknown key {}", shorten(key));
   const std::string_view meant = meant_key(key);
-  if (meant.empty()) return text + "; `sortie config init` prints all keys";
+  if (meant.empty()) return text + "; `sortie config init --all` prints all keys";
   if (meant.contains(' ')) return fmt::format("{}: {}", text, meant);
   return fmt::format("{}; did you mean {}?", text, meant);
 }
 
-std::string unknown_section(std::string_view name) {
-  const std::string text = fmt::format("unknown section [{}]", shorten(name));
+const Field* meant_field(std::string_view key) {
+  return find_field(meant_key(key));
+}
+
+std::string_view meant_section(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Section& section : sections()) names.push_back(section.name);
-  if (const auto near = nearest(name, names); !near.empty())
-    return fmt::format("{}; did you mean [{}]?", text, near);
-  if (const auto ours = foreign(last_part(name)); is_section(ours))
-    return fmt::format("{}; did you mean [{}]?", text, ours);
+  if (const auto near = nearest(name, names); !near.empty()) return near;
+  const std::string_view ours = foreign(last_part(name));
+  return is_section(ours) ? ours : std::string_view();
+}
+
+std::string unknown_section(std::string_view name) {
+  const std::string text = fmt::format("unknown section [{}]", shorten(name));
+  if (const auto meant = meant_section(name); !meant.empty())
+    return fmt::format("{}; did you mean [{}]?", text, meant);
   std::string all;
-  for (const std::string_view section : names)
-    all += fmt::format("{}[{}]", all.empty() ? "" : " ", section);
+  for (const Section& section : sections())
+    all += fmt::format("{}[{}]", all.empty() ? "" : " ", section.name);
   return fmt::format("{}; the sections are {}", text, all);
 }
 

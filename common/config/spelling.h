@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/config/fields.h"
+
 namespace sortie::config {
 
 /// True for "runner" and "runner.ssh".
@@ -13,7 +15,13 @@ bool is_section(std::string_view name);
 /// "unknown key topology.mico_batch_size; did you mean topology.micro_batch_size?"
 std::string unknown_key(std::string_view key);
 
+/// The existing key that an unknown one stands for; nullptr when none is near.
+const Field* meant_field(std::string_view key);
+
 /// "unknown section [runer]; did you mean [runner]?"
 std::string unknown_section(std::string_view name);
+
+/// The existing section that an unknown one stands for; empty when none is near.
+std::string_view meant_section(std::string_view name);
 
 }  // namespace sortie::config

@@ -7,6 +7,7 @@
 
 #include "common/config/forms.h"
 #include "common/config/text.h"
+#include "common/config/validation_sets.h"
 
 namespace sortie::config {
 namespace {
@@ -114,12 +115,7 @@ std::vector<Violation> check_stage(const JobConfig& job) {
   StageRules rules(job);
   for (const std::string& argument : job.runner.program) rules.anywhere("runner.program", argument);
   for (const auto& [name, value] : job.runner.env) rules.anywhere("runner.env." + name, value);
-  for (const std::string& prefix : job.data.data_prefixes)
-    rules.path("data.data_prefixes", prefix, true);
-  for (const std::string& prefix : job.data.validation_data_prefixes)
-    rules.path("data.validation_data_prefixes", prefix, true);
-  if (const std::string_view file = tokenizer_file(job.data.tokenizer); !file.empty())
-    rules.path("data.tokenizer", file, false);
+  for (const DataPath& data : data_paths(job.data)) rules.path(data.key, data.path, data.is_prefix);
   rules.path("trainer.load_dir", job.trainer.load_dir, false);
   rules.nowhere("trainer.save_dir", job.trainer.save_dir);
   rules.nowhere("runner.work_dir", job.runner.work_dir);
@@ -137,8 +133,10 @@ std::string with_stage(std::string text, std::string_view folder) {
 }
 
 void resolve_stage(JobConfig& job, std::string_view folder) {
-  for (std::string& prefix : job.data.data_prefixes) prefix = with_stage(prefix, folder);
-  for (std::string& prefix : job.data.validation_data_prefixes) prefix = with_stage(prefix, folder);
+  for (auto* paths : {&job.data.data_prefixes, &job.data.chat_files,
+                      &job.data.validation_data_prefixes, &job.data.validation_chat_files})
+    for (std::string& path : *paths) path = with_stage(path, folder);
+  for (auto& [name, path] : job.data.validation_sets) path = with_stage(path, folder);
   job.data.tokenizer = with_stage(job.data.tokenizer, folder);
   job.trainer.load_dir = with_stage(job.trainer.load_dir, folder);
 }

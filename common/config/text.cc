@@ -5,30 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/utf8.h"
+
 namespace sortie::config {
 namespace {
-
-/// Length of the valid UTF-8 sequence at the front of `text`, 0 when there is none.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xbf) {
-    return i < text.size() && byte(i) >= low && byte(i) <= high;
-  };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return follows(1) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef) {
-    const unsigned low = lead == 0xe0 ? 0xa0 : 0x80;
-    const unsigned high = lead == 0xed ? 0x9f : 0xbf;
-    return follows(1, low, high) && follows(2) ? 3 : 0;
-  }
-  if (lead >= 0xf0 && lead <= 0xf4) {
-    const unsigned low = lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xf4 ? 0x8f : 0xbf;
-    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 struct Unit {
   std::string_view name;
@@ -168,6 +148,13 @@ std::string_view nearest(std::string_view name, const std::vector<std::string_vi
     best_prefix = prefix;
   }
   return best;
+}
+
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit;
+  std::int64_t above = 0;
+  if (__builtin_add_overflow(below, unit, &above)) return fmt::format("{}", below);
+  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
 }
 
 }  // namespace sortie::config

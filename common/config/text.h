@@ -35,4 +35,8 @@ std::string_view nearest(std::string_view name, const std::vector<std::string_vi
 /// Edit distance with insertions, deletions, replacements and swaps of neighbours.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
+/// The multiples of `unit` on both sides of `value`, as "4 or 8"; the one above alone where the
+/// other is 0. For positive numbers.
+std::string nearest_multiples(std::int64_t value, std::int64_t unit);
+
 }  // namespace sortie::config

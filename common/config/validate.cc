@@ -6,9 +6,11 @@
 
 #include "common/config/container.h"
 #include "common/config/fields.h"
+#include "common/config/forms.h"
 #include "common/config/hostlist.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
+#include "common/config/validation_sets.h"
 
 namespace sortie::config {
 namespace {
@@ -112,6 +114,23 @@ std::vector<Violation> validate_training(const JobConfig& job) {
     if (!prefixes->empty() && !chats->empty())
       rules.broken("D1", {names.first, names.second},
                    fmt::format("{} is set too; remove one of the two", names.second));
+  const std::vector<ValidationSet> sets = validation_sets(job.data);
+  for (const ValidationSet& set : sets) {
+    if (set.key.starts_with("data.validation_sets.") && set.name == kMainSet &&
+        set.key != sets.front().key)
+      rules.broken("D4", {set.key, "data.validation_sets", sets.front().key},
+                   fmt::format("{} is called so already; choose another name", sets.front().key));
+    for (const std::string& prefix : set.prefixes)
+      if (std::string error = check_data_prefix(prefix); !error.empty())
+        rules.broken("D4", {set.key, "data.validation_sets"}, std::move(error));
+  }
+  const bool chats =
+      !job.data.chat_files.empty() ||
+      std::ranges::any_of(sets, [](const ValidationSet& set) { return !set.chat_files.empty(); });
+  if (chats && job.data.tokenizer.empty())
+    rules.broken("D5", {"data.tokenizer", "data.chat_files", "data.validation_chat_files"},
+                 "conversations are tokenized when training starts; set it, to \"hf:FILE\" with "
+                 "the tokenizer.json of the model for instance");
   const std::size_t prefixes = job.data.data_prefixes.size();
   if (!job.data.weights.empty() && job.data.weights.size() != prefixes)
     rules.broken("D3", {"data.weights", "data.data_prefixes"},

@@ -6,6 +6,7 @@
 #include "common/config/text.h"
 #include "common/config/training_groups.h"
 #include "common/config/validate.h"
+#include "common/config/validation_sets.h"
 
 namespace sortie::config {
 namespace {
@@ -80,10 +81,9 @@ void check_trainer(const JobConfig& job, Violations& found) {
   if (!trainer.load_weights_from.empty() && !trainer.load_dir.empty())
     found.push_back({"C2",
                      {"trainer.load_weights_from", "trainer.load_dir"},
-                     "trainer.load_dir goes on with a run, this starts another one; remove one of "
-                     "the two"});
-  if (trainer.eval_interval > 0 && job.data.validation_data_prefixes.empty() &&
-      job.data.validation_chat_files.empty())
+                     "trainer.load_dir starts from a checkpoint with its optimizer and progress, "
+                     "this from its weights alone; remove one of the two"});
+  if (trainer.eval_interval > 0 && validation_sets(job.data).empty())
     found.push_back(
         {"D2",
          {"trainer.eval_interval", "data.validation_data_prefixes"},

@@ -14,7 +14,7 @@ std::unexpected<Error> missing(std::string_view what) {
               fmt::format("ctr can not do this: {}; install nerdctl", what));
 }
 
-Result<> add_mount(Argv& argv, const Mount& mount) {
+Result<> add_ctr_mount(Argv& argv, const Mount& mount) {
   if ((mount.source + mount.target).find(',') != std::string::npos)
     return missing("mount a path with a comma, " + mount.source);
   std::string options = "rbind";
@@ -38,7 +38,7 @@ Result<> check(const ContainerSpec& spec, const Box& box) {
 Result<> add_memory(Argv& argv, const ContainerSpec& spec) {
   if (spec.ipc == "host") {
     add(argv, "--with-ns", "ipc:/proc/1/ns/ipc");
-    return add_mount(argv, {"/dev/shm", "/dev/shm", "rw"});
+    return add_ctr_mount(argv, {"/dev/shm", "/dev/shm", "rw"});
   }
   if (spec.shm_bytes > 0)
     add(argv, "--mount",
@@ -47,7 +47,7 @@ Result<> add_memory(Argv& argv, const ContainerSpec& spec) {
   return {};
 }
 
-Result<> add_gpus(Argv& argv, const ContainerSpec& spec, const HostFacts& host) {
+Result<> add_ctr_gpus(Argv& argv, const ContainerSpec& spec, const HostFacts& host) {
   if (!wants_gpus(spec, host)) return {};
   if (host.gpu_vendor == GpuVendor::amd) {
     add_amd_devices(argv);
@@ -82,14 +82,14 @@ Result<Argv> ctr_run_command(const ContainerSpec& spec, const HostFacts& host, c
   if (spec.rank_cpus_milli > 0) add(argv, "--cpus", cpus_text(spec, box));
   if (spec.rank_memory_bytes > 0)
     add(argv, "--memory-limit", std::to_string(spec.rank_memory_bytes * box.ranks));
-  SORTIE_TRY(add_gpus(argv, spec, host));
+  SORTIE_TRY(add_ctr_gpus(argv, spec, host));
   for (const std::string& device : spec.devices) add(argv, "--device", device);
   for (const std::string& capability : spec.capabilities)
     add(argv, "--cap-add", "CAP_" + capability);
   if (spec.privileged) argv.emplace_back("--privileged");
-  SORTIE_TRY(add_mount(argv, {host.runner, std::string(kRunnerInside), "ro"}));
-  SORTIE_TRY(add_mount(argv, {host.run_folder, host.run_folder, "rw"}));
-  for (const Mount& mount : spec.mounts) SORTIE_TRY(add_mount(argv, mount));
+  SORTIE_TRY(add_ctr_mount(argv, {host.runner, std::string(kRunnerInside), "ro"}));
+  SORTIE_TRY(add_ctr_mount(argv, {host.run_folder, host.run_folder, "rw"}));
+  for (const Mount& mount : spec.mounts) SORTIE_TRY(add_ctr_mount(argv, mount));
   if (!spec.workdir.empty()) add(argv, "--cwd", spec.workdir);
   argv.insert(argv.end(), spec.extra_args.begin(), spec.extra_args.end());
   SORTIE_ASSIGN_OR_RETURN(const std::string user, user_of(spec, host));

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "common/base/fnv1a.h"
+#include "common/base/shell_text.h"
+
 namespace sortie::container {
 namespace {
 
@@ -20,9 +23,7 @@ constexpr std::size_t kMaxRunIdInName = 40;
 
 std::string short_run_id(const std::string& run_id) {
   if (run_id.size() <= kMaxRunIdInName) return run_id;
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
-  return fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+  return fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), fnv1a_32(run_id));
 }
 
 Argv with_names(Argv argv, const std::vector<std::string>& names) {
@@ -130,24 +131,7 @@ std::vector<Argv> remove_commands(Engine engine, const std::string& program,
 }
 
 std::string shown(const Argv& argv) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
-  std::string text;
-  for (const std::string& word : argv) {
-    if (!text.empty()) text += ' ';
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      text += word;
-      continue;
-    }
-    text += '\'';
-    for (const char letter : word)
-      if (letter == '\'')
-        text += "'\\''";
-      else
-        text += letter;
-    text += '\'';
-  }
-  return text;
+  return shell_text(argv);
 }
 
 }  // namespace sortie::container

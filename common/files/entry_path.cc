@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "common/base/printable.h"
+
 namespace sortie::files {
 namespace {
 
@@ -13,17 +15,10 @@ constexpr std::ptrdiff_t kMaxDepth = 200;
 
 }  // namespace
 
-std::string printable(std::string_view path) {
-  std::string out;
-  for (const char c : path) {
-    if (out.size() >= 200) return out + "...";
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte >= 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return out;
+std::string shown_path(std::string_view path) {
+  constexpr std::size_t kMaxShown = 200;
+  if (path.size() <= kMaxShown) return printable(path);
+  return printable(path.substr(0, kMaxShown)) + "...";
 }
 
 Result<> check_entry_name(std::string_view name) {
@@ -39,20 +34,38 @@ Result<> check_entry_name(std::string_view name) {
   else if (name.starts_with(kPartPrefix))
     why = "the name of an unfinished transfer";
   if (!why) return {};
-  return fail(ErrorCode::data, fmt::format("'{}': {}", printable(name), why));
+  return fail(ErrorCode::data, fmt::format("'{}': {}", shown_path(name), why));
 }
 
 Result<> check_entry_path(std::string_view path) {
   if (path.size() > kMaxPath || std::ranges::count(path, '/') >= kMaxDepth)
-    return fail(ErrorCode::data, fmt::format("'{}': a path that is too long", printable(path)));
+    return fail(ErrorCode::data, fmt::format("'{}': a path that is too long", shown_path(path)));
   for (std::size_t at = 0;;) {
     const std::size_t end = std::min(path.find('/', at), path.size());
     if (auto checked = check_entry_name(path.substr(at, end - at)); !checked)
       return fail(ErrorCode::data,
-                  fmt::format("path '{}': {}", printable(path), checked.error().message));
+                  fmt::format("path '{}': {}", shown_path(path), checked.error().message));
     if (end == path.size()) return {};
     at = end + 1;
   }
+}
+
+bool stays_inside(std::string_view path, std::string_view link_target) {
+  if (link_target.empty() || link_target.starts_with('/')) return false;
+  std::ptrdiff_t above = std::ranges::count(path, '/');  // folders between it and the root
+  bool down = false;
+  while (!link_target.empty()) {
+    const std::size_t end = std::min(link_target.find('/'), link_target.size());
+    const std::string_view name = link_target.substr(0, end);
+    link_target.remove_prefix(std::min(end + 1, link_target.size()));
+    if (name.empty() || name == ".") continue;
+    if (name != "..") {
+      down = true;
+    } else if (down || --above < 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool entry_path_less(std::string_view a, std::string_view b) {

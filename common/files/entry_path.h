@@ -18,6 +18,11 @@ Result<> check_entry_name(std::string_view name);
 /// Components with one '/' between them; at most 4000 bytes and 200 components.
 Result<> check_entry_path(std::string_view path);
 
+/// Whether a symlink at `path`, below the root of a transfer, leads to a place below that root,
+/// whatever other links of the transfer lie on its way: ".." may only stand at its beginning, where
+/// it is known which folder it leaves.
+bool stays_inside(std::string_view path, std::string_view link_target);
+
 /// The order of a manifest: by components, so that a folder is followed by what is in it.
 bool entry_path_less(std::string_view a, std::string_view b);
 
@@ -25,7 +30,10 @@ bool entry_path_less(std::string_view a, std::string_view b);
 std::string_view parent_of(std::string_view path);
 std::string_view name_of(std::string_view path);
 
-/// For messages: bytes that are not printable as \xNN, at most 200 characters.
-std::string printable(std::string_view path);
+/// The code of a RunnerError that names a path of a pull which nothing comes of.
+inline constexpr std::string_view kMissingPath = "missing_path";
+
+/// For messages: printable, at most 200 bytes of the path.
+std::string shown_path(std::string_view path);
 
 }  // namespace sortie::files

@@ -57,7 +57,7 @@ Result<int> Folder::parent(std::string_view entry_path) {
 }
 
 std::string Folder::shown(std::string_view entry_path) const {
-  return fmt::format("{}{}{}", path_, path_.ends_with('/') ? "" : "/", printable(entry_path));
+  return fmt::format("{}{}{}", path_, path_.ends_with('/') ? "" : "/", shown_path(entry_path));
 }
 
 }  // namespace sortie::files

@@ -15,7 +15,7 @@ constexpr std::size_t kRangesPerMessage = 32u << 10;
 constexpr std::size_t kMaxLinkTarget = 4095;
 
 std::unexpected<Error> bad(const wire::FileEntry& entry, std::string_view what) {
-  return fail(ErrorCode::data, fmt::format("'{}': {}", printable(entry.path), what));
+  return fail(ErrorCode::data, fmt::format("'{}': {}", shown_path(entry.path), what));
 }
 
 }  // namespace

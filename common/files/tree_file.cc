@@ -40,20 +40,20 @@ std::string part_name(std::string_view name) {
 Result<Fd> open_part(int folder, std::string_view name) {
   Fd fd(::openat(folder, part_name(name).c_str(),
                  O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
-  if (!fd) return std::unexpected(os_error(errno, printable(name)));
+  if (!fd) return std::unexpected(os_error(errno, shown_path(name)));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != ::geteuid())
     return fail(ErrorCode::io,
                 fmt::format("{} is no file of this user; remove it", part_name(name)));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
     return fail(ErrorCode::io,
-                printable(name) + ": another transfer is writing it; wait for its end");
+                shown_path(name) + ": another transfer is writing it; wait for its end");
   // Between open and lock its owner may have put it into its place.
   struct stat now {};
   if (::fstat(fd.get(), &now) != 0 || now.st_nlink == 0 || !look_at(folder, part_name(name)) ||
       look_at(folder, part_name(name))->st_ino != now.st_ino)
     return fail(ErrorCode::io,
-                printable(name) + ": another transfer has just written it; try again");
+                shown_path(name) + ": another transfer has just written it; try again");
   return fd;
 }
 

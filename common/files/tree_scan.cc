@@ -57,7 +57,7 @@ TreeScan::TreeScan(std::vector<ScanRoot> roots) : roots_(std::move(roots)) {
       roots_, [](const ScanRoot& a, const ScanRoot& b) { return entry_path_less(b.name, a.name); });
 }
 
-Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool follow) {
+Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool follow, bool bare) {
   struct stat info {};
   if ((follow ? ::stat(path.c_str(), &info) : ::lstat(path.c_str(), &info)) != 0)
     return std::unexpected(
@@ -69,8 +69,10 @@ Result<TreeScan::Step> TreeScan::visit(std::string path, std::string name, bool 
   entry.mode = info.st_mode & 0777;
   if (S_ISDIR(info.st_mode)) {
     entry.kind = wire::FileKind::folder;
-    SORTIE_ASSIGN_OR_RETURN(auto children, names_in(path));
-    levels_.push_back({path, std::move(name), std::move(children)});
+    if (!bare) {
+      SORTIE_ASSIGN_OR_RETURN(auto children, names_in(path));
+      levels_.push_back({path, std::move(name), std::move(children)});
+    }
   } else if (S_ISLNK(info.st_mode)) {
     entry.kind = wire::FileKind::symlink;
     entry.mode = 0777;
@@ -131,7 +133,7 @@ Result<TreeScan::Step> TreeScan::step() {
   if (roots_.empty()) return Step{std::nullopt, true};
   ScanRoot root = std::move(roots_.back());
   roots_.pop_back();
-  return visit(std::move(root.path), std::move(root.name), true);
+  return visit(std::move(root.path), std::move(root.name), true, root.bare);
 }
 
 Result<std::string> PieceReader::read(const std::string& path, std::uint64_t size,

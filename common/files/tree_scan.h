@@ -18,6 +18,7 @@ namespace sortie::files {
 struct ScanRoot {
   std::string path;
   std::string name;
+  bool bare = false;  // a folder without what is in it
 };
 
 class TreeScan {
@@ -43,7 +44,7 @@ class TreeScan {
     std::string path, name;
     std::vector<std::string> children;  // names, last first
   };
-  Result<Step> visit(std::string path, std::string name, bool follow);
+  Result<Step> visit(std::string path, std::string name, bool follow, bool bare = false);
   Result<Step> hash_more();
 
   std::vector<ScanRoot> roots_;  // last first

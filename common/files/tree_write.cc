@@ -214,6 +214,7 @@ Result<> TreeWriter::settle_file(std::uint32_t index) {
   bool changed = false;
   SORTIE_ASSIGN_OR_RETURN(const int parent, folder_.parent(entry.path));
   if (entry.kind == wire::FileKind::symlink) {
+    if (entry.link_target.empty()) return {};
     SORTIE_TRY(make_symlink(parent, name, entry.link_target, changed));
   } else if (!states_[index].part) {
     SORTIE_TRY(set_mode(parent, name, entry.mode, changed));

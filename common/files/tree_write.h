@@ -18,7 +18,7 @@ namespace sortie::files {
 
 class TreeWriter {
  public:
-  /// `entries` as a ManifestReader gave them.
+  /// `entries` as a ManifestReader gave them; a symlink without a target is left out.
   TreeWriter(Folder folder, std::vector<wire::FileEntry> entries);
 
   /// One step of making folders and comparing files. True when all is compared.

@@ -7,12 +7,6 @@
 namespace sortie::model {
 namespace {
 
-constexpr std::int64_t kF32 = 4, kI32 = 4;
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 /// y += dy^T . x: oneDNN rearranges pieces of both operands, some for every thread.
 std::shared_ptr<void> weight_gradient_scratch(Tape& tape, const Sized& dy, const Sized& x) {
   const Machine& machine = tape.machine();
@@ -32,12 +26,16 @@ std::shared_ptr<void> packed_scratch(Tape& tape, std::int64_t out, std::int64_t 
 }
 
 /// What every thread of an attention kernel works in.
-std::vector<std::shared_ptr<void>> attention_scratch(Tape& tape, const Heads& h) {
-  std::int64_t line = round_up(h.tokens, 32);
-  if (line % 256 == 0) line += 32;
-  const std::int64_t scores = kAttentionRows * line;
-  const std::int64_t bytes = 2 * scores * kF32 + 2 * scores * tape.machine().element +
-                             h.tokens * (h.head_dim + h.value_dim) * kF32;
+std::vector<std::shared_ptr<void>> attention_scratch(Tape& tape, const Heads& h, bool backward) {
+  const AttentionTiling tiling = attention_tiling(h.tokens, /*window=*/0);
+  const std::int64_t scores = tiling.rows * attention_line(tiling.keys);
+  std::int64_t bytes = scores * (kF32 + tape.machine().element);
+  if (backward) {
+    const std::int64_t dq = tiling.one_tile ? 0 : h.head_dim;
+    bytes = 2 * bytes + h.tokens * (h.head_dim + h.value_dim + dq + 1) * kF32;
+  } else if (!tiling.one_tile) {
+    bytes += tiling.rows * (h.value_dim + 2) * kF32;
+  }
   std::vector<std::shared_ptr<void>> parts;
   for (std::int64_t thread = 0; thread < tape.machine().threads; ++thread)
     parts.push_back(tape.meter().allocate(bytes));
@@ -178,13 +176,13 @@ Value head_norm(Tape& tape, const Value& x, std::int64_t head_dim, Module norm) 
 Value attention(Tape& tape, const Value& qkv, const Heads& h) {
   const Sized out4 = tape.empty(qkv.data.rows, h.heads * h.head_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
-  (void)attention_scratch(tape, h);
+  (void)attention_scratch(tape, h, /*backward=*/false);
   Value out = tape.value(out4);
   tape.record([&tape, h, qkv, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Sized dqkv = tape.like(qkv.data);
-    (void)attention_scratch(tape, h);
+    (void)attention_scratch(tape, h, /*backward=*/true);
     tape.add_grad(*qkv.grad, std::move(dqkv));
   });
   return out;
@@ -193,13 +191,13 @@ Value attention(Tape& tape, const Value& qkv, const Heads& h) {
 Value attention(Tape& tape, const Value& q, const Value& k, const Value& v, const Heads& h) {
   const Sized out4 = tape.empty(q.data.rows, h.heads * h.value_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
-  (void)attention_scratch(tape, h);
+  (void)attention_scratch(tape, h, /*backward=*/false);
   Value out = tape.value(out4);
   tape.record([&tape, h, q, k, v, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Sized dq = tape.like(q.data), dk = tape.like(k.data), dv = tape.like(v.data);
-    (void)attention_scratch(tape, h);
+    (void)attention_scratch(tape, h, /*backward=*/true);
     tape.add_grad(*q.grad, std::move(dq));
     tape.add_grad(*k.grad, std::move(dk));
     tape.add_grad(*v.grad, std::move(dv));
@@ -224,14 +222,14 @@ Value latent_attention(Tape& tape, const Value& q, const Value& kv, const Value&
   const Sized k = tape.like(q.data);
   const Sized out4 = tape.empty(q.data.rows, h.heads * h.value_dim);
   const Sized lse = tape.empty(h.batch * h.heads, h.tokens, kF32);
-  (void)attention_scratch(tape, h);
+  (void)attention_scratch(tape, h, /*backward=*/false);
   Value out = tape.value(out4);
   tape.record([&tape, h, q, kv, rope_key, k, out4, lse, grad = out.grad] {
     const Sized dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Sized dq = tape.like(q.data), dkv = tape.like(kv.data), drope = tape.like(rope_key.data);
     const Sized dk = tape.like(q.data);
-    (void)attention_scratch(tape, h);
+    (void)attention_scratch(tape, h, /*backward=*/true);
     tape.add_grad(*q.grad, std::move(dq));
     tape.add_grad(*kv.grad, std::move(dkv));
     tape.add_grad(*rope_key.grad, std::move(drope));

@@ -3,22 +3,18 @@
 #include <algorithm>
 
 #include "common/model/network.h"
+#include "common/model/tape.h"
 #include "common/model/tiling.h"
 
 namespace sortie::model {
 namespace {
 
-constexpr std::int64_t kF32 = 4, kBf16 = 2;
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 /// The program, its libraries, compiled products and the first pages of the data.
 constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
 /// MPI's own, where there are more ranks than one; beside it a reduction works in a bucket's copy.
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
 constexpr std::int64_t kCacheLine = 16;  // f32 elements: every parameter starts on a cache line
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// Blocks that live as long as the training does.
 class Kept {

@@ -243,7 +243,6 @@ Value Network::final_hidden(Tape& tape, std::int64_t batch, bool recompute_layer
 
 /// Up to the losses; what no backward step needs is gone at the end.
 void Network::forward(Tape& tape, std::int64_t batch, bool recompute_layers) const {
-  constexpr std::int64_t kI32 = 4;
   const std::int64_t length = shape_.sequence_length;
   Value h = final_hidden(tape, batch, recompute_layers);
   head_loss(tape, h, shape_.vocab_size, module(head_));
@@ -265,7 +264,6 @@ void Network::forward(Tape& tape, std::int64_t batch, bool recompute_layers) con
 
 void Network::train(Meter& meter, const Machine& machine, std::int64_t batch,
                     bool recompute_layers) const {
-  constexpr std::int64_t kI32 = 4;
   const std::int64_t length = shape_.sequence_length;
   Tape tape(meter, machine, Tape::Mode::record);
   const Sized tokens = tape.empty(batch, length, kI32), targets = tape.empty(batch, length, kI32);

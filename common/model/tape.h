@@ -16,6 +16,12 @@
 
 namespace sortie::model {
 
+inline constexpr std::int64_t kF32 = 4, kI32 = 4, kBf16 = 2;  // bytes
+
+inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
 /// Stands for the trainer's caching allocator.
 class Meter {
  public:

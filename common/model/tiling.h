@@ -11,8 +11,32 @@ namespace sortie::model {
 inline constexpr std::int64_t kVocabularyTile = 1984;
 /// Rows whose exponentials the cross-entropy keeps at a time.
 inline constexpr std::int64_t kCrossEntropyRows = 1024;
-/// Query rows that attention scores at a time.
+/// Query rows that attention scores at a time where these rows see at most kAttentionKeys keys...
 inline constexpr std::int64_t kAttentionRows = 64;
+inline constexpr std::int64_t kAttentionKeys = 1024;
+/// ... and the tiles that longer sequences are cut into.
+inline constexpr std::int64_t kLongAttentionRows = 256;
+inline constexpr std::int64_t kLongAttentionKeys = 512;
+
+/// How the scores [T, T] of a head are cut into tiles: no more of them exist at a time.
+struct AttentionTiling {
+  std::int64_t rows;  // of a tile
+  std::int64_t keys;  // the most of a tile
+  bool one_tile;      // a block of rows sees all its keys in one tile
+};
+/// `window` 0 = all earlier tokens.
+constexpr AttentionTiling attention_tiling(std::int64_t tokens, std::int64_t window) {
+  const std::int64_t widest =
+      window > 0 && window - 1 + kAttentionRows < tokens ? window - 1 + kAttentionRows : tokens;
+  if (widest <= kAttentionKeys) return {kAttentionRows, widest, true};
+  return {kLongAttentionRows, kLongAttentionKeys, false};
+}
+/// Elements between two rows of a tile of `keys` columns.
+constexpr std::int64_t attention_line(std::int64_t keys) {
+  constexpr std::int64_t kVector = 32, kPage = 256;
+  const std::int64_t line = (keys + kVector - 1) / kVector * kVector;
+  return line % kPage == 0 ? line + kVector : line;  // no power of two between rows
+}
 /// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
 /// different products small.
 inline constexpr std::int64_t kExpertRowUnit = 16;

@@ -16,20 +16,21 @@ namespace sortie::wire {
 template <class M>
 inline constexpr bool kIsNested =
     std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> || std::is_same_v<M, FileEntry> ||
-    std::is_same_v<M, PieceRange> || std::is_same_v<M, Mount>;
+    std::is_same_v<M, PieceRange> || std::is_same_v<M, Mount> || std::is_same_v<M, NodeRun>;
 
 /// Members of each message in declaration order; position + 1 is the protobuf field number.
 template <class M>
 auto members(M& m) {
   using T = std::remove_const_t<M>;
   if constexpr (std::is_same_v<T, Hello>) return std::tie(m.protocol_version, m.build);
+  if constexpr (std::is_same_v<T, NodeRun>)
+    return std::tie(m.prefix, m.first, m.width, m.suffix, m.count, m.ranks);
   if constexpr (std::is_same_v<T, RankSpec>) return std::tie(m.rank, m.local_rank, m.slot, m.env);
   if constexpr (std::is_same_v<T, JobSpec>)
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
-                    m.heartbeat_timeout_ms, m.mpi, m.node_hosts, m.node_ranks, m.output_window,
-                    m.peers, m.master_port, m.cpu_binding, m.autostart, m.input_window, m.hold_ms,
-                    m.container);
+                    m.heartbeat_timeout_ms, m.mpi, m.nodes, m.output_window, m.peers, m.master_port,
+                    m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container);
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
@@ -50,17 +51,19 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Start>) return std::tie(m.env);
   if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
-  if constexpr (std::is_same_v<T, Heartbeat>) return std::tie(m.sequence, m.time_unix_ms);
+  if constexpr (std::is_same_v<T, Heartbeat>)
+    return std::tie(m.sequence, m.time_unix_ms, m.time_boot_ms, m.events);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
     return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
-                    m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms);
+                    m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms, m.machine_id,
+                    m.time_boot_ms);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
-                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes);
+                    m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes, m.time_boot_ms);
   if constexpr (std::is_same_v<T, RunnerError>) return std::tie(m.code, m.message, m.rank);
   if constexpr (std::is_same_v<T, PmixSetup>)
     return std::tie(m.nspace, m.host, m.node_hosts, m.node_ranks, m.world_size, m.local_ranks,
@@ -99,8 +102,9 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
   if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, Adopt>)
-    return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes);
-  if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch);
+    return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes,
+                    m.link, m.events);
+  if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch, m.link, m.events);
   if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
     return std::tie(m.json);
 }

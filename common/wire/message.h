@@ -14,7 +14,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -43,6 +43,18 @@ struct RankSpec {
   Environment env;         // on top of JobSpec::env
 };
 
+/// `count` hosts with consecutive numbers and `ranks` ranks each: `prefix`, the number from `first`
+/// on with at least `width` digits, `suffix`. width 0: one host without a number, its name is
+/// `prefix`.
+struct NodeRun {
+  std::string prefix;
+  std::uint64_t first = 0;
+  std::uint32_t width = 0;
+  std::string suffix;
+  std::uint32_t count = 1;
+  std::uint32_t ranks = 0;
+};
+
 /// The runner's slice of the plan. Answered by JobReady or RunnerError.
 struct JobSpec {
   std::string run_id;  // [a-z0-9-]{1,64}
@@ -60,9 +72,8 @@ struct JobSpec {
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;
   std::uint8_t mpi = 0;  // 0 off, 1 auto (only where libpmix loads), 2 required
-  /// Hosts and ranks of the whole job, for PMIx: node_hosts[i] holds node_ranks[i] ("0,1,2").
-  std::vector<std::string> node_hosts;
-  std::vector<std::string> node_ranks;
+  /// Hosts and ranks of the whole job, for PMIx (node_list.h). Folded, because every host gets it.
+  std::vector<NodeRun> nodes;
   std::uint32_t output_window = 4u << 20;  // bytes of output that may be unacknowledged
   /// To the host of rank 0 alone: the numeric addresses at which the other hosts were reached, and
   /// the port to hold for MASTER_PORT (0 = none). The answers are in JobReady.
@@ -94,6 +105,9 @@ struct Stop {
 struct Heartbeat {
   std::uint64_t sequence = 0;
   std::uint64_t time_unix_ms = 0;  // sender's clock; 0 = not told
+  std::uint64_t time_boot_ms = 0;  // sender's clock that never jumps (boot_clock.h); 0 = not told
+  /// From the launcher: RankEvents of this host that it has taken, since the job began.
+  std::uint64_t events = 0;
 };
 
 /// The launcher has written `bytes` more of the output it was sent.
@@ -122,6 +136,9 @@ struct JobReady {
   std::string binding;                // "core: 2 ranks on 8 cores" or "none: <why>"
   std::vector<std::string> cpu_sets;  // per rank of JobSpec::ranks: "0-3,8"; none when not bound
   std::uint64_t time_unix_ms = 0;     // runner's clock; 0 = not told
+  /// The machine behind the name: equal for two names of one machine. Empty = unknown.
+  std::string machine_id;
+  std::uint64_t time_boot_ms = 0;  // time_unix_ms by boot_clock.h
 };
 
 struct RankStarted {
@@ -155,7 +172,8 @@ struct RankExited {
   std::uint64_t time_unix_ms = 0;      // runner's clock, when the death was seen
   std::uint32_t leftovers_killed = 0;  // descendants that had to be ended after it
   std::uint64_t memory_limit_bytes =
-      0;  // of its container, when it was killed for it; 0 = not told
+      0;                           // of its container, when it was killed for it; 0 = not told
+  std::uint64_t time_boot_ms = 0;  // when the death was seen, by boot_clock.h; 0 = not told
 };
 
 /// Every rank is gone and nothing is left; sent once, after the last RankExited.
@@ -292,7 +310,8 @@ struct CheckReport {
   std::string json;  // at most 256 KiB
 };
 
-// ---- adoption: a new launcher takes over what a lost one has left -------------------------------
+// ---- adoption: a new launcher takes over what a lost one has left; or the same launcher comes
+// back over a new connection -
 
 /// How much of a rank's stream the launcher's files hold.
 struct LogSize {
@@ -302,20 +321,29 @@ struct LogSize {
 };
 
 /// launcher -> a fresh runner, instead of JobSpec: find the runner that holds this job and hand the
-/// connection over to it. Answered by Adopted, from that runner, or RunnerError.
+/// connection over to it. Answered by Adopted, from that runner, or RunnerError: `lost` when no
+/// runner holds the job any more, `io` when that could not be found out.
+///
+/// The pair (epoch, link) must be higher than any that the holder has obeyed. A higher epoch is
+/// another launcher. The same epoch with a higher link is the same launcher, whose last connection
+/// is void from then on.
 struct Adopt {
   std::uint32_t protocol_version = kProtocolVersion;
   std::string run_id;
   std::uint32_t attempt = 1;
   std::uint32_t node_rank = 0;
-  std::uint32_t epoch = 0;  // higher than that of any launcher before
+  std::uint32_t epoch = 0;
   std::vector<LogSize> log_sizes;
+  std::uint32_t link = 0;    // connections of this launcher to this host count from 1
+  std::uint64_t events = 0;  // same epoch: RankEvents that it has taken, since the job began
 };
 
 /// The holding runner obeys this launcher from now on. RankStarted of all ranks, output that the
 /// files do not have, RankExited of those that have ended, and open PMIx requests follow.
 struct Adopted {
   std::uint32_t epoch = 0;
+  std::uint32_t link = 0;
+  std::uint64_t events = 0;  // RankEvents of this host before the next one that is sent
 };
 
 using Message =

@@ -6,14 +6,14 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <cstdlib>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
 #include "launcher/check/pass.h"
 #include "launcher/check/present.h"
@@ -76,15 +76,9 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
     io.stop();
   });
   const bool progress = !options.json && !output_options().quiet && Console::detect().terminal;
-  if (progress) asio::co_spawn(io, show_progress(pass, job.plan.hosts.size()), asio::detached);
-  std::exception_ptr failure;
-  asio::co_spawn(io, pass.run(), [&](std::exception_ptr error) {
-    failure = error;
-    io.stop();
-  });
-  io.run();
+  if (progress) spawn(io, show_progress(pass, job.plan.hosts.size()));
+  run_to_end(io, pass.run());
   if (progress) fmt::print(stderr, "\r\x1b[K");
-  if (failure) std::rethrow_exception(failure);
   if (interrupted != 0) return 128 + interrupted;
 
   const std::vector<HostResult> results = pass.results();

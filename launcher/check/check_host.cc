@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <optional>
 #include <utility>
 
+#include "common/asio/token.h"
+#include "common/asio/within.h"
 #include "launcher/console/console.h"
 
 namespace sortie::launcher::check {
@@ -19,7 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr int kClockTries = 3;
 
 double milliseconds_since(Clock::time_point begin) {
@@ -30,20 +29,6 @@ double unix_us() {
   return std::chrono::duration<double, std::micro>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-/// Where a step's work tells the one who waits that it is over.
-struct Step {
-  explicit Step(const asio::any_io_executor& executor) : over(executor, Clock::time_point::max()) {}
-  asio::steady_timer over;
-  std::optional<Result<>> result;
-};
-
-asio::awaitable<void> finish([[maybe_unused]] std::shared_ptr<CheckHost> self,
-                             std::shared_ptr<Step> step, asio::awaitable<Result<>> work) {
-  Result<> result = co_await std::move(work);
-  if (!step->result) step->result = std::move(result);
-  step->over.cancel();
 }
 
 }  // namespace
@@ -57,18 +42,15 @@ CheckHost::CheckHost(asio::any_io_executor executor, std::string host, std::vect
 /// The work may outlast this: a host that does not answer holds nobody up.
 asio::awaitable<void> CheckHost::bounded(Work work, Milliseconds limit) {
   const auto self = shared_from_this();
-  const auto step = std::make_shared<Step>(executor_);
-  step->over.expires_after(limit);
-  asio::co_spawn(executor_, finish(self, step, std::move(work)), asio::detached);
-  if (!step->result) co_await step->over.async_wait(kToken);
-  if (!step->result) {
+  auto ended = co_await within(limit, std::move(work));
+  if (!ended) {
     std::string what =
         fmt::format("no answer within {} s", static_cast<double>(limit.count()) / 1000);
     if (!result.report.at.empty()) what += fmt::format(" (it was at: {})", result.report.at);
-    step->result = fail(ErrorCode::timeout, std::move(what));
+    ended = fail(ErrorCode::timeout, std::move(what));
   }
-  if (*step->result || result.error) co_return;
-  result.error = step->result->error();
+  if (*ended || result.error) co_return;
+  result.error = ended->error();
   result.error->message = printable(result.error->message);
   close();
 }
@@ -98,29 +80,13 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
   auto channel = co_await start_runner(*connection_, binary, limit, std::move(on_push));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
-  channel_ = std::move(*channel);
-  auto greeted = co_await greet(binary.sha256());
+  client_ = std::make_unique<RunnerClient>(std::move(*channel));
+  auto greeted = co_await client_->greet(binary.sha256());
   if (!greeted) co_return std::unexpected(std::move(greeted).error());
   result.stages.push_back({"runner", milliseconds_since(begin)});
   result.reached = true;
   connection_->settled();
   co_return co_await compare_clocks();
-}
-
-CheckHost::Work CheckHost::greet(std::string build) {
-  const std::string hello = wire::encode(wire::Hello{wire::kProtocolVersion, build});
-  auto written = co_await channel_->write(hello);
-  if (!written) co_return std::unexpected(std::move(written).error());
-  for (;;) {
-    auto message = co_await receive();
-    if (!message) co_return std::unexpected(std::move(message).error());
-    if (const auto* answer = std::get_if<wire::Hello>(&*message)) {
-      if (answer->protocol_version == wire::kProtocolVersion) co_return Result<>{};
-      co_return fail(ErrorCode::protocol,
-                     fmt::format("runner speaks protocol {}, this sortie {}",
-                                 answer->protocol_version, wire::kProtocolVersion));
-    }
-  }
 }
 
 /// The exchange with the shortest way there and back says most.
@@ -148,10 +114,10 @@ CheckHost::Work CheckHost::exchange(std::string kind, std::string request) {
   wire::CheckRequest question;
   question.json = std::move(request);
   const std::string bytes = wire::encode(std::move(question));
-  auto written = co_await channel_->write(bytes);
+  auto written = co_await client_->write(bytes);
   if (!written) co_return std::unexpected(std::move(written).error());
   while (result.report.done != kind) {
-    auto message = co_await receive();
+    auto message = co_await client_->answer();
     if (closed_) co_return fail(ErrorCode::interrupted, "given up");
     if (!message) co_return std::unexpected(std::move(message).error());
     if (const auto* report = std::get_if<wire::CheckReport>(&*message)) {
@@ -162,35 +128,11 @@ CheckHost::Work CheckHost::exchange(std::string kind, std::string request) {
   co_return Result<>{};
 }
 
-asio::awaitable<Result<wire::Message>> CheckHost::receive() {
-  const auto self = shared_from_this();
-  std::array<char, 16u << 10> buffer;
-  for (;;) {
-    auto frame = decoder_.next();
-    if (!frame) co_return std::unexpected(with_context(std::move(frame).error(), "runner"));
-    if (*frame) {
-      auto message = wire::decode(**frame);
-      if (!message) co_return std::unexpected(with_context(std::move(message).error(), "runner"));
-      if (const auto* error = std::get_if<wire::RunnerError>(&*message))
-        co_return fail(ErrorCode::runner, error->message);
-      co_return std::move(*message);
-    }
-    if (closed_) co_return fail(ErrorCode::interrupted, "given up");
-    const std::span<char> space(buffer);
-    auto count = co_await channel_->read_some(space);
-    if (!count) co_return std::unexpected(std::move(count).error());
-    if (*count == 0)
-      co_return fail(ErrorCode::lost, fmt::format("the runner ended unexpectedly; it said: '{}'",
-                                                  channel_->stderr_tail()));
-    decoder_.feed({buffer.data(), *count});
-  }
-}
-
 void CheckHost::close() {
   if (closed_) return;
   closed_ = true;
   // The end of its input is a runner's order to end, and a check leaves nothing to say.
-  if (channel_) channel_->close();
+  if (client_) client_->close();
   if (connection_) connection_->close();
 }
 

@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "common/wire/codec.h"
 #include "launcher/check/evaluate.h"
 #include "launcher/host/bootstrap.h"
+#include "launcher/host/runner_client.h"
 #include "launcher/host/transport.h"
 
 namespace sortie::launcher::check {
@@ -39,15 +39,12 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
   using Work = boost::asio::awaitable<Result<>>;
   boost::asio::awaitable<void> bounded(Work work, Milliseconds limit);
   Work connect_now(Transport& transport, const RunnerBinary& binary);
-  Work greet(std::string build);
   Work compare_clocks();
   Work exchange(std::string kind, std::string request);
-  boost::asio::awaitable<Result<wire::Message>> receive();
 
   boost::asio::any_io_executor executor_;
   std::unique_ptr<Connection> connection_;
-  std::unique_ptr<Channel> channel_;
-  wire::FrameDecoder decoder_;
+  std::unique_ptr<RunnerClient> client_;  // once its runner has been started
   bool closed_ = false;
 };
 

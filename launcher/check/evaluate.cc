@@ -36,6 +36,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
   std::vector<std::string> names = {"ssh", "clock", "kernel", "cores", "memory", "gpus", "disk"};
   if (!expect.save_dir.empty()) names.push_back("save_dir");
   if (!expect.files.empty()) names.push_back("data");
+  if (!expect.staged.empty()) names.push_back("staged");
   names.insert(names.end(), {"shm", "memlock", "open_files", "cgroup", "leftovers"});
   if (!expect.program.empty()) names.push_back("port");
   if (expect.container)  // the program and its MPI are in the image
@@ -52,14 +53,13 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   const std::vector<std::string> names = check_names(expect);
   std::vector<std::vector<Finding>> findings(hosts.size());
   std::vector<std::vector<Finding>> compared = {
-      judge_kernels(hosts),       judge_gpus(hosts),    judge_files(hosts, expect),
-      judge_mpi(hosts, expect),   judge_network(hosts), judge_bandwidth(hosts),
-      judge_images(hosts, expect)};
+      judge_kernels(hosts),        judge_gpus(hosts),           judge_files(hosts, expect),
+      judge_mpi(hosts, expect),    judge_network(hosts),        judge_bandwidth(hosts),
+      judge_images(hosts, expect), judge_reached(hosts, expect)};
   const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];
-    std::vector<Finding> all = {judge_ssh(host),
-                                judge_clock(host),
+    std::vector<Finding> all = {judge_clock(host),
                                 judge_cores(host),
                                 judge_memory(host),
                                 judge_memlock(host),
@@ -68,6 +68,7 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
                                 judge_leftovers(host),
                                 judge_disk(host),
                                 judge_save_dir(host),
+                                judge_staged(host, expect),
                                 own_shm ? judge_container_shm(host, expect) : judge_shm(host),
                                 judge_port(host),
                                 judge_program(host),

@@ -1,6 +1,7 @@
 // From what the hosts said to PASS, WARN and FAIL. Pure: no file, host or clock is touched.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,8 @@
 #include "launcher/check/report.h"
 
 namespace sortie::launcher::check {
+
+inline constexpr std::uint64_t kMiB = 1u << 20;
 
 enum class Verdict { none, pass, warn, fail };  // none: could not be looked at
 
@@ -32,6 +35,13 @@ struct ContainerExpectations {
   std::vector<std::string> mounts;  // on the hosts
 };
 
+/// What a job names below {stage}: it comes from this machine, before ranks start.
+struct StagedFile {
+  std::string named;  // "{stage}/books.bin"
+  std::string here;   // "/data/books.bin"
+  std::string error;  // why it can not be staged; empty = it can
+};
+
 /// What is asked of the hosts.
 struct Expectations {
   std::string program;  // empty: none was named, only hosts
@@ -39,8 +49,11 @@ struct Expectations {
   std::string save_dir;
   std::vector<std::string> files;
   std::map<std::string, FileSample> local_files;  // of `files`, those that the launcher has too
+  std::vector<StagedFile> staged;
+  std::uint64_t staged_bytes = 0;  // of all that runner.stage has
   std::size_t world_size = 0;
   bool bandwidth = false;
+  bool allow_same_machine = false;
   std::optional<ContainerExpectations> container;
 };
 
@@ -86,6 +99,7 @@ Finding judge_cgroup(const HostResult& host);
 Finding judge_leftovers(const HostResult& host);
 Finding judge_disk(const HostResult& host);
 Finding judge_save_dir(const HostResult& host);
+Finding judge_staged(const HostResult& host, const Expectations& expect);
 Finding judge_shm(const HostResult& host);
 Finding judge_port(const HostResult& host);
 Finding judge_program(const HostResult& host);
@@ -97,6 +111,9 @@ Finding judge_mounts(const HostResult& host);
 Finding judge_container_shm(const HostResult& host, const Expectations& expect);
 
 /// Those that compare hosts with each other.
+/// judge_ssh of each, and that no two are one machine.
+std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
+                                   const Expectations& expect);
 std::vector<Finding> judge_images(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);

@@ -120,6 +120,22 @@ double usual_round_trip(const std::vector<HostResult>& hosts) {
 
 }  // namespace
 
+std::vector<Finding> judge_reached(const std::vector<HostResult>& hosts,
+                                   const Expectations& expect) {
+  std::vector<Finding> findings;
+  std::map<std::string, std::string> first_name;  // by machine
+  for (const HostResult& host : hosts) {
+    Finding& finding = findings.emplace_back(judge_ssh(host));
+    if (!host.report.host || host.report.host->machine_id.empty()) continue;
+    const auto [entry, is_new] = first_name.emplace(host.report.host->machine_id, host.host);
+    if (!is_new && !expect.allow_same_machine && finding.verdict == Verdict::pass)
+      finding = {"ssh", Verdict::fail,
+                 fmt::format("another name of the machine of {}", entry->second),
+                 "remove one of the two names, or set runner.allow_same_machine = true"};
+  }
+  return findings;
+}
+
 std::vector<Finding> judge_kernels(const std::vector<HostResult>& hosts) {
   std::vector<Finding> findings = blank(hosts, "kernel");
   const auto machine = [](const HostResult& host) {

@@ -10,8 +10,7 @@
 namespace sortie::launcher::check {
 namespace {
 
-constexpr std::uint64_t kMiB = 1u << 20;
-constexpr std::uint64_t kSpaceFail = 512 * kMiB, kSpaceWarn = 10240 * kMiB;
+constexpr std::uint64_t kImageSpaceFail = 512 * kMiB, kImageSpaceWarn = 10240 * kMiB;
 constexpr std::uint64_t kShmDefault = 64 * kMiB, kShmPerRank = 64 * kMiB;
 
 const ContainerFacts* answering(const HostResult& host) {
@@ -86,10 +85,10 @@ Finding judge_image_disk(const HostResult& host) {
   const ContainerFacts* facts = answering(host);
   if (!facts || facts->total_bytes == 0) return {"image_disk", Verdict::none, "", ""};
   std::string text = fmt::format("{} free in {}", size_text(facts->free_bytes), facts->root);
-  const Verdict verdict = facts->free_bytes < kSpaceFail   ? Verdict::fail
-                          : facts->image_present           ? Verdict::pass
-                          : facts->free_bytes < kSpaceWarn ? Verdict::warn
-                                                           : Verdict::pass;
+  const Verdict verdict = facts->free_bytes < kImageSpaceFail   ? Verdict::fail
+                          : facts->image_present                ? Verdict::pass
+                          : facts->free_bytes < kImageSpaceWarn ? Verdict::warn
+                                                                : Verdict::pass;
   return {"image_disk", verdict, std::move(text),
           verdict == Verdict::pass
               ? ""

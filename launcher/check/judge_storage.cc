@@ -12,7 +12,6 @@
 namespace sortie::launcher::check {
 namespace {
 
-constexpr std::uint64_t kMiB = 1u << 20;
 constexpr std::uint64_t kSpaceFail = 100 * kMiB, kSpaceWarn = 1024 * kMiB;
 constexpr std::uint64_t kInodesFail = 100, kInodesWarn = 10000;
 /// A syncing file system that needs longer than this makes every checkpoint slow.
@@ -84,6 +83,28 @@ Finding judge_save_dir(const HostResult& host) {
   if (facts->sync_us < kSyncWarnUs) return {"save_dir", Verdict::pass, std::move(text), ""};
   return {"save_dir", Verdict::warn, std::move(text),
           "see what slows that file system down: checkpoints wait for it"};
+}
+
+Finding judge_staged(const HostResult& host, const Expectations& expect) {
+  Finding finding = {"staged", Verdict::pass, "", ""};
+  for (const StagedFile& file : expect.staged)
+    if (!file.error.empty())
+      finding.reason +=
+          fmt::format("{}{}: {}", finding.reason.empty() ? "" : "; ", file.named, file.error);
+  if (!finding.reason.empty())
+    return {"staged", Verdict::fail, std::move(finding.reason),
+            "put the file there on this machine, or correct runner.stage"};
+  const std::string what = fmt::format(
+      "{} on this machine, {} go to the host before ranks start",
+      expect.staged.size() == 1 ? "1 path is" : fmt::format("{} paths are", expect.staged.size()),
+      size_text(expect.staged_bytes));
+  // What an earlier run has left in the cache is not sent again: too little room is no certainty.
+  const FolderFacts* cache = folder(host, "cache");
+  if (cache && cache->error.empty() && cache->free_bytes < expect.staged_bytes)
+    return {"staged", Verdict::warn,
+            fmt::format("{}; {}: {} free", what, cache->path, size_text(cache->free_bytes)),
+            "make room there, or set XDG_CACHE_HOME on the host"};
+  return {"staged", Verdict::pass, what, ""};
 }
 
 Finding judge_shm(const HostResult& host) {

@@ -1,12 +1,10 @@
 #include "launcher/check/pass.h"
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <random>
 #include <utility>
 
+#include "common/asio/task_group.h"
 #include "launcher/check/pairs.h"
 #include "launcher/check/requests.h"
 
@@ -31,8 +29,7 @@ Pass::Pass(PassEnvironment environment, const PlannedJob& job, const Expectation
       job_(job),
       expect_(expect),
       options_(options),
-      token_(random_token()),
-      idle_(environment.executor, std::chrono::steady_clock::time_point::max()) {
+      token_(random_token()) {
   for (const HostPlan& host : job.plan.hosts) {
     std::vector<int> slots;
     for (const RankPlan& rank : host.ranks) slots.push_back(rank.slot);
@@ -51,31 +48,18 @@ std::vector<HostResult> Pass::results() const {
   return results;
 }
 
-asio::awaitable<void> Pass::worker(std::shared_ptr<Work> work) {
-  while (next_ < hosts_.size()) {
-    const std::size_t index = next_++;
-    co_await (*work)(index);
-    ++done_;
-  }
-  if (--workers_ == 0) idle_.cancel();
+asio::awaitable<void> Pass::one(std::shared_ptr<Work> work, std::size_t index) {
+  co_await (*work)(index);
+  ++done_;
 }
 
 asio::awaitable<void> Pass::for_all(const char* step, Work work) {
   step_ = step;
-  next_ = done_ = 0;
+  done_ = 0;
   const auto shared = std::make_shared<Work>(std::move(work));
-  workers_ = hosts_.size();
-  std::exception_ptr failure;
-  const auto ended = [&failure, this](std::exception_ptr error) {
-    if (!error) return;
-    failure = error;
-    workers_ = 0;
-    idle_.cancel();
-  };
-  for (std::size_t i = workers_; i > 0; --i)
-    asio::co_spawn(environment_.executor, worker(shared), ended);
-  while (workers_ > 0) co_await idle_.async_wait(asio::as_tuple(asio::use_awaitable));
-  if (failure) std::rethrow_exception(failure);
+  TaskGroup tasks(environment_.executor);
+  for (std::size_t i = 0; i < hosts_.size(); ++i) tasks.spawn(one(shared, i));
+  co_await tasks.wait();
 }
 
 asio::awaitable<void> Pass::run() {

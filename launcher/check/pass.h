@@ -37,7 +37,7 @@ class Pass {
  private:
   using Work = std::function<boost::asio::awaitable<void>(std::size_t)>;
   boost::asio::awaitable<void> for_all(const char* step, Work work);
-  boost::asio::awaitable<void> worker(std::shared_ptr<Work> work);
+  boost::asio::awaitable<void> one(std::shared_ptr<Work> work, std::size_t index);
   boost::asio::awaitable<void> look(std::size_t index);
   boost::asio::awaitable<void> listen(std::size_t index);
   boost::asio::awaitable<void> reach(std::size_t index);
@@ -51,9 +51,8 @@ class Pass {
   std::vector<std::shared_ptr<CheckHost>> hosts_;
   std::vector<std::vector<std::size_t>> peers_;
   std::string token_;
-  std::size_t next_ = 0, done_ = 0, workers_ = 0;
+  std::size_t done_ = 0;
   const char* step_ = "";
-  boost::asio::steady_timer idle_;
 };
 
 }  // namespace sortie::launcher::check

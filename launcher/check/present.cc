@@ -7,12 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "common/config/hostlist.h"
+#include "launcher/host/fold_failures.h"
 
 namespace sortie::launcher::check {
 namespace {
 
 constexpr std::size_t kMaxHeading = 24;
 constexpr std::size_t kGap = 2;
+constexpr char kBetween = '\x1f';  // of reason and remedy
 
 std::string colored(const std::string& text, Verdict verdict, bool color) {
   if (!color || verdict == Verdict::none) return text;
@@ -108,20 +110,19 @@ std::string details(const std::vector<HostResult>& hosts,
   const std::size_t rows = findings.empty() ? 0 : findings.front().size();
   for (const Verdict verdict : order) {
     for (std::size_t row = 0; row < rows; ++row) {
-      std::vector<std::pair<Finding, std::vector<std::string>>> groups;
-      for (std::size_t i = 0; i < hosts.size(); ++i) {
-        const Finding& finding = findings[i][row];
-        if (finding.verdict != verdict) continue;
-        auto group =
-            std::ranges::find_if(groups, [&](const auto& g) { return g.first == finding; });
-        if (group == groups.end()) group = groups.insert(groups.end(), {finding, {}});
-        group->second.push_back(hosts[i].host);
-      }
-      for (const auto& [finding, names] : groups) {
-        text += fmt::format("{} {}: {}: {}\n",
-                            colored(std::string(verdict_name(verdict)), verdict, options.color),
-                            finding.check, folded(names), finding.reason);
-        if (!finding.fix.empty()) text += fmt::format("     fix: {}\n", finding.fix);
+      std::vector<std::pair<std::string, std::string>> failures;
+      for (std::size_t i = 0; i < hosts.size(); ++i)
+        if (const Finding& finding = findings[i][row]; finding.verdict == verdict)
+          failures.emplace_back(hosts[i].host,
+                                fmt::format("{}{}{}", finding.reason, kBetween, finding.fix));
+      for (const FoldedFailure& failure :
+           verdict == Verdict::pass ? fold_equal(failures) : fold_failures(failures)) {
+        const std::size_t between = failure.text.find(kBetween);
+        text += fmt::format(
+            "{} {}: {}: {}\n", colored(std::string(verdict_name(verdict)), verdict, options.color),
+            findings.front()[row].check, folded(failure.hosts), failure.text.substr(0, between));
+        if (const std::string fix = failure.text.substr(between + 1); !fix.empty())
+          text += fmt::format("     fix: {}\n", fix);
       }
     }
   }

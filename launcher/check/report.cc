@@ -60,6 +60,7 @@ std::vector<std::string> texts(const json& part, const char* key, const char* me
 HostFacts host_facts(const json& part) {
   HostFacts facts;
   facts.hostname = text(part, "hostname");
+  facts.machine_id = text(part, "machine_id");
   // "Linux 6.1.0 x86_64"
   const std::string names = text(part, "kernel");
   const std::size_t first = names.find(' '), last = names.rfind(' ');

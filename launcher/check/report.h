@@ -15,6 +15,7 @@ namespace sortie::launcher::check {
 
 struct HostFacts {
   std::string hostname, kernel, machine;  // kernel: the release, "6.1.0-18-amd64"
+  std::string machine_id;                 // equal for two names of one machine; empty = unknown
   std::uint64_t cpus = 0, memory_bytes = 0, available_bytes = 0;
   std::optional<std::uint64_t> memlock, open_files, open_files_hard;  // nothing: unlimited
   bool infiniband = false;

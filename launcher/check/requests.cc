@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
 #include "common/config/forms.h"
+#include "common/config/stage.h"
+#include "common/config/validation_sets.h"
 #include "launcher/check/local_address.h"
 #include "launcher/supervise/meeting.h"
 
@@ -29,15 +32,71 @@ json folder(const char* role, const std::string& path, bool write) {
 
 std::vector<std::string> data_files(const config::DataConfig& data) {
   std::vector<std::string> files;
-  for (const auto* prefixes : {&data.data_prefixes, &data.validation_data_prefixes})
-    for (const std::string& prefix : *prefixes)
-      for (const char* ending : {".bin", ".idx"}) files.push_back(prefix + ending);
-  if (const std::string_view file = config::tokenizer_file(data.tokenizer); !file.empty())
-    files.emplace_back(file);
+  for (const config::DataPath& data_path : config::data_paths(data)) {
+    if (!data_path.is_prefix) files.push_back(data_path.path);
+    for (const char* ending : {".bin", ".idx"})
+      if (data_path.is_prefix) files.push_back(data_path.path + ending);
+  }
   std::ranges::sort(files);
   const auto same = std::ranges::unique(files);
   files.erase(same.begin(), same.end());
   return files;
+}
+
+bool names_stage(const std::string& path) {
+  return path.starts_with(config::kStagePlaceholder);
+}
+
+/// "{stage}/NAME/rest", held against what runner.stage has here.
+StagedFile staged_file(const config::RunnerConfig& runner, const std::string& path) {
+  StagedFile file = {path, "", ""};
+  std::string_view rest = std::string_view(path).substr(config::kStagePlaceholder.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of('/'), rest.size()));
+  const std::string_view name = rest.substr(0, rest.find('/'));
+  for (const std::string& text : runner.stage)
+    if (const config::StageItem item = config::parse_stage_item(text); item.name == name)
+      file.here = item.path + std::string(rest.substr(name.size()));
+  std::error_code error;
+  if (file.here.empty())
+    file.error = "runner.stage has nothing of that name";
+  else if (!std::filesystem::exists(file.here, error))
+    file.error = fmt::format("{}: {}", file.here,
+                             error ? error.message() : "No such file or directory on this machine");
+  return file;
+}
+
+/// Of files, and of all files below folders.
+std::uint64_t bytes_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const auto bytes = fs::file_size(path, error);
+    return error ? 0 : bytes;
+  }
+  std::uint64_t sum = 0;
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error))
+    if (std::error_code none; it->is_regular_file(none)) sum += it->file_size(none);
+  return sum;
+}
+
+/// Takes what is staged out of the files that hosts are asked for.
+void expect_staged(const config::RunnerConfig& runner, Expectations& expect) {
+  std::vector<std::string> named;
+  std::erase_if(expect.files, [&](const std::string& path) {
+    if (names_stage(path)) named.push_back(path);
+    return names_stage(path);
+  });
+  if (names_stage(expect.program)) named.push_back(expect.program);
+  for (const std::string& path : named) expect.staged.push_back(staged_file(runner, path));
+  for (const std::string& text : runner.stage) {
+    const config::StageItem item = config::parse_stage_item(text);
+    expect.staged_bytes += bytes_of(item.path);
+    const bool known = std::ranges::any_of(
+        expect.staged, [&](const StagedFile& file) { return file.here == item.path; });
+    if (!known)
+      expect.staged.push_back(staged_file(runner, fmt::format("{{stage}}/{}", item.name)));
+  }
 }
 
 bool loopback(const std::string& address) {
@@ -50,6 +109,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   const config::JobConfig& job = planned.loaded.job;
   Expectations expect;
   expect.world_size = planned.plan.world_size;
+  expect.allow_same_machine = job.runner.allow_same_machine;
   const config::ContainerConfig& container = job.runner.container;
   if (planned.plan.container) {
     const wire::ContainerSpec& spec = *planned.plan.container;
@@ -61,10 +121,13 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   expect.program = planned.plan.argv.front();
   expect.mpi = planned.plan.mpi;
   // Only Sortie's own trainer reads data and writes checkpoints as the config has it.
-  if (!job.runner.program.empty()) return expect;
-  expect.save_dir = job.trainer.save_dir;
-  expect.files = data_files(job.data);
-  if (expect.container) {  // where the hosts have what the config names inside
+  if (job.runner.program.empty()) {
+    expect.save_dir = job.trainer.save_dir;
+    expect.files = data_files(job.data);
+  }
+  expect_staged(job.runner, expect);
+  if (expect.container &&
+      job.runner.program.empty()) {  // where the hosts have what the config names inside
     expect.save_dir = config::on_host(container, expect.save_dir);
     for (std::string& path : expect.files) path = config::on_host(container, path);
   }
@@ -85,7 +148,7 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
     request["container"] = {{"engine", expect.container->engine},
                             {"image", expect.container->image},
                             {"mounts", expect.container->mounts}};
-  if (bare) {
+  if (bare && !names_stage(expect.program)) {  // what is staged is on no host yet
     json program = {{"name", expect.program}, {"work_dir", job.plan.work_dir}};
     for (const auto& [name, value] : job.plan.env)
       if (name == "PATH") program["path"] = value;

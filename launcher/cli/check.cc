@@ -8,7 +8,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kCheckFooter = R"(Examples:
   sortie check job.toml                                can this job run on its hosts?
   sortie check --hosts 'gpu[01-64]'                    are these hosts well?
   sortie check --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi
@@ -25,8 +25,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   const auto how = std::make_shared<check::CheckOptions>();
   const auto seconds = std::make_shared<double>(10);
   CLI::App* check = root.add_subcommand("check", "See whether hosts are fit for a job");
-  check->footer(kFooter);
+  check->footer(kCheckFooter);
   add_job_options(*check, *options);
+  add_shell_flag(*check, *options);
   check->add_flag("--json", how->json, "As JSON (schema sortie/check/1)");
   check->add_option("--bandwidth", how->bandwidth_s, "Measure each host's link for so many seconds")
       ->check(CLI::Range(0.1, 10.0));
@@ -48,7 +49,9 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
                      // A plan needs a program; of this one nothing is asked.
                      if (how->only_hosts) options->program = {"true"};
                      const auto job = plan_job(*options);
-                     return job ? check::run_check(*job, *how) : print_error(job.error());
+                     if (!job) return print_error(job.error());
+                     print_warnings(job->loaded);
+                     return check::run_check(*job, *how);
                    },
                    true});
 }

@@ -1,15 +1,16 @@
 #include "launcher/cli/cli.h"
 
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 
-#include "common/base/check.h"
-#include "common/base/exit_code.h"
 #include "common/base/log.h"
-#include "launcher/cli/tree.h"
+#include "common/cli/command_line.h"
+#include "common/cli/common_verbs.h"
+#include "common/cli/tree.h"
+#include "launcher/cli/verb.h"
+#include "launcher/console/output_options.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {
@@ -22,7 +23,33 @@ constexpr const char* kExamples = R"(Examples:
   sortie exec --hosts 'gpu[01-64]' --fold -- uname -r       one command on many hosts
   sortie check job.toml                                     are the hosts fit for it?
   sortie config init > job.toml                             a commented config to start from
+  sortie help run                                           the options of a verb
 )";
+
+constexpr const char* kEnvironment = R"(.SH ENVIRONMENT
+.TP
+\fBNO_COLOR\fR
+Not empty: no colours.
+.TP
+\fBCLICOLOR_FORCE\fR
+Not empty and not 0: colours also where no terminal is.
+.TP
+\fBXDG_STATE_HOME\fR
+Runs are kept in \fIsortie/runs\fR below it; without it, below \fI\(ti/.local/state\fR.
+)";
+
+/// The ids of runs in the usual place, newest last.
+std::vector<std::string> known_runs() {
+  std::vector<std::string> out;
+  const auto state = state_folder("");
+  if (!state) return out;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(*state / "runs", error))
+    if (const std::string name = entry.path().filename().string(); !name.starts_with("."))
+      out.push_back(name);
+  std::ranges::sort(out);
+  return out;
+}
 
 }  // namespace
 
@@ -46,39 +73,19 @@ int run_cli(int argc, char** argv) {
   add_config_verbs(app, verbs, program);
   add_report_verb(app, verbs);
   add_explain_verb(app, verbs);
-  add_man_verb(app, verbs);
-  add_completion_verbs(app, verbs, program);
-  add_global_flags(app);
-  set_help(app, verbs);
+  cli::add_help_verb(app, verbs);
+  cli::add_man_verb(app, verbs, kEnvironment);
+  cli::add_completion_verbs(app, verbs, program, {.runs = known_runs});
+  cli::add_global_flags(app, /*colors=*/true);
+  cli::set_help(app, verbs);
 
-  // The program is cut off first: no flag of its own can be taken for one of ours.
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto dashes = std::ranges::find(arguments, "--");
-  const bool has_program = dashes != arguments.end();
-  if (has_program) program.assign(dashes + 1, arguments.end());
-  arguments.erase(dashes, arguments.end());
-  const std::vector<std::string> given = arguments;
-  std::ranges::reverse(arguments);  // CLI11 takes the last element first
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    const std::string near = did_you_mean(app, given);
-    return print_error({ErrorCode::usage, fmt::format("sortie: {}; {}", error.what(),
-                                                      near.empty() ? "try --help" : near)});
-  }
-  const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
-  SORTIE_CHECK(verb != verbs.end());
-  if (has_program && !verb->takes_program) {
-    fmt::print(stderr, "sortie: `{}` takes no program after --\n", verb->app->get_name());
-    return kExitUsage;
-  }
-  if (has_program && program.empty()) {
-    fmt::print(stderr, "sortie: nothing follows --; a program is expected there\n");
-    return kExitUsage;
-  }
-  apply_global_flags(*verb->app);
-  return verb->run();
+  const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
+  if (!choice) return print_error(choice.error());
+  if (choice->verb == nullptr) return choice->exit_code;
+  const cli::GlobalFlags flags = cli::global_flags(*choice->verb->app);
+  output_options() = {flags.quiet, flags.verbose, flags.no_color};
+  if (flags.verbose) log::init("sortie", log::Level::debug);
+  return choice->verb->run();
 }
 
 }  // namespace sortie::launcher

@@ -25,20 +25,17 @@ this machine send all, for hosts that can not reach each other.
 constexpr const char* kPullFooter = R"(Examples:
   sortie pull --hosts 'gpu[01-04]' /scratch/run7/metrics results   results/gpu01/metrics, results/gpu02/...
   sortie pull --config job.toml /var/log/nvidia.log work/out logs  several at once, to logs/HOST/
+  sortie pull --hosts @gpu --exclude gpu07 '/scratch/run7/*/metrics.json' m    patterns, read on the hosts: m/HOST/eval/metrics.json
 
-Only what differs is fetched. Symlinks come as symlinks; nothing is written outside LOCALDIR.
+In a pattern * and ? stand for characters within a name, [a-c] for one of some; quote it, or this shell reads it. What matches keeps
+its path from the first name with a wildcard on. A path that a host lacks is reported with exit code 9; all others are fetched.
+Only what differs is fetched. Nothing is written outside LOCALDIR. Modes are masked with the umask. Symlinks come as symlinks,
+except those that point outside the copy: they are left out and named.
 )";
 
-void add_host_options(CLI::App& app, CopyOptions& options) {
-  app.add_option("--hosts", options.job.hosts, "Hosts: 'gpu[01-04],h7'");
-  app.add_option("--config", options.job.config,
-                 "The hosts, and the ssh settings, of a job's config");
-  app.add_option("--set", options.job.overrides,
-                 "Override a key: --set section.key=value (repeatable)")
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_option("--ssh-config", options.job.ssh_config,
-                 "OpenSSH client config; overrides runner.ssh.config_file");
+void add_copy_options(CLI::App& app, CopyOptions& options) {
+  add_config_option(app, options.job);
+  add_host_options(app, options.job);
   app.add_flag("--json", options.json, fmt::format("As JSON (schema sortie/{}/1)", app.get_name()));
 }
 
@@ -49,7 +46,7 @@ void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   CLI::App* push = root.add_subcommand("push", "Copy files and folders to all hosts");
   push->footer(kPushFooter);
   push->add_option("paths", pushed->paths, "LOCAL... REMOTE")->required()->expected(2, 100000);
-  add_host_options(*push, *pushed);
+  add_copy_options(*push, *pushed);
   const std::map<std::string, RelayMode> modes = {
       {"auto", RelayMode::automatic}, {"on", RelayMode::on}, {"off", RelayMode::off}};
   push->add_option("--relay", pushed->relay,
@@ -62,7 +59,7 @@ void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
   CLI::App* pull = root.add_subcommand("pull", "Copy files and folders from all hosts");
   pull->footer(kPullFooter);
   pull->add_option("paths", pulled->paths, "REMOTE... LOCALDIR")->required()->expected(2, 100000);
-  add_host_options(*pull, *pulled);
+  add_copy_options(*pull, *pulled);
   verbs.push_back({pull, [pulled] { return pull_files(*pulled); }});
 }
 

@@ -8,7 +8,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kExecFooter = R"(Examples:
   sortie exec --hosts 'gpu[01-64]' -- uptime                       lines as they come, [host] before each
   sortie exec --hosts @gpu --exclude gpu07 --fold -- uname -r      hosts with the same output together
   sortie exec --hosts @gpu --shell -- 'df -h / | tail -1'          through /bin/sh there
@@ -27,20 +27,16 @@ be run, 4 for a host that was not reached, 5 for one that went away; 130 after C
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
   const auto options = std::make_shared<ExecOptions>();
   CLI::App* exec = root.add_subcommand("exec", "Run one command on many hosts");
-  exec->footer(kFooter);
-  JobOptions& job = options->job;
-  exec->add_option("--hosts", job.hosts, "Hosts: 'gpu[01-04],h7,@group,!gpu03'");
-  exec->add_option("--config", job.config, "Config file (TOML) that says which hosts, and how");
-  exec->add_option("--exclude", options->exclude, "Hosts to leave out, written like --hosts");
-  exec->add_option("--groups", job.groups,
-                   "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
+  exec->footer(kExecFooter);
+  add_config_option(*exec, options->job);
+  add_host_options(*exec, options->job);
   exec->add_option("--fanout", options->fanout, "Hosts at the same time (runner.ssh.fanout, 64)")
       ->check(CLI::Range(1, 4096));
   exec->add_option("--timeout", options->timeout,
                    "Time for the command on each host (30s, 5m); then TERM, and KILL after the "
                    "grace");
   exec->add_option("--grace", options->grace, "Between TERM and KILL (runner.grace, 10s)");
-  exec->add_flag("--shell", options->shell, "The command is one string, for /bin/sh -c");
+  add_shell_flag(*exec, options->job);
   exec->add_flag("--stdin", options->send_stdin,
                  "Send stdin to all hosts; without it they have /dev/null");
   exec->add_flag("--fold", options->fold,
@@ -49,11 +45,6 @@ void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   exec->add_flag("--no-prefix", options->no_prefix, "No [host] before lines");
   exec->add_option("--output-dir", options->output_dir,
                    "Folder for HOST.out and HOST.err, every byte as it came");
-  exec->add_option("--set", job.overrides, "Override a key: --set runner.ssh.user=me (repeatable)")
-      ->take_all()
-      ->allow_extra_args(false);
-  exec->add_option("--ssh-config", job.ssh_config,
-                   "OpenSSH client config; overrides runner.ssh.config_file");
   verbs.push_back({exec,
                    [options, &program] {
                      options->job.program = program;

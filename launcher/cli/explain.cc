@@ -17,7 +17,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kExplainFooter = R"(Examples:
   sortie explain 137          what an exit code means and what to do
   sortie explain host_key     the same for the class of an error: "h07: host_key: ..."
   sortie explain SIGSEGV      or a signal
@@ -127,12 +127,12 @@ std::string list_json() {
   return out.dump(2) + "\n";
 }
 
-struct Options {
+struct ExplainOptions {
   std::string word;
   bool json = false, markdown = false;
 };
 
-int run(const Options& options) {
+int run(const ExplainOptions& options) {
   if (options.markdown) return print_text(exit_codes_markdown());
   if (options.word.empty()) return print_text(options.json ? list_json() : list_text());
   const auto answer = explain(options.word);
@@ -143,10 +143,10 @@ int run(const Options& options) {
 }  // namespace
 
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExplainOptions>();
   CLI::App* explain =
       root.add_subcommand("explain", "What an exit code, signal or failure class means");
-  explain->footer(kFooter);
+  explain->footer(kExplainFooter);
   explain->add_option("code", options->word, "Exit code, signal or failure class");
   explain->add_flag("--json", options->json, "As JSON (schema sortie/explain/1)");
   explain->add_flag("--markdown", options->markdown, "docs/exit_codes.md");

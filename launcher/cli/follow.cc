@@ -11,7 +11,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr const char* kAttachFooter = R"(Examples:
-  sortie attach last                 live output of the latest run, from now on
+  sortie attach                      live output of the last run, from now on
   sortie attach --from-start k3f9    everything it has written, then live
   sortie attach --adopt k3f9         its supervisor was killed, and runner.on_launcher_loss is "hold 120s"
 
@@ -19,8 +19,8 @@ Its exit code is the run's. Ctrl-C leaves the run going (exit code 130). Several
 )";
 
 constexpr const char* kLogsFooter = R"(Examples:
-  sortie logs last                           all that its ranks have written, in order
-  sortie logs -f --rank 0,8-15 last          some ranks, and what they go on to write
+  sortie logs                                all that the ranks of the last run have written, in order
+  sortie logs -f --rank 0,8-15               some ranks, and what they go on to write
   sortie logs --host 'gpu[01-04]' --since 10m --grep 'nan|inf' k3f9
 )";
 
@@ -44,7 +44,7 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) 
   logs_verb->footer(kLogsFooter);
   add_run_name(*logs_verb, logs->run, logs->log_dir);
   logs_verb->add_option("--rank", logs->ranks, "Only these ranks: 0,8-15");
-  logs_verb->add_option("--host", logs->hosts, "Only ranks of these hosts: 'gpu[01-04]'");
+  logs_verb->add_option("--host", logs->hosts, "Only ranks of these hosts: 'gpu[01-04]', @group");
   logs_verb->add_option("--since", logs->since,
                         "Only what came since: 10m, 14:30, '2026-11-21 14:30'");
   logs_verb->add_option("--grep", logs->grep, "Only lines with this extended regular expression");

@@ -13,7 +13,7 @@ constexpr const char* kImageFooter = R"(Examples:
   sortie image push trainer:1 --config job.toml      to the hosts of a job, for its engine
 )";
 
-constexpr const char* kPushFooter = R"(Examples:
+constexpr const char* kImagePushFooter = R"(Examples:
   sortie image push trainer:1 --hosts 'gpu[01-16]'                   from this machine's Docker to theirs
   sortie image push trainer:1 --hosts h1,h2 --engine containerd      to containerd
   sortie image push trainer:1 --config job.toml --json               for a program to read
@@ -31,17 +31,10 @@ void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) {
 
   const auto options = std::make_shared<ImagePushOptions>();
   CLI::App* push = image->add_subcommand("push", "Copy an image from this machine to all hosts");
-  push->footer(kPushFooter);
+  push->footer(kImagePushFooter);
   push->add_option("image", options->image, "IMAGE, as the engine here knows it")->required();
-  push->add_option("--hosts", options->job.hosts, "Hosts: 'gpu[01-04],h7'");
-  push->add_option("--config", options->job.config,
-                   "The hosts, the engine and the ssh settings of a job's config");
-  push->add_option("--set", options->job.overrides,
-                   "Override a key: --set section.key=value (repeatable)")
-      ->take_all()
-      ->allow_extra_args(false);
-  push->add_option("--ssh-config", options->job.ssh_config,
-                   "OpenSSH client config; overrides runner.ssh.config_file");
+  add_config_option(*push, options->job);
+  add_host_options(*push, options->job);
   push->add_option("--engine", options->engine,
                    "Engine of the hosts; without it the config's, else docker")
       ->check(CLI::IsMember({"docker", "podman", "containerd"}))

@@ -1,41 +1,61 @@
-// What verbs have in common: options that name a job, and printing.
+// What verbs have in common: options that name a job or its hosts, and printing.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdio>
 
-#include "common/base/exit_code.h"
+#include "common/base/printable.h"
+#include "common/cli/tree.h"
 #include "common/config/hostlist.h"
 #include "launcher/cli/verb.h"
-#include "launcher/console/console.h"
+#include "launcher/console/output_options.h"
 
 namespace sortie::launcher {
 
-int print_error(const Error& error) {
-  fmt::print(stderr, "{}\n", printable_lines(error.message));
-  return exit_code_for(error.code);
-}
-
 int print_text(std::string_view text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written) return kExitOk;
-  return print_error(os_error(errno, "sortie: write to stdout"));
+  return cli::print_text("sortie", text);
 }
 
-void add_job_options(CLI::App& app, JobOptions& options) {
-  app.add_option("config", options.config, "Config file (TOML)");
+void print_warnings(const config::LoadedJob& loaded) {
+  if (output_options().quiet) return;
+  for (const std::string& warning : loaded.warnings)
+    fmt::print(stderr, "sortie: warning: {}\n", printable(warning));
+}
+
+void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
+  if (output_options().quiet || ::isatty(STDERR_FILENO) != 1) return;
+  const std::string text = cli::next_steps(root, lines);
+  if (!text.empty()) fmt::print(stderr, "{}\n", printable_lines(text));
+}
+
+void add_config_option(CLI::App& app, JobOptions& options) {
+  app.add_option("--config", options.config, "Config file (TOML) of a job: its hosts and SSH keys");
+}
+
+void add_shell_flag(CLI::App& app, JobOptions& options) {
+  app.add_flag("--shell", options.shell, "The program is one line for /bin/sh -c");
+}
+
+void add_host_options(CLI::App& app, JobOptions& options) {
+  app.add_option("--hosts", options.hosts,
+                 "Hosts: 'gpu[01-04],h7,@group,!gpu03'; overrides runner.hosts");
+  app.add_option("--exclude", options.exclude, "Hosts to leave out, written like --hosts");
+  app.add_option("--groups", options.groups,
+                 "Groups file: gpu = \"gpu[01-64]\"; overrides runner.groups_file, default "
+                 "~/.config/sortie/groups.toml");
   app.add_option("--set", options.overrides, "Override a key: --set section.key=value (repeatable)")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--hosts", options.hosts,
-                 "Hosts: 'gpu[01-04],h7,@group,!gpu03'; overrides runner.hosts");
-  app.add_option("--groups", options.groups, "Groups file; overrides runner.groups_file");
-  app.add_option("--slots", options.slots, "Slots of every host that names none")
-      ->check(CLI::Range(1, config::kMaxSlots));
   app.add_option("--ssh-config", options.ssh_config,
                  "OpenSSH client config; overrides runner.ssh.config_file");
+}
+
+void add_job_options(CLI::App& app, JobOptions& options) {
+  app.add_option("config,--config", options.config, "Config file (TOML)");
+  add_host_options(app, options);
+  app.add_option("--slots", options.slots, "Slots of every host that names none")
+      ->check(CLI::Range(1, config::kMaxSlots));
 }
 
 }  // namespace sortie::launcher

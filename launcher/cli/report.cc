@@ -7,37 +7,41 @@
 
 #include "launcher/cli/verb.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/run_record.h"
 
 namespace sortie::launcher {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kReportFooter = R"(Examples:
   sortie report                            the newest run: when what happened, what failed first
   sortie report 20261121-0954              the run whose id begins so
   sortie report last --json | jq .cause    for a program to read (schema sortie/report/1)
 )";
 
-struct Options {
-  std::string run = "last", log_dir;
+struct ReportOptions {
+  std::string run, log_dir;
   bool json = false;
 };
 
-Result<std::string> made(const Options& options) {
+Result<std::string> made(const ReportOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
-  SORTIE_ASSIGN_OR_RETURN(const Report report, read_report(folder));
-  if (!options.json) return report_text(report);
-  return report_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  SORTIE_ASSIGN_OR_RETURN(const RunView view, read_run_view(folder));
+  // A folder without a plan has a journal all the same.
+  const auto record = read_run(folder);
+  const TrainingRun training = record ? record->training_run() : TrainingRun{folder, "", false};
+  if (!options.json) return report_text(view, training);
+  return report_json(view, training).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace
 
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportOptions>();
   CLI::App* report = root.add_subcommand("report", "Tell what happened in a run, from its journal");
-  report->footer(kFooter);
-  report->add_option("run", options->run, "Id, the beginning of one, or `last` (default)");
-  report->add_option("--log-dir", options->log_dir, "Where runs are (logger.log_dir of the job)");
+  report->footer(kReportFooter);
+  add_run_name(*report, options->run, options->log_dir);
   report->add_flag("--json", options->json, "As JSON (schema sortie/report/1)");
   verbs.push_back({report, [options] {
                      const auto text = made(*options);

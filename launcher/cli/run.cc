@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "common/base/exit_code.h"
-#include "launcher/cli/tree.h"
+#include "common/cli/tree.h"
+#include "launcher/cli/verb.h"
+#include "launcher/console/console.h"
 #include "launcher/control/detach.h"
 #include "launcher/supervise/survey.h"
 
@@ -16,6 +18,7 @@ constexpr const char* kRunFooter = R"(Examples:
   sortie run configs/quickstart.toml                      train on this machine
   sortie run job.toml --hosts 'gpu[01-04]' --slots 8      the job of a config, on these hosts
   sortie run --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi   an MPI program, without mpirun
+  sortie run --shell -- 'ulimit -c 0; exec ./train.sh'    a line for /bin/sh, in every rank
   sortie run --detach job.toml                            start it, print its id, and return
 
 Everything after -- is the program and its arguments, passed on byte for byte.
@@ -36,7 +39,7 @@ std::string after_run(const CLI::App& root, int exit_code, const std::string& id
   lines.push_back(fmt::format("logs {}", id));
   if (failed) lines.push_back(fmt::format("explain {}", exit_code));
   if (!failed) lines.push_back(fmt::format("report {}", id));
-  return next_steps(root, lines);
+  return cli::next_steps(root, lines);
 }
 
 /// Only where the command is short: what a person typed stands above it.
@@ -46,6 +49,13 @@ std::vector<std::string> after_plan(const JobOptions& options) {
       options.hosts.empty() ? "" : fmt::format(" --hosts '{}'", options.hosts);
   return {fmt::format("check {}{}", options.config, hosts),
           fmt::format("run {}{}", options.config, hosts)};
+}
+
+/// Names are shown in tables and printed in commands.
+std::string run_name(const std::string& name) {
+  constexpr std::size_t kMaxBytes = 100;
+  if (!name.empty() && name.size() <= kMaxBytes && printable(name) == name) return "";
+  return fmt::format("a name has 1 to {} characters, and no control characters", kMaxBytes);
 }
 
 Result<> survey(PlannedJob& job) {
@@ -69,6 +79,10 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   CLI::App* run = root.add_subcommand("run", "Start a job on its hosts and see it through");
   run->footer(kRunFooter);
   add_job_options(*run, *options);
+  run->add_option("--name", options->name,
+                  "What `ps` calls it; else the name of the config file or the program")
+      ->check(run_name);
+  add_shell_flag(*run, *options);
   const auto detach = std::make_shared<bool>(false);
   run->add_flag("--detach", *detach,
                 "Return once all ranks run; the run goes on without this terminal and login");
@@ -90,6 +104,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
       "plan", "Show what would be started where; touches no host unless told to");
   plan->footer(kPlanFooter);
   add_job_options(*plan, *options);
+  add_shell_flag(*plan, *options);
   const auto connect = std::make_shared<bool>(false);
   plan->add_flag("--connect", *connect,
                  "Have every host prepare the job and take it back, which shows the CPUs of each "

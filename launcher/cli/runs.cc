@@ -18,13 +18,13 @@ constexpr const char* kPsFooter = R"(Examples:
 )";
 
 constexpr const char* kStatusFooter = R"(Examples:
-  sortie status last       each host and rank of the run that was started last
+  sortie status            each host and rank of the run that was started last
   sortie status k3f9       the end of a run's id will do, or its beginning
   sortie status --json 20261121-095400-k3f9
 )";
 
 constexpr const char* kStopFooter = R"(Examples:
-  sortie stop last         TERM to all ranks, KILL after runner.grace; waits for the end
+  sortie stop              the last run: TERM to all ranks, KILL after runner.grace; waits for the end
   sortie stop --now k3f9   KILL at once
 )";
 
@@ -40,8 +40,10 @@ int print_result(const Result<std::string>& text) {
 }  // namespace
 
 void add_run_name(CLI::App& app, std::string& run, std::string& log_dir) {
-  app.add_option("run", run, "Id of a run, its unique beginning or end, `last`, or its folder")
-      ->required();
+  run = "last";
+  app.add_option("run", run,
+                 "Id of a run, its unique beginning or end, or its folder; none = `last`, the run "
+                 "that was started last");
   add_log_dir(app, log_dir);
 }
 

@@ -1,27 +1,21 @@
-// A verb of `sortie`: each file of this folder declares one and says what runs it. What the command
-// line says stays in the closure of `run`, which is called once, after everything was parsed.
+// The verbs of `sortie`, and what they have in common. Each file of this folder adds one verb or a
+// few.
 #pragma once
 
 #include <CLI/App.hpp>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/base/result.h"
+#include "common/cli/print.h"
+#include "common/cli/verb.h"
 #include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
 
-struct Verb {
-  CLI::App* app = nullptr;     // of the root, or of another verb ("config show")
-  std::function<int()> run;    // returns the exit code
-  bool takes_program = false;  // `-- PROGRAM ARGS...` may follow
-};
-
-/// What follows `--`, byte for byte: no flag of a program can be taken for one of ours. Filled
-/// before any verb runs; lives as long as the verbs.
-using Program = std::vector<std::string>;
+using cli::print_error;
+using cli::Program;
+using cli::Verb;
 
 // The verbs, in the order of `sortie --help`. Each adds itself (and its own sub-verbs) to `root`.
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
@@ -33,23 +27,33 @@ void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pro
 void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
-void add_man_verb(CLI::App& root, std::vector<Verb>& verbs);
-void add_completion_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
-
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
 
-/// Config file, --set, --hosts, --slots, --ssh-config: how every verb that concerns a job names it.
+/// How every verb about a job's ranks names the job: the config, by its place or by --config, and
+/// what add_host_options() adds; --slots.
 void add_job_options(CLI::App& app, JobOptions& options);
 
-/// RUN and --log-dir: how every verb about a run that was started names it.
+/// How every verb says which hosts, and how they are reached: --hosts, --exclude, --groups, --set,
+/// --ssh-config. Without `config` the caller adds its own --config.
+void add_host_options(CLI::App& app, JobOptions& options);
+
+/// --config alone, for verbs whose places stand for something else.
+void add_config_option(CLI::App& app, JobOptions& options);
+
+/// --shell, for verbs that take a program.
+void add_shell_flag(CLI::App& app, JobOptions& options);
+
+/// RUN and --log-dir: how every verb about a run that was started names it. No RUN is the last one.
 void add_run_name(CLI::App& app, std::string& run, std::string& log_dir);
 void add_log_dir(CLI::App& app, std::string& log_dir);
 
-/// The message of the error on stderr; its exit code.
-int print_error(const Error& error);
-
-/// All of `text` on stdout or an error: a full disk must not leave half an answer behind an exit
-/// code of 0.
+/// All of `text` on stdout, or an error (common/cli/print.h).
 int print_text(std::string_view text);
+
+/// "sortie: warning: ..." for each, on stderr, unless --quiet was given.
+void print_warnings(const config::LoadedJob& loaded);
+
+/// cli::next_steps on stderr, for a person at a terminal; for verbs whose answer goes to stdout.
+void print_next_steps(const CLI::App& root, const std::vector<std::string>& lines);
 
 }  // namespace sortie::launcher

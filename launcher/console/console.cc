@@ -5,19 +5,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "common/base/log.h"
 #include "launcher/console/output_options.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
 namespace {
 constexpr std::size_t kMaxPartialBytes = 64u << 10;
 constexpr std::size_t kTorrentBytes = 8u << 10;
-constexpr double kPlainStepSeconds = 5.0;  // between step lines where no line can be rewritten
+constexpr double kLiveSeconds = 0.1;  // between changes of the line at the bottom
 }  // namespace
 
 void init_log(std::string_view log_level) {
@@ -116,50 +116,17 @@ void Console::end_of_rank(std::uint32_t rank) {
   }
 }
 
-void Console::step(const nlohmann::json& event) {
-  const std::string text = step_line(event);
-  progress(text);
-  const auto number = [&](const char* key) { return json_number(event, key); };
-  const double now = unix_time();
-  const bool edge =
-      number("step") == 1 || number("step") == number("steps") || json_flag(event, "skipped");
-  if (!edge && (style_.terminal || now - last_step_shown_ < kPlainStepSeconds)) return;
-  last_step_shown_ = now;
-  message(text);
-}
-
 void Console::event(const nlohmann::json& event) {
-  const auto number = [&](const char* key) { return json_number(event, key); };
-  const auto text = [&](const char* key) { return json_text(event, key); };
-  const std::string type = text("type");
-  if (type == "step") {
-    step(event);
-  } else if (type == "eval") {
-    message(fmt::format("step {:>6.0f}  validation loss {:.4f}", number("step"), number("loss")));
-  } else if (type == "checkpoint") {
-    message(fmt::format("step {:>6.0f}  checkpoint {} ({}B in {:.1f} s)", number("step"),
-                        text("path"), short_number(number("bytes")), number("seconds")));
-  } else if (type == "start") {
-    message(fmt::format(
-        "training {} with {} parameters, {} on {} ({}), {:.0f} rank{} x {:.0f} thread{}, {:.0f} x "
-        "{:.0f} tokens a step",
-        text("architecture"), short_number(number("parameters")), text("precision"), text("cpu"),
-        text("isa"), number("world_size"), number("world_size") == 1 ? "" : "s", number("threads"),
-        number("threads") == 1 ? "" : "s", number("global_batch_size"), number("sequence_length")));
-  } else if (type == "note") {
-    message(text("text"));
-  } else if (type == "done") {
-    writer_.status("");
-    std::string line = fmt::format("trained to step {:.0f} in {}, loss {:.4f}", number("step"),
-                                   short_time(number("seconds")), number("loss"));
-    if (std::isfinite(number("validation_loss")))
-      line += fmt::format(", validation loss {:.4f}", number("validation_loss"));
-    line += fmt::format(", peak memory {}B a rank", short_number(number("peak_memory_bytes")));
-    if (event.contains("planned_memory") && event["planned_memory"].is_object())
-      line += fmt::format(" (planned: {}B)",
-                          short_number(json_number(event["planned_memory"], "total")));
-    message(line);
-  }
+  const auto known = training::read_event(event);
+  if (!known) return;
+  const double now = unix_time();
+  training_.take(*known, now);
+  if (training_.done) return writer_.status("");
+  if (std::holds_alternative<training::StepEvent>(*known) && now >= training_shown_ &&
+      now - training_shown_ < kLiveSeconds)
+    return;
+  training_shown_ = now;
+  progress(printable(live_line(training_, now)));
 }
 
 void Console::progress(std::string text) {

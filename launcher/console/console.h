@@ -8,35 +8,19 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/printable.h"
+#include "common/base/quantity.h"
 #include "common/wire/message.h"
 #include "launcher/console/console_writer.h"
+#include "launcher/view/training_view.h"
 
 namespace sortie::launcher {
-
-/// Text that can not take over a terminal: control bytes become visible (^X), UTF-8 stays, invalid
-/// bytes become U+FFFD, characters that turn the direction of text <U+202E>. Tabs stay.
-std::string printable(std::string_view bytes);
-/// The same of several lines, which stay lines.
-std::string printable_lines(std::string_view text);
 
 /// A line as a terminal would end up showing it: of a progress line the last state; printable.
 std::string shown_line(std::string_view line);
 
-/// A member of a rank's event; NaN, false or "" when it is missing or of another type. Text is
-/// printable.
-double json_number(const nlohmann::json& event, const char* key);
-bool json_flag(const nlohmann::json& event, const char* key);
-std::string json_text(const nlohmann::json& event, const char* key);
-
 /// A rank's event: a JSON object with a type, whose nesting is as flat as events are; else nothing.
 std::optional<nlohmann::json> parse_event(std::string_view line);
-
-/// "1.23M", "45.6k", "512".
-std::string short_number(double value);
-/// "1h02m", "3m05s", "42s".
-std::string short_time(double seconds);
-/// One aligned line for a {"type":"step"} event.
-std::string step_line(const nlohmann::json& event);
 
 /// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
 /// shows of a progress line.
@@ -70,8 +54,12 @@ class Console {
               std::string_view bytes);
   /// The rank is gone: shows what is left of its last line.
   void end_of_rank(std::uint32_t rank);
-  /// A trainer's event for the display.
+  /// A rank's event (common/training/event.h): moves the line at the bottom of a terminal. What is
+  /// to stay readable a rank writes itself.
   void event(const nlohmann::json& event);
+  /// What all events so far say; `known` are those of an earlier supervisor of the same run.
+  const TrainingView& training() const { return training_; }
+  void set_training(TrainingView known) { training_ = std::move(known); }
   /// What is going on, at the bottom of a terminal; "" ends it. Nothing where no terminal is.
   void progress(std::string text);
   /// A line of Sortie's own, to stderr.
@@ -98,11 +86,11 @@ class Console {
   Source& source(std::uint32_t rank, std::string_view host, wire::Stream stream);
   void line(const Source& source, wire::Stream stream, std::string_view text);
   std::string_view pass_over(Source& source, std::string_view bytes);
-  void step(const nlohmann::json& event);
 
   const Style style_;
   std::map<std::pair<std::uint32_t, wire::Stream>, Source> sources_;
-  double last_step_shown_ = 0;
+  TrainingView training_;
+  double training_shown_ = 0;  // when, in seconds since 1970
   std::size_t dropped_ = 0;
   ConsoleWriter writer_;
 };

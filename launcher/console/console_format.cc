@@ -2,98 +2,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/base/printable.h"
 #include "launcher/console/console.h"
 
 namespace sortie::launcher {
-namespace {
-
-/// Length of the well-formed UTF-8 sequence at the front, 0 when there is none (Unicode 15, table
-/// 3-7).
-std::size_t utf8_length(std::string_view s) {
-  const auto at = [&](std::size_t i) {
-    return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u;
-  };
-  const auto tail = [&](std::size_t i) { return at(i) >= 0x80 && at(i) <= 0xbf; };
-  const unsigned first = at(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f)) return 0;
-    return tail(1) && tail(2) ? 3 : 0;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    if ((first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f)) return 0;
-    return tail(1) && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-/// Of a well-formed sequence of this length.
-unsigned code_point(std::string_view s, std::size_t length) {
-  constexpr unsigned kFirstBits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
-  unsigned value = static_cast<unsigned char>(s[0]) & kFirstBits[length];
-  for (std::size_t i = 1; i < length; ++i)
-    value = value << 6 | (static_cast<unsigned char>(s[i]) & 0x3fu);
-  return value;
-}
-
-/// Characters that change how the text around them is shown: the direction marks, embeddings,
-/// overrides and isolates, line separators, invisible operators, tags. A line that holds them could
-/// be read as another one.
-bool is_hidden_control(unsigned point) {
-  return point == 0x061c || point == 0x200e || point == 0x200f ||
-         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2060 && point <= 0x206f) ||
-         point == 0xfeff || (point >= 0xfff9 && point <= 0xfffb) ||
-         (point >= 0xe0000 && point <= 0xe007f);
-}
-
-}  // namespace
-
-std::string printable(std::string_view bytes) {
-  // Most text is plain: taken in one piece.
-  const auto is_plain = [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\t'; };
-  const auto plain =
-      static_cast<std::size_t>(std::ranges::find_if_not(bytes, is_plain) - bytes.begin());
-  std::string out(bytes.substr(0, plain));
-  bytes.remove_prefix(plain);
-  out.reserve(plain + bytes.size());
-  while (!bytes.empty()) {
-    const auto byte = static_cast<unsigned char>(bytes[0]);
-    std::size_t length = utf8_length(bytes);
-    if (length == 0) {
-      out += "\xef\xbf\xbd";
-      length = 1;
-    } else if (byte < 0x20 && byte != '\t') {
-      out += '^';
-      out += static_cast<char>(byte + 0x40);
-    } else if (byte == 0x7f) {
-      out += "^?";
-    } else if (length == 2 && byte == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0) {
-      out += "\xef\xbf\xbd";  // C1 controls: some terminals obey them
-    } else if (const unsigned point = code_point(bytes, length); is_hidden_control(point)) {
-      out += fmt::format("<U+{:04X}>", point);
-    } else {
-      out.append(bytes.substr(0, length));
-    }
-    bytes.remove_prefix(length);
-  }
-  return out;
-}
-
-std::string printable_lines(std::string_view text) {
-  std::string out;
-  for (;;) {
-    const auto end = text.find('\n');
-    out += printable(text.substr(0, end));
-    if (end == text.npos) return out;
-    out += '\n';
-    text.remove_prefix(end + 1);
-  }
-}
-
 std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text,
                       bool color) {
   return fmt::format(fmt::runtime(color ? "\x1b[2m[{} {}]\x1b[0m {}\n" : "[{} {}] {}\n"), rank,
@@ -104,21 +18,6 @@ std::string shown_line(std::string_view line) {
   while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (const auto last = line.rfind('\r'); last != line.npos) line.remove_prefix(last + 1);
   return printable(line);
-}
-
-double json_number(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_number() ? it->get<double>() : std::nan("");
-}
-
-bool json_flag(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_boolean() && it->get<bool>();
-}
-
-std::string json_text(const nlohmann::json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_string() ? printable(it->get<std::string>()) : std::string();
 }
 
 std::optional<nlohmann::json> parse_event(std::string_view line) {
@@ -134,41 +33,6 @@ std::optional<nlohmann::json> parse_event(std::string_view line) {
   const auto type = event.find("type");
   if (type == event.end() || !type->is_string()) return std::nullopt;
   return event;
-}
-
-std::string short_number(double value) {
-  if (!std::isfinite(value)) return "-";
-  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
-  std::size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000;
-    ++unit;
-  }
-  const int decimals = unit == 0 && value == std::floor(value) ? 0
-                       : std::abs(value) < 9.995               ? 2
-                       : std::abs(value) < 99.95               ? 1
-                                                               : 0;
-  return fmt::format("{:.{}f}{}", value, decimals, kUnits[unit]);
-}
-
-std::string short_time(double seconds) {
-  if (!(seconds >= 0 && seconds < 1e12)) return "-";
-  const auto whole = std::llround(seconds);
-  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
-  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  return fmt::format("{}s", whole);
-}
-
-std::string step_line(const nlohmann::json& event) {
-  const double step = json_number(event, "step"), steps = json_number(event, "steps");
-  return fmt::format(
-      "step {:>6.0f}/{:.0f}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  "
-      "{:5.0f} ms  ETA {}{}",
-      step, steps, json_number(event, "loss"), json_number(event, "lr"),
-      json_number(event, "grad_norm"), short_number(json_number(event, "tokens_per_s")),
-      short_number(json_number(event, "flops")), json_number(event, "step_ms"),
-      short_time(json_number(event, "eta_s")),
-      json_flag(event, "skipped") ? "  SKIPPED (gradients not finite)" : "");
 }
 
 }  // namespace sortie::launcher

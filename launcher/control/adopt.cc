@@ -11,17 +11,17 @@
 #include "launcher/control/attach.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/detach.h"
+#include "launcher/control/own_folder.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/host/bootstrap.h"
+#include "launcher/plan/plan_container.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
-namespace {
-
-/// Hosts and ranks as they were started: a hosts file, say, may have changed since.
-LaunchPlan plan_of(const RunRecord& record) {
+LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job) {
   LaunchPlan plan;
   for (const RunRecord::Host& host : record.hosts) {
     HostPlan out;
@@ -32,8 +32,12 @@ LaunchPlan plan_of(const RunRecord& record) {
   }
   plan.argv = record.argv;
   plan.world_size = record.world_size;
+  // For the sweep of a host that is lost: its containers go too.
+  if (job.runner.container.used()) plan.container = container_spec(job.runner);
   return plan;
 }
+
+namespace {
 
 /// Whether a new supervisor may take over: the old one is dead, or alive but silent (stopped).
 Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
@@ -72,9 +76,10 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   Console::Style style = Console::detect();
   style.ranks = false;
   Console console(style);
-  const LaunchPlan plan = plan_of(record);
+  console.set_training(read_training(record.path));
+  const LaunchPlan plan = adopted_plan(record, job);
   return supervise(
-      {job, plan, *binary, folder, *lock, console, &notice, read_story(record.path).cgroups});
+      {job, plan, *binary, folder, *lock, console, &notice, read_journal(record.path).cgroups});
 }
 
 Result<int> adopt_and_attach(AttachRequest request) {
@@ -83,6 +88,7 @@ Result<int> adopt_and_attach(AttachRequest request) {
   SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
   request.run = run.string();
   if (record.result) return attach(request);
+  SORTIE_TRY(check_own_folder(run));
   SORTIE_ASSIGN_OR_RETURN(const auto loaded, config::load_job((run / "config.toml").string(), {}));
   SORTIE_TRY(may_adopt(record, loaded.job));
   request.since_ms = static_cast<std::int64_t>(unix_time() * 1000);

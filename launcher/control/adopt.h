@@ -4,9 +4,16 @@
 
 #include <string>
 
+#include "launcher/control/run_record.h"
+#include "launcher/plan/plan.h"
+
 namespace sortie::launcher {
 
 struct AttachRequest;
+
+/// What the new supervisor has to know of the plan: hosts and ranks as they were started (a hosts
+/// file, say, may have changed since), and the containers that they are in.
+LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job);
 
 /// Starts the new supervisor apart from this terminal, then attaches to it. Returns the run's exit
 /// code, as attach; or what stood in the way.

@@ -18,6 +18,7 @@
 #include "launcher/control/control_client.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace {
@@ -72,6 +73,7 @@ class Attachment {
     else
       feed_.skip_to_end();
     epoch_ = record.supervisor.epoch;
+    if (!request.from_start) console_.set_training(read_training(record.path));
   }
 
   int run() {
@@ -146,6 +148,7 @@ class Attachment {
                     "end their ranks by themselves, unless runner.on_launcher_loss holds them for "
                     "`sortie attach --adopt {}`",
                     record_.id, facts.pid, facts.machine, record_.id));
+    say_training();
     return kExitLost;
   }
 
@@ -161,8 +164,15 @@ class Attachment {
     if (console_.dropped_lines() > 0)
       console_.message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
                                    console_.dropped_lines(), record_.id));
+    say_training();
     console_.message(fmt::format("run {} ended with exit code {}", record_.id, code));
     return code;
+  }
+
+  void say_training() {
+    const std::string text = training_summary(read_training(record_.path),
+                                              {record_.path, record_.name, /*alive=*/false});
+    if (!text.empty()) console_.message(text);
   }
 
   int detached(int number) {

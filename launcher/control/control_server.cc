@@ -4,14 +4,13 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "launcher/control/control_socket.h"
 
 namespace sortie::launcher {
@@ -20,7 +19,6 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kMaxClients = 128;
 constexpr std::size_t kMaxRequestBytes = 4096;
 
@@ -54,7 +52,7 @@ Result<> ControlServer::open(const std::filesystem::path& run, unsigned epoch) {
   SORTIE_ASSIGN_OR_RETURN(Fd socket, listen_control(run, epoch));
   path_ = control_path(run, epoch);
   acceptor_.assign(asio::local::stream_protocol(), socket.release());
-  asio::co_spawn(executor_, accept_loop(), asio::detached);
+  spawn(executor_, accept_loop());
   return {};
 }
 
@@ -77,7 +75,7 @@ asio::awaitable<void> ControlServer::accept_loop() {
       continue;
     }
     clients_.insert(client);
-    asio::co_spawn(executor_, serve(client), asio::detached);
+    spawn(executor_, serve(client));
   }
 }
 

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/peer.h"
+
 namespace sortie::launcher {
 namespace fs = std::filesystem;
 
@@ -70,10 +72,7 @@ Result<Fd> connect_control(const fs::path& run, unsigned epoch) {
 }
 
 Result<> check_peer(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-    return std::unexpected(os_error(errno, "SO_PEERCRED"));
+  SORTIE_ASSIGN_OR_RETURN(const ucred peer, peer_of(socket));
   if (peer.uid != ::geteuid())
     return fail(ErrorCode::auth,
                 fmt::format("control socket: refused: the process at the other end belongs to uid "

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/base/command_name.h"
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
@@ -19,7 +20,6 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::json;
 constexpr int kNoticeFd = 3;
 volatile std::sig_atomic_t pending_signal = 0;
 
@@ -92,13 +92,13 @@ Result<> StartNotice::leave_terminal(const std::filesystem::path& run) {
 }
 
 void StartNotice::started(const std::string& run_id) {
-  const Json line = {{"started", true}, {"run", run_id}};
+  const nlohmann::json line = {{"started", true}, {"run", run_id}};
   say(line.dump());
 }
 
 void StartNotice::failed(int exit_code, const std::string& text) {
-  const Json line = {{"started", false}, {"exit_code", exit_code}, {"text", text}};
-  say(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const nlohmann::json line = {{"started", false}, {"exit_code", exit_code}, {"text", text}};
+  say(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void StartNotice::say(const std::string& line) {
@@ -133,18 +133,18 @@ int run_detached(const std::function<int(StartNotice&)>& supervise, bool announc
     become_supervisor(std::move(out), supervise);
   }
   out.reset();
-  const Json said =
-      Json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json said =
+      nlohmann::json::parse(listen(in.get(), child, before), nullptr, /*allow_exceptions=*/false);
   if (said.is_object() && said.value("started", false)) {
     if (!announce) return kExitOk;
     const std::string id = said.value("run", "");
     fmt::print("{}\n", id);
     std::fflush(stdout);
     fmt::print(stderr,
-               "  sortie attach {0}    its output, live; Ctrl-C leaves it running\n"
-               "  sortie status {0}    its hosts and ranks\n"
-               "  sortie stop {0}      end it\n",
-               id);
+               "  {0} attach {1}    its output, live; Ctrl-C leaves it running\n"
+               "  {0} status {1}    its hosts, ranks and training\n"
+               "  {0} stop {1}      end it\n",
+               command_line({}), id);
     return kExitOk;
   }
   if (said.is_object()) {

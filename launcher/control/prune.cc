@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "launcher/console/console.h"
 #include "launcher/control/log_index.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
@@ -28,29 +29,57 @@ double last_sign(const fs::path& run) {
   return latest;
 }
 
+bool may_have_ranks(const RunRecord& record, double last_seen) {
+  return record.state == RunState::lost && unix_time() - last_seen < kLostStaysSeconds;
+}
+
+/// Empty when the run may go. `place`: among the ended runs, the newest is 1.
+std::string reason_to_keep(const RunRecord& record, const PruneRequest& request, double ended,
+                           double min_age, int place) {
+  if (record.alive()) return "its supervisor is alive";
+  const std::string age = short_time(std::max(0.0, unix_time() - ended));
+  if (may_have_ranks(record, ended))
+    return fmt::format("last sign of life {} ago; its hosts may have ranks, it can go after a day",
+                       age);
+  if (place <= request.keep) return fmt::format("one of the latest {}", request.keep);
+  if (unix_time() - ended < min_age)
+    return fmt::format("ended {} ago, not longer than {}", age, request.older_than);
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> prune(const PruneRequest& request) {
   if (request.keep < 0 && request.older_than.empty())
     return fail(ErrorCode::usage,
                 "sortie prune: nothing says what may go; give --keep N or --older-than 7d");
-  double oldest = unix_time();
+  double min_age = 0;  // seconds since the end
   if (!request.older_than.empty()) {
     SORTIE_ASSIGN_OR_RETURN(const std::int64_t age, parse_age_ms(request.older_than));
-    oldest -= static_cast<double>(age) / 1000;
+    min_age = static_cast<double>(age) / 1000;
   }
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   std::vector<fs::path> all = index.runs();
   std::ranges::reverse(all);
   std::string out;
-  int seen = 0, count = 0;
+  int ended_runs = 0, removed = 0;
   for (const fs::path& run : all) {
     const auto record = read_run(run);
-    if (!record || record->alive()) continue;
+    if (!record) continue;
     const double ended = record->result ? record->result->ended : last_sign(run);
-    if (!record->result && unix_time() - ended < kLostStaysSeconds) continue;
-    if (seen++ < request.keep || ended > oldest) continue;
-    ++count;
+    const bool over = !record->alive() && !may_have_ranks(*record, ended);
+    if (over) ++ended_runs;
+    const auto line = [&](std::string_view what, const std::string& why) {
+      out += fmt::format("{}  {}  {}{}{}\n", what, record->id, record->state_text(),
+                         record->name.empty() ? "" : "  " + printable(record->name),
+                         why.empty() ? "" : ": " + why);
+    };
+    const std::string why = reason_to_keep(*record, request, ended, min_age, ended_runs);
+    if (!why.empty()) {
+      line("kept        ", why);
+      continue;
+    }
+    ++removed;
     if (!request.dry_run) {
       std::error_code error;
       fs::remove_all(run, error);
@@ -59,10 +88,9 @@ Result<std::string> prune(const PruneRequest& request) {
           fs::is_symlink(latest, error) && !fs::exists(latest, error))
         fs::remove(latest, error);
     }
-    out += fmt::format("{}{}  {}\n", request.dry_run ? "would remove " : "removed ", record->id,
-                       record->state_text());
+    line(request.dry_run ? "would remove" : "removed     ", "");
   }
-  return out + fmt::format("{} of {} runs {}\n", count, all.size(),
+  return out + fmt::format("{} of {} runs {}\n", removed, all.size(),
                            request.dry_run ? "would be removed" : "removed");
 }
 

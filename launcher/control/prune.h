@@ -14,7 +14,8 @@ struct PruneRequest {
   bool dry_run = false;
 };
 
-/// A line for each folder. Never one of a living run, or of a lost one that may still have ranks.
+/// A line for each run: removed, or kept and why. Never removes a living run, or one that was lost
+/// within a day: its hosts may still hold ranks.
 Result<std::string> prune(const PruneRequest& request);
 
 }  // namespace sortie::launcher

@@ -3,83 +3,82 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "common/base/atomic_file.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 256u << 20;
+constexpr std::size_t kMaxRecordBytes = 256u << 20;
 
-Json parse(std::string_view text) {
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+nlohmann::json parse(std::string_view text) {
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-double number(const Json& object, const char* key) {
+double number(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
 }
 
-std::string text(const Json& object, const char* key) {
+std::string text(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-void take_event(RunStory& story, const Json& event) {
-  const std::string name = text(event, "event"), host = text(event, "host");
-  const auto rank = static_cast<std::uint32_t>(number(event, "rank"));
-  if (name == "connected" || name == "ready") {
-    story.hosts[host] = name;
-    if (const std::string cgroup = text(event, "cgroup"); cgroup.starts_with("v2 "))
-      story.cgroups[host] = cgroup.substr(3);
-  } else if (name == "host_failed" || name == "host_lost" || name == "unconfirmed") {
-    story.hosts[host] = name == "host_failed" ? "failed" : "lost";
-    story.trouble[host] = text(event, name == "unconfirmed" ? "why" : "message");
-  } else if (name == "started") {
-    story.started = true;
-  } else if (name == "rank_started") {
-    story.ranks[rank] = {"running", static_cast<std::uint32_t>(number(event, "pid")), ""};
-  } else if (name == "rank_exited") {
-    story.ranks[rank].state = "ended";
-    story.ranks[rank].status = text(event, "status");
-  } else if (name == "stop") {
-    story.stopping = true;
-    story.notices.push_back("stop: " + text(event, "reason"));
-  } else if (name == "adopted") {
-    story.notices.push_back("adopted by a new supervisor");
-  }
 }
 
 }  // namespace
 
 Result<> write_result(const fs::path& run, const RunResult& result) {
-  const nlohmann::ordered_json json = {
+  const nlohmann::ordered_json document = {
       {"schema", "sortie/result/1"},       {"run", run.filename().string()},
       {"exit_code", result.exit_code},     {"text", result.text},
       {"ended_after", result.ended_after}, {"aftermath", result.aftermath},
       {"started", result.started},         {"ended", result.ended}};
   return write_file_atomic(
       run / "result.json",
-      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+      document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
 }
 
 std::optional<RunResult> read_result(const fs::path& run) {
   const auto content = read_file(run / "result.json");
   if (!content) return std::nullopt;
-  const Json json = parse(*content);
-  if (!json.is_object() || !json.contains("exit_code")) return std::nullopt;
-  return RunResult{static_cast<int>(number(json, "exit_code")),
-                   text(json, "text"),
-                   static_cast<std::uint32_t>(number(json, "ended_after")),
-                   text(json, "aftermath"),
-                   number(json, "started"),
-                   number(json, "ended")};
+  const nlohmann::json document = parse(*content);
+  if (!document.is_object() || !document.contains("exit_code")) return std::nullopt;
+  return RunResult{static_cast<int>(number(document, "exit_code")),
+                   text(document, "text"),
+                   static_cast<std::uint32_t>(number(document, "ended_after")),
+                   text(document, "aftermath"),
+                   number(document, "started"),
+                   number(document, "ended")};
+}
+
+std::string default_run_name(const fs::path& config, const std::vector<std::string>& program) {
+  if (config.empty()) return program.empty() ? "" : fs::path(program.front()).filename().string();
+  // The config of an earlier run, which goes on: under the name that it had.
+  if (config.filename() == "config.toml")
+    if (const RunLabel earlier = read_label(config.parent_path()); !earlier.name.empty())
+      return earlier.name;
+  return config.stem().string();
+}
+
+Result<> write_label(const fs::path& run, const RunLabel& label) {
+  const nlohmann::ordered_json document = {
+      {"schema", "sortie/run/1"}, {"name", label.name}, {"config", label.config}};
+  return write_file_atomic(
+      run / "run.json",
+      document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", 0600);
+}
+
+RunLabel read_label(const fs::path& run) {
+  const auto content = read_file(run / "run.json");
+  if (!content) return {};
+  const nlohmann::json document = parse(*content);
+  if (!document.is_object()) return {};
+  return {text(document, "name"), text(document, "config")};
 }
 
 std::string_view run_state_name(RunState state) {
@@ -119,16 +118,17 @@ Result<RunRecord> read_run(const fs::path& run) {
   RunRecord record;
   record.path = run;
   record.id = run.filename().string();
-  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxFileBytes));
-  const Json plan = parse(content);
+  record.name = read_label(run).name;
+  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxRecordBytes));
+  const nlohmann::json plan = parse(content);
   if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
     return fail(ErrorCode::data, (run / "plan.json").string() + ": is no plan of a run");
-  for (const Json& word : plan.value("argv", Json::array()))
+  for (const nlohmann::json& word : plan.value("argv", nlohmann::json::array()))
     if (word.is_string()) record.argv.push_back(word.get<std::string>());
-  for (const Json& host : plan["hosts"]) {
+  for (const nlohmann::json& host : plan["hosts"]) {
     if (!host.is_object()) continue;
     record.hosts.push_back({text(host, "name"), {}});
-    for (const Json& rank : host.value("ranks", Json::array()))
+    for (const nlohmann::json& rank : host.value("ranks", nlohmann::json::array()))
       if (rank.is_object())
         record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
     record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
@@ -139,22 +139,12 @@ Result<RunRecord> read_run(const fs::path& run) {
   if (record.result) {
     record.state = RunState::ended;
   } else if (record.supervisor.alive) {
-    const RunStory story = read_story(run);
-    record.state = story.stopping  ? RunState::stopping
-                   : story.started ? RunState::running
-                                   : RunState::starting;
+    const RunView view = read_journal(run);
+    record.state = view.stop_at   ? RunState::stopping
+                   : view.started ? RunState::running
+                                  : RunState::starting;
   }
   return record;
-}
-
-RunStory read_story(const fs::path& run) {
-  RunStory story;
-  const auto content = read_file(run / "events.jsonl", kMaxFileBytes);
-  if (!content) return story;
-  std::istringstream lines(*content);
-  for (std::string line; std::getline(lines, line);)
-    if (const Json event = parse(line); event.is_object()) take_event(story, event);
-  return story;
 }
 
 }  // namespace sortie::launcher

@@ -4,14 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/result.h"
 #include "launcher/control/supervisor_lock.h"
+#include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
 
@@ -26,6 +25,17 @@ struct RunResult {
 Result<> write_result(const std::filesystem::path& run, const RunResult& result);
 std::optional<RunResult> read_result(const std::filesystem::path& run);
 
+/// run.json: what the run is called and where it came from. Written before it starts.
+struct RunLabel {
+  std::string name;    // --name, else the config's file name, else the program's
+  std::string config;  // absolute path of the file; empty when there was none
+};
+/// The name of a run that is given none.
+std::string default_run_name(const std::filesystem::path& config,
+                             const std::vector<std::string>& program);
+Result<> write_label(const std::filesystem::path& run, const RunLabel& label);
+RunLabel read_label(const std::filesystem::path& run);
+
 /// lost: its supervisor has gone without a result (killed, or the machine went down).
 enum class RunState { starting, running, stopping, ended, lost };
 std::string_view run_state_name(RunState state);
@@ -35,7 +45,7 @@ struct RunRecord {
     std::string name;
     std::vector<std::uint32_t> ranks;
   };
-  std::string id;
+  std::string id, name;
   std::filesystem::path path;
   std::vector<std::string> argv;
   std::vector<Host> hosts;
@@ -50,25 +60,10 @@ struct RunRecord {
   std::string state_text() const;
   std::vector<std::string> host_names() const;
   std::string command() const;
+  TrainingRun training_run() const { return {path, name, alive()}; }
 };
 
 /// Error: this is no folder of a run, or one of a start that never came to a plan.
 Result<RunRecord> read_run(const std::filesystem::path& run);
-
-/// What events.jsonl says about hosts and ranks.
-struct RankStory {
-  std::string state = "waiting";  // waiting, running, ended, lost
-  std::uint32_t pid = 0;
-  std::string status;  // how it ended
-};
-struct RunStory {
-  bool started = false, stopping = false;
-  std::map<std::uint32_t, RankStory> ranks;
-  std::map<std::string, std::string> hosts;    // connected, ready, lost, failed
-  std::map<std::string, std::string> cgroups;  // of the job on a host, where there is one
-  std::map<std::string, std::string> trouble;  // of a host
-  std::vector<std::string> notices;            // first cause, stop orders
-};
-RunStory read_story(const std::filesystem::path& run);
 
 }  // namespace sortie::launcher

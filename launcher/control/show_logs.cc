@@ -11,10 +11,12 @@
 #include <memory>
 
 #include "common/base/exit_code.h"
+#include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
 #include "launcher/console/console.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
+#include "launcher/run/job_options.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -100,10 +102,13 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
     SORTIE_ASSIGN_OR_RETURN(ranks, parse_ranks(request.ranks, record.world_size));
   }
   if (request.hosts.empty()) return ranks;
-  SORTIE_ASSIGN_OR_RETURN(const auto names, config::expand_host_expression(request.hosts));
+  SORTIE_ASSIGN_OR_RETURN(const auto names, expand_hosts(request.hosts, {}));
+  // A group may have more hosts than the run.
+  const bool by_group = config::mentions_group(request.hosts);
   std::set<std::uint32_t> on_hosts;
   for (const std::string& name : names) {
     const auto host = std::ranges::find(record.hosts, name, &RunRecord::Host::name);
+    if (host == record.hosts.end() && by_group) continue;
     if (host == record.hosts.end())
       return fail(ErrorCode::usage,
                   fmt::format("--host {}: {} is no host of this run; it has {}", request.hosts,

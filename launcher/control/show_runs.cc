@@ -12,12 +12,13 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr double kLostShownSeconds = 24 * 3600;
+constexpr double kLostNamedSeconds = 24 * 3600;
 
 std::string ago(double then) {
   if (then <= 0) return "-";
@@ -28,8 +29,9 @@ std::string dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Json run_json(const RunRecord& record) {
+Json run_json(const RunRecord& record, const TrainingView& training) {
   Json json = {{"run", record.id},
+               {"name", record.name},
                {"state", run_state_name(record.state)},
                {"folder", record.path.string()},
                {"hosts", record.host_names()},
@@ -45,6 +47,7 @@ Json run_json(const RunRecord& record) {
                         {"machine", record.supervisor.machine},
                         {"epoch", record.supervisor.epoch},
                         {"alive", record.supervisor.alive}};
+  json["training"] = training_json(training, record.training_run(), unix_time());
   return json;
 }
 
@@ -58,11 +61,12 @@ std::string silence(const RunRecord& record) {
   return answer ? "" : answer.error().message;
 }
 
-std::string header(const RunRecord& record, const RunStory& story, const std::string& quiet) {
+std::string header(const RunRecord& record, const RunView& view, const std::string& quiet) {
   std::string out = fmt::format("{}  {}\n", record.id, record.state_text());
   const auto row = [&out](std::string_view name, const std::string& value) {
     if (!value.empty()) out += fmt::format("  {:<11} {}\n", name, printable(value));
   };
+  row("name", record.name);
   row("command", record.command());
   row("hosts", fmt::format("{} ({} ranks)", config::fold_host_names(record.host_names()),
                            record.world_size));
@@ -73,8 +77,11 @@ std::string header(const RunRecord& record, const RunStory& story, const std::st
                                 : record.result         ? ", ended"
                                                         : ", gone"));
   row("trouble", quiet);
-  for (const std::string& notice : story.notices) row("", notice);
+  row("stop", view.stop_reason);
+  if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
   row("folder", record.path.string());
+  for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
+    row(name, value);
   if (record.result && !record.result->text.empty())
     out += printable_lines(record.result->text) + "\n";
   return out;
@@ -82,29 +89,64 @@ std::string header(const RunRecord& record, const RunStory& story, const std::st
 
 }  // namespace
 
+namespace {
+
+struct Listed {
+  RunRecord record;
+  TrainingView training;
+};
+
+std::string table(const std::vector<Listed>& runs) {
+  std::size_t widest = 4;
+  for (const Listed& run : runs)
+    widest = std::max(widest, config::shorten(printable(run.record.name)).size());
+  const auto line = [widest](const auto&... cells) {
+    return fmt::format(
+        "{:<20}  {:<{}}  {:<9}  {:>5}  {:>7}  {:>15}  {:>8}  {:>8}  {:>7}  {:>10}  {:>8}  {}\n",
+        cells...);
+  };
+  std::string out = line("run", "name", widest, "state", "ranks", "age", "step", "loss", "tokens/s",
+                         "ETA", "checkpoint", "best", "hosts");
+  for (const Listed& run : runs) {
+    const RunRecord& record = run.record;
+    const TrainingCells cells = training_cells(run.training, record.alive(), unix_time());
+    out +=
+        line(record.id, config::shorten(printable(record.name)), widest, record.state_text(),
+             record.world_size, ago(record.started()), cells.step, cells.loss, cells.tokens_per_s,
+             cells.eta, cells.checkpoint, cells.best, config::fold_host_names(record.host_names()));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
-  std::vector<RunRecord> records;
+  std::vector<Listed> runs;
+  std::size_t lost = 0;  // of the last day, not shown
   for (const auto& run : index.runs()) {
     auto record = read_run(run);
     if (!record) continue;  // it was pruned this moment, or is none
-    const bool lost =
-        record->state == RunState::lost && unix_time() - record->started() < kLostShownSeconds;
-    if (all || record->alive() || lost) records.push_back(std::move(*record));
+    if (!all && !record->alive()) {
+      lost +=
+          record->state == RunState::lost && unix_time() - record->started() < kLostNamedSeconds;
+      continue;
+    }
+    runs.push_back({std::move(*record), read_training(run)});
   }
   if (json) {
-    Json runs = Json::array();
-    for (const RunRecord& record : records) runs.push_back(run_json(record));
-    return dump({{"schema", "sortie/ps/1"}, {"runs", runs}});
+    Json list = Json::array();
+    for (const Listed& run : runs) list.push_back(run_json(run.record, run.training));
+    return dump({{"schema", "sortie/ps/1"}, {"runs", list}});
   }
-  if (records.empty())
-    return all ? "no runs yet\n" : "no run is alive; `sortie ps --all` lists the others\n";
-  std::string out = fmt::format("{:<20}  {:<10}  {:<24}  {:>6}  {:>8}  {}\n", "run", "state",
-                                "hosts", "ranks", "since", "command");
-  for (const RunRecord& record : records)
-    out += fmt::format("{:<20}  {:<10}  {:<24}  {:>6}  {:>8}  {}\n", record.id, record.state_text(),
-                       config::fold_host_names(record.host_names()), record.world_size,
-                       ago(record.started()), printable(config::shorten(record.command())));
+  std::string out = !runs.empty() ? table(runs)
+                    : all         ? "no runs yet\n"
+                                  : "no run is alive; `sortie ps --all` lists the others\n";
+  if (lost > 0)
+    out += fmt::format(
+        "{} run{} of the last day {} lost (no supervisor, no result); `sortie ps "
+        "--all` lists {}\n",
+        lost, lost == 1 ? "" : "s", lost == 1 ? "is" : "are", lost == 1 ? "it" : "them");
   return out;
 }
 
@@ -112,19 +154,20 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(name));
   SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
-  RunStory story = read_story(run);
+  RunView view = read_journal(run);
+  view.training = read_training(run);
   const std::string quiet = silence(record);
   Json hosts = Json::array();
   std::string table = fmt::format("\n{:<20}  {:>6}  {:>8}  {:<9}  {}\n", "host", "rank", "pid",
                                   "state", "ended by");
   for (const RunRecord::Host& host : record.hosts) {
-    std::string host_state = story.hosts[host.name];
+    std::string host_state = view.host_state[host.name];
     if (host_state.empty()) host_state = "waiting";
     Json ranks = Json::array();
     bool first = true;
     for (const std::uint32_t number : host.ranks) {
-      RankStory& rank = story.ranks[number];
-      // What nobody has seen end may well have: its runner ends it without its supervisor.
+      RankView& rank = view.rank[number];
+      // Its runner ends a rank whose supervisor is gone: nobody has seen whether it did.
       if (rank.state == "running" && (!record.alive() || host_state == "lost")) rank.state = "lost";
       ranks.push_back(
           {{"rank", number}, {"state", rank.state}, {"pid", rank.pid}, {"status", rank.status}});
@@ -132,14 +175,14 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
                            rank.pid == 0 ? "-" : std::to_string(rank.pid), rank.state, rank.status);
       first = false;
     }
-    const std::string trouble = story.trouble[host.name];
+    const std::string trouble = view.host_trouble[host.name];
     if (!trouble.empty()) table += fmt::format("  {}: {}\n", host_state, printable(trouble));
     hosts.push_back(
         {{"name", host.name}, {"state", host_state}, {"message", trouble}, {"ranks", ranks}});
   }
-  if (!json) return header(record, story, quiet) + table;
+  if (!json) return header(record, view, quiet) + table;
   Json out = {{"schema", "sortie/status/1"}};
-  out.update(run_json(record));
+  out.update(run_json(record, view.training));
   out["answers"] = quiet.empty() && record.alive();
   out["hosts"] = hosts;
   return dump(out);

@@ -7,7 +7,7 @@
 
 namespace sortie::launcher {
 
-/// Living runs, and those lost within a day; with `all` every run there is.
+/// Living runs, and how many were lost within a day; with `all` every run there is.
 Result<std::string> ps_text(const std::string& log_dir, bool all, bool json);
 
 /// One run, each of its hosts and ranks.

@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
@@ -16,7 +18,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr unsigned kMaxEpoch = 1000;
 constexpr std::size_t kMaxFileBytes = 4096;
 
 /// Some network file systems have no locks: then the process itself is looked for.
@@ -24,13 +25,39 @@ bool no_locks_here(int error) {
   return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP;
 }
 
-bool locked(const fs::path& file, const SupervisorFacts& facts) {
+bool is_gone(int error) {
+  return error == ENOENT || error == ENOTDIR;
+}
+
+Fd open_folder(const fs::path& run) {
+  return Fd(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+/// Whether some supervisor, of whatever epoch, may hold the folder.
+bool may_be_held(const fs::path& run) {
+  const Fd fd = open_folder(run);
+  if (!fd) return !is_gone(errno);
+  return ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno);
+}
+
+bool may_live(const fs::path& file, const SupervisorFacts& facts) {
   const Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd) return false;
+  if (!fd) return !is_gone(errno) || may_be_held(file.parent_path());
   if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
   if (!no_locks_here(errno)) return true;
   // From another machine nothing can be said: it may well live.
-  return facts.machine != machine_name() || (facts.pid > 0 && ::kill(facts.pid, 0) == 0);
+  return facts.machine != machine_name() ||
+         (facts.pid > 0 && (::kill(facts.pid, 0) == 0 || errno == EPERM));
+}
+
+/// N of "supervisor-N"; 0 for any other name.
+unsigned epoch_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "supervisor-";
+  unsigned epoch = 0;
+  if (!name.starts_with(kPrefix)) return 0;
+  name.remove_prefix(kPrefix.size());
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), epoch);
+  return error == std::errc{} && end == name.data() + name.size() ? epoch : 0;
 }
 
 }  // namespace
@@ -67,14 +94,22 @@ Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch)
                            : std::unexpected(os_error(errno, file.string()));
   ::unlink(fresh.c_str());
   if (!done) return std::unexpected(std::move(done).error());
+  lock.folder_ = open_folder(run);
+  // Waits: whoever only looks has it exclusively for a moment.
+  if (lock.folder_ && ::flock(lock.folder_.get(), LOCK_SH) != 0) lock.folder_.reset();
   return lock;
 }
 
 SupervisorFacts latest_supervisor(const fs::path& run) {
-  std::error_code ignored;
   unsigned epoch = 0;
-  while (epoch < kMaxEpoch && fs::exists(supervisor_file(run, epoch + 1), ignored)) ++epoch;
-  return epoch == 0 ? SupervisorFacts() : supervisor_of(run, epoch);
+  std::error_code error;
+  fs::directory_iterator entry(run, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    epoch = std::max(epoch, epoch_of(entry->path().filename().native()));
+  if (epoch > 0) return supervisor_of(run, epoch);
+  SupervisorFacts facts;
+  facts.alive = error ? !is_gone(error.value()) : may_be_held(run);
+  return facts;
 }
 
 SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
@@ -94,7 +129,7 @@ SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
         facts.machine = it->get<std::string>();
     }
   }
-  facts.alive = locked(file, facts);
+  facts.alive = may_live(file, facts);
   return facts;
 }
 

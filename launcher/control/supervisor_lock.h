@@ -21,7 +21,7 @@ class SupervisorLock {
   unsigned epoch() const { return epoch_; }
 
  private:
-  Fd file_;
+  Fd file_, folder_;  // the folder: so that systemd-tmpfiles leaves it alone
   unsigned epoch_ = 0;
 };
 
@@ -31,6 +31,8 @@ struct SupervisorFacts {
   pid_t pid = 0;
   std::string machine;  // where it runs
   double started = 0;   // seconds since 1970
+  /// False only when that is certain: what can not be found out (no descriptor left, a file that a
+  /// cleaner has removed while the folder is locked) counts as alive.
   bool alive = false;
 };
 SupervisorFacts supervisor_of(const std::filesystem::path& run, unsigned epoch);

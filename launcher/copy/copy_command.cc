@@ -1,12 +1,14 @@
 #include "launcher/copy/copy_command.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/base/elapsed.h"
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "common/files/entry_path.h"
@@ -56,10 +58,21 @@ Summary summary_of(const std::vector<HostResult>& results) {
   return sum;
 }
 
-void print_json(const char* schema, const std::vector<HostResult>& results, double seconds) {
+/// `missing`: of each host the paths that it lacks; empty for a push.
+using Missing = std::vector<std::vector<std::string>>;
+
+void print_json(const char* schema, const std::vector<HostResult>& results, double seconds,
+                const Missing& missing = {}) {
   nlohmann::ordered_json out = {{"schema", schema}, {"seconds", seconds}};
-  for (const HostResult& result : results) {
-    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error}};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const HostResult& result = results[i];
+    const bool lacks = i < missing.size() && !missing[i].empty();
+    nlohmann::ordered_json host = {{"host", result.host}, {"ok", !result.error && !lacks}};
+    if (lacks) {
+      host["missing"] = missing[i];
+      host["error"] = error_code_name(ErrorCode::not_found);
+      host["message"] = fmt::format("{}", fmt::join(missing[i], "; "));
+    }
     if (result.error) {
       host["error"] = error_code_name(result.error->code);
       host["message"] = result.error->message;
@@ -74,16 +87,35 @@ void print_json(const char* schema, const std::vector<HostResult>& results, doub
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
+/// A few of them by name, since a folder of links may have thousands.
+void say_links_left_out(const HostCrew& crew, const std::vector<DownloadProgress>& progresses) {
+  constexpr std::size_t kMostNamed = 3;
+  for (std::size_t host = 0; host < progresses.size(); ++host) {
+    const std::vector<std::string>& links = progresses[host].links_left_out;
+    if (links.empty()) continue;
+    const std::size_t named = std::min(links.size(), kMostNamed);
+    fmt::print(stderr, "{}: {} symlink{} left out, because what {} to is not in the copy: {}{}\n",
+               crew.results()[host].host, links.size(), links.size() == 1 ? "" : "s",
+               links.size() == 1 ? "it points" : "they point",
+               fmt::join(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+               links.size() > named ? " ..." : "");
+  }
+}
+
 /// Errors, and the exit code of it all.
-int finish(const HostCrew& crew) {
-  const int exit_code = print_host_errors(crew.results());
+int finish(const HostCrew& crew, const Missing& missing = {}) {
+  std::vector<HostResult> failed;
+  for (std::size_t i = 0; i < crew.size(); ++i) {
+    const HostResult& result = crew.results()[i];
+    if (result.error) failed.push_back(result);
+    if (i < missing.size())
+      for (const std::string& text : missing[i])
+        failed.push_back({result.host, Error{ErrorCode::not_found, text}, {}});
+  }
+  const int exit_code = print_host_errors(failed);
   if (!crew.interrupted()) return exit_code;
   fmt::print(stderr, "interrupted; the same command goes on from here\n");
   return *crew.interrupted();
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begun) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 }  // namespace
@@ -95,6 +127,7 @@ Result<CopyTargets> copy_targets(const JobOptions& options, std::string_view ver
                             " FILE for the hosts of a job",
                             verb));
   SORTIE_ASSIGN_OR_RETURN(auto loaded, load_options(options));
+  resolve_job_paths(loaded.job);
   CopyTargets targets{loaded.job.runner, {}};
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(targets.runner));
   for (const config::HostSlots& host : hosts) targets.hosts.push_back(host.name);
@@ -194,12 +227,15 @@ int pull_files(const CopyOptions& options) {
   if (!ran) return say(ran.error());
   const double seconds = seconds_since(begun);
   const Summary sum = summary_of(crew.results());
+  Missing missing;
+  for (DownloadProgress& one : progresses) missing.push_back(std::move(one.missing));
   if (options.json)
-    print_json("sortie/pull/1", crew.results(), seconds);
+    print_json("sortie/pull/1", crew.results(), seconds, missing);
   else if (sum.hosts > 0)
     fmt::print("{} files, {}, from {} of {} hosts in {:.1f} s; they are in {}/HOST/\n", sum.files,
                byte_count(sum.from_hosts), sum.hosts, crew.size(), seconds, local.string());
-  return finish(crew);
+  say_links_left_out(crew, progresses);
+  return finish(crew, missing);
 }
 
 }  // namespace sortie::launcher

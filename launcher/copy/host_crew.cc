@@ -9,11 +9,17 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
-#include <map>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
+#include "common/base/printable.h"
 #include "common/config/hostlist.h"
+#include "launcher/console/console.h"
+#include "launcher/console/terminal_signals.h"
+#include "launcher/host/host_errors.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/run/run_command.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -24,7 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr auto kGoodbye = std::chrono::seconds(2);
 constexpr auto kTick = std::chrono::milliseconds(200);
 
@@ -38,7 +43,7 @@ struct HostCrew::Reach {
 HostCrew::HostCrew(const config::RunnerConfig& runner, std::vector<std::string> hosts)
     : runner_(runner),
       connecting_(io_.get_executor(), static_cast<std::size_t>(runner.ssh.fanout)),
-      changed_(io_) {
+      hosts_(io_.get_executor()) {
   keep_freed_memory();
   for (std::string& host : hosts) {
     sessions_.push_back(std::make_shared<HostSession>(io_.get_executor(), host, runner_));
@@ -55,15 +60,9 @@ Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work wo
       std::make_unique<Reach>(Reach{make_ssh_transport(io_.get_executor(), runner_.ssh),
                                     make_local_transport(io_.get_executor()), std::move(binary)});
   std::signal(SIGPIPE, SIG_IGN);
-  asio::co_spawn(io_, watch_signals(), asio::detached);
-  asio::co_spawn(io_, tick_loop(std::move(tick)), asio::detached);
-  std::exception_ptr broken;
-  asio::co_spawn(io_, conduct(std::move(first), std::move(work)), [&](std::exception_ptr error) {
-    broken = error;
-    io_.stop();
-  });
-  io_.run();
-  if (broken) std::rethrow_exception(broken);
+  spawn(io_, watch_signals());
+  spawn(io_, tick_loop(std::move(tick)));
+  run_to_end(io_, conduct(std::move(first), std::move(work)));
   if (failure_) return std::unexpected(*failure_);
   return {};
 }
@@ -75,13 +74,8 @@ asio::awaitable<void> HostCrew::conduct(std::function<asio::awaitable<Result<>>(
     failure_ = prepared.error();
     co_return;
   }
-  running_ = sessions_.size();
-  for (std::size_t index = 0; index < sessions_.size(); ++index)
-    asio::co_spawn(io_, serve(index, work), asio::detached);
-  while (running_ > 0) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
+  for (std::size_t index = 0; index < sessions_.size(); ++index) hosts_.spawn(serve(index, work));
+  co_await hosts_.wait();
   co_await say_goodbye();
 }
 
@@ -94,8 +88,6 @@ asio::awaitable<void> HostCrew::serve(std::size_t index, Work& work) {
     result.error = std::move(done).error();
   // What failed is closed at once; what is done stays, because others may fetch from it.
   if (result.error) sessions_[index]->close();
-  --running_;
-  changed_.cancel();
 }
 
 asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Work& work) {
@@ -109,6 +101,7 @@ asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Wo
   if (reached) reached = co_await session->greet(reach_->binary.sha256());
   connecting_.release();
   if (!reached) co_return std::unexpected(std::move(reached).error());
+  session->expect_progress(work_patience(runner_));
   co_return co_await work(index, session);
 }
 
@@ -133,17 +126,17 @@ asio::awaitable<void> HostCrew::say_goodbye() {
 
 asio::awaitable<void> HostCrew::watch_signals() {
   asio::signal_set signals(io_);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
+  add_terminal_signals(signals);
   for (;;) {
     const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (number == SIGTSTP) {
+      fmt::print(stderr, "\nsortie: {}\n", ctrl_z_refusal(""));
+      continue;
+    }
     if (interrupted_) std::_Exit(128 + number);
     interrupted_ = 128 + number;
     for (const auto& session : sessions_) session->close();
-    if (running_ == 0) {
+    if (hosts_.running() == 0) {
       failure_ = Error{ErrorCode::interrupted, "interrupted"};
       io_.stop();
     }
@@ -160,20 +153,12 @@ asio::awaitable<void> HostCrew::tick_loop(std::function<void()> tick) {
 }
 
 int print_host_errors(const std::vector<HostResult>& results) {
-  std::map<std::string, std::vector<std::string>> hosts_by_text;
-  std::vector<std::string> order;
-  int exit_code = kExitOk;
-  for (const HostResult& result : results) {
-    if (!result.error) continue;
-    if (exit_code == kExitOk) exit_code = exit_code_for(result.error->code);
-    const std::string text =
-        fmt::format("{}: {}", error_code_name(result.error->code), result.error->message);
-    if (hosts_by_text[text].empty()) order.push_back(text);
-    hosts_by_text[text].push_back(result.host);
-  }
-  for (const std::string& text : order)
-    fmt::print(stderr, "{}: {}\n", config::fold_host_names(hosts_by_text[text]), text);
-  return exit_code;
+  std::vector<std::pair<std::string, Error>> errors;
+  for (const HostResult& result : results)
+    if (result.error) errors.emplace_back(result.host, *result.error);
+  if (errors.empty()) return kExitOk;
+  fmt::print(stderr, "{}\n", sortie::printable_lines(fold_errors(errors)));
+  return exit_code_for(errors.front().second.code);
 }
 
 }  // namespace sortie::launcher

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/task_group.h"
 #include "common/config/schema.h"
 #include "launcher/copy/semaphore.h"
 #include "launcher/host/host_session.h"
@@ -58,8 +59,7 @@ class HostCrew {
   std::vector<std::shared_ptr<HostSession>> sessions_;
   std::unique_ptr<Reach> reach_;
   Semaphore connecting_;
-  boost::asio::steady_timer changed_;
-  std::size_t running_ = 0;
+  TaskGroup hosts_;  // that are being served
   std::optional<Error> failure_;
   std::optional<int> interrupted_;
 };

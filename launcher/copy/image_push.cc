@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
 #include <map>
 
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/config/container_forms.h"
 #include "common/config/hostlist.h"
@@ -18,6 +18,7 @@
 #include "launcher/copy/image_report.h"
 #include "launcher/copy/image_source.h"
 #include "launcher/copy/progress.h"
+#include "launcher/host/host_texts.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -25,9 +26,16 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Below the home folder of each host; what comes there goes again once it is loaded.
 constexpr const char* kRemoteFolder = ".cache/sortie/images";
+
+/// The next message that says more than that its engine is at work.
+asio::awaitable<Result<wire::Message>> answer_of(std::shared_ptr<HostSession> session) {
+  for (;;) {
+    auto message = co_await session->next();
+    if (!message || !std::holds_alternative<wire::ImageProgress>(*message)) co_return message;
+  }
+}
 
 /// The hosts that lack the same layers: one archive for all of them, which they pass on.
 struct Group {
@@ -135,7 +143,7 @@ std::string ImagePush::file_name(std::size_t layers) const {
 
 Result<wire::ImageLacking> ImagePush::lacking_in(const wire::Message& message) const {
   if (const auto* error = std::get_if<wire::RunnerError>(&message))
-    return fail(runner_error_code(*error), printable(error->message));
+    return fail(runner_error_code(*error), error->message);
   const auto* lacking = std::get_if<wire::ImageLacking>(&message);
   if (!lacking || lacking->layers > archive_->diff_ids().size())
     return fail(ErrorCode::protocol, "runner: an answer that is none, about what it lacks");
@@ -144,7 +152,7 @@ Result<wire::ImageLacking> ImagePush::lacking_in(const wire::Message& message) c
 
 Result<> ImagePush::loaded_in(std::size_t index, const wire::Message& message) {
   if (const auto* error = std::get_if<wire::RunnerError>(&message))
-    return fail(runner_error_code(*error), printable(error->message));
+    return fail(runner_error_code(*error), error->message);
   const auto* ready = std::get_if<wire::ImageReady>(&message);
   if (!ready) return fail(ErrorCode::protocol, "runner: no answer to the order to load an image");
   outcomes_[index].image_id = printable(ready->image_id);
@@ -198,9 +206,7 @@ asio::awaitable<Result<std::shared_ptr<Group>>> ImagePush::group_of(std::size_t 
 asio::awaitable<Result<>> ImagePush::load(std::size_t index, std::shared_ptr<HostSession> session,
                                           std::string file) {
   session->send(load_order(std::move(file)));
-  auto message = co_await session->next();
-  while (message && std::holds_alternative<wire::ImageProgress>(*message))
-    message = co_await session->next();
+  auto message = co_await answer_of(session);
   if (!message) co_return std::unexpected(std::move(message).error());
   co_return loaded_in(index, *message);
 }
@@ -208,7 +214,7 @@ asio::awaitable<Result<>> ImagePush::load(std::size_t index, std::shared_ptr<Hos
 asio::awaitable<Result<wire::FilesDone>> ImagePush::serve(std::size_t index,
                                                           std::shared_ptr<HostSession> session) {
   session->send(query());
-  auto message = co_await session->next();
+  auto message = co_await answer_of(session);
   if (!message) co_return std::unexpected(std::move(message).error());
   const auto lacking = lacking_in(*message);
   if (!lacking) co_return std::unexpected(lacking.error());

@@ -75,7 +75,7 @@ Result<PushNames> push_names(const std::vector<std::string>& locals, const std::
       return fail(ErrorCode::usage,
                   fmt::format("sortie: two of the files are called '{}' in {}; push them one after"
                               " the other",
-                              files::printable(name), remote));
+                              files::shown_path(name), remote));
     names.roots.push_back({local, std::move(name)});
   }
   if (into) {

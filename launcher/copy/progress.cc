@@ -1,6 +1,7 @@
 #include "launcher/copy/progress.h"
 
 #include <fmt/core.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,17 +9,25 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/base/quantity.h"
+#include "launcher/console/output_options.h"
+
 namespace sortie::launcher {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kQuiet{1000};
-constexpr milliseconds kOnTerminal{200};
-constexpr milliseconds kElsewhere{10000};
+constexpr milliseconds kQuietOnTerminal{1000}, kQuietElsewhere{2000};
+constexpr milliseconds kOnTerminal{200}, kElsewhere{10000};
+constexpr milliseconds kRateWindow{10000}, kRateStep{200};
 
 bool is_terminal() {
   const char* term = std::getenv("TERM");
   return ::isatty(2) == 1 && term && std::string_view(term) != "dumb";
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -35,21 +44,54 @@ std::string byte_count(std::uint64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
-ProgressLine::ProgressLine() : terminal_(is_terminal()) {}
+void TransferRate::add(Clock::time_point now, std::uint64_t done) {
+  if (!seen_.empty() && done < seen_.back().second) seen_.clear();
+  // The newest moves along; the ones before it are at least a step apart.
+  if (seen_.size() >= 2 && seen_.back().first - seen_[seen_.size() - 2].first < kRateStep)
+    seen_.pop_back();
+  seen_.emplace_back(now, done);
+  while (seen_.size() > 2 && now - seen_[1].first >= kRateWindow) seen_.pop_front();
+}
 
-void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64_t total) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - begun_ < kQuiet || now - shown_ < (terminal_ ? kOnTerminal : kElsewhere)) return;
-  shown_ = now;
-  const double seconds = std::chrono::duration<double>(now - begun_).count();
+double TransferRate::per_second() const {
+  if (seen_.size() < 2) return 0;
+  const double seconds =
+      std::chrono::duration<double>(seen_.back().first - seen_.front().first).count();
+  return seconds <= 0 ? 0
+                      : static_cast<double>(seen_.back().second - seen_.front().second) / seconds;
+}
+
+std::string progress_text(const std::string& what, std::uint64_t done, std::uint64_t total,
+                          double bytes_per_second) {
   std::string text = fmt::format("{}: {}", what, byte_count(done));
   if (total > 0)
     text += fmt::format(" of {}, {:.0f} %", byte_count(total),
                         100.0 * static_cast<double>(done) / static_cast<double>(total));
-  text += fmt::format(", {}/s",
-                      byte_count(static_cast<std::uint64_t>(static_cast<double>(done) / seconds)));
+  if (bytes_per_second < 1) return text;
+  text += fmt::format(", {}/s", byte_count(static_cast<std::uint64_t>(bytes_per_second)));
+  if (total > done)
+    text +=
+        fmt::format(", ETA {}", short_time(static_cast<double>(total - done) / bytes_per_second));
+  return text;
+}
+
+ProgressLine::ProgressLine() : terminal_(is_terminal()), quiet_(output_options().quiet) {}
+
+void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64_t total) {
+  if (quiet_) return;
+  const auto now = Clock::now();
+  if (what != phase_) {
+    phase_ = what;
+    rate_ = TransferRate();
+  }
+  rate_.add(now, done);
+  if (now - begun_ < (terminal_ ? kQuietOnTerminal : kQuietElsewhere)) return;
+  if (any_ && now - shown_ < (terminal_ ? kOnTerminal : kElsewhere)) return;
+  any_ = true;
+  shown_ = now;
+  const std::string text = progress_text(what, done, total, rate_.per_second());
   if (terminal_)
-    fmt::print(stderr, "\r\x1b[K{}", text.substr(0, 78));
+    fmt::print(stderr, "\r\x1b[K{}", text.substr(0, terminal_width() - 1));
   else
     fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);

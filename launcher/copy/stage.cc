@@ -53,6 +53,7 @@ asio::awaitable<Result<std::string>> Stager::stage(std::size_t index,
                                                    std::string build) {
   const auto greeted = co_await session->greet(std::move(build));
   if (!greeted) co_return std::unexpected(greeted.error());
+  session->expect_progress(work_patience(runner_));
   wire::FilesOpen order;
   order.purpose = wire::FilesPurpose::stage;
   order.key = hash_;

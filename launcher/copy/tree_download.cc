@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <sys/stat.h>
+
 #include <boost/asio/post.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -10,11 +12,15 @@
 #include "common/files/manifest.h"
 #include "common/files/tree_write.h"
 #include "launcher/console/console.h"
+#include "launcher/host/host_texts.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
 namespace {
+
+/// As many as a pull may name.
+constexpr std::size_t kMaxMissing = 1000;
 
 Error unexpected_message(const wire::Message& message) {
   if (const auto* error = std::get_if<wire::RunnerError>(&message)) return file_error(*error);
@@ -22,10 +28,34 @@ Error unexpected_message(const wire::Message& message) {
           fmt::format("runner sent {} in a transfer", wire::message_name(message))};
 }
 
+/// The mode that files of others get here, as with cp and without --preserve.
+unsigned current_umask() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return mask;
+}
+
+/// The host's list as it may come to this machine: with the modes that its user wants for new
+/// files, and without links that lead out of the folder, which whoever reads it would follow.
+std::vector<wire::FileEntry> admit(std::vector<wire::FileEntry> entries,
+                                   std::vector<std::string>& links_left_out) {
+  const unsigned mask = current_umask();
+  for (wire::FileEntry& entry : entries) {
+    entry.mode &= ~mask;
+    if (entry.kind != wire::FileKind::symlink || files::stays_inside(entry.path, entry.link_target))
+      continue;
+    links_left_out.push_back(
+        fmt::format("{} -> {}", printable(entry.path), printable(entry.link_target)));
+    entry.link_target.clear();
+  }
+  return entries;
+}
+
 /// From the host's list to what the folder lacks of it.
-Result<files::TreeWriter> make_writer(const std::string& path, files::ManifestReader& manifest) {
+Result<files::TreeWriter> make_writer(const std::string& path,
+                                      std::vector<wire::FileEntry> entries) {
   SORTIE_ASSIGN_OR_RETURN(files::Folder folder, files::Folder::open(path));
-  return files::TreeWriter(std::move(folder), manifest.take());
+  return files::TreeWriter(std::move(folder), std::move(entries));
 }
 
 Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
@@ -36,7 +66,7 @@ Result<> put_piece(files::TreeWriter& tree, const wire::FilePiece& piece) {
   return fail(ErrorCode::data,
               fmt::format("{}: what arrives is not what was announced; was the file"
                           " changed while it was sent?",
-                          files::printable(tree.entries()[piece.entry].path)));
+                          files::shown_path(tree.entries()[piece.entry].path)));
 }
 
 void ask(HostSession& session, const files::TreeWriter& tree) {
@@ -51,7 +81,7 @@ Error file_error(const wire::RunnerError& error) {
   for (const ErrorCode known : {ErrorCode::io, ErrorCode::data, ErrorCode::not_found,
                                 ErrorCode::usage, ErrorCode::interrupted})
     if (error.code == error_code_name(known)) code = known;
-  return {code, printable(error.message.substr(0, 4000))};
+  return {code, error.message};
 }
 
 asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSession> session,
@@ -64,13 +94,20 @@ asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSessi
   while (!manifest.complete()) {
     auto message = co_await session->next();
     if (!message) co_return std::unexpected(std::move(message).error());
+    if (std::holds_alternative<wire::FilesProgress>(*message)) continue;  // it reads its files
+    if (const auto* error = std::get_if<wire::RunnerError>(&*message);
+        error && error->code == files::kMissingPath && progress.missing.size() < kMaxMissing) {
+      progress.missing.push_back(file_error(*error).message);
+      continue;
+    }
     auto* part = std::get_if<wire::FilesManifest>(&*message);
     if (!part) co_return std::unexpected(unexpected_message(*message));
     auto added = manifest.add(std::move(*part));
     if (!added)
       co_return std::unexpected(with_context(std::move(added).error(), "the host's list"));
   }
-  auto tree = make_writer(folder, manifest);
+  if (manifest.entries().empty()) co_return wire::FilesDone{};
+  auto tree = make_writer(folder, admit(manifest.take(), progress.links_left_out));
   if (!tree) co_return std::unexpected(std::move(tree).error());
   for (;;) {
     auto compared = tree->inspect();

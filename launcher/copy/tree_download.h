@@ -15,8 +15,11 @@ namespace sortie::launcher {
 
 struct DownloadProgress {
   std::uint64_t wanted = 0, done = 0;
+  std::vector<std::string> links_left_out;  // "path -> target": they lead out of the folder
+  std::vector<std::string> missing;  // paths that nothing comes of, each with the reason; printable
 };
 
+/// Modes are those of the host less the umask; a symlink that leads out of `folder` is left out.
 /// The session must have been greeted. `folder` is made where there is something to put into it.
 /// FilesDone as a runner would say it. All references must outlive the call.
 boost::asio::awaitable<Result<wire::FilesDone>> download_tree(std::shared_ptr<HostSession> session,

@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 #include <openssl/rand.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <boost/asio/as_tuple.hpp>
+#include "common/asio/token.h"
+
+#include "common/asio/spawn.h"
 #include "common/base/check.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
@@ -20,7 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kPiecesInMemory = 64;
 constexpr std::size_t kLinkKeyBytes = 32;
 /// Of what was sent to one host and is not on its way yet.
@@ -127,7 +129,7 @@ Result<> TreeUpload::take(std::size_t index, const wire::Message& message) {
     if (auto added = host.wanted.add(*wanted, tree_.entries); !added)
       return std::unexpected(with_context(std::move(added).error(), "runner"));
     host.relay_port = wanted->relay_port;
-    if (host.wanted.complete()) on_wanted(index, printable(wanted->reason.substr(0, 500)));
+    if (host.wanted.complete()) on_wanted(index, wanted->reason);
     return {};
   }
   if (const auto* error = std::get_if<wire::RunnerError>(&message))
@@ -174,17 +176,12 @@ void TreeUpload::link(std::size_t upstream, std::size_t index) {
 void TreeUpload::feed(std::size_t index, std::vector<wire::PieceRange> ranges) {
   if (ranges.empty()) return;
   hosts_[index].fed = true;
-  asio::co_spawn(
-      executor_,
-      [self = shared_from_this(), index, list = std::move(ranges)]() mutable {
-        return self->feed_loop(index, std::move(list));
-      },
-      asio::detached);
+  spawn(executor_, feed_loop(shared_from_this(), index, std::move(ranges)));
 }
 
-asio::awaitable<void> TreeUpload::feed_loop(std::size_t index,
+asio::awaitable<void> TreeUpload::feed_loop([[maybe_unused]] std::shared_ptr<TreeUpload> self,
+                                            std::size_t index,
                                             std::vector<wire::PieceRange> ranges) {
-  const auto self = shared_from_this();
   Host& host = hosts_[index];
   for (const wire::PieceRange& range : ranges)
     for (std::uint32_t piece = range.first; piece < range.first + range.count; ++piece) {

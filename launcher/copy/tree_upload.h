@@ -60,7 +60,8 @@ class TreeUpload : public std::enable_shared_from_this<TreeUpload> {
   void on_wanted(std::size_t index, const std::string& reason);
   void link(std::size_t upstream, std::size_t index);
   void feed(std::size_t index, std::vector<wire::PieceRange> ranges);
-  boost::asio::awaitable<void> feed_loop(std::size_t index, std::vector<wire::PieceRange> ranges);
+  boost::asio::awaitable<void> feed_loop(std::shared_ptr<TreeUpload> self, std::size_t index,
+                                         std::vector<wire::PieceRange> ranges);
   boost::asio::awaitable<bool> send_piece(Host& host, std::uint32_t entry, std::uint32_t piece);
 
   boost::asio::any_io_executor executor_;

@@ -15,11 +15,14 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
-#include "common/config/fields.h"
-#include "common/config/hostgroups.h"
+#include "common/config/hostlist.h"
 #include "common/config/text.h"
 #include "launcher/console/output_options.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
@@ -28,11 +31,9 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReportBacklog = 1u << 20;
 
 Result<std::chrono::milliseconds> duration_option(const char* name, const std::string& text) {
@@ -43,21 +44,6 @@ Result<std::chrono::milliseconds> duration_option(const char* name, const std::s
   if (value->count() > 24ll * 3600 * 1000)
     return fail(ErrorCode::usage, fmt::format("sortie: {} {}: use at most 24h", name, text));
   return value;
-}
-
-Result<std::vector<std::string>> exec_hosts(const ExecOptions& options,
-                                            config::RunnerConfig& runner) {
-  SORTIE_ASSIGN_OR_RETURN(const auto slots, config::job_hosts(runner));
-  std::vector<std::string> hosts;
-  for (const config::HostSlots& host : slots) hosts.push_back(host.name);
-  if (options.exclude.empty()) return hosts;
-  config::HostGroups groups;
-  if (config::mentions_group(options.exclude)) {
-    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(runner.groups_file));
-  }
-  auto left = config::exclude_hosts(hosts, options.exclude, &groups);
-  if (!left) return std::unexpected(with_context(std::move(left).error(), "--exclude"));
-  return left;
 }
 
 struct Prepared {
@@ -72,22 +58,15 @@ Result<Prepared> prepare(const ExecOptions& options) {
                 "sortie: neither --hosts nor --config says where; try `sortie exec --help`");
   if (options.job.program.empty())
     return fail(ErrorCode::usage, "sortie: no command was given; write it after --");
-  if (options.shell && options.job.program.size() != 1)
-    return fail(ErrorCode::usage,
-                fmt::format("sortie: --shell takes the command line as one argument, not {}; "
-                            "quote it: --shell -- 'df -h | tail -1'",
-                            options.job.program.size()));
   if (options.json && options.fold)
     return fail(ErrorCode::usage, "sortie: --json and --fold are two answers; choose one");
   SORTIE_ASSIGN_OR_RETURN(prepared.loaded, load_options(options.job));
   config::RunnerConfig& runner = prepared.loaded.job.runner;
-  std::error_code error;
-  const char* home = std::getenv("HOME");
-  config::resolve_paths(prepared.loaded.job, fs::current_path(error).string(), home ? home : "/");
+  resolve_job_paths(prepared.loaded.job);
   ExecJob& job = prepared.job;
-  SORTIE_ASSIGN_OR_RETURN(job.hosts, exec_hosts(options, runner));
-  job.argv = options.job.program;
-  if (options.shell) job.argv = {"/bin/sh", "-c", options.job.program.front()};
+  SORTIE_ASSIGN_OR_RETURN(const auto slots, config::job_hosts(runner));
+  for (const config::HostSlots& host : slots) job.hosts.push_back(host.name);
+  job.argv = runner.program;
   job.fanout = static_cast<std::size_t>(options.fanout > 0 ? options.fanout : runner.ssh.fanout);
   job.grace = runner.grace;
   if (!options.grace.empty()) {
@@ -113,8 +92,16 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run) {
-  for (;;) run.interrupt(co_await signals.async_wait(asio::use_awaitable));
+/// Until the commands are done, when show_rest() listens instead.
+asio::awaitable<void> watch_signals(asio::signal_set& signals, ExecRun& run, Console& console) {
+  for (;;) {
+    const auto [error, number] = co_await signals.async_wait(kToken);
+    if (error) co_return;
+    if (number == SIGTSTP)
+      console.message(ctrl_z_refusal(""));
+    else
+      run.interrupt(number);
+  }
 }
 
 /// What is left to show, as fast as it is taken; not after Ctrl-C, nor where nobody reads.
@@ -143,6 +130,7 @@ asio::awaitable<void> show_rest(asio::any_io_executor executor, Console& console
 asio::awaitable<void> run_and_show(ExecRun& run, asio::any_io_executor executor, Console& console,
                                    FoldSink* fold, asio::signal_set& signals) {
   co_await run.run();
+  signals.remove(SIGTSTP);  // nothing runs any more
   co_await show_rest(executor, console, fold, signals);
 }
 
@@ -211,20 +199,9 @@ int exec_command(const ExecOptions& options) {
   const std::vector<ExecSink*> all_sinks = parts.sinks;
   ExecRun run(std::move(parts), job, config.runner);
   asio::signal_set signals(io);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, run), [](std::exception_ptr) {});
-  std::exception_ptr failure;
-  asio::co_spawn(io, run_and_show(run, io.get_executor(), console, fold.get(), signals),
-                 [&](std::exception_ptr error) {
-                   failure = error;
-                   io.stop();
-                 });
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  add_terminal_signals(signals);
+  spawn(io, watch_signals(signals, run, console));
+  run_to_end(io, run_and_show(run, io.get_executor(), console, fold.get(), signals));
 
   int exit_code = exec_exit_code(run.outcomes(), run.interrupted());
   if (run.input_error()) exit_code = exit_code_for(run.input_error()->code);

@@ -10,9 +10,7 @@
 namespace sortie::launcher {
 
 struct ExecOptions {
-  JobOptions job;       // config, --set, --hosts, --groups, --ssh-config, program
-  std::string exclude;  // --exclude EXPR
-  bool shell = false;
+  JobOptions job;
   bool fold = false;
   bool json = false;
   bool no_prefix = false;

@@ -6,6 +6,7 @@
 
 #include "common/base/exit_code.h"
 #include "launcher/exec/exec_run.h"
+#include "launcher/host/host_texts.h"
 
 namespace sortie::launcher {
 

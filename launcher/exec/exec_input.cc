@@ -6,7 +6,7 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::size_t kPieceBytes = 32u << 10;
+constexpr std::size_t kInputPieceBytes = 32u << 10;
 /// How far stdin is read ahead of the fastest host, and of the slowest one that runs.
 constexpr std::uint64_t kAheadOfFastest = 1u << 20;
 constexpr std::uint64_t kAheadOfSlowest = 1u << 30;
@@ -33,7 +33,8 @@ void ExecRun::send_input(std::size_t index) {
     const std::uint64_t left = input.size() - active.input_offset;
     wire::Input piece;
     if (left > 0) {
-      const std::uint64_t size = std::min<std::uint64_t>({left, active.input_room, kPieceBytes});
+      const std::uint64_t size =
+          std::min<std::uint64_t>({left, active.input_room, kInputPieceBytes});
       if (size == 0) return;
       auto bytes = input.read(active.input_offset, static_cast<std::size_t>(size));
       if (!bytes) return on_input_error(std::move(bytes).error());

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 
 namespace sortie::launcher {
@@ -21,7 +23,6 @@ using Kind = Outcome::Kind;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Of all hosts together, what may be on its way: a terminal that is slow makes the commands wait.
 constexpr std::size_t kOutputInFlight = 64u << 20;
 constexpr std::uint32_t kMinWindow = 64u << 10, kMaxWindow = 1u << 20;
@@ -39,7 +40,7 @@ ExecRun::ExecRun(Parts parts, const ExecJob& job, const config::RunnerConfig& ru
       output_window_(static_cast<std::uint32_t>(std::clamp<std::size_t>(
           kOutputInFlight / std::max<std::size_t>(job.fanout, 1), kMinWindow, kMaxWindow))),
       active_(job.hosts.size()),
-      changed_(parts_.executor),
+      tasks_(parts_.executor),
       tick_(parts_.executor) {
   outcomes_.reserve(job.hosts.size());
   for (const std::string& host : job.hosts) outcomes_.push_back({host, {}});
@@ -56,13 +57,9 @@ bool ExecRun::congested() const {
 asio::awaitable<void> ExecRun::run() {
   begun_ = Clock::now();
   start_input();
-  asio::co_spawn(parts_.executor, tick(), asio::detached);
-  for (std::size_t i = std::min(job_.fanout, outcomes_.size()); i > 0; --i)
-    asio::co_spawn(parts_.executor, worker(), asio::detached);
-  while (done_ < outcomes_.size() || open_ > 0) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
+  spawn(parts_.executor, tick());
+  for (std::size_t i = std::min(job_.fanout, outcomes_.size()); i > 0; --i) tasks_.spawn(worker());
+  co_await tasks_.wait();
   if (parts_.input) parts_.input->close();
   tick_.cancel();
   parts_.console.status("");
@@ -79,7 +76,7 @@ asio::awaitable<void> ExecRun::worker() {
       if (error || is_done(index) || !active_[index] || active_[index]->phase != Phase::connecting)
         return;
       *replaced = true;
-      asio::co_spawn(parts_.executor, worker(), asio::detached);
+      tasks_.spawn(worker());
     });
     co_await serve(index);
     if (*replaced) co_return;
@@ -147,7 +144,12 @@ asio::awaitable<void> ExecRun::let_go(std::size_t index) {
   active.session->close();
   active_[index].reset();
   --open_;
-  changed_.cancel();
+  leave_when_done();
+}
+
+/// Workers that still try to connect to a host that was given up are not waited for.
+void ExecRun::leave_when_done() {
+  if (done_ == outcomes_.size() && open_ == 0) tasks_.stop_waiting();
 }
 
 void ExecRun::begin(std::size_t index) {
@@ -225,9 +227,8 @@ void ExecRun::finish(std::size_t index, Outcome outcome) {
   for (ExecSink* sink : parts_.sinks)
     sink->finished(index, outcomes_[index].host, outcomes_[index].outcome);
   active.timer.cancel();
-  asio::co_spawn(parts_.executor, let_go(index), asio::detached);
+  tasks_.spawn(let_go(index));
   if (parts_.input) parts_.input->resume();
-  changed_.cancel();
 }
 
 void ExecRun::interrupt(int signal_number) {
@@ -276,7 +277,7 @@ void ExecRun::stop_all() {
       });
     }
   }
-  changed_.cancel();
+  leave_when_done();
 }
 
 }  // namespace sortie::launcher

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/task_group.h"
 #include "launcher/console/console.h"
 #include "launcher/exec/input_source.h"
 #include "launcher/exec/sink.h"
@@ -96,6 +97,7 @@ class ExecRun {
   void stop_all();
   void finish(std::size_t index, Outcome outcome);
   bool is_done(std::size_t index) const;
+  void leave_when_done();
 
   // exec_input.cc
   void start_input();
@@ -118,7 +120,8 @@ class ExecRun {
   std::optional<Error> input_error_;
   bool stopping_ = false, at_once_ = false;
   std::chrono::steady_clock::time_point begun_;
-  boost::asio::steady_timer changed_, tick_;
+  TaskGroup tasks_;  // workers, and hosts that are being left
+  boost::asio::steady_timer tick_;
 };
 
 }  // namespace sortie::launcher

@@ -71,10 +71,11 @@ void FoldSink::finished(std::size_t index, const std::string& host, const Outcom
   Group& group = groups_[key];
   if (group.hosts.empty()) {
     group.reason = outcome.reason;
-    group.order = outcome.order;
+    group.first = index;
     group.texts = std::move(found->second.texts);
     for (Text& text : group.texts) text.tail.shrink_to_fit();
   }
+  group.first = std::min(group.first, index);
   group.hosts.push_back(host);
   running_.erase(found);
 }
@@ -82,10 +83,7 @@ void FoldSink::finished(std::size_t index, const std::string& host, const Outcom
 void FoldSink::begin_report() {
   report_ = Report{};
   for (const auto& [key, group] : groups_) report_->groups.push_back(&group);
-  std::ranges::sort(report_->groups, [](const Group* a, const Group* b) {
-    return a->hosts.size() != b->hosts.size() ? a->hosts.size() > b->hosts.size()
-                                              : a->order < b->order;
-  });
+  std::ranges::sort(report_->groups, {}, &Group::first);
 }
 
 /// The next bytes of a text at the place of the report; empty at its end.

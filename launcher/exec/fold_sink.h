@@ -27,8 +27,8 @@ class FoldSink : public ExecSink {
   void finished(std::size_t index, const std::string& host, const Outcome& outcome) override;
   const Error* trouble() const override { return trouble_ ? &*trouble_ : nullptr; }
 
-  /// The report in pieces of about 64 KiB; nothing when all of it has been given. The largest group
-  /// first; text is printable.
+  /// The report in pieces of about 64 KiB; nothing when all of it has been given. Groups in the
+  /// order of their first hosts; text is printable.
   std::optional<std::string> next_piece();
 
  private:
@@ -52,7 +52,7 @@ class FoldSink : public ExecSink {
     std::vector<std::string> hosts;
     std::string reason;
     std::array<Text, 2> texts;
-    std::size_t order = 0;
+    std::size_t first = 0;  // index of its first host
   };
   struct Report {
     std::vector<const Group*> groups;

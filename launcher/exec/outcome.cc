@@ -3,14 +3,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
+#include "launcher/host/fold_failures.h"
 
 namespace sortie::launcher {
 
 using Kind = Outcome::Kind;
+
+namespace {
+constexpr char kBetween = '\x1f';  // of kind and reason
+}  // namespace
 
 std::string_view outcome_name(Kind kind) {
   switch (kind) {
@@ -54,32 +58,26 @@ std::string failure_table(std::span<const HostOutcome> hosts) {
   struct Row {
     std::string name, hosts, reason;
   };
-  // In order of the first failure of each sort: the cause stands on top.
-  std::map<std::pair<Kind, std::string>, std::pair<std::size_t, std::vector<std::string>>> groups;
-  std::size_t ok = 0;
-  for (const HostOutcome& host : hosts) {
-    if (host.outcome.kind == Kind::ok) {
-      ++ok;
-      continue;
-    }
-    auto& [order, names] = groups[{host.outcome.kind, host.outcome.reason}];
-    order = names.empty() ? host.outcome.order : std::min(order, host.outcome.order);
-    names.push_back(host.host);
-  }
-  if (ok == hosts.size()) return {};
-  std::vector<std::pair<std::size_t, Row>> rows;
+  // Groups in the order of their first hosts, as hosts were named.
+  std::vector<std::pair<std::string, std::string>> failures;
+  for (const HostOutcome& host : hosts)
+    if (host.outcome.kind != Kind::ok)
+      failures.emplace_back(host.host, fmt::format("{}{}{}", outcome_name(host.outcome.kind),
+                                                   kBetween, host.outcome.reason));
+  if (failures.empty()) return {};
+  std::vector<Row> rows;
   std::size_t name_width = 0, host_width = 0;
-  for (const auto& [key, group] : groups) {
-    Row row{std::string(outcome_name(key.first)), folded_with_count(group.second), key.second};
-    name_width = std::max(name_width, row.name.size());
-    host_width = std::max(host_width, row.hosts.size());
-    rows.emplace_back(group.first, std::move(row));
+  for (const FoldedFailure& failure : fold_failures(failures)) {
+    const std::size_t between = failure.text.find(kBetween);
+    rows.push_back({failure.text.substr(0, between), folded_with_count(failure.hosts),
+                    failure.text.substr(between + 1)});
+    name_width = std::max(name_width, rows.back().name.size());
+    host_width = std::max(host_width, rows.back().hosts.size());
   }
-  std::ranges::stable_sort(rows, {}, &std::pair<std::size_t, Row>::first);
   host_width = std::min<std::size_t>(host_width, 40);
-  std::string text = fmt::format("{} of {} host{} failed", hosts.size() - ok, hosts.size(),
+  std::string text = fmt::format("{} of {} host{} failed", failures.size(), hosts.size(),
                                  hosts.size() == 1 ? "" : "s");
-  for (const auto& [order, row] : rows)
+  for (const Row& row : rows)
     text += fmt::format("\n  {:<{}}  {:<{}}  {}", row.name, name_width, row.hosts, host_width,
                         row.reason);
   return text;

@@ -2,11 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+
+#include "launcher/ssh/base64.h"
 
 namespace sortie::launcher {
 namespace {
@@ -15,15 +16,6 @@ using Json = nlohmann::ordered_json;
 using wire::Stream;
 
 constexpr std::size_t kMaxPartialBytes = 64u << 10;
-
-std::string base64(std::string_view bytes) {
-  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                   reinterpret_cast<const unsigned char*>(bytes.data()),
-                                   static_cast<int>(bytes.size()));
-  text.resize(static_cast<std::size_t>(size));
-  return text;
-}
 
 /// Strict: text that is no UTF-8 throws, and is then given in another way.
 std::optional<std::string> dumped(const Json& json) {
@@ -68,7 +60,7 @@ void JsonSink::line(const std::string& host, Stream stream, std::string_view tex
   if (!whole) with_text["whole"] = json["whole"] = false;
   std::optional<std::string> out = dumped(with_text);
   if (!out) {
-    json["base64"] = base64(text);
+    json["base64"] = base64_encode(text);
     out = lenient(json);
   }
   console_.plain(*out + "\n");

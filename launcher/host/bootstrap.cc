@@ -138,7 +138,7 @@ struct Exchange {
 
 // Every login shell (sh, bash, zsh, csh, fish) reads this alike; the hash is hexadecimal.
 std::string direct_command(const RunnerBinary& binary) {
-  return fmt::format("exec $HOME/.cache/sortie/runner-{} --stdio --announce", binary.sha256());
+  return fmt::format("exec /bin/sh -c '{}{}{}'", kDirectHead, binary.sha256(), kDirectTail);
 }
 
 // sshd forgets a session a moment after it has said so, and may allow only one (MaxSessions).

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "common/cpu/cpu_list.h"
 
@@ -27,7 +28,23 @@ Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_a
   facts.cpu_sets = ready.cpu_sets;
   facts.cpus = ready.cpus;
   facts.memory_bytes = ready.memory_bytes;
+  facts.machine_id = ready.machine_id;
   return facts;
+}
+
+std::string shared_machine(const std::vector<std::pair<std::string, std::string>>& hosts) {
+  std::map<std::string_view, std::string_view> first_name;
+  for (const auto& [name, machine] : hosts) {
+    if (machine.empty()) continue;
+    const auto [entry, is_new] = first_name.emplace(machine, name);
+    if (!is_new)
+      return fmt::format(
+          "runner.hosts: {} and {} are two names of one machine, so that ranks of both would use "
+          "the "
+          "same CPUs and devices; remove one of them, or set runner.allow_same_machine = true",
+          entry->second, name);
+  }
+  return "";
 }
 
 }  // namespace sortie::launcher

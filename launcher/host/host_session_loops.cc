@@ -1,12 +1,15 @@
 // HostSession while it lives: what is read, written and watched, until it is lost or closed.
 #include <fmt/core.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <boost/asio/as_tuple.hpp>
+#include "common/asio/token.h"
+
+#include "common/asio/spawn.h"
 #include "launcher/host/host_session.h"
 
 namespace sortie::launcher {
@@ -14,7 +17,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 // A host that takes nothing more: far above what a healthy job queues (credits, fences,
 // heartbeats).
 constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
@@ -23,34 +25,32 @@ constexpr std::size_t kMaxOutgoingBytes = 256u << 20;
 // Each loop holds the session; close() ends them.
 void HostSession::keep_alive() {
   const auto self = shared_from_this();
-  asio::co_spawn(
-      executor_, [self] { return self->write_loop(); }, asio::detached);
-  asio::co_spawn(
-      executor_, [self] { return self->watch_loop(); }, asio::detached);
+  spawn(executor_, [self] { return self->write_loop(); });
+  spawn(executor_, [self] { return self->watch_loop(); });
 }
 
 void HostSession::start(Listener listener) {
   listener_ = std::move(listener);
-  last_heard_ = Clock::now();
+  if (client_) client_->touch();
   const auto self = shared_from_this();
   if (closed_) {
     if (lost_early_)
       asio::post(executor_, [self] { self->listener_->on_lost(*self->lost_early_); });
     return;
   }
-  asio::co_spawn(
-      executor_, [self] { return self->read_loop(); }, asio::detached);
+  spawn(executor_, [self] { return self->read_loop(); });
 }
 
 asio::awaitable<void> HostSession::read_loop() {
   const auto self = shared_from_this();
   while (!closed_) {
-    auto message = co_await receive();
+    auto message = co_await client_->receive();
     if (closed_) co_return;
     if (!message) {
       lost(std::move(message).error());
       co_return;
     }
+    if (std::holds_alternative<wire::RankEvent>(*message)) ++events_taken_;
     if (!std::holds_alternative<wire::Heartbeat>(*message))
       listener_->on_message(std::move(*message));
   }
@@ -64,10 +64,11 @@ asio::awaitable<void> HostSession::write_loop() {
       co_await outgoing_ready_.async_wait(kToken);
       continue;
     }
-    const std::string bytes = std::move(outgoing_.front());
+    const auto [frame, counts] = std::move(outgoing_.front());
     outgoing_.pop_front();
-    outgoing_bytes_ -= bytes.size();
-    auto written = co_await channel_->write(bytes);
+    outgoing_bytes_ -= frame->size();
+    auto written = co_await client_->write(*frame);
+    if (counts) last_progress_ = Clock::now();
     drained_.cancel();
     if (closed_) co_return;
     if (!written) {
@@ -83,32 +84,47 @@ asio::awaitable<void> HostSession::watch_loop() {
     watch_timer_.expires_after(runner_.heartbeat_interval);
     co_await watch_timer_.async_wait(kToken);
     if (closed_) co_return;
-    send(wire::Heartbeat{sequence});
-    if ((!listener_ && !reading_) || Clock::now() - last_heard_ <= runner_.heartbeat_timeout)
+    if (lost_patience()) {
+      lost({ErrorCode::timeout,
+            fmt::format("runner: alive, but without progress for {} s; see whether a disk or a "
+                        "container engine hangs there",
+                        std::chrono::duration_cast<std::chrono::seconds>(patience_).count())});
+      co_return;
+    }
+    send(wire::Heartbeat{sequence, 0, 0, events_taken_});
+    if ((!listener_ && !reading_) || Clock::now() - last_heard() <= runner_.heartbeat_timeout)
       continue;
     // Perhaps it was this process that slept: what has arrived meanwhile is read first.
-    const auto before = last_heard_;
+    const auto before = last_heard();
     watch_timer_.expires_after(std::chrono::milliseconds(500));
     co_await watch_timer_.async_wait(kToken);
-    if (closed_ || last_heard_ != before) continue;
+    if (closed_ || last_heard() != before) continue;
     lost({ErrorCode::lost,
           fmt::format(
-              "no sign of life for {} s (runner.heartbeat_timeout); its ranks end by themselves",
-              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard_)
-                  .count())});
+              "no sign of life for {} s (runner.heartbeat_timeout){}",
+              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard()).count(),
+              runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves" : "")});
     co_return;
   }
 }
 
 void HostSession::send(const wire::Message& message) {
-  if (closed_ || !channel_) return;
-  std::string bytes = wire::encode(message);
-  if (outgoing_bytes_ + bytes.size() > kMaxOutgoingBytes) {
-    lost({ErrorCode::lost, "the host takes no more messages"});
+  if (closed_ || !client_) return;
+  const bool counts = !std::holds_alternative<wire::Heartbeat>(message);
+  enqueue({std::make_shared<const std::string>(wire::encode(message)), counts});
+}
+
+void HostSession::send(std::shared_ptr<const std::string> frame) {
+  if (!closed_ && client_) enqueue({std::move(frame)});
+}
+
+void HostSession::enqueue(Outgoing outgoing) {
+  if (outgoing_bytes_ + outgoing.frame->size() > kMaxOutgoingBytes) {
+    lost({ErrorCode::lost, "the host reads no more messages"});
     return;
   }
-  outgoing_bytes_ += bytes.size();
-  outgoing_.push_back(std::move(bytes));
+  outgoing_bytes_ += outgoing.frame->size();
+  outgoing_.push_back(std::move(outgoing));
   outgoing_ready_.cancel();
 }
 
@@ -127,7 +143,7 @@ void HostSession::close() {
   watch_timer_.cancel();
   outgoing_ready_.cancel();
   drained_.cancel();
-  if (channel_) channel_->close();
+  if (client_) client_->close();
   if (connection_) connection_->close();
 }
 

@@ -11,13 +11,12 @@
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <csignal>
 
+#include "common/asio/spawn.h"
 #include "common/base/fd.h"
 
 namespace sortie::launcher {
@@ -46,7 +45,7 @@ Result<Pipe> make_socket_pair() {
   return Pipe{Fd(ends[0]), Fd(ends[1])};
 }
 
-Result<pid_t> spawn(std::vector<std::string>& words, int input, int output, int error) {
+Result<pid_t> start_program(std::vector<std::string>& words, int input, int output, int error) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
@@ -100,8 +99,8 @@ Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor 
   SORTIE_ASSIGN_OR_RETURN(Pipe input, make_socket_pair());
   SORTIE_ASSIGN_OR_RETURN(Pipe output, make_pipe());
   SORTIE_ASSIGN_OR_RETURN(Pipe error, make_pipe());
-  SORTIE_ASSIGN_OR_RETURN(const pid_t pid,
-                          spawn(argv, input.read.get(), output.write.get(), error.write.get()));
+  SORTIE_ASSIGN_OR_RETURN(const pid_t pid, start_program(argv, input.read.get(), output.write.get(),
+                                                         error.write.get()));
   const auto child = std::make_shared<ChildProcess>(executor);
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) {
@@ -117,9 +116,9 @@ Result<std::shared_ptr<ChildProcess>> ChildProcess::start(asio::any_io_executor 
   child->output_.assign(output.read.release());
   child->error_.assign(error.read.release());
   child->process_.assign(pidfd.release());
-  // Detached, but not adrift: they end with the child and with its stderr.
-  asio::co_spawn(executor, reap(child), asio::detached);
-  asio::co_spawn(executor, collect_stderr(child), asio::detached);
+  // They end with the child and with its stderr.
+  spawn(executor, reap(child));
+  spawn(executor, collect_stderr(child));
   return child;
 }
 

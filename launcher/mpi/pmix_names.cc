@@ -4,13 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "launcher/mpi/pmix_status.h"
+
 namespace sortie::launcher {
 
 namespace {
-// pmix_common.h; only sortie-pmix may include it.
-constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46,
-                       kPmixErrPartialSuccess = -52, kPmixErrDuplicateKey = -53;
-
 wire::PmixNamesDone answer(std::uint64_t id, std::int32_t status) {
   wire::PmixNamesDone done;
   done.id = id;
@@ -23,7 +21,7 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::on_question(std::size_t host,
                                                             wire::PmixNames question) {
   if (question.action == wire::PmixNames::Action::restore) return restore(host, question);
   if (restoring_ == 0) return answer_question(host, std::move(question));
-  if (held_.size() >= kMaxWaiting) return {{host, answer(question.id, kPmixErrOutOfResource)}};
+  if (held_.size() >= kMaxWaiting) return {{{host}, answer(question.id, kPmixErrOutOfResource)}};
   held_.push_back({host, std::move(question)});
   return {};
 }
@@ -50,23 +48,44 @@ std::vector<PmixRelay::Outgoing> PmixNameTable::answer_question(std::size_t host
   using Action = wire::PmixNames::Action;
   std::vector<PmixRelay::Outgoing> out;
   if (question.action == Action::lookup) {
+    std::erase_if(waiting_, [&](const Waiting& waiting) {  // asked again
+      return waiting.host == host && waiting.question.id == question.id;
+    });
     if (question.wait == 0 || has_all(question.keys))
-      out.push_back({host, look_up(question)});
+      out.push_back({{host}, look_up(question)});
     else if (waiting_.size() >= kMaxWaiting || question.keys.size() > kMaxNames)
-      out.push_back({host, answer(question.id, kPmixErrOutOfResource)});
+      out.push_back({{host}, answer(question.id, kPmixErrOutOfResource)});
     else
       waiting_.push_back({host, std::move(question)});
     return out;
   }
   const bool publishes = question.action == Action::publish;
-  out.push_back({host, answer(question.id, publishes ? publish(question) : unpublish(question))});
+  out.push_back({{host}, answer(question.id, change(host, question))});
   if (publishes)
     std::erase_if(waiting_, [&](const Waiting& waiting) {
       if (!has_all(waiting.question.keys)) return false;
-      out.push_back({waiting.host, look_up(waiting.question)});
+      out.push_back({{waiting.host}, look_up(waiting.question)});
       return true;
     });
   return out;
+}
+
+std::int32_t PmixNameTable::change(std::size_t host, const wire::PmixNames& question) {
+  const auto do_it = [&] {
+    return question.action == wire::PmixNames::Action::publish ? publish(question)
+                                                               : unpublish(question);
+  };
+  if (!keeping_) return do_it();
+  Answered& answered = answered_[host];
+  const auto [entry, is_new] = answered.statuses.try_emplace(question.id);
+  if (!is_new) return entry->second;
+  const std::int32_t status = entry->second = do_it();
+  answered.ids.push_back(question.id);
+  if (answered.ids.size() > kMaxAnswered) {
+    answered.statuses.erase(answered.ids.front());
+    answered.ids.pop_front();
+  }
+  return status;
 }
 
 std::int32_t PmixNameTable::publish(const wire::PmixNames& question) {

@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "common/wire/frame.h"
+#include "launcher/mpi/pmix_status.h"
 
 namespace sortie::launcher {
 
 namespace {
-// pmix_common.h; only sortie-pmix may include it.
-constexpr std::int32_t kPmixErrBadParam = -27, kPmixErrOutOfResource = -29, kPmixErrNotFound = -46;
 // Of a frame, with room for the other fields of PmixFenceDone.
 constexpr std::size_t kFrameRoom = 64;
 // Per host: an MPI has a fence or two open, and asks once for each rank that it talks to.
@@ -24,6 +23,9 @@ PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_fence(std::size_t host, wire::PmixFence fence) {
+  // Asked again over a new connection: the answer was lost on the way.
+  const auto ended = std::ranges::find(ended_, fence.key, &wire::PmixFenceDone::key);
+  if (ended != ended_.end()) return {{{host}, *ended}};
   Fence& open = fences_[fence.key];
   const bool agreed = open.data.empty() || open.node_count == fence.node_count;
   open.node_count = fence.node_count;
@@ -51,26 +53,45 @@ std::vector<PmixRelay::Outgoing> PmixRelay::end_fence(const std::string& key, st
   wire::PmixFenceDone done{key, status, {}};
   if (status == 0)
     for (const auto& [from, data] : fence.data) done.data += data;
-  std::vector<Outgoing> out;
+  std::vector<std::size_t> hosts;
   for (const auto& [to, data] : fence.data) {
-    out.push_back({to, done});
+    hosts.push_back(to);
     --held_[to].fences;
     held_[to].bytes -= key.size() + data.size();
   }
   fences_.erase(key);
+  if (keeping_) keep_ended(done);
+  std::vector<Outgoing> out;
+  out.push_back({std::move(hosts), std::move(done)});
+  return out;
+}
+
+void PmixRelay::keep_ended(wire::PmixFenceDone done) {
+  ended_bytes_ += done.data.size();
+  ended_.push_back(std::move(done));
+  while (ended_.size() > kMaxEndedFences || ended_bytes_ > kMaxEndedBytes) {
+    ended_bytes_ -= ended_.front().data.size();
+    ended_.pop_front();
+  }
+}
+
+std::vector<PmixRelay::Outgoing> PmixRelay::on_reconnected(std::size_t host) const {
+  std::vector<Outgoing> out;
+  for (const auto& [id, request] : requests_)
+    if (request.asked == host) out.push_back({{host}, wire::PmixModexRequest{id, request.rank}});
   return out;
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
                                                              wire::PmixModexRequest request) {
   if (request.rank >= rank_host_.size())
-    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
+    return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
   if (held_[host].requests >= kMaxOpenRequests)
-    return {{host, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
+    return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
   ++held_[host].requests;
   const std::uint64_t id = next_request_++;
-  requests_[id] = {host, rank_host_[request.rank], request.id};
-  return {{rank_host_[request.rank], wire::PmixModexRequest{id, request.rank}}};
+  requests_[id] = {host, rank_host_[request.rank], request.id, request.rank};
+  return {{{rank_host_[request.rank]}, wire::PmixModexRequest{id, request.rank}}};
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
@@ -82,7 +103,7 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
   requests_.erase(it);
   --held_[request.host].requests;
   reply.id = request.id;
-  return {{request.host, std::move(reply)}};
+  return {{{request.host}, std::move(reply)}};
 }
 
 std::vector<std::string> PmixRelay::waiting() const {

@@ -10,30 +10,44 @@
 #include "common/base/check.h"
 #include "common/base/hex.h"
 #include "common/config/container.h"
+#include "common/config/forms.h"
 #include "common/config/load.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
 #include "common/wire/codec.h"
+#include "common/wire/node_list.h"
 #include "launcher/plan/placement.h"
 #include "launcher/plan/plan_container.h"
 
 namespace sortie::launcher {
 namespace {
 
-/// "0,2,5".
-std::string join_ranks(const HostPlan& host) {
-  std::vector<std::uint32_t> ranks;
-  for (const RankPlan& rank : host.ranks) ranks.push_back(rank.rank);
-  return fmt::format("{}", fmt::join(ranks, ","));
-}
-
-/// exec() takes 2 MiB of arguments and environment; a host would only say "too long" much later.
+/// execve() accepts 2 MiB of arguments and environment, and 128 KiB in each string of them. A host
+/// would report "Argument list too long" only when ranks start, and not which one.
 Result<> check_exec_size(const LaunchPlan& plan) {
-  constexpr std::size_t kMaxExecBytes = 2u << 20;
+  constexpr std::size_t kMaxExecBytes = 2u << 20, kMaxStringBytes = 128u << 10;
   std::size_t arguments = 0, variables = 0;
-  for (const std::string& argument : plan.argv) arguments += argument.size() + 1;
-  for (const auto& [name, value] : plan.env) variables += name.size() + value.size() + 2;
+  for (std::size_t i = 0; i < plan.argv.size(); ++i) {
+    const std::size_t bytes = plan.argv[i].size() + 1;  // its zero byte counts
+    arguments += bytes;
+    if (bytes > kMaxStringBytes)
+      return fail(
+          ErrorCode::config,
+          fmt::format("runner.program: argument {} has {} bytes; Linux accepts at most {} in "
+                      "one argument; put it into a file",
+                      i, bytes - 1, kMaxStringBytes - 1));
+  }
+  for (const auto& [name, value] : plan.env) {
+    const std::size_t bytes = name.size() + value.size() + 2;
+    variables += bytes;
+    if (bytes > kMaxStringBytes)
+      return fail(
+          ErrorCode::config,
+          fmt::format("runner.env: {} has {} bytes; Linux accepts at most {} in one variable, "
+                      "name included; put it into a file",
+                      name, value.size(), kMaxStringBytes - 2));
+  }
   if (arguments + variables <= kMaxExecBytes) return {};
   return fail(ErrorCode::config,
               fmt::format("{}: {} bytes of arguments and {} bytes of environment, together more "
@@ -42,11 +56,12 @@ Result<> check_exec_size(const LaunchPlan& plan) {
                           variables, kMaxExecBytes));
 }
 
-std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
+}  // namespace
+
+std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
+                             const std::string& value) {
   return plan.secrets.contains(name) ? config::kSecretShown : value;
 }
-
-}  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
   // The last star seen takes one byte more whenever what follows it does not fit: no other way to
@@ -142,7 +157,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                   {"ROLE_WORLD_SIZE", fmt::format("{}", plan.world_size)}};
       put_devices(job.runner, host, plan.env, rank);
     }
-    if (host.local() && facts.topology) show_binding(plan, host, *facts.topology);
+    if (host.local() && facts.topology) {
+      show_binding(plan, host, *facts.topology);
+      plan.gpus_here = facts.topology->gpus.size();
+    }
     if (host.local()) host.memory_bytes = facts.memory_bytes;
   }
   if (trainer) {
@@ -159,6 +177,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
+    config::JobConfig read_by_trainer = job;
+    read_by_trainer.runner = {};
+    plan.trainer_config = config::to_toml(read_by_trainer);
     SORTIE_TRY(plan_model(job, plan));
   }
   if (contained)
@@ -206,18 +227,24 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.grace_ms = static_cast<std::uint32_t>(job.runner.grace.count());
   spec.heartbeat_interval_ms = static_cast<std::uint32_t>(job.runner.heartbeat_interval.count());
   spec.heartbeat_timeout_ms = static_cast<std::uint32_t>(job.runner.heartbeat_timeout.count());
-  if (const std::string_view loss = job.runner.on_launcher_loss; loss.starts_with("hold "))
-    if (const auto time = config::parse_duration(loss.substr(5)))
-      spec.hold_ms = static_cast<std::uint32_t>(time->count());
+  spec.hold_ms =
+      static_cast<std::uint32_t>(config::launcher_hold(job.runner.on_launcher_loss).count());
+  spec.output_window = output_window(plan.hosts.size());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   // For PMIx alone: every host of the job to every host of the job.
   if (spec.mpi != 0) {
-    for (const HostPlan& other : plan.hosts) {
-      spec.node_hosts.push_back(other.name);
-      spec.node_ranks.push_back(join_ranks(other));
-    }
+    wire::NodeList nodes;
+    for (const HostPlan& other : plan.hosts)
+      nodes.emplace_back(other.name, static_cast<std::uint32_t>(other.ranks.size()));
+    spec.nodes = wire::fold_nodes(nodes);
   }
   return spec;
+}
+
+std::uint32_t output_window(std::size_t hosts) {
+  constexpr std::size_t kForAll = 256u << 20, kLeast = 64u << 10, kMost = 4u << 20;
+  return static_cast<std::uint32_t>(
+      std::clamp(kForAll / std::max<std::size_t>(hosts, 1), kLeast, kMost));
 }
 
 std::string plan_hash(const LaunchPlan& plan) {
@@ -228,11 +255,12 @@ std::string plan_hash(const LaunchPlan& plan) {
   };
   put(fmt::format("{} {}", plan.argv.size(), plan.env.size()));
   for (const std::string& item : plan.argv) put(item);
-  for (const auto& [name, value] : plan.env) (put(name), put(shown(plan, name, value)));
+  for (const auto& [name, value] : plan.env) (put(name), put(shown_value(plan, name, value)));
   put(plan.work_dir);
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
+  put(plan.trainer_config);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   if (plan.container) {
     wire::JobSpec carrier;

@@ -58,7 +58,12 @@ struct LaunchPlan {
   // When the program is Sortie's trainer.
   std::optional<config::BatchPlan> batch;
   std::optional<ModelPlan> model;
-  std::vector<std::string> warnings;  // what will not stop the job, but make it fail
+  std::vector<std::string> warnings;         // likely mistakes; the job starts all the same
+  std::vector<std::string> config_warnings;  // what the config may not have meant
+  /// What sortie-train reads of the config, [runner] left out, as TOML; empty for other programs.
+  std::string trainer_config;
+  std::vector<std::string> beside_preset;  // "num_layers = 2": keys that differ from model.preset
+  std::optional<std::size_t> gpus_here;    // of this machine, where a rank is here
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.
@@ -82,14 +87,21 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
                             const config::JobConfig& job, const std::string& run_id,
                             std::vector<std::string> peers, const std::string& stage_folder = "");
 
+/// How many bytes of output a host may have under way: less the more hosts there are, so that a
+/// disk that stalls here does not fill the memory (256 MiB for all, but 64 KiB for each).
+std::uint32_t output_window(std::size_t hosts);
+
 /// The plan for people, and as JSON ({"schema":"sortie/plan/1", ...}), with config::kSecretShown
 /// for the values of secrets.
 std::string plan_text(const LaunchPlan& plan);
 nlohmann::ordered_json plan_json(const LaunchPlan& plan);
 /// Bytes that are no UTF-8, which a program's arguments may hold, become U+FFFD.
 std::string plan_json_text(const LaunchPlan& plan);
-/// SHA-256 of everything that decides what is started; of secrets the names alone, since a hash of
-/// a short value gives it away.
+/// The value of `name` as people may see it: config::kSecretShown for a secret.
+std::string_view shown_value(const LaunchPlan& plan, const std::string& name,
+                             const std::string& value);
+/// SHA-256 of everything that decides what is started, the trainer's config included; of secrets
+/// the names alone, since a hash of a short value gives it away.
 std::string plan_hash(const LaunchPlan& plan);
 
 /// True when `text` matches `pattern`, in which '*' stands for any text.

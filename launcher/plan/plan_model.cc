@@ -1,11 +1,15 @@
 #include "launcher/plan/plan_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "common/config/describe.h"
+#include "common/config/hostlist.h"
 #include "common/cpu/cpu_list.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan.h"
@@ -69,6 +73,33 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
   return warnings;
 }
 
+/// " (gpt2-124m with num_layers = 2)": never a preset's name alone for another shape.
+std::string preset_text(const LaunchPlan& plan) {
+  const std::string& preset = plan.model->preset;
+  if (preset.empty()) return "";
+  if (plan.beside_preset.empty()) return fmt::format(" ({})", preset);
+  return fmt::format(" ({} with {})", preset, fmt::join(plan.beside_preset, ", "));
+}
+
+/// Hosts whose ranks have more compute threads than there are cores for them.
+std::vector<std::string> crowded(const config::JobConfig& job, const LaunchPlan& plan) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>> names;
+  for (const HostPlan& host : plan.hosts) {
+    std::int64_t threads = 0;
+    for (const RankPlan& rank : host.ranks)
+      threads += job.trainer.threads > 0 ? job.trainer.threads : threads_of(host, rank);
+    if (host.cpus > 0 && threads > host.cpus) names[{threads, host.cpus}].push_back(host.name);
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [numbers, hosts] : names)
+    warnings.push_back(fmt::format(
+        "{}: {} compute threads on {} core{}, so steps are slow; set trainer.threads lower, or "
+        "give {} fewer slots",
+        config::fold_host_names(hosts), numbers.first, numbers.second,
+        numbers.second == 1 ? "" : "s", hosts.size() == 1 ? "it" : "them"));
+  return warnings;
+}
+
 std::string spaced(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');
@@ -95,14 +126,20 @@ Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
     model.memory.push_back({name, memory});
   }
   plan.model = std::move(model);
+  plan.beside_preset = config::beside_preset(job);
   plan.warnings = too_small(plan);
+  if (job.trainer.save_dir.empty())
+    plan.warnings.emplace_back(
+        "trainer.save_dir is not set: no checkpoint is written and nothing of this training is "
+        "kept; add --set trainer.save_dir=FOLDER");
+  std::ranges::move(crowded(job, plan), std::back_inserter(plan.warnings));
   return {};
 }
 
-std::string model_text(const ModelPlan& model) {
+std::string model_text(const LaunchPlan& plan) {
+  const ModelPlan& model = *plan.model;
   std::string out = fmt::format("  model     {}{}: {} parameters", model.architecture,
-                                model.preset.empty() ? "" : fmt::format(" ({})", model.preset),
-                                with_commas(model.parameters.total));
+                                preset_text(plan), with_commas(model.parameters.total));
   if (model.parameters.active < model.parameters.total)
     out += fmt::format(", a token meets {}", with_commas(model.parameters.active));
   if (model.parameters.trained < model.parameters.total)

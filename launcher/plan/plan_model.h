@@ -31,12 +31,12 @@ struct ModelPlan {
   std::vector<OfPrecision> memory;
 };
 
-/// Fills in plan.model and plan.warnings, from what is known of the hosts. ErrorCode::config for
-/// patterns of parameter names that match nothing.
+/// Fills in plan.model, plan.beside_preset and plan.warnings, from what is known of the hosts.
+/// ErrorCode::config for patterns of parameter names that match nothing.
 Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan);
 
-/// The lines of the plan for people.
-std::string model_text(const ModelPlan& model);
+/// The lines of a plan with a model, for people.
+std::string model_text(const LaunchPlan& plan);
 nlohmann::ordered_json model_json(const ModelPlan& model);
 
 }  // namespace sortie::launcher

@@ -5,29 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/shell_text.h"
 #include "common/config/secret.h"
-#include "common/container/engine_command.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan_container.h"
 
 namespace sortie::launcher {
 namespace {
-
-/// As a shell would read it back.
-std::string quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == argument.npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-std::string quoted(const std::vector<std::string>& argv) {
-  std::string out;
-  for (const std::string& argument : argv) out += (out.empty() ? "" : " ") + quoted(argument);
-  return out;
-}
 
 /// ADDRESS:PORT; what only the hosts can say is said to be so.
 std::string master_text(const LaunchPlan& plan) {
@@ -45,10 +29,6 @@ std::string master_text(const LaunchPlan& plan) {
   return fmt::format("{}:{}", address, port);
 }
 
-std::string_view shown(const LaunchPlan& plan, const std::string& name, const std::string& value) {
-  return plan.secrets.contains(name) ? config::kSecretShown : value;
-}
-
 std::string folder_text(const LaunchPlan& plan) {
   if (!plan.container) return plan.work_dir;
   return plan.container->workdir.empty() ? "<the image's>" : plan.container->workdir;
@@ -64,10 +44,31 @@ std::string containers_text(const LaunchPlan& plan) {
     const auto commands = container_commands(plan, host);
     SORTIE_CHECK(commands.has_value(), "{}", commands.error().message);  // make_plan has tried
     out += fmt::format("  {}\n", host.name);
-    for (const container::Argv& command : *commands)
-      out += fmt::format("    {}\n", container::shown(command));
+    for (const std::vector<std::string>& command : *commands)
+      out += fmt::format("    {}\n", shell_text(command));
   }
   return out + "\n";
+}
+
+/// GPUs of a host, where that is known: a remote host would have to be asked.
+std::optional<std::size_t> gpus_of(const LaunchPlan& plan, const HostPlan& host) {
+  return host.local() ? plan.gpus_here : std::nullopt;
+}
+
+/// The column with the slots of ranks: device ids where a host has GPUs, no column where none has
+/// any. Of hosts that were not asked it is not known what a slot stands for.
+std::string slot_title(const LaunchPlan& plan) {
+  std::string title;
+  for (const HostPlan& host : plan.hosts) {
+    const auto gpus = gpus_of(plan, host);
+    if (gpus.value_or(0) > 0) return "device";
+    if (!gpus) title = "slot";
+  }
+  return title;
+}
+
+std::string slot_cell(const LaunchPlan& plan, const HostPlan& host, const RankPlan& rank) {
+  return gpus_of(plan, host) == 0u ? "-" : fmt::format("{}", rank.slot);
 }
 
 }  // namespace
@@ -81,14 +82,18 @@ std::string plan_text(const LaunchPlan& plan) {
   const bool with_cpus = std::ranges::any_of(plan.hosts, [](const HostPlan& host) {
     return std::ranges::any_of(host.ranks, [](const RankPlan& rank) { return !rank.cpus.empty(); });
   });
-  out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}\n", "host", width, "rank", "local", "device",
+  const std::string slots = slot_title(plan);
+  const auto column = [&slots](const std::string& text) {
+    return slots.empty() ? std::string() : fmt::format("  {:>6}", text);
+  };
+  out += fmt::format("  {:<{}}  {:>4}  {:>5}{}{}\n", "host", width, "rank", "local", column(slots),
                      with_cpus ? "  cpus" : "");
   for (const HostPlan& host : plan.hosts)
     for (const RankPlan& rank : host.ranks)
-      out += fmt::format("  {:<{}}  {:>4}  {:>5}  {:>6}{}{}\n",
-                         rank.local_rank == 0 ? host.name : "", width, rank.rank, rank.local_rank,
-                         rank.slot, rank.cpus.empty() ? "" : "  ", rank.cpus);
-  out += fmt::format("\n  program   {}\n", quoted(plan.argv));
+      out += fmt::format("  {:<{}}  {:>4}  {:>5}{}{}{}\n", rank.local_rank == 0 ? host.name : "",
+                         width, rank.rank, rank.local_rank, column(slot_cell(plan, host, rank)),
+                         rank.cpus.empty() ? "" : "  ", rank.cpus);
+  out += fmt::format("\n  program   {}\n", shell_text(plan.argv));
   out += fmt::format("  folder    {}\n", folder_text(plan));
   out += fmt::format("  master    {}\n", master_text(plan));
   if (!plan.interface.empty()) out += fmt::format("  network   {}\n", plan.interface);
@@ -99,15 +104,16 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
-  if (plan.model) out += model_text(*plan.model);
+  if (plan.model) out += model_text(plan);
   if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
   for (const auto& [path, name] : plan.stage)
     out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
                        path, name);
   for (const auto& [name, value] : plan.env)
-    out += fmt::format("  env       {}={}\n", name, shown(plan, name, value));
+    out += fmt::format("  env       {}={}\n", name, shown_value(plan, name, value));
   out += fmt::format("  hash      {}\n", plan_hash(plan).substr(0, 16));
-  for (const std::string& warning : plan.warnings) out += fmt::format("  warning   {}\n", warning);
+  for (const auto* warnings : {&plan.config_warnings, &plan.warnings})
+    for (const std::string& warning : *warnings) out += fmt::format("  warning   {}\n", warning);
   if (plan.container) out += containers_text(plan);
   return printable_lines(out);  // a config of somebody else's is shown before it is run
 }
@@ -127,12 +133,13 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
       if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
     }
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
+    if (const auto gpus = gpus_of(plan, host)) hosts.back()["gpus"] = *gpus;
     if (plan.container)
       if (const auto commands = container_commands(plan, host))
         hosts.back()["containers"] = *commands;
   }
   Json env = Json::object();
-  for (const auto& [name, value] : plan.env) env[name] = shown(plan, name, value);
+  for (const auto& [name, value] : plan.env) env[name] = shown_value(plan, name, value);
   Json stage = Json::array();
   for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
   Json out = {{"schema", "sortie/plan/1"},
@@ -159,8 +166,13 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
                     {"micro_batch_size", plan.batch->micro_batch_size},
                     {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
                     {"data_parallel_size", plan.batch->data_parallel_size}};
-  if (plan.model) out["model"] = model_json(*plan.model);
-  if (!plan.warnings.empty()) out["warnings"] = plan.warnings;
+  if (plan.model) {
+    out["model"] = model_json(*plan.model);
+    if (!plan.beside_preset.empty()) out["model"]["beside_preset"] = plan.beside_preset;
+  }
+  std::vector<std::string> warnings = plan.config_warnings;
+  warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());
+  if (!warnings.empty()) out["warnings"] = warnings;
   return out;
 }
 

@@ -5,25 +5,28 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/run.h"
+#include "common/asio/spawn.h"
 #include "common/base/exit_code.h"
-#include "common/config/fields.h"
-#include "common/config/hostgroups.h"
+#include "common/config/hostlist.h"
 #include "launcher/console/output_options.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/control/detach.h"
 #include "launcher/control/run_control.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/run_record.h"
+#include "launcher/copy/progress.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/plan/secrets.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervise/supervisor.h"
+#include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -53,11 +56,30 @@ LauncherFacts launcher_facts() {
   return facts;
 }
 
-asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor) {
-  for (;;) supervisor.interrupt(co_await signals.async_wait(asio::use_awaitable));
+asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor,
+                                    Console& console) {
+  for (;;) {
+    const int number = co_await signals.async_wait(asio::use_awaitable);
+    if (number == SIGTSTP)
+      console.message(ctrl_z_refusal("`sortie run --detach` leaves the terminal free"));
+    else
+      supervisor.interrupt(number);
+  }
 }
 
-void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder) {
+/// Everything is to be on disk before the end is told. A disk that hangs does not hold up Ctrl-C.
+void wait_for_folder(RunFolder& folder, Console& console) {
+  constexpr std::chrono::seconds kSilence{1};
+  if (folder.drain(kSilence)) return;
+  console.message(fmt::format("waiting for {} to take {} more; Ctrl-C gives up",
+                              folder.path().string(), byte_count(folder.queued_bytes())));
+  while (!folder.drain()) {
+  }
+}
+
+/// `name`: of the run, for the command that goes on.
+void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder,
+                   const std::string& name) {
   if (!verdict.text.empty()) {
     console.error(verdict.text);
     if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
@@ -65,7 +87,15 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
   if (console.dropped_lines() > 0)
     console.message(fmt::format("{} lines of output were not shown; they are all in {}",
                                 console.dropped_lines(), (folder.path() / "logs").string()));
-  if (folder.trouble()) console.error(fmt::format("run folder: {}", folder.trouble()->message));
+  if (const auto trouble = folder.trouble())
+    console.error(fmt::format(
+        "run folder: {}{}", trouble->message,
+        folder.lost_bytes() == 0
+            ? ""
+            : fmt::format("; {} of the ranks' output were lost", byte_count(folder.lost_bytes()))));
+  if (const std::string text = training_summary(console.training(), {folder.path(), name, false});
+      !text.empty() && !folder.superseded())
+    console.message(text);
   console.message(fmt::format("run {} in {}", folder.id(), folder.path().string()));
 }
 
@@ -76,62 +106,11 @@ Result<RunnerBinary> open_runner_binary() {
   return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
 }
 
-Result<std::vector<std::string>> expand_hosts(const std::string& expression,
-                                              const config::RunnerConfig& runner) {
-  config::HostGroups groups;
-  if (config::mentions_group(expression)) {
-    config::JobConfig paths;  // "~" and relative paths, as everywhere
-    paths.runner.groups_file = runner.groups_file;
-    std::error_code error;
-    const char* home = std::getenv("HOME");
-    config::resolve_paths(paths, fs::current_path(error).string(), home ? home : "/");
-    SORTIE_ASSIGN_OR_RETURN(groups, config::HostGroups::load(paths.runner.groups_file));
-  }
-  auto hosts = config::expand_host_expression(expression, &groups);
-  if (!hosts) return std::unexpected(with_context(std::move(hosts).error(), "hosts"));
-  return hosts;
-}
-
-Result<config::LoadedJob> load_options(const JobOptions& options) {
-  auto loaded = options.config.empty()
-                    ? config::load_job_text("", "command line", options.overrides)
-                    : config::load_job(options.config, options.overrides);
-  if (!loaded) return loaded;
-  config::RunnerConfig& runner = loaded->job.runner;
-  config::Origins& origins = loaded->origins;
-  if (!options.groups.empty()) {
-    runner.groups_file = options.groups;
-    origins["runner.groups_file"] = "--groups";
-  }
-  if (!options.hosts.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(runner.hosts, expand_hosts(options.hosts, runner));
-    runner.hosts_file.clear();
-    origins["runner.hosts"] = origins["runner.hosts_file"] = "--hosts";
-  }
-  if (options.slots > 0) {
-    runner.default_slots = options.slots;
-    origins["runner.default_slots"] = "--slots";
-  }
-  if (!options.ssh_config.empty()) {
-    runner.ssh.config_file = options.ssh_config;
-    origins["runner.ssh.config_file"] = "--ssh-config";
-  }
-  if (!options.program.empty()) {
-    if (options.program.front().empty())
-      return fail(ErrorCode::usage, "sortie: the program after -- has an empty name");
-    runner.program = options.program;
-    origins["runner.program"] = "command line";
-  }
-  return loaded;
-}
-
 Result<PlannedJob> plan_job(const JobOptions& options) {
   PlannedJob job;
-  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options));
+  SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options, Purpose::start));
   config::RunnerConfig& runner = job.loaded.job.runner;
-  std::error_code error;
-  const char* home = std::getenv("HOME");
-  config::resolve_paths(job.loaded.job, fs::current_path(error).string(), home ? home : "/");
+  resolve_job_paths(job.loaded.job);
   SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
   // On the hosts there is no groups file: the trainer gets the names.
   if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
@@ -139,6 +118,11 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   const LauncherFacts facts = launcher_facts();
   SORTIE_TRY(fill_in_secrets(runner, facts.environment));
   SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
+  job.plan.config_warnings = job.loaded.warnings;
+  std::error_code error;
+  if (!options.config.empty()) job.label.config = fs::absolute(options.config, error).string();
+  job.label.name =
+      options.name.empty() ? default_run_name(job.label.config, runner.program) : options.name;
   return job;
 }
 
@@ -166,6 +150,12 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
        {std::pair<std::string, std::string>{"config.toml", config::to_toml(job)},
         {"plan.json", plan_json_text(planned.plan)}})
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
+  if (auto written = write_label(folder->path(), planned.label); !written)
+    return give_up(written.error());
+  {
+    Console before(Console::detect());  // on the terminal, of a detached run too
+    for (const std::string& warning : planned.plan.warnings) before.message("warning: " + warning);
+  }
   Console::Style style = Console::detect();
   if (detached) {
     if (auto left = detached->leave_terminal(folder->path()); !left) return give_up(left.error());
@@ -173,6 +163,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
     style.ranks = false;  // their logs have it
   }
   Console console(style);
+  for (const std::string& warning : planned.loaded.warnings)
+    console.message(fmt::format("warning: {}", warning));
   const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
   if (!detached && planned.next_steps)
     if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
@@ -197,25 +189,17 @@ int supervise(const SuperviseParts& with) {
   Supervisor supervisor(parts, job, plan);
   RunControl control(supervisor, console, folder, lock, io.get_executor());
   asio::signal_set signals(io);
-  // What the parent has had ignored stays so: nohup, or a shell's job in the background.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (struct sigaction was{};
-        ::sigaction(number, nullptr, &was) == 0 && was.sa_handler != SIG_IGN)
-      signals.add(number);
-  asio::co_spawn(io, watch_signals(signals, supervisor), asio::detached);
+  add_terminal_signals(signals);
+  spawn(io, watch_signals(signals, supervisor, console));
   Verdict verdict;
-  std::exception_ptr failure;
-  asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr error, Verdict result) {
-    failure = error;
-    verdict = std::move(result);
-    io.stop();
-  });
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  const auto attempt = [&]() -> asio::awaitable<void> { verdict = co_await supervisor.run(); };
+  run_to_end(io, attempt());
+  signals.clear();  // from here on Ctrl-C does what it does to any process
   folder.finish(verdict.exit_code);
+  wait_for_folder(folder, console);
   control.end(verdict);
   if (detached) detached->failed(verdict.exit_code, verdict.text);  // if it has not started
-  print_verdict(console, verdict, folder);
+  print_verdict(console, verdict, folder, read_label(folder.path()).name);
   return verdict.exit_code;
 }
 

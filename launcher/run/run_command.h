@@ -9,33 +9,18 @@
 
 #include "common/base/result.h"
 #include "common/config/load.h"
+#include "launcher/control/run_record.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/plan/plan.h"
+#include "launcher/run/job_options.h"
 
 namespace sortie::launcher {
 
-/// What the command line of run and plan says; empty = not given.
-struct JobOptions {
-  std::string config;                  // file
-  std::vector<std::string> overrides;  // --set
-  std::string hosts;                   // --hosts EXPR
-  std::string groups;                  // --groups FILE
-  int slots = 0;                       // --slots
-  std::string ssh_config;              // --ssh-config
-  std::vector<std::string> program;    // after --
-};
-
-/// The hosts of an expression, with the groups of runner.groups_file.
-Result<std::vector<std::string>> expand_hosts(const std::string& expression,
-                                              const config::RunnerConfig& runner);
-
-/// The job that the options describe, checked; what an option sets has it as its origin.
-Result<config::LoadedJob> load_options(const JobOptions& options);
-
-/// The same with absolute paths, and its plan.
+/// A job with absolute paths, and its plan.
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
+  RunLabel label;
   /// What to try after it, for a person: from the exit code and the run's id; may be empty.
   std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };

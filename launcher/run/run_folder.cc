@@ -1,16 +1,20 @@
 #include "launcher/run/run_folder.h"
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <sys/stat.h>
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <vector>
 
 #include "common/base/atomic_file.h"
+#include "launcher/run/file_thread.h"
+#include "launcher/run/run_journal.h"
 
 namespace sortie::launcher {
 namespace fs = std::filesystem;
@@ -28,6 +32,73 @@ int make_private_folders(const fs::path& path) {
 }
 
 }  // namespace
+
+/// From the folder's thread to whoever listens on an I/O thread: many writes, one call.
+struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
+  struct Written {
+    std::uint64_t bytes = 0, pieces = 0;
+  };
+  std::mutex mutex;
+  std::optional<Listener> listener;
+  std::map<std::uint64_t, Written> written;  // by owner
+  std::vector<std::function<void(const Listener&)>> calls;
+  bool posted = false;
+
+  void note_written(std::uint64_t owner, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    if (!listener) return;
+    Written& entry = written[owner];
+    entry.bytes += bytes;
+    ++entry.pieces;
+    post();
+  }
+  void call(std::function<void(const Listener&)> what) {
+    const std::lock_guard lock(mutex);
+    if (!listener) return;
+    calls.push_back(std::move(what));
+    post();
+  }
+  void post() {
+    if (std::exchange(posted, true)) return;
+    boost::asio::post(listener->executor, [self = shared_from_this()] { self->deliver(); });
+  }
+  /// On the I/O thread, as set() is: the listener does not go meanwhile.
+  void deliver() {
+    std::unique_lock lock(mutex);
+    posted = false;
+    if (!listener) return;
+    const Listener to = *listener;
+    const auto news = std::exchange(written, {});
+    const auto others = std::exchange(calls, {});
+    lock.unlock();
+    for (const auto& [owner, count] : news)
+      if (to.on_written) to.on_written(owner, count.bytes, count.pieces);
+    for (const auto& other : others) other(to);
+  }
+  void set(Listener what) {
+    const std::lock_guard lock(mutex);
+    listener.reset();
+    if (what.executor) listener = std::move(what);
+    written.clear();
+    calls.clear();
+    posted = false;
+  }
+};
+
+RunFolder::RunFolder() = default;
+RunFolder::RunFolder(RunFolder&&) noexcept = default;
+RunFolder::~RunFolder() = default;
+
+void RunFolder::start(bool tensorboard) {
+  delivery_ = std::make_shared<Delivery>();
+  journal_ = std::make_unique<RunJournal>(path_, tensorboard);
+  journal_->set_on_trouble([to = delivery_](const Error& error) {
+    to->call([error](const Listener& listener) {
+      if (listener.on_trouble) listener.on_trouble(error);
+    });
+  });
+  thread_ = std::make_unique<FileThread>([journal = journal_.get()] { journal->flush(); });
+}
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -68,7 +139,7 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   if (::mkdir((folder.path_ / "logs").c_str(), 0700) != 0)
     return std::unexpected(os_error(errno, (folder.path_ / "logs").string()));
 
-  folder.trackers_ = Trackers(folder.path_, tensorboard);
+  folder.start(tensorboard);
 
   // A link that can not be made (a file system without links) takes nothing from the run.
   const fs::path fresh = runs / (".latest-" + folder.id_);
@@ -82,99 +153,122 @@ RunFolder RunFolder::open(const fs::path& path, bool tensorboard) {
   RunFolder folder;
   folder.id_ = path.filename().string();
   folder.path_ = path;
-  folder.trackers_ = Trackers(path, tensorboard);
+  folder.adopted_ = true;
+  folder.start(tensorboard);
   return folder;
 }
 
+void RunFolder::obey(fs::path newer) {
+  thread_->post([journal = journal_.get(), newer] { journal->obey(newer); });
+}
+
 bool RunFolder::superseded() const {
-  if (!superseded_ && !newer_.empty()) superseded_ = ::access(newer_.c_str(), F_OK) == 0;
-  return superseded_;
+  return journal_->superseded();
+}
+
+void RunFolder::look_for_newer(std::function<void(bool newer)> done) {
+  thread_->post([journal = journal_.get(), to = delivery_, done = std::move(done)] {
+    const bool newer = journal->look_for_newer();
+    to->call([done, newer](const Listener&) { done(newer); });
+  });
+}
+
+void RunFolder::listen(Listener listener) {
+  delivery_->set(std::move(listener));
 }
 
 fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
-  return path_ / "logs" /
-         fmt::format("rank-{}.{}", rank, stream == wire::Stream::out ? "out" : "err");
+  return rank_log_path(path_, {rank, stream});
 }
 
 Result<> RunFolder::write(const std::string& name, const std::string& content) {
   return write_file_atomic(path_ / name, content, 0600);
 }
 
-void RunFolder::append(Fd& file, const fs::path& path, std::string_view bytes) {
-  if (!file) file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!file) {
-    if (!trouble_) trouble_ = os_error(errno, path.string());
-    return;
-  }
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      if (!trouble_) trouble_ = os_error(errno, path.string());
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
-
 void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fields) {
-  if (superseded()) return;
   nlohmann::ordered_json line = {
       {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", name}};
   line.update(fields);
-  append(events_, path_ / "events.jsonl",
-         line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  std::string text =
+      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::size_t bytes = text.size();
+  thread_->post([journal = journal_.get(), text = std::move(text)] { journal->event(text); },
+                bytes);
 }
 
-void RunFolder::metric(const nlohmann::json& event) {
-  if (superseded()) return;
-  const double now = unix_time();
-  nlohmann::json line = event;
-  line["time"] = now;
-  append(metrics_, path_ / "metrics.jsonl",
-         line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  trackers_.event(event, now);
+void RunFolder::metric(nlohmann::json event) {
+  // A fair guess at what it keeps in memory.
+  constexpr std::size_t kBytesPerMember = 100;
+  if (thread_->queued_bytes() > kMaxQueuedMetrics) {
+    ++dropped_metrics_;
+    return;
+  }
+  if (dropped_metrics_ > 0)
+    this->event("metrics_dropped", {{"lines", std::exchange(dropped_metrics_, 0)}});
+  const std::size_t bytes = kBytesPerMember * (1 + event.size());
+  thread_->post([journal = journal_.get(), event = std::move(event),
+                 now = unix_time()] { journal->metric(event, now); },
+                bytes);
+}
+
+void RunFolder::profile(std::uint32_t rank, nlohmann::json event) {
+  const auto parts = event.find("events");
+  if (parts == event.end() || !parts->is_array()) return;
+  thread_->post([journal = journal_.get(), rank, trace = std::move(*parts)] {
+    journal->profile(rank, trace);
+  });
+}
+
+void RunFolder::track(const config::JobConfig& job) {
+  thread_->post([journal = journal_.get(), job] { journal->track(job); });
+}
+
+void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string bytes,
+                    std::uint64_t owner) {
+  const StreamId id{rank, stream};
+  const std::size_t size = bytes.size();
+  stream_bytes(rank, stream);
+  stream_bytes_[id] += size;
+  thread_->post(
+      [journal = journal_.get(), to = delivery_, id, bytes = std::move(bytes), owner] {
+        journal->log(id, bytes);
+        to->note_written(owner, bytes.size());
+      },
+      size);
+}
+
+std::uint64_t RunFolder::stream_bytes(std::uint32_t rank, wire::Stream stream) {
+  const StreamId id{rank, stream};
+  const auto [entry, is_new] = stream_bytes_.try_emplace(id);
+  if (is_new && adopted_) {
+    const LogEnd end = read_log_end(path_, id);
+    entry->second = end.stream_bytes;
+    thread_->post([journal = journal_.get(), id, offset = end.file_bytes] {
+      journal->begin_log_at(id, offset);
+    });
+  }
+  return entry->second;
 }
 
 void RunFolder::finish(int exit_code) {
-  if (!superseded()) trackers_.finish(exit_code);
+  if (dropped_metrics_ > 0) event("metrics_dropped", {{"lines", dropped_metrics_}});
+  thread_->post([journal = journal_.get(), exit_code] { journal->finish(exit_code); });
 }
 
-void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string_view bytes) {
-  // Two files per rank would soon be more than a process may have open; those in use come back.
-  constexpr std::size_t kMaxOpenLogs = 256;
-  constexpr std::int64_t kMarkEveryMs = 1000;
-  if (superseded()) return;
-  if (logs_.size() >= kMaxOpenLogs && !logs_.contains({rank, stream})) logs_.clear();
-  const auto troubled = [&](int number) {
-    if (!trouble_) trouble_ = os_error(number, log_path(rank, stream).string());
-  };
-  Fd& file = logs_[{rank, stream}];
-  if (!file)
-    file.reset(::open(log_path(rank, stream).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file) return troubled(errno);
-  const auto [found, fresh] = progress_.try_emplace({rank, stream});
-  Progress& progress = found->second;
-  struct stat info {};
-  if (fresh && ::fstat(file.get(), &info) == 0)
-    progress.bytes = static_cast<std::uint64_t>(info.st_size);
-  const auto now = static_cast<std::int64_t>(unix_time() * 1000);
-  if (now - progress.marked_ms >= kMarkEveryMs || now < progress.marked_ms) {
-    progress.marked_ms = now;
-    append(times_, path_ / "logs/times",
-           fmt::format("{} {} {} {}\n", now, rank, stream == wire::Stream::out ? "out" : "err",
-                       progress.bytes));
-  }
-  // At its place rather than at the end: should another supervisor have taken over this very
-  // moment, it gets the same bytes for the same place from the runner.
-  while (!bytes.empty()) {
-    const ssize_t count =
-        ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(progress.bytes));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return troubled(errno);
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-    progress.bytes += static_cast<std::uint64_t>(count);
-  }
+bool RunFolder::drain(std::chrono::milliseconds limit) const {
+  return thread_->drain(limit);
+}
+
+std::size_t RunFolder::queued_bytes() const {
+  return thread_->queued_bytes();
+}
+
+std::optional<Error> RunFolder::trouble() const {
+  return journal_->trouble();
+}
+
+std::uint64_t RunFolder::lost_bytes() const {
+  return journal_->lost_bytes();
 }
 
 }  // namespace sortie::launcher

@@ -1,69 +1,113 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
-//   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/rank-N.{out,err}
-//   logs/times  tensorboard/  wandb/  wandb-run  result.json  supervisor-N  control-N.sock  (the
-//   last: control/)
+//   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/ (rank_logs.h)
+//   profile-rank-N.json  run.json  tensorboard/  wandb/  wandb-run  result.json
+//   supervisor-N  control-N.sock  (the last: control/)
+//
+// What is written while the run goes on is queued for a thread of the folder (file_thread.h): no
+// call waits for the disk, unless it says so. Memory: ranks' output is bounded by the credit that
+// on_written gives back, events of trainers by kMaxQueuedMetrics, and the supervisor says little.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
-#include "common/base/fd.h"
 #include "common/base/result.h"
-#include "common/wire/message.h"
-#include "launcher/trackers/trackers.h"
+#include "common/config/schema.h"
+#include "launcher/run/rank_logs.h"
 
 namespace sortie::launcher {
 
+class FileThread;
+class RunJournal;
+
 class RunFolder {
  public:
+  /// Trainers' events are dropped, and counted, while this much waits for the disk.
+  static constexpr std::size_t kMaxQueuedMetrics = 64u << 20;
+
   /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
   /// The folder of a run that goes on under another supervisor.
   static RunFolder open(const std::filesystem::path& path, bool tensorboard);
 
+  RunFolder(RunFolder&&) noexcept;
+  RunFolder& operator=(RunFolder&&) = delete;
+  /// Waits until everything is written.
+  ~RunFolder();
+
   /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
-  void obey(std::filesystem::path newer) { newer_ = std::move(newer); }
+  void obey(std::filesystem::path newer);
+  /// Whether that has been seen. Never waits; look_for_newer() makes sure.
   bool superseded() const;
+  /// Looks now; `done` runs on the executor of listen(). After the last write the answer can still
+  /// take as long as the disk does.
+  void look_for_newer(std::function<void(bool newer)> done);
+
+  /// What happens to that which was queued, told on `executor` (an I/O thread) until the next call;
+  /// without an executor to nobody.
+  struct Listener {
+    boost::asio::any_io_executor executor;
+    /// Output that is on disk or lost: `pieces` calls of log() with that `owner`.
+    std::function<void(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces)> on_written;
+    /// Something could not be written. Not more than once a minute.
+    std::function<void(const Error&)> on_trouble;
+  };
+  void listen(Listener listener);
 
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path log_path(std::uint32_t rank, wire::Stream stream) const;
 
+  /// Waits for the disk.
   Result<> write(const std::string& name, const std::string& content);
   /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":name, ...fields}.
   void event(const std::string& name, const nlohmann::ordered_json& fields);
   /// A trainer's event: metrics.jsonl and, for numbers, the trackers.
-  void metric(const nlohmann::json& event);
+  void metric(nlohmann::json event);
+  /// A part of a rank's profile, from a "profile" event: into profile-rank-N.json, a whole trace
+  /// after every part.
+  void profile(std::uint32_t rank, nlohmann::json event);
   /// TensorBoard is there from the start, W&B from here on, if the job asks for it.
-  void track(const config::JobConfig& job) { trackers_.enable_wandb(job); }
-  /// The run has ended; tells the trackers.
-  void finish(int exit_code);
-  /// Appends bytes of a rank to its log. Once a second and log, logs/times gets a line "MS RANK
-  /// STREAM OFFSET": what follows in that log from there on came at that time or later.
-  void log(std::uint32_t rank, wire::Stream stream, std::string_view bytes);
+  void track(const config::JobConfig& job);
+  /// Appends bytes of a rank to its log. `owner`: for on_written.
+  void log(std::uint32_t rank, wire::Stream stream, std::string bytes, std::uint64_t owner = 0);
+  /// How many bytes of a stream were given to log(), by this supervisor or those before it. May
+  /// wait for the disk, the first time that it is asked for a stream.
+  std::uint64_t stream_bytes(std::uint32_t rank, wire::Stream stream);
 
-  /// The first write that failed (a full disk, say); the run goes on without that file.
-  const std::optional<Error>& trouble() const { return trouble_ ? trouble_ : trackers_.trouble(); }
+  /// The run has ended: tells the trackers, ends the logs. Nothing is to be written after it.
+  void finish(int exit_code);
+  /// Waits until all that was queued is written, or lost. False after `limit`.
+  bool drain(std::chrono::milliseconds limit = std::chrono::hours(1)) const;
+  std::size_t queued_bytes() const;
+
+  /// The first write that failed (a full disk, say); the run goes on without what it would have
+  /// written.
+  std::optional<Error> trouble() const;
+  /// Of ranks' output.
+  std::uint64_t lost_bytes() const;
 
  private:
-  void append(Fd& file, const std::filesystem::path& path, std::string_view bytes);
+  struct Delivery;
+  RunFolder();
+  void start(bool tensorboard);
 
   std::string id_;
-  std::filesystem::path path_, newer_;
-  mutable bool superseded_ = false;
-  struct Progress {
-    std::uint64_t bytes = 0;     // in the file
-    std::int64_t marked_ms = 0;  // of the last line in logs/times
-  };
-  Fd events_, metrics_, times_;
-  std::map<std::pair<std::uint32_t, wire::Stream>, Fd> logs_;
-  std::map<std::pair<std::uint32_t, wire::Stream>, Progress> progress_;
-  Trackers trackers_;
-  std::optional<Error> trouble_;
+  std::filesystem::path path_;
+  std::map<StreamId, std::uint64_t> stream_bytes_;
+  std::uint64_t dropped_metrics_ = 0;
+  bool adopted_ = false;  // there may be logs already
+  std::shared_ptr<Delivery> delivery_;
+  std::unique_ptr<RunJournal> journal_;
+  std::unique_ptr<FileThread> thread_;  // uses the two above
 };
 
 /// $XDG_STATE_HOME/sortie, else ~/.local/state/sortie; `log_dir` when not empty.

@@ -114,13 +114,12 @@ asio::awaitable<Outcome> try_file_key(std::shared_ptr<SessionCore> core, const I
   if (ask_first && identity->public_key) {
     const auto key = identity->public_key.get();
     const auto offered = co_await core->drive(
-        [session, key] { return as_again(ssh_userauth_try_publickey(session, nullptr, key)); },
-        deadline);
+        [&] { return as_again(ssh_userauth_try_publickey(session, nullptr, key)); }, deadline);
     if (outcome_of(offered) != Outcome::accepted) co_return outcome_of(offered);
   }
   const auto key = identity->private_key.get();
   const auto status = co_await core->drive(
-      [session, key] { return as_again(ssh_userauth_publickey(session, nullptr, key)); }, deadline);
+      [&] { return as_again(ssh_userauth_publickey(session, nullptr, key)); }, deadline);
   co_return outcome_of(status);
 }
 

@@ -104,13 +104,13 @@ asio::awaitable<Result<>> ChannelState::open_exec(std::string command, Clock::ti
   const auto self = shared_from_this();
   const auto channel = channel_;
   const auto opened =
-      co_await core_->drive([channel] { return ssh_channel_open_session(channel); }, deadline);
+      co_await core_->drive([&] { return ssh_channel_open_session(channel); }, deadline);
   if (!opened || *opened != SSH_OK)
     co_return std::unexpected(open_error("open a channel", opened, ErrorCode::channel, deadline));
   opened_ = true;
   const char* text = command.c_str();
-  const auto started = co_await core_->drive(
-      [channel, text] { return ssh_channel_request_exec(channel, text); }, deadline);
+  const auto started =
+      co_await core_->drive([&] { return ssh_channel_request_exec(channel, text); }, deadline);
   if (!started || *started != SSH_OK)
     co_return std::unexpected(open_error("start a command", started, ErrorCode::channel, deadline));
   co_return Result<>{};
@@ -122,10 +122,7 @@ asio::awaitable<Result<>> ChannelState::open_forward(std::string host, int port,
   const auto channel = channel_;
   const char* name = host.c_str();
   const auto opened = co_await core_->drive(
-      [channel, name, port] {
-        return ssh_channel_open_forward(channel, name, port, "127.0.0.1", 0);
-      },
-      deadline);
+      [&] { return ssh_channel_open_forward(channel, name, port, "127.0.0.1", 0); }, deadline);
   if (!opened || *opened != SSH_OK)
     co_return std::unexpected(
         open_error("connect from the jump host", opened, ErrorCode::connect, deadline));
@@ -135,7 +132,7 @@ asio::awaitable<Result<>> ChannelState::open_forward(std::string host, int port,
 
 asio::awaitable<Result<std::size_t>> ChannelState::read_some(std::span<char> buffer) {
   const auto self = shared_from_this();
-  const auto count = co_await core_->drive([this, buffer]() -> int {
+  const auto count = co_await core_->drive([&]() -> int {
     if (closed_) return SSH_ERROR;
     const int available = ssh_channel_poll(channel_, 0);
     if (available == SSH_EOF) return 0;
@@ -152,7 +149,7 @@ asio::awaitable<Result<>> ChannelState::write(std::string_view bytes) {
   const auto self = shared_from_this();
   while (!bytes.empty()) {
     const auto chunk = static_cast<std::uint32_t>(std::min(bytes.size(), kWriteChunk));
-    const auto written = co_await core_->drive([this, bytes, chunk]() -> int {
+    const auto written = co_await core_->drive([&]() -> int {
       if (closed_) return SSH_ERROR;
       // 0: the window is closed, or keys are being exchanged anew.
       const int count = ssh_channel_write(channel_, bytes.data(), chunk);

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
+#include "launcher/ssh/base64.h"
 #include "launcher/ssh/keys.h"
 
 namespace sortie::launcher::ssh {
@@ -215,8 +216,7 @@ asio::awaitable<Result<>> shake_hands(std::shared_ptr<SessionCore> core, HostSet
   auto configured = configure(core->session(), settings, known_hosts->key_types(settings.key_name));
   if (!configured) co_return configured;
   const auto deadline = Clock::now() + ssh.handshake_timeout;
-  const auto raw = core.get();  // alive as long as this frame
-  const auto status = co_await core->drive([raw] { return raw->connect_step(); }, deadline);
+  const auto status = co_await core->drive([&] { return core->connect_step(); }, deadline);
   if (!status || *status != SSH_OK)
     co_return std::unexpected(handshake_error(*core, ssh.handshake_timeout, !status));
   const auto key = server_key(core->session());

@@ -216,4 +216,16 @@ Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshC
   return settings;
 }
 
+Result<> check_identity_file(const std::filesystem::path& file) {
+  std::filesystem::path public_key = file;
+  public_key += ".pub";
+  std::error_code missing, ignored;
+  if (std::filesystem::exists(file, missing) || std::filesystem::exists(public_key, ignored))
+    return {};
+  return fail(ErrorCode::config,
+              fmt::format("runner.ssh.identity_file: {}: {}; name a private key that is there, or "
+                          "leave the key out",
+                          file.string(), missing ? missing.message() : "no such file"));
+}
+
 }  // namespace sortie::launcher::ssh

@@ -45,4 +45,9 @@ Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshC
                                         const HostConfig& files, const UserEnvironment& environment,
                                         bool is_jump);
 
+/// Whether the file of runner.ssh.identity_file, or the public key beside it (whose private half an
+/// agent holds), is there. A typing error would else be noticed by nobody whose other keys work.
+/// ErrorCode::config.
+Result<> check_identity_file(const std::filesystem::path& file);
+
 }  // namespace sortie::launcher::ssh

@@ -5,13 +5,12 @@
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 
+#include "common/asio/spawn.h"
 #include "launcher/ssh/channel.h"
 
 namespace sortie::launcher::ssh {
@@ -44,7 +43,8 @@ asio::awaitable<void> pump_out(std::shared_ptr<Pump> pump) {
     auto [error, count] = co_await pump->local.async_read_some(asio::buffer(buffer),
                                                                asio::as_tuple(asio::use_awaitable));
     if (error) break;
-    const auto written = co_await pump->channel->write({buffer.data(), count});
+    const std::string_view bytes(buffer.data(), count);
+    const auto written = co_await pump->channel->write(bytes);
     if (!written) break;
   }
   pump->close();
@@ -94,9 +94,9 @@ asio::awaitable<Result<Fd>> dial_through(std::shared_ptr<SessionCore> jump, std:
     co_return std::unexpected(os_error(errno, "socketpair; raise `ulimit -n`", ErrorCode::connect));
   Fd ours(pair[0]);
   const auto pump = std::make_shared<Pump>(jump->executor(), Fd(pair[1]), *channel);
-  // Detached, but not adrift: they end with either of the two streams they join.
-  asio::co_spawn(jump->executor(), pump_out(pump), asio::detached);
-  asio::co_spawn(jump->executor(), pump_in(pump), asio::detached);
+  // They end with either of the two streams they join.
+  spawn(jump->executor(), pump_out(pump));
+  spawn(jump->executor(), pump_in(pump));
   co_return ours;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "common/base/atomic_file.h"
+#include "launcher/ssh/base64.h"
 #include "launcher/ssh/known_hosts.h"
 
 namespace sortie::launcher::ssh {

@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "launcher/ssh/base64.h"
 #include "launcher/ssh/pattern.h"
 
 namespace sortie::launcher::ssh {
@@ -46,35 +47,7 @@ bool hashed_name_is(std::string_view hashed, std::string_view name) {
   return expected == std::string_view(reinterpret_cast<char*>(digest), length);
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return result;
-}
-
 }  // namespace
-
-std::string base64_encode(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes_of(bytes),
-                                     static_cast<int>(bytes.size()));
-  text.resize(static_cast<std::size_t>(length));
-  return text;
-}
-
-std::string base64_decode(std::string_view text) {
-  if (text.empty() || text.size() % 4 != 0) return "";
-  std::string bytes(text.size() / 4 * 3, '\0');
-  if (EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text),
-                      static_cast<int>(text.size())) < 0)
-    return "";
-  // EVP_DecodeBlock counts the padding as zero bytes.
-  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  bytes.resize(bytes.size() - padding);
-  return bytes;
-}
 
 std::string fingerprint(const HostKey& key) {
   unsigned char digest[EVP_MAX_MD_SIZE];

@@ -74,8 +74,4 @@ std::vector<KnownHostEntry> parse_known_hosts(std::string_view text,
 Result<> record_host_key(const std::filesystem::path& file, const std::string& name,
                          const HostKey& key);
 
-std::string base64_encode(std::string_view bytes);
-/// Empty when `text` is not base64.
-std::string base64_decode(std::string_view text);
-
 }  // namespace sortie::launcher::ssh

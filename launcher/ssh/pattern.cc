@@ -42,4 +42,10 @@ bool matches_pattern_list(std::string_view text, std::span<const std::string> pa
   return matched;
 }
 
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](char c) { return lower(c); });
+  return result;
+}
+
 }  // namespace sortie::launcher::ssh

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "common/asio/spawn.h"
 #include "launcher/ssh/auth.h"
 #include "launcher/ssh/dial.h"
 #include "launcher/ssh/handshake.h"
@@ -66,7 +65,10 @@ Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh, UserEnvironm
 
 Result<HostSettings> Reach::settings_for(const HostSpec& spec, bool is_jump) {
   SORTIE_ASSIGN_OR_RETURN(const HostConfig files, config_reader_.lookup(spec.host));
-  return make_host_settings(spec, ssh_, files, environment_, is_jump);
+  SORTIE_ASSIGN_OR_RETURN(HostSettings settings,
+                          make_host_settings(spec, ssh_, files, environment_, is_jump));
+  if (!ssh_.identity_file.empty()) SORTIE_TRY(check_identity_file(settings.identity_files.front()));
+  return settings;
 }
 
 std::shared_ptr<ServerGate> Reach::gate_of(const std::string& server) {
@@ -243,7 +245,7 @@ asio::awaitable<Result<std::shared_ptr<JumpRide>>> Reach::reach_jump(
     pool.push_back(connection);
     jumps.pop_back();
     // A coroutine of its own: the target that came first may be given up while others wait.
-    asio::co_spawn(executor_, settle_jump(connection, *spec, jumps), asio::detached);
+    spawn(executor_, settle_jump(connection, *spec, jumps));
   }
   auto ride = std::make_shared<JumpRide>(connection);
   while (!connection->done)

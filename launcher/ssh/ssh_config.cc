@@ -21,14 +21,6 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\f';
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return result;
-}
-
 // nullopt: a quote is not closed.
 std::optional<std::vector<std::string>> split_arguments(std::string_view text) {
   std::vector<std::string> arguments;

@@ -28,7 +28,7 @@ constexpr const char* kPrologue =
     "exec /bin/sh -c 'echo \"SORTIE-SSH $SSH_CONNECTION\"; IFS= read -r s && eval \"$s\"'";
 constexpr std::string_view kTag = "SORTIE-SSH";
 constexpr std::size_t kMaxNoise = 64 * 1024;  // what shell start-up files may print before the tag
-constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kSystemPatience{1000};
 
 // The third word of SSH_CONNECTION: the host's address as its peer sees it. Empty when it is none.
 std::string address_of(std::string_view line) {
@@ -49,7 +49,8 @@ struct Shared {
         ssh(std::move(s)),
         environment(env),
         config_reader(env, ssh.config_file),
-        fan_out(std::make_shared<FanOut>(e, static_cast<std::size_t>(ssh.fanout), kPatience)) {}
+        fan_out(
+            std::make_shared<FanOut>(e, static_cast<std::size_t>(ssh.fanout), kSystemPatience)) {}
 
   // The server that sees the connection first: hosts behind one jump host share it.
   std::shared_ptr<ServerGate> gate_of(const std::string& host) {
@@ -65,6 +66,11 @@ struct Shared {
     auto& gate = gates[server];
     if (!gate) gate = std::make_shared<ServerGate>(executor);
     return gate;
+  }
+  /// A name with tokens is the program's to expand.
+  Result<> check_identity() const {
+    if (ssh.identity_file.empty() || ssh.identity_file.contains('%')) return {};
+    return check_identity_file(environment.expand_home(ssh.identity_file));
   }
   std::chrono::milliseconds time_to_sign_in() const {
     return ssh.resolve_timeout + ssh.connect_timeout + ssh.handshake_timeout + ssh.auth_timeout;
@@ -89,7 +95,6 @@ struct Attempt {
   std::optional<SshFailure> failure;
 };
 
-// Plain functions: g++ 12 destroys braced temporaries of a coroutine twice.
 SshFailure not_started(Error error) {
   error = with_context(std::move(error), "runner.ssh.command");
   if (error.code == ErrorCode::not_found) error.code = ErrorCode::config;
@@ -257,6 +262,8 @@ class SystemSshTransport : public Transport {
  private:
   static asio::awaitable<Result<std::unique_ptr<Connection>>> connect_to(
       std::shared_ptr<Shared> shared, std::string host) {
+    auto checked = shared->check_identity();
+    if (!checked) co_return std::unexpected(std::move(checked).error());
     auto opened = co_await open_shell(shared, host);
     if (!opened) co_return std::unexpected(std::move(opened).error());
     std::unique_ptr<Connection> connection =
@@ -274,6 +281,9 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
   const auto add = [&](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
   };
+  // Hosts get no way back to this machine, whatever the user's config or `command` says: agent, X11
+  // and Kerberos credentials stay here. Flags win over -o and over files.
+  add({"-a", "-x", "-k"});
   add({"-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "LogLevel=ERROR"});
   // Of the way there, and of a way that dies later.
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(ssh.connect_timeout).count();

@@ -160,7 +160,7 @@ std::size_t first_cause(std::span<const Cause> failures) {
   std::size_t best = 0;
   const auto key = [&](std::size_t i) {
     const Cause& cause = failures[i];
-    return std::tuple(weight(cause), cause.time_unix_ms, cause.rank.value_or(0));
+    return std::tuple(weight(cause), cause.at_ms, cause.rank.value_or(0));
   };
   for (std::size_t i = 1; i < failures.size(); ++i)
     if (key(i) < key(best)) best = i;
@@ -207,12 +207,19 @@ void HostClock::heard(std::uint64_t host_ms, std::int64_t now_ms) {
   constexpr std::uint64_t kMost = 1ull << 53;
   if (host_ms == 0 || host_ms > kMost) return;
   const std::int64_t lead = now_ms - static_cast<std::int64_t>(host_ms);
-  lead_ = lead_ ? std::min(*lead_, lead) : lead;
+  if (now_ms - window_began_ >= kWindowMs) {
+    const bool adjacent = now_ms - window_began_ < 2 * kWindowMs;
+    if (least_) least_before_ = adjacent ? least_ : std::nullopt;
+    least_.reset();
+    window_began_ = now_ms;
+  }
+  least_ = least_ ? std::min(*least_, lead) : lead;
 }
 
 std::int64_t HostClock::ours(std::uint64_t host_ms, std::int64_t now_ms) const {
-  if (host_ms == 0 || !lead_ || host_ms > (1ull << 53)) return now_ms;
-  return std::min(now_ms, static_cast<std::int64_t>(host_ms) + *lead_);
+  if (host_ms == 0 || !least_ || host_ms > (1ull << 53)) return now_ms;
+  const std::int64_t lead = least_before_ ? std::min(*least_, *least_before_) : *least_;
+  return std::min(now_ms, static_cast<std::int64_t>(host_ms) + lead);
 }
 
 std::int64_t unix_time_ms() {

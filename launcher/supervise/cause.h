@@ -38,8 +38,11 @@ struct Cause {
   std::uint64_t memory_limit = 0;       // of its container, when that was why; 0 = none
   std::string message;                  // of an error: in its own words, the place included
   std::vector<std::string> last_lines;  // of the rank's stderr, as it wrote them
-  std::int64_t time_unix_ms = 0;        // by the launcher's clock
-  int exit_code = 1;                    // that the run has from this
+  /// When, by the launcher's boot clock (common/base/boot_clock.h): decides which was first. The
+  /// wall clocks of hosts and launcher may jump.
+  std::int64_t at_ms = 0;
+  std::int64_t time_unix_ms = 0;  // for people: the same by the launcher's wall clock
+  int exit_code = 1;              // that the run has from this
 };
 
 /// "exit", "signal", "oom" ...: the field `what` of the event.
@@ -80,17 +83,21 @@ class Aftermath {
   std::uint32_t total_ = 0;
 };
 
-/// The clock of a host against ours, from the times in its messages. A message is never older on
-/// arrival than it says: the least delay seen so far is taken for the deviation.
+/// The boot clock of a host against ours, from the times in its messages. A message is never older
+/// on arrival than it says: the least delay of the last one to two minutes is taken for the
+/// deviation. Older ones are forgotten, because no two clocks run at quite the same pace.
 class HostClock {
  public:
-  /// A message that says it was sent (or a thing happened) at `host_ms` came in at `now_ms`.
+  static constexpr std::int64_t kWindowMs = 60'000;
+
+  /// A message that says it was sent at `host_ms` came in at `now_ms`.
   void heard(std::uint64_t host_ms, std::int64_t now_ms);
   /// `host_ms` by our clock; never later than `now_ms`, which is also the answer for 0 (unknown).
   std::int64_t ours(std::uint64_t host_ms, std::int64_t now_ms) const;
 
  private:
-  std::optional<std::int64_t> lead_;  // ours - theirs, with the least delay
+  std::optional<std::int64_t> least_, least_before_;  // ours - theirs, of this window, the last one
+  std::int64_t window_began_ = 0;
 };
 
 /// Milliseconds since 1970.

@@ -12,7 +12,10 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
+#include "common/config/forms.h"
 #include "launcher/host/host_errors.h"
 
 namespace sortie::launcher {
@@ -20,8 +23,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 
 std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
   std::vector<std::size_t> out(plan.world_size);
@@ -37,10 +38,27 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      hold_(config::launcher_hold(job.runner.on_launcher_loss)),
+      host_work_(parts.executor),
       progress_timer_(parts.executor),
       changed_(parts.executor),
-      settle_timer_(parts.executor) {
+      settle_timer_(parts.executor),
+      links_timer_(parts.executor) {
   ranks_.resize(plan.world_size);
+  if (hold_.count() > 0) {
+    relay_.keep_ended_fences();
+    names_.keep_answers();
+  }
+  parts_.folder.listen({parts.executor,
+                        [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+                          on_written(owner, bytes, pieces);
+                        },
+                        [this](const Error& error) {
+                          parts_.console.error(fmt::format(
+                              "run folder: {}; the run goes on, but what can not be written is "
+                              "lost (gaps are marked in the logs)",
+                              error.message));
+                        }});
   for (const HostPlan& host : plan.hosts) {
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;
@@ -52,25 +70,21 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
   }
 }
 
+Supervisor::~Supervisor() {
+  parts_.folder.listen({});
+}
+
 void Supervisor::wake() {
   changed_.cancel();
 }
 
-asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index,
-                                           std::shared_ptr<std::size_t> working) {
+asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index) {
   if (!failing()) co_await (this->*work)(index);
-  if (--*working == 0) wake();
 }
 
 asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
-  const auto working = std::make_shared<std::size_t>(hosts_.size());
-  for (std::size_t i = 0; i < hosts_.size(); ++i)
-    asio::co_spawn(parts_.executor, one_host(work, i, working), asio::detached);
-  // After Ctrl-C nobody waits for hosts that answer slowly: nothing has been started on them.
-  while (*working > 0 && interrupts_ == 0) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
+  for (std::size_t i = 0; i < hosts_.size(); ++i) host_work_.spawn(one_host(work, i));
+  co_await host_work_.wait();
 }
 
 asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
@@ -114,11 +128,11 @@ bool Supervisor::report_host_errors() {
 asio::awaitable<Verdict> Supervisor::run() {
   note_begin();
   const auto prepared = std::make_shared<bool>(false);
-  asio::co_spawn(parts_.executor, show_progress(prepared), asio::detached);
+  spawn(parts_.executor, show_progress(prepared));
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
   if (parts_.epoch <= 1) readable = co_await read_staged();
-  if (readable) readable = read_credentials_file();
+  if (readable && parts_.epoch <= 1) readable = read_credentials_file();
   if (readable) co_await for_all_hosts(&Supervisor::connect_host);
   bool may_start = false;
   if (parts_.epoch > 1) {
@@ -140,6 +154,7 @@ asio::awaitable<Verdict> Supervisor::run() {
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
     if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
+    may_start = may_start && machines_differ();
     if (may_start) agree_on_meeting();
   }
   *prepared = true;
@@ -175,15 +190,16 @@ asio::awaitable<Verdict> Supervisor::run() {
     changed_.expires_at(goodbye);
     co_await changed_.async_wait(kToken);
   }
-  for (Host& host : hosts_) host.session->close();
+  for (Host& host : hosts_) {
+    abandon_reconnect(host);
+    host.session->close();
+  }
+  tell_links();
 
   const Verdict verdict = make_verdict();
   note_end(verdict);
   co_return verdict;
 }
-
-// What follows are plain functions on purpose: g++ 12 destroys braced temporaries of a coroutine
-// twice.
 
 void Supervisor::note_begin() {
   parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
@@ -197,6 +213,10 @@ void Supervisor::note_connected(const Host& host) {
 void Supervisor::watch(Host& host) {
   host.state = HostState::running;
   ++running_;
+  listen_to(host);
+}
+
+void Supervisor::listen_to(Host& host) {
   host.session->start(
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
        [this, &host](Error error) { on_lost(host, std::move(error)); }});
@@ -212,6 +232,7 @@ void Supervisor::give_up_on(Host& host) {
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("not_ended", {{"host", host.plan->name}});
   end_of(host, HostState::lost);
+  abandon_reconnect(host);
   host.session->close();
   start_sweep(host);
 }
@@ -244,9 +265,15 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   wake();
 }
 
+/// Nobody waits then for hosts that answer slowly: nothing has been started on them.
+void Supervisor::count_interrupt() {
+  ++interrupts_;
+  host_work_.stop_waiting();
+}
+
 void Supervisor::interrupt(int signal_number) {
   if (ended_) return;  // nothing runs any more, and the end is a matter of moments
-  ++interrupts_;
+  count_interrupt();
   Cause cause;
   cause.what = Cause::What::interrupted;
   cause.code = signal_number;
@@ -261,11 +288,16 @@ void Supervisor::interrupt(int signal_number) {
   parts_.console.message("killing all ranks now");
   blame(std::move(cause));
   stop_all(0, "interrupted again");
+  for (Host& host : hosts_) {
+    if (!host.way_back) continue;
+    abandon_reconnect(host);
+    lose(host, *host.loss);
+  }
 }
 
 void Supervisor::stop(bool now) {
   if (ended_) return;
-  ++interrupts_;
+  count_interrupt();
   if (!failing()) {
     parts_.console.message(
         fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));

@@ -15,10 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "common/asio/task_group.h"
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/stage.h"
 #include "launcher/host/host_session.h"
+#include "launcher/host/reconnect.h"
 #include "launcher/mpi/pmix_names.h"
 #include "launcher/mpi/pmix_relay.h"
 #include "launcher/plan/plan.h"
@@ -59,6 +61,9 @@ class Supervisor {
 
   /// All references must outlive the supervisor.
   Supervisor(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
 
   /// The whole attempt. Bounded: every wait in it has a deadline, but for running ranks.
   boost::asio::awaitable<Verdict> run();
@@ -79,11 +84,17 @@ class Supervisor {
     HostState state = HostState::connecting;
     std::optional<Error> error;
     HostNetwork network;
+    std::string machine_id;                           // as it reports it; empty = unknown
     std::chrono::steady_clock::time_point ordered{};  // when it was given its job
     std::uint32_t master_port = 0;                    // that it holds
-    std::uint64_t unacknowledged = 0;                 // output bytes written but not yet credited
-    std::string stage_folder;  // where the staged files are, when there are any
-    unsigned unacknowledged_pieces = 0;
+    std::uint32_t link = 1;                           // connections to the runner of this job
+    std::shared_ptr<Reconnect> way_back;              // while its connection is broken
+    std::optional<Error> loss;                        // why it is, or was
+    std::chrono::steady_clock::time_point lost_at{};  // when it was noticed
+    std::chrono::steady_clock::time_point restored_at{};
+    std::uint64_t unacknowledged = 0;  // output bytes written but not yet credited
+    std::string stage_folder;          // where the staged files are, when there are any
+    std::uint64_t unacknowledged_pieces = 0;
     int errors = 0;                         // RunnerErrors that it sent
     std::string cgroup;                     // of the job there, as the runner has it; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
@@ -101,13 +112,13 @@ class Supervisor {
     std::optional<ProcessStatus> status;
     std::deque<std::string> last_lines;  // of stderr, for the report
     std::string partial;
+    bool event_refused = false;
   };
 
   /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
   /// all are done, or at once after an interrupt.
   using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
-  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index,
-                                        std::shared_ptr<std::size_t> working);
+  boost::asio::awaitable<void> one_host(HostWork work, std::size_t index);
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
   boost::asio::awaitable<void> prepare_host(std::size_t index);
@@ -124,15 +135,29 @@ class Supervisor {
   std::string image_progress_text() const;
   std::string client_of(const Host& host) const;
   boost::asio::awaitable<void> adopt_host(std::size_t index);
-  wire::Adopt adopt_order(const HostPlan& host) const;
+  /// For the next connection to the host.
+  wire::Adopt adopt_order(Host& host);
   void watch(Host& host);
+  void listen_to(Host& host);
+  bool may_reconnect(const Host& host, const Error& error) const;
+  void start_reconnect(Host& host, Error error);
+  boost::asio::awaitable<void> reconnect(Host& host, std::shared_ptr<Reconnect> way);
+  void resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts);
+  void abandon_reconnect(Host& host);
+  void tell_links_soon();
+  void tell_links();
+  /// Whether another supervisor has adopted the run, by the disk; nothing when that does not
+  /// answer.
+  boost::asio::awaitable<std::optional<bool>> has_successor();
   void start_adopted();
   /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
   bool superseded();
   wire::JobSpec job_spec_of(const Host& host) const;
   Result<> take_ready(Host& host, const wire::JobReady& ready);
+  bool machines_differ();
   void agree_on_meeting();
   bool report_host_errors();
+  void count_interrupt();
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
   std::string progress_text() const;
 
@@ -145,11 +170,14 @@ class Supervisor {
   void note_end(const Verdict& verdict);
 
   void on_message(Host& host, wire::Message message);
-  void on_output(Host& host, const wire::Output& output);
+  void on_output(Host& host, wire::Output output);
+  void on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces);
   void on_event(const Host& host, const wire::RankEvent& event);
+  void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void on_finished(Host& host);
   void on_lost(Host& host, Error error);
+  void lose(Host& host, Error error);
   void give_up(Host& host, std::string why);
   bool owns(const Host& host, std::uint32_t rank) const;
   void on_notice(const Host& host, const wire::PmixNotice& notice);
@@ -194,16 +222,23 @@ class Supervisor {
   std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
   std::optional<Cause> cause_;   // settled
   std::size_t sweeps_ = 0;
+  std::size_t refusals_ = 0;                               // ranks whose events were left out
+  const std::chrono::milliseconds hold_;                   // 0: ranks end with their connection
+  std::vector<std::pair<std::string, Error>> lost_links_;  // not reported yet
+  std::vector<std::string> restored_links_;                // likewise
+  double longest_gap_s_ = 0;                               // of those
+  bool telling_links_ = false;
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
   bool starting_ = true, stopping_ = false, ended_ = false, superseded_ = false;
   std::size_t running_ = 0;  // hosts in that state
   std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
+  TaskGroup host_work_;
   boost::asio::steady_timer progress_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;
-  boost::asio::steady_timer settle_timer_;
+  boost::asio::steady_timer settle_timer_, links_timer_;
   std::chrono::steady_clock::time_point stop_deadline_{};
 };
 

@@ -16,7 +16,7 @@ asio::awaitable<void> Supervisor::adopt_host(std::size_t index) {
   Host& host = hosts_[index];
   if (host.state != HostState::connected) co_return;
   const auto session = host.session;
-  wire::Adopt order = adopt_order(*host.plan);
+  wire::Adopt order = adopt_order(host);
   auto adopted = co_await session->adopt(std::move(order), parts_.binary.sha256());
   if (adopted) {
     host.state = HostState::ready;
@@ -26,18 +26,16 @@ asio::awaitable<void> Supervisor::adopt_host(std::size_t index) {
   }
 }
 
-wire::Adopt Supervisor::adopt_order(const HostPlan& host) const {
+wire::Adopt Supervisor::adopt_order(Host& host) {
   wire::Adopt order;
   order.run_id = parts_.folder.id();
-  order.node_rank = host.node_rank;
+  order.node_rank = host.plan->node_rank;
   order.epoch = parts_.epoch;
-  for (const RankPlan& rank : host.ranks)
-    for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err}) {
-      std::error_code missing;
-      const auto size =
-          std::filesystem::file_size(parts_.folder.log_path(rank.rank, stream), missing);
-      order.log_sizes.push_back({rank.rank, stream, missing ? 0 : size});
-    }
+  order.link = ++host.link;
+  order.events = host.session->events_taken();
+  for (const RankPlan& rank : host.plan->ranks)
+    for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
+      order.log_sizes.push_back({rank.rank, stream, parts_.folder.stream_bytes(rank.rank, stream)});
   return order;
 }
 
@@ -80,7 +78,7 @@ void Supervisor::start_adopted() {
   blame(std::move(cause));
   // What they still have is ended, or named; another adopter's ranks are left alone.
   for (Host& host : hosts_)
-    if (host.state == HostState::lost && !superseded()) start_sweep(host);
+    if (host.state == HostState::lost) start_sweep(host);
 }
 
 bool Supervisor::superseded() {
@@ -89,6 +87,7 @@ bool Supervisor::superseded() {
   superseded_ = true;
   for (Host& host : hosts_) {
     host.state = HostState::lost;
+    abandon_reconnect(host);
     host.session->close();
   }
   running_ = 0;

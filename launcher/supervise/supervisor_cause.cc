@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "launcher/supervise/supervisor.h"
 #include "launcher/supervise/sweep.h"
@@ -24,6 +24,11 @@ constexpr milliseconds kMostPatience{5000};
 constexpr milliseconds kSilence{800};
 }  // namespace
 
+static Result<wire::Swept> not_looked() {
+  return fail(ErrorCode::timeout,
+              "the run folder does not say whether another supervisor has adopted the run");
+}
+
 Cause Supervisor::cause_of_rank(std::uint32_t number, Cause::What what, int code) const {
   const Rank& rank = ranks_[number];
   Cause cause;
@@ -34,13 +39,14 @@ Cause Supervisor::cause_of_rank(std::uint32_t number, Cause::What what, int code
   cause.code = code;
   cause.last_lines.assign(rank.last_lines.begin(), rank.last_lines.end());
   if (!rank.partial.empty()) cause.last_lines.push_back(rank.partial);
-  cause.time_unix_ms = unix_time_ms();
+  cause.at_ms = boot_ms();
   return cause;
 }
 
 void Supervisor::blame(Cause failure) {
   if (cause_ || superseded()) return;
-  if (failure.time_unix_ms == 0) failure.time_unix_ms = unix_time_ms();
+  if (failure.at_ms == 0) failure.at_ms = boot_ms();
+  failure.time_unix_ms = unix_time_ms() - (boot_ms() - failure.at_ms);
   // MPI_Abort and a failed start are followed by the end of the same rank, which adds nothing.
   const bool told = failure.rank && std::ranges::any_of(failures_, [&](const Cause& known) {
                       return known.rank == failure.rank;
@@ -123,10 +129,19 @@ Verdict Supervisor::make_verdict() const {
 
 void Supervisor::start_sweep(Host& host) {
   ++sweeps_;
-  asio::co_spawn(parts_.executor, sweep(host), asio::detached);
+  spawn(parts_.executor, sweep(host));
 }
 
 asio::awaitable<void> Supervisor::sweep(Host& host) {
+  // Ranks of a supervisor that has adopted them meanwhile are not ours to end.
+  std::optional<bool> successor = false;
+  if (hold_.count() > 0) successor = co_await has_successor();
+  if (successor.value_or(true)) {
+    if (!superseded()) note_swept(host, not_looked());
+    --sweeps_;
+    wake();
+    co_return;
+  }
   SweepOrder order;
   order.host = host.plan->name;
   order.run_id = parts_.folder.id();

@@ -5,8 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/training/event.h"
+#include "launcher/host/host_texts.h"
+#include "launcher/supervise/rank_event.h"
 #include "launcher/supervise/supervisor.h"
 
 namespace sortie::launcher {
@@ -15,13 +19,12 @@ namespace {
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
-constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
 }  // namespace
 
 void Supervisor::on_message(Host& host, wire::Message message) {
-  if (const auto* output = std::get_if<wire::Output>(&message)) {
-    on_output(host, *output);
+  if (auto* output = std::get_if<wire::Output>(&message)) {
+    on_output(host, std::move(*output));
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
     on_event(host, *event);
   } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
@@ -80,9 +83,8 @@ void Supervisor::on_finished(Host& host) {
   end_of(host, HostState::finished);
 }
 
-void Supervisor::on_output(Host& host, const wire::Output& output) {
+void Supervisor::on_output(Host& host, wire::Output output) {
   if (!owns(host, output.rank) || superseded()) return;
-  parts_.folder.log(output.rank, output.stream, output.bytes);
   parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
   if (output.stream == wire::Stream::err) {
     Rank& rank = ranks_[output.rank];
@@ -97,26 +99,53 @@ void Supervisor::on_output(Host& host, const wire::Output& output) {
       left.remove_prefix(end + 1);
     }
   }
+  // Credit comes back when it is written, and for this connection alone.
+  parts_.folder.log(output.rank, output.stream, std::move(output.bytes),
+                    std::uint64_t{host.index} << 32 | host.link);
+}
+
+void Supervisor::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
   // Credits in pieces: one small frame per 64 KiB instead of one per line.
   constexpr std::uint64_t kCreditPiece = 64u << 10;
-  constexpr unsigned kCreditPieces = 256;  // a runner that holds output keeps few pieces
-  host.unacknowledged += output.bytes.size();
-  if (host.unacknowledged >= kCreditPiece || ++host.unacknowledged_pieces >= kCreditPieces) {
-    host.session->send(wire::OutputCredit{host.unacknowledged});
-    host.unacknowledged = 0;
-    host.unacknowledged_pieces = 0;
-  }
+  constexpr std::uint64_t kCreditPieces = 256;  // a runner that holds output keeps few pieces
+  Host& host = hosts_[owner >> 32];
+  if (host.link != static_cast<std::uint32_t>(owner)) return;
+  host.unacknowledged += bytes;
+  host.unacknowledged_pieces += pieces;
+  const std::uint64_t piece =
+      std::min<std::uint64_t>(kCreditPiece, output_window(hosts_.size()) / 4);
+  if (host.unacknowledged < piece && host.unacknowledged_pieces < kCreditPieces) return;
+  host.session->send(wire::OutputCredit{host.unacknowledged});
+  host.unacknowledged = 0;
+  host.unacknowledged_pieces = 0;
 }
 
 void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
-  const auto json = event.json.size() <= kMaxEventBytes ? parse_event(event.json) : std::nullopt;
-  if (!json) {
-    log::debug("rank {}: an event that is no JSON object with a type was ignored", event.rank);
-    return;
+  auto json = check_rank_event(event.json);
+  if (!json) return refuse_event(host, event.rank, json.error());
+  nlohmann::json& known = *json;
+  if (known["type"] == training::ProfileEvent::kType) {
+    known["rank"] = event.rank;
+    known["host"] = host.plan->name;
+    parts_.folder.profile(event.rank, known);
+    known.erase("events");
   }
-  parts_.folder.metric(*json);
-  parts_.console.event(*json);
+  parts_.console.event(known);
+  parts_.folder.metric(std::move(known));
+}
+
+/// Once for each rank, since a program that speaks another dialect does so at every step; and not
+/// for all of ten thousand.
+void Supervisor::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
+  constexpr std::size_t kMostNoted = 20;
+  if (std::exchange(ranks_[rank].event_refused, true) || ++refusals_ > kMostNoted) return;
+  parts_.folder.event("event_refused",
+                      {{"rank", rank}, {"host", host.plan->name}, {"why", why.message}});
+  if (refusals_ == 1)
+    parts_.console.message(
+        fmt::format("rank {} on {}: an event for SORTIE_SOCKET is left out, and others like it: {}",
+                    rank, host.plan->name, why.message));
 }
 
 /// An unkillable process is named whatever else there is; all else only counts while it may be the
@@ -133,7 +162,7 @@ void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& erro
   cause.message = of_rank
                       ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
                       : fmt::format("{}: {}", host.plan->name, error.message);
-  cause.time_unix_ms = unix_time_ms();
+  cause.at_ms = boot_ms();
   if (cause.what == Cause::What::timeout) {
     parts_.folder.event("unconfirmed", {{"host", host.plan->name}, {"why", error.message}});
     if (failing()) parts_.console.error(cause.message);
@@ -147,7 +176,8 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
                              static_cast<int>(exited.code), exited.core_dumped != 0};
   ranks_[exited.rank].status = status;
   parts_.console.end_of_rank(exited.rank);
-  const std::int64_t died_ms = host.session->clock().ours(exited.time_unix_ms, unix_time_ms());
+  const std::int64_t now = boot_ms();
+  const std::int64_t died_ms = host.session->clock().ours(exited.time_boot_ms, now);
   HeldEvent event{exited.rank, exited.stopped != 0 || !status.success(), {}};
   event.fields = {{"rank", exited.rank},
                   {"host", host.plan->name},
@@ -157,7 +187,7 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
                   {"oom_killed", exited.oom_killed != 0},
                   {"leftovers_killed", exited.leftovers_killed},
                   {"host_time_unix_ms", exited.time_unix_ms},
-                  {"died_at", static_cast<double>(died_ms) / 1000}};
+                  {"died_at", static_cast<double>(unix_time_ms() - (now - died_ms)) / 1000}};
   const bool stopped_by_itself = exited.stopped && !stopping_;
   if (stopped_by_itself) {  // the runner has lost this launcher, or was told to end
     Cause cause = cause_of_rank(exited.rank, Cause::What::lost, 0);
@@ -178,7 +208,7 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
     cause.core_dumped = status.core_dumped;
     cause.oom = exited.oom_killed;
     cause.memory_limit = exited.memory_limit_bytes;
-    cause.time_unix_ms = died_ms;
+    cause.at_ms = died_ms;
     cause.exit_code = status.shell_code();
     blame(std::move(cause));
   }
@@ -191,6 +221,13 @@ void Supervisor::on_lost(Host& host, Error error) {
     return;
   }
   if (host.state != HostState::running || superseded()) return;
+  if (may_reconnect(host, error)) return start_reconnect(host, std::move(error));
+  lose(host, std::move(error));
+}
+
+/// For good.
+void Supervisor::lose(Host& host, Error error) {
+  if (host.state != HostState::running) return;
   end_of(host, HostState::lost);
   for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
   Cause cause;
@@ -211,16 +248,18 @@ void Supervisor::on_lost(Host& host, Error error) {
 
 /// Each text once: all ranks may say the same.
 void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
-  constexpr std::size_t kMostNotices = 20, kMostBytes = 1000;
-  const std::string text = notice.text.substr(0, kMostBytes);
+  constexpr std::size_t kMostNotices = 20;
+  const std::string& text = notice.text;
   if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
   parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
   parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 
 void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {
-  for (PmixRelay::Outgoing& outgoing : messages)
-    hosts_[outgoing.host].session->send(outgoing.message);
+  for (const PmixRelay::Outgoing& outgoing : messages) {
+    const auto frame = std::make_shared<const std::string>(wire::encode(outgoing.message));
+    for (const std::size_t host : outgoing.hosts) hosts_[host].session->send(frame);
+  }
 }
 
 }  // namespace sortie::launcher

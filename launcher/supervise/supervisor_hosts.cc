@@ -16,10 +16,27 @@ namespace sortie::launcher {
 Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
   SORTIE_ASSIGN_OR_RETURN(HostFacts facts, check_ready(*host.plan, host.session->address(), ready));
   host.network = std::move(facts.network);
+  host.machine_id = std::move(facts.machine_id);
   host.master_port = ready.master_port;
   for (std::size_t i = 0; i < facts.cpu_sets.size(); ++i)
     ranks_[host.plan->ranks[i].rank].cpus = std::move(facts.cpu_sets[i]);
   return {};
+}
+
+/// Ranks of a machine that is listed under two names would share its devices without knowing. True
+/// when there is none.
+bool Supervisor::machines_differ() {
+  if (job_.runner.allow_same_machine) return true;
+  std::vector<std::pair<std::string, std::string>> machines;
+  for (const Host& host : hosts_) machines.emplace_back(host.plan->name, host.machine_id);
+  std::string shared = shared_machine(machines);
+  if (shared.empty()) return true;
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.message = std::move(shared);
+  cause.exit_code = exit_code_for(ErrorCode::config);
+  blame(std::move(cause));
+  return false;
 }
 
 /// Where the ranks meet, now that all hosts have said what they have. No such place is a failure.

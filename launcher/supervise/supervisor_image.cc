@@ -9,6 +9,7 @@
 #include "common/container/engine_command.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/progress.h"
+#include "launcher/host/host_texts.h"
 #include "launcher/plan/plan_container.h"
 #include "launcher/supervise/supervisor.h"
 
@@ -58,6 +59,7 @@ asio::awaitable<void> Supervisor::image_host(std::size_t index) {
     no_image(host, std::move(greeted).error());
     co_return;
   }
+  session->expect_progress(work_patience(job_.runner));
   session->send(image_order_message());
   for (;;) {
     auto message = co_await session->next();
@@ -73,7 +75,7 @@ asio::awaitable<void> Supervisor::image_host(std::size_t index) {
 /// True when more is to come.
 bool Supervisor::take_image_message(Host& host, const wire::Message& message) {
   if (const auto* progress = std::get_if<wire::ImageProgress>(&message)) {
-    host.image_progress = printable(progress->text);
+    host.image_progress = progress->text;
     return true;
   }
   if (const auto* error = std::get_if<wire::RunnerError>(&message)) {

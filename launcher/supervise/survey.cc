@@ -9,6 +9,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 
+#include "common/asio/run.h"
+#include "common/asio/task_group.h"
+#include "common/asio/token.h"
 #include "launcher/check/requests.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/host_ready.h"
@@ -20,7 +23,6 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 /// Until a host that has prepared a job has taken it back; what it has not is its lease's business.
 constexpr std::chrono::seconds kTakenBack{5};
 
@@ -42,8 +44,7 @@ class Survey {
         job_(job),
         binary_(binary),
         plan_(plan),
-        run_id_("plan-" + check::random_token()),
-        idle_(executor) {
+        run_id_("plan-" + check::random_token()) {
     for (const HostPlan& host : plan.hosts)
       hosts_.push_back(
           {&host, std::make_shared<HostSession>(executor, host.name, job.runner), false, {}, {}});
@@ -63,21 +64,10 @@ class Survey {
  private:
   using Work = asio::awaitable<void> (Survey::*)(Surveyed&);
 
-  asio::awaitable<void> one(Work work, Surveyed& host) {
-    co_await (this->*work)(host);
-    if (--working_ == 0) idle_.cancel();
-  }
-
   asio::awaitable<void> for_all(Work work) {
-    working_ = hosts_.size();
-    for (Surveyed& host : hosts_)
-      asio::co_spawn(executor_, one(work, host), [](std::exception_ptr error) {
-        if (error) std::rethrow_exception(error);
-      });
-    while (working_ > 0) {
-      idle_.expires_at(std::chrono::steady_clock::time_point::max());
-      co_await idle_.async_wait(kToken);
-    }
+    TaskGroup tasks(executor_);
+    for (Surveyed& host : hosts_) tasks.spawn((this->*work)(host));
+    co_await tasks.wait();
   }
 
   asio::awaitable<void> connect(Surveyed& host) {
@@ -135,8 +125,6 @@ class Survey {
   const LaunchPlan& plan_;
   const std::string run_id_;
   std::vector<Surveyed> hosts_;
-  std::size_t working_ = 0;
-  asio::steady_timer idle_;
 };
 
 Error error_of(const std::vector<Surveyed>& hosts) {
@@ -168,13 +156,7 @@ Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary, 
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   Survey survey(io.get_executor(), job, binary, plan);
-  std::exception_ptr failure;
-  asio::co_spawn(io, survey.run(), [&](std::exception_ptr error) {
-    failure = error;
-    io.stop();
-  });
-  io.run();
-  if (failure) std::rethrow_exception(failure);
+  run_to_end(io, survey.run());
   if (survey.failed()) return std::unexpected(error_of(survey.hosts()));
   return fill_in(job, survey.hosts(), plan);
 }

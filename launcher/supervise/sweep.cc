@@ -11,7 +11,10 @@
 #include <memory>
 #include <optional>
 
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/wire/codec.h"
+#include "launcher/host/runner_client.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -20,10 +23,8 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kBetweenAttempts{500};
 constexpr std::chrono::seconds kAnswerMargin{15};
-constexpr std::size_t kMaxLeft = 32, kMaxLeftText = 200;
 
 /// Shared by the one who waits and the attempts, which may hang in a connect.
 struct State {
@@ -38,7 +39,7 @@ struct State {
   std::optional<Result<wire::Swept>> outcome;
   std::string trouble;  // of the last attempt
   bool reached = false, given_up = false;
-  Channel* channel = nullptr;  // while an answer is awaited
+  RunnerClient* runner_there = nullptr;  // while its answer is awaited
 };
 
 Result<wire::Swept> refuse(ErrorCode code, std::string message) {
@@ -47,40 +48,20 @@ Result<wire::Swept> refuse(ErrorCode code, std::string message) {
 
 std::string order_bytes(const State& state) {
   const auto patience = static_cast<std::uint32_t>(state.order.patience.count());
-  return wire::encode(wire::Hello{wire::kProtocolVersion, state.binary.sha256()}) +
+  return hello_frame(state.binary.sha256()) +
          wire::encode(
              wire::Sweep{state.order.run_id, patience, state.order.cgroup, state.order.engine});
 }
 
-/// What a host names is shown to people: it must be short.
-wire::Swept bounded(wire::Swept swept) {
-  if (swept.left.size() > kMaxLeft) swept.left.resize(kMaxLeft);
-  for (std::string& text : swept.left) text.resize(std::min(text.size(), kMaxLeftText));
-  return swept;
-}
-
-asio::awaitable<Result<wire::Swept>> converse(const State& state, Channel& channel) {
+asio::awaitable<Result<wire::Swept>> converse(const State& state, RunnerClient& runner) {
   const std::string bytes = order_bytes(state);
-  auto written = co_await channel.write(bytes);
+  auto written = co_await runner.write(bytes);
   if (!written) co_return std::unexpected(std::move(written).error());
-  wire::FrameDecoder decoder;
-  std::array<char, 4096> buffer;
-  for (;;) {
-    auto frame = decoder.next();
-    if (!frame) co_return std::unexpected(std::move(frame).error());
-    if (*frame) {
-      auto message = wire::decode(**frame);
-      if (!message) co_return std::unexpected(std::move(message).error());
-      if (auto* swept = std::get_if<wire::Swept>(&*message)) co_return bounded(std::move(*swept));
-      if (const auto* error = std::get_if<wire::RunnerError>(&*message))
-        co_return refuse(ErrorCode::runner, error->message);
-      continue;
-    }
-    auto count = co_await channel.read_some(buffer);
-    if (!count) co_return std::unexpected(std::move(count).error());
-    if (*count == 0) co_return refuse(ErrorCode::lost, "the runner ended without an answer");
-    decoder.feed({buffer.data(), *count});
-  }
+  auto answer = co_await runner.answer();
+  if (!answer) co_return std::unexpected(std::move(answer).error());
+  if (auto* swept = std::get_if<wire::Swept>(&*answer)) co_return std::move(*swept);
+  co_return refuse(ErrorCode::protocol,
+                   fmt::format("runner sent {} before Swept", wire::message_name(*answer)));
 }
 
 /// One way to the host and back. False: try again.
@@ -98,11 +79,12 @@ asio::awaitable<bool> attempt(std::shared_ptr<State> state) {
     co_return false;
   }
   state->reached = true;
-  state->channel = channel->get();
+  RunnerClient runner(std::move(*channel));
+  state->runner_there = &runner;
   state->changed.cancel();
-  auto answer = co_await converse(*state, **channel);
-  state->channel = nullptr;
-  (*channel)->close();
+  auto answer = co_await converse(*state, runner);
+  state->runner_there = nullptr;
+  runner.close();
   (*connection)->close();
   if (!state->given_up) state->outcome = std::move(answer);
   state->changed.cancel();
@@ -125,7 +107,7 @@ asio::awaitable<Result<wire::Swept>> sweep_host(asio::any_io_executor executor,
                                                 const config::RunnerConfig& runner,
                                                 SweepOrder order) {
   const auto state = std::make_shared<State>(executor, transport, binary, runner, std::move(order));
-  asio::co_spawn(executor, attempts(state), asio::detached);
+  spawn(executor, attempts(state));
   const auto begin = Clock::now();
   while (!state->outcome) {
     const auto deadline =
@@ -137,7 +119,7 @@ asio::awaitable<Result<wire::Swept>> sweep_host(asio::any_io_executor executor,
   }
   if (state->outcome) co_return std::move(*state->outcome);
   state->given_up = true;
-  if (state->channel) state->channel->close();
+  if (state->runner_there) state->runner_there->close();
   if (state->reached) co_return refuse(ErrorCode::timeout, "no answer from a fresh runner there");
   co_return refuse(ErrorCode::connect,
                    state->trouble.empty() ? "not reached again" : std::move(state->trouble));

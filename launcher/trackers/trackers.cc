@@ -1,5 +1,7 @@
 #include "launcher/trackers/trackers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -41,6 +43,7 @@ void Trackers::note(Error error) {
 }
 
 void Trackers::event(const nlohmann::json& event, double now) {
+  // Checked where it came in (supervise/rank_event.h).
   const std::string type = event.value("type", "");
   if (type == "start" && wandb_settings_ && !wandb_)
     open_wandb(event.value("first_run", folder_.filename().string()), now);
@@ -95,11 +98,17 @@ void Trackers::to_wandb(std::int64_t step, double now,
     open_wandb(first_run->substr(0, first_run->find('\n')), now);
     if (!wandb_) return;
   }
-  if (auto written = wandb_->add(step, now, values); !written) {
-    note(std::move(written).error());
-    wandb_.reset();
-    wandb_settings_.reset();
-  }
+  auto written = wandb_->add(step, now, values);
+  if (written && wandb_->names_left_out() > 0)
+    note({ErrorCode::data,
+          fmt::format(
+              "W&B: values with more than {} names, or with names of more than {} bytes, are "
+              "left out; use fewer names in step events",
+              WandbRun::kMaxNames, WandbRun::kMaxNameBytes)});
+  if (written) return;
+  note(std::move(written).error());
+  wandb_.reset();
+  wandb_settings_.reset();
 }
 
 void Trackers::finish(int exit_code) {

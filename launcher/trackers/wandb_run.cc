@@ -189,8 +189,19 @@ Result<> WandbRun::add(std::int64_t step, double now, const std::map<std::string
   row_["_step"] = fmt::format("{}", step);
   row_["_runtime"] = json_number(now - start_time_);
   row_["_timestamp"] = json_number(now);
-  for (const auto& [key, value] : values) row_[key] = json_number(value);
+  for (const auto& [key, value] : values)
+    if (admits(key)) row_[key] = json_number(value);
   return {};
+}
+
+bool WandbRun::admits(const std::string& name) {
+  if (names_.contains(name)) return true;
+  if (names_.size() >= kMaxNames || name.size() > kMaxNameBytes) {
+    ++names_left_out_;
+    return false;
+  }
+  names_.insert(name);
+  return true;
 }
 
 Result<> WandbRun::flush() {

@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
 #include "runner/cleanup/run_folder.h"
-#include "runner/process/spawn.h"
 #include "runner/streams/json_text.h"
 
 namespace sortie::runner::check {

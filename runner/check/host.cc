@@ -79,6 +79,7 @@ json host_part(const ProcessDefaults& defaults) {
   const char* home = std::getenv("HOME");
   return {{"part", "host"},
           {"hostname", facts.hostname},
+          {"machine_id", facts.machine_id},
           {"kernel", facts.kernel},
           {"cpus", facts.cpus},
           {"memory_bytes", facts.memory_bytes},

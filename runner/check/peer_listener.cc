@@ -10,7 +10,7 @@
 #include <chrono>
 #include <vector>
 
-#include "runner/process/spawn.h"
+#include "common/asio/spawn.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
@@ -26,7 +26,6 @@ constexpr int kMaxPings = 64;
 constexpr int kPortTries = 8;
 constexpr auto kTokenLimit = std::chrono::seconds(2);
 constexpr auto kServeLimit = std::chrono::seconds(15);
-constexpr std::size_t kBlock = 256u << 10;
 
 /// Cuts the socket off when the time is up; gone with the coroutine that holds it.
 class CutOff {
@@ -148,7 +147,7 @@ asio::awaitable<void> PeerListener::answer_pings(tcp::socket& socket) {
 }
 
 asio::awaitable<void> PeerListener::take_bytes(tcp::socket& socket) {
-  std::vector<char> block(kBlock);
+  std::vector<char> block(kBandwidthBlock);
   const auto buffer = asio::buffer(block);
   std::uint64_t bytes = 0;
   const auto begin = Clock::now();

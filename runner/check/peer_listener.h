@@ -23,6 +23,8 @@ inline constexpr char kReady = 'k';
 /// Of a datagram: the token, and any padding; the answer is its size as decimal digits.
 inline constexpr std::size_t kMaxDatagram = 65535;
 
+inline constexpr std::size_t kBandwidthBlock = 256u << 10;  // what is read and written at a time
+
 class PeerListener : public std::enable_shared_from_this<PeerListener> {
  public:
   PeerListener(boost::asio::io_context& io, std::string token)

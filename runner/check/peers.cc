@@ -12,8 +12,8 @@
 #include <charconv>
 #include <memory>
 
+#include "common/asio/task_group.h"
 #include "runner/check/peer_listener.h"
-#include "runner/process/spawn.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
@@ -25,7 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPings = 5;
-constexpr std::size_t kBlock = 256u << 10;
 constexpr milliseconds kAnswerLimit{3000};
 
 std::uint64_t us_since(Clock::time_point begin) {
@@ -111,23 +110,6 @@ asio::awaitable<void> measure_mtu(asio::io_context& io, std::shared_ptr<Attempt>
   attempt->facts.mtu = co_await find_path_mtu(io, endpoint, token);
 }
 
-/// Counts coroutines down to none.
-struct Group {
-  explicit Group(asio::io_context& io) : all_done(io) {}
-  std::size_t left = 0;
-  Wakeup all_done;
-};
-
-asio::awaitable<void> in_group(std::shared_ptr<Group> group, asio::awaitable<void> task) {
-  co_await std::move(task);
-  if (--group->left == 0) group->all_done.notify();
-}
-
-void add_to(asio::io_context& io, const std::shared_ptr<Group>& group, asio::awaitable<void> task) {
-  ++group->left;
-  spawn(io, in_group(group, std::move(task)));
-}
-
 }  // namespace
 
 asio::awaitable<std::vector<PeerFacts>> reach_peers(asio::io_context& io,
@@ -135,16 +117,16 @@ asio::awaitable<std::vector<PeerFacts>> reach_peers(asio::io_context& io,
                                                     const std::string& token, milliseconds limit) {
   std::vector<std::shared_ptr<Attempt>> attempts;
   for (const Peer& peer : peers) attempts.push_back(std::make_shared<Attempt>(io, peer));
-  const auto group = std::make_shared<Group>(io);
-  for (const auto& attempt : attempts) add_to(io, group, greet(attempt, token, limit));
-  while (group->left > 0) co_await group->all_done.wait();
+  TaskGroup group(io.get_executor());
+  for (const auto& attempt : attempts) group.spawn(greet(attempt, token, limit));
+  co_await group.wait();
   // A lost packet or a full table of neighbours is no dead way: what was silent is tried again.
   for (auto& attempt : attempts) {
     if (!attempt->late) continue;
     attempt = std::make_shared<Attempt>(io, attempt->peer);
-    add_to(io, group, greet(attempt, token, limit));
+    group.spawn(greet(attempt, token, limit));
   }
-  while (group->left > 0) co_await group->all_done.wait();
+  co_await group.wait();
   // One after the other: what they measure is the network, not each other.
   for (const auto& attempt : attempts) {
     if (attempt->facts.error.empty()) co_await ping(attempt, limit);
@@ -153,8 +135,8 @@ asio::awaitable<std::vector<PeerFacts>> reach_peers(asio::io_context& io,
     attempt->socket.close(ignored);
   }
   for (const auto& attempt : attempts)
-    if (attempt->facts.error.empty()) add_to(io, group, measure_mtu(io, attempt, token));
-  while (group->left > 0) co_await group->all_done.wait();
+    if (attempt->facts.error.empty()) group.spawn(measure_mtu(io, attempt, token));
+  co_await group.wait();
   std::vector<PeerFacts> facts;
   for (const auto& attempt : attempts) facts.push_back(attempt->facts);
   co_return facts;
@@ -167,7 +149,7 @@ asio::awaitable<Bandwidth> measure_bandwidth(asio::io_context& io, const Peer& p
   const milliseconds limit = duration + kAnswerLimit;
   limit_attempt(attempt, limit);
   boost::system::error_code error = co_await open_to(attempt, token, kBandwidth);
-  const std::vector<char> block(kBlock, 'b');
+  const std::vector<char> block(kBandwidthBlock, 'b');
   const auto out = asio::buffer(block);
   const auto end = Clock::now() + duration;
   while (!error && Clock::now() < end) {

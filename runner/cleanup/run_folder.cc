@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/base/fnv1a.h"
+
 namespace sortie::runner {
 namespace {
 
@@ -35,26 +37,27 @@ Result<std::string> make_base() {
   return base;
 }
 
-Result<Fd> open_lock(const std::string& path, int flags) {
-  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+/// Waits for other runners that start. Error: none of them is done within seconds.
+Result<> lock_exclusively(const Fd& fd, const std::string& path) {
   if (!fd) return std::unexpected(os_error(errno, path));
-  return fd;
+  for (int tries = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if (tries == kLockTries) return std::unexpected(os_error(errno, path + " is held"));
+    ::usleep(kLockPause);
+  }
+  return {};
 }
 
 std::string run_folder_prefix(const std::string& run_id) {
   std::string id = run_id;
   if (id.size() > kMaxRunIdInName) {
-    std::uint32_t hash = 2166136261u;  // FNV-1a
-    for (const char letter : run_id) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
-    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), hash);
+    id = fmt::format("{}-{:08x}", run_id.substr(0, kMaxRunIdInName - 9), fnv1a_32(run_id));
   }
   return id + '-';
 }
 
 /// True when the folder was nobody's and is gone.
 bool remove_if_unheld(const fs::path& folder) {
-  const Result<Fd> lock = open_lock(folder / "lock", 0);
-  if (lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (may_be_held(folder)) return false;
   std::error_code ignored;
   fs::remove_all(folder, ignored);
   return true;
@@ -64,12 +67,13 @@ bool remove_if_unheld(const fs::path& folder) {
 
 Result<RunFolder> RunFolder::make(const std::string& name) {
   SORTIE_ASSIGN_OR_RETURN(const std::string base, make_base());
-  // Held while we look around: no folder is seen between its mkdir and its lock.
-  SORTIE_ASSIGN_OR_RETURN(const Fd base_lock, open_lock(base + "/.lock", O_CREAT));
-  for (int tries = 0; ::flock(base_lock.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
-    if (tries == kLockTries) return std::unexpected(os_error(errno, base + "/.lock is held"));
-    ::usleep(kLockPause);
-  }
+  // Held while we look around: no folder is seen between its mkdir and its lock. Earlier builds
+  // lock the file.
+  const Fd base_folder(::open(base.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  SORTIE_TRY(lock_exclusively(base_folder, base));
+  const std::string lock_file = base + "/.lock";
+  const Fd base_lock(::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  SORTIE_TRY(lock_exclusively(base_lock, lock_file));
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(base, ignored)) {
     if (entry.is_directory(ignored) && !remove_if_unheld(entry.path()) &&
@@ -81,9 +85,7 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
   folder.path_ = base + '/' + name;
   if (::mkdir(folder.path_.c_str(), 0700) != 0)
     return std::unexpected(os_error(errno, folder.path_));
-  SORTIE_ASSIGN_OR_RETURN(folder.lock_, open_lock(folder.path_ + "/lock", O_CREAT));
-  if (::flock(folder.lock_.get(), LOCK_SH) != 0)
-    return std::unexpected(os_error(errno, folder.path_));
+  SORTIE_ASSIGN_OR_RETURN(folder.lock_, FolderLock::take(folder.path_));
   return folder;
 }
 
@@ -92,14 +94,15 @@ Result<std::string> find_run_folder(const std::string& name) {
   for (const char* place : {runtime ? runtime : "", "/tmp"}) {
     const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
     const std::string folder = base + '/' + name;
-    if (*place != 0 && is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+    if (*place == 0) continue;
+    if (is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
+    if (::access(folder.c_str(), F_OK) != 0 && may_be_held(folder))
+      return fail(ErrorCode::io,
+                  folder +
+                      ": was removed, perhaps by a cleaner of old files, while the runner lives "
+                      "that holds this run; nobody can reach it there any more");
   }
   return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
-}
-
-bool is_held_folder(const std::string& path) {
-  const Result<Fd> lock = open_lock(path + "/lock", 0);
-  return lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
 }
 
 RunFolders look_at_run_folders() {
@@ -113,7 +116,7 @@ RunFolders look_at_run_folders() {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(*base, ignored)) {
     if (!entry.is_directory(ignored)) continue;
-    (is_held_folder(entry.path()) ? found.held : found.refuse).push_back(entry.path().filename());
+    (may_be_held(entry.path()) ? found.held : found.refuse).push_back(entry.path().filename());
   }
   return found;
 }
@@ -134,6 +137,18 @@ Result<std::string> RunFolder::make_subfolder(const std::string& name) const {
   const std::string path = path_ + '/' + name;
   if (::mkdir(path.c_str(), 0700) != 0) return std::unexpected(os_error(errno, path));
   return path;
+}
+
+void RunFolder::touch() const {
+  if (path_.empty()) return;
+  std::error_code error;
+  const auto now = [](const fs::path& path) {
+    ::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  };
+  for (fs::recursive_directory_iterator entry(path_, error), end; !error && entry != end;
+       entry.increment(error))
+    now(entry->path());
+  now(path_);
 }
 
 void RunFolder::remove() {

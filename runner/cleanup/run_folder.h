@@ -1,13 +1,15 @@
-// The folder of one run on one host, 0700: config, sockets, PMIx files. Its "lock" is held shared
-// by the runner and its keepers as long as one of them lives; a folder that nobody holds is refuse.
+// The folder of one run on one host, 0700: config, sockets, PMIx files. The runner and its keepers
+// hold it (folder_lock.h) as long as one of them lives; one that nobody holds is removed by the
+// next run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/base/fd.h"
 #include "common/base/result.h"
+#include "runner/cleanup/folder_lock.h"
 
 namespace sortie::runner {
 
@@ -25,14 +27,17 @@ class RunFolder {
   const std::string& path() const { return path_; }
   Result<> write(const std::string& name, std::string_view content) const;
   Result<std::string> make_subfolder(const std::string& name) const;
+  /// Makes everything in it as young as now: cleaners that know no locks go by age.
+  void touch() const;
   void remove();
 
  private:
   std::string path_;
-  Fd lock_;
+  std::optional<FolderLock> lock_;
 };
 
-/// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none.
+/// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none; io:
+/// a living process has it open, but it was removed.
 Result<std::string> find_run_folder(const std::string& name);
 /// The folder in which run folders are made, "" where it can not be; and what is in it.
 struct RunFolders {
@@ -42,9 +47,6 @@ struct RunFolders {
   std::vector<std::string> refuse;  // names: nobody holds them; the next run removes them
 };
 RunFolders look_at_run_folders();
-
-/// Whether a runner or keeper holds this folder.
-bool is_held_folder(const std::string& path);
 
 /// Folder name for a run; long run ids are cut and told apart by a hash, because socket paths are
 /// short.

@@ -40,17 +40,14 @@ struct Found {
   bool empty() const { return runners.empty() && keepers.empty() && members.empty(); }
 };
 
-/// Whether the process holds a file in a folder of the run open, as its runner and their keepers do
-/// with the lock. `base` ends with a slash.
+/// Whether the process has a folder of the run, or a file in it, open, as its runner and their
+/// keepers do for the lock. `base` ends with a slash.
 bool holds_folder(const std::string& process, const std::string& base, const std::string& run_id) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(process + "/fd", error)) {
-    const std::string target = fs::read_symlink(entry.path(), error).native();
-    if (!target.starts_with(base)) continue;
-    const std::string_view below = std::string_view(target).substr(base.size());
-    if (is_run_folder_name(below.substr(0, below.find('/')), run_id)) return true;
-  }
-  return false;
+  return has_open(process, [&](std::string_view path) {
+    if (!path.starts_with(base)) return false;
+    path.remove_prefix(base.size());
+    return is_run_folder_name(path.substr(0, path.find_first_of("/ ")), run_id);
+  });
 }
 
 std::string name_of(const std::string& process) {

@@ -13,11 +13,11 @@
 #include <ranges>
 
 #include "common/base/log.h"
+#include "common/base/peer.h"
 #include "common/base/process_status.h"
 #include "runner/container/order.h"
 #include "runner/container/removal.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -45,12 +45,7 @@ Result<Fd> listen_at(const std::string& path) {
 
 Boxes::Boxes(boost::asio::io_context& io, const wire::JobSpec& job, const ProcessDefaults& defaults,
              Events events)
-    : io_(io),
-      job_(job),
-      spec_(job.container),
-      events_(std::move(events)),
-      calls_(io, defaults),
-      changed_(io) {
+    : io_(io), job_(job), spec_(job.container), events_(std::move(events)), calls_(io, defaults) {
   calls_.on_keeper = events_.on_keeper;
 }
 
@@ -151,10 +146,8 @@ std::string Boxes::why_lost(std::size_t slot) const {
 Result<bool> Boxes::accept(Running& box) {
   Fd peer(::accept4(box.listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) return false;
-  ucred who{};
-  socklen_t size = sizeof who;
-  if (::getsockopt(peer.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-      (spec_.user.empty() && who.uid != ::geteuid()))
+  SORTIE_ASSIGN_OR_RETURN(const ucred who, peer_of(peer.get()));
+  if (spec_.user.empty() && who.uid != ::geteuid())
     return fail(ErrorCode::spawn, fmt::format("container {}: process 1 is user {}, not {}",
                                               box.name, who.uid, ::geteuid()));
   box.init_pid = who.pid;
@@ -178,7 +171,6 @@ void Boxes::read_report(Running& box) {
       case InitReport::Kind::hello:
         box.path = report->text;
         box.greeted = true;
-        changed_.notify();
         break;
       case InitReport::Kind::refused:
         box.complaint = fmt::format("it could not start a process: {} ({})",
@@ -195,7 +187,6 @@ void Boxes::read_report(Running& box) {
   }
   box.lost = !removing_;
   box.init.close();
-  changed_.notify();
 }
 
 boost::asio::awaitable<Result<>> Boxes::remove(milliseconds limit) {

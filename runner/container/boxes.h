@@ -18,7 +18,6 @@
 #include "runner/container/host_facts.h"
 #include "runner/container/image.h"
 #include "runner/process/held_process.h"
-#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 
@@ -100,7 +99,6 @@ class Boxes {
   std::vector<std::string> uuids_;
   std::vector<std::unique_ptr<Running>> boxes_;
   std::vector<std::size_t> box_of_slot_;
-  Wakeup changed_;
   bool removing_ = false;
 };
 

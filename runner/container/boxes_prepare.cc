@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 
+#include "common/asio/task_group.h"
 #include "common/base/log.h"
 #include "runner/container/boxes.h"
 #include "runner/container/removal.h"
-#include "runner/process/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 namespace {
@@ -94,23 +95,13 @@ boost::asio::awaitable<void> Boxes::clear_stale() {
 
 /// The first one, whose memory may be shared, then the others at once.
 boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::Topology& topology) {
-  std::size_t pending = 0;
+  TaskGroup tasks(io_.get_executor());
   Result<> all;
-  const auto start_one = [this, &pending, &all](Running& box,
-                                                HostFacts its) -> boost::asio::awaitable<void> {
+  const auto start_one = [this, &all](Running& box, HostFacts its) -> boost::asio::awaitable<void> {
     const Result<> done = co_await start_box(box, std::move(its));
     if (!done && all) all = done;
-    --pending;
-    changed_.notify();
   };
-  const auto clear = [this, &pending]() -> boost::asio::awaitable<void> {
-    co_await clear_stale();
-    --pending;
-    changed_.notify();
-  };
-  ++pending;  // meanwhile: what is stale has other names
-  boost::asio::awaitable<void> clearing = clear();
-  spawn(io_, std::move(clearing));
+  tasks.spawn(clear_stale());  // meanwhile: what is stale has other names
   for (const auto& box : boxes_) {
     std::vector<std::uint32_t> slots;
     for (const std::size_t slot : box->slots) slots.push_back(job_.ranks[slot].slot);
@@ -119,14 +110,13 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
       if (all) all = gpus;
       break;
     }
-    ++pending;
     boost::asio::awaitable<void> task = start_one(*box, std::move(its));
-    spawn(io_, std::move(task));
+    tasks.spawn(std::move(task));
     if (box != boxes_.front()) continue;
-    while (pending > 0) co_await changed_.wait(kLook);
+    co_await tasks.wait();
     if (!all) break;
   }
-  while (pending > 0) co_await changed_.wait(kLook);
+  co_await tasks.wait();
   co_return all;
 }
 

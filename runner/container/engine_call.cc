@@ -13,8 +13,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/asio/spawn.h"
 #include "common/base/fd.h"
-#include "runner/process/spawn.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMaxOut = 4u << 20;
 constexpr std::size_t kMaxErr = 64u << 10;
 constexpr std::size_t kMaxLine = 4096;
-constexpr milliseconds kLook{100};
+constexpr milliseconds kCallLook{100};
 constexpr milliseconds kKillLimit{2000};
 
 struct Pipe {
@@ -163,7 +163,7 @@ boost::asio::awaitable<Result<CallOutput>> EngineCalls::run(Call call) {
       running->process.stop(milliseconds(0));
     }
     if ((late || cancelled) && now >= deadline + kKillLimit) break;
-    co_await running->changed.wait(kLook);
+    co_await running->changed.wait(kCallLook);
   }
   running->on_line = nullptr;
   if (late)

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -11,7 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 
+#include "runner/cleanup/folder_lock.h"
 #include "runner/process/keeper.h"
 #include "runner/process/process_tree.h"
 
@@ -52,11 +53,10 @@ bool run(const std::vector<std::string>& argv) {
   return false;
 }
 
-/// Every keeper holds a shared lock: alone, it is ours.
-void wait_for_keepers(int lock) {
+/// Every keeper holds the folder.
+void wait_for_keepers(const std::optional<FolderLock>& folder) {
   const auto deadline = Clock::now() + kKeeperLimit;
-  while (lock >= 0 && ::flock(lock, LOCK_EX | LOCK_NB) != 0 && Clock::now() < deadline)
-    ::usleep(kPause);
+  while (folder && !folder->is_last() && Clock::now() < deadline) ::usleep(kPause);
 }
 
 [[noreturn]] void guard_main(int control, const std::string& folder, const Commands& commands) {
@@ -67,14 +67,13 @@ void wait_for_keepers(int lock) {
   for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   ::close(null);
   if (::chdir("/") != 0) ::_exit(1);
-  const int lock = ::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
-  if (lock >= 0) ::flock(lock, LOCK_SH | LOCK_NB);
+  const std::optional<FolderLock> held = hold_folder(folder);
   char farewell = 0;
   ssize_t count = 0;
   while ((count = ::read(control, &farewell, 1)) < 0 && errno == EINTR) {
   }
   if (count > 0) ::_exit(0);
-  wait_for_keepers(lock);
+  wait_for_keepers(held);
   for (int round = 0; round < kRounds; ++round) {
     bool all = true;
     for (const auto& argv : commands) all = run(argv) && all;

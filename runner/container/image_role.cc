@@ -1,22 +1,47 @@
 #include "runner/container/image_role.h"
 
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <utility>
 
-#include "runner/process/spawn.h"
+#include "common/asio/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
+namespace {
+
+constexpr std::chrono::seconds kSayEvery{15};
+
+}  // namespace
 
 void ImageRole::start(wire::ImageOrder order) {
   busy_ = true;
   ready_.reset();
   image_ = order.image;
+  at_ = "looking for " + order.image;
   spawn(io_, work(std::move(order)));
+  spawn(io_, say_that_it_works());
+}
+
+/// An engine may pull a layer for long without a word; the launcher gives up on a host without one.
+boost::asio::awaitable<void> ImageRole::say_that_it_works() {
+  boost::asio::steady_timer pause(io_);
+  for (;;) {
+    pause.expires_after(kSayEvery);
+    co_await pause.async_wait(kAsTuple);
+    if (!busy_) co_return;
+    const wire::ImageProgress progress{at_};
+    link_.send(progress);
+  }
 }
 
 boost::asio::awaitable<void> ImageRole::work(wire::ImageOrder order) {
   bool pulled = false;
   std::function<void(const wire::ImageProgress&)> on_progress =
-      [this](const wire::ImageProgress& progress) { link_.send(progress); };
+      [this](const wire::ImageProgress& progress) {
+        at_ = progress.text;
+        link_.send(progress);
+      };
   Result<ReadyImage> found =
       co_await have_image(calls_, std::move(order), std::move(on_progress), pulled);
   busy_ = false;

@@ -27,12 +27,13 @@ class ImageRole {
 
  private:
   boost::asio::awaitable<void> work(wire::ImageOrder order);
+  boost::asio::awaitable<void> say_that_it_works();
 
   boost::asio::io_context& io_;
   Link& link_;
   EngineCalls calls_;
   std::function<void(Error)> on_failure_;
-  std::string image_;
+  std::string image_, at_;  // at_: what the engine is at, as it was said last
   std::optional<ReadyImage> ready_;
   bool busy_ = false;
 };

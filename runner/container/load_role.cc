@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runner/process/spawn.h"
+#include "common/asio/spawn.h"
+#include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
 namespace asio = boost::asio;
@@ -16,12 +19,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::minutes kLookLimit{2};
+constexpr std::chrono::minutes kInspectLimit{2};
 constexpr std::chrono::hours kLoadLimit{2};
+constexpr std::chrono::seconds kSayLoadingEvery{15};
 /// More images than that are not looked through: then all layers are sent.
 constexpr std::size_t kMaxImages = 500;
 
-std::vector<std::string> lines_of(std::string_view text) {
+std::vector<std::string> unique_lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -67,6 +71,7 @@ std::uint32_t common_layers(std::string_view inspected, const std::vector<std::s
 
 Result<> LoadRole::query(wire::ImageQuery order) {
   if (std::exchange(busy_, true)) return fail(ErrorCode::protocol, "ImageQuery out of turn");
+  spawn(io_, say_that_it_works("looking for " + order.image));
   spawn(io_, answer(std::move(order)));
   return {};
 }
@@ -74,8 +79,22 @@ Result<> LoadRole::query(wire::ImageQuery order) {
 Result<> LoadRole::load(wire::ImageLoad order) {
   if (!order.file.starts_with('/') || !order.file.ends_with(".tar") || std::exchange(busy_, true))
     return fail(ErrorCode::protocol, "ImageLoad out of turn");
+  spawn(io_, say_that_it_works("loading " + order.image));
   spawn(io_, carry_out(std::move(order)));
   return {};
+}
+
+/// An engine loads for long without a word; the launcher gives up on a host without one.
+asio::awaitable<void> LoadRole::say_that_it_works(std::string at) {
+  const unsigned order = ++orders_;
+  asio::steady_timer pause(io_);
+  for (;;) {
+    pause.expires_after(kSayLoadingEvery);
+    co_await pause.async_wait(kAsTuple);
+    if (!busy_ || orders_ != order) co_return;
+    const wire::ImageProgress progress{at};
+    link_.send(progress);
+  }
 }
 
 asio::awaitable<void> LoadRole::answer(wire::ImageQuery order) {
@@ -105,7 +124,7 @@ asio::awaitable<Result<wire::ImageLacking>> LoadRole::look(wire::ImageQuery orde
 
 /// The text of a command that succeeds, "" of one that does not: what is not known is sent.
 asio::awaitable<Result<std::string>> LoadRole::output_of(sortie::container::Argv argv) {
-  Call call = call_of(std::move(argv), kLookLimit);
+  Call call = call_of(std::move(argv), kInspectLimit);
   Result<CallOutput> output = co_await calls_.run(std::move(call));
   if (!output) co_return std::unexpected(output.error());
   if (!output->status.success()) co_return std::string();
@@ -125,7 +144,7 @@ asio::awaitable<Result<std::uint32_t>> LoadRole::layers_here(Client client,
   sortie::container::Argv list{client.program, "image", "ls", "--quiet", "--no-trunc"};
   const auto listed = co_await output_of(std::move(list));
   if (!listed) co_return std::unexpected(listed.error());
-  const std::vector<std::string> ids = lines_of(*listed);
+  const std::vector<std::string> ids = unique_lines_of(*listed);
   if (ids.empty() || ids.size() > kMaxImages) co_return 0u;
   sortie::container::Argv inspect{client.program, "image", "inspect"};
   inspect.insert(inspect.end(), ids.begin(), ids.end());

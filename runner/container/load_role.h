@@ -33,11 +33,14 @@ class LoadRole {
   boost::asio::awaitable<void> carry_out(wire::ImageLoad order);
   boost::asio::awaitable<Result<wire::ImageReady>> load_now(wire::ImageLoad order);
 
+  boost::asio::awaitable<void> say_that_it_works(std::string at);
+
   boost::asio::io_context& io_;
   Link& link_;
   EngineCalls calls_;
   std::function<void(Error)> on_failure_;
   bool busy_ = false;
+  unsigned orders_ = 0;
 };
 
 /// How many of `diff_ids`, from the first one on, some image of `docker image inspect` has below

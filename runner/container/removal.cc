@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runner/cleanup/run_folder.h"
+#include "runner/cleanup/folder_lock.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPause{50};
+constexpr milliseconds kRemovalPause{50};
 constexpr milliseconds kListLimit{20000};
 constexpr milliseconds kStaleLimit{8000};
 
@@ -106,7 +106,7 @@ bool is_stale(const Known& container, const Fenced& fenced) {
       return true;
   }
   const std::string folder = container.label(sortie::container::kFolderLabel);
-  return !folder.empty() && !is_held_folder(folder);
+  return !folder.empty() && !may_be_held(folder);
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ boost::asio::awaitable<Result<>> remove_containers(boost::asio::io_context& io, 
         co_await list(calls, client, sortie::container::kFolderLabel, folder, left_until(deadline));
     if (left && left->empty()) co_return Result<>{};
     if (!left) last = left.error();
-    pause.expires_after(kPause);
+    pause.expires_after(kRemovalPause);
     co_await pause.async_wait(kAsTuple);
   }
   std::string text;

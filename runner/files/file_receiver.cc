@@ -5,11 +5,11 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 
+#include "common/asio/spawn.h"
 #include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace asio = boost::asio;
@@ -78,6 +78,7 @@ asio::awaitable<Result<bool>> FileReceiver::prepare_cache() {
     const Result<bool> locked = cache_->try_lock();
     if (!locked) co_return std::unexpected(locked.error());
     if (*locked) break;
+    say_progress();
     pause.expires_after(kCachePoll);
     co_await pause.async_wait(kAsTuple);
     if (link_.broken()) co_return fail(ErrorCode::lost, "the launcher is gone");
@@ -117,6 +118,7 @@ asio::awaitable<void> FileReceiver::receive() {
       co_return;
     }
     if (*compared) break;
+    say_progress();
     co_await asio::post(io_, asio::use_awaitable);  // heartbeats get their turn
   }
   if (!order_.relay_address.empty()) {
@@ -143,21 +145,25 @@ Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
     return fail(ErrorCode::data,
                 fmt::format("{}: what arrives is not what was announced; was the file changed while"
                             " it was sent?",
-                            files::printable(tree_->entries()[piece.entry].path)));
+                            files::shown_path(tree_->entries()[piece.entry].path)));
   if (taken == files::TreeWriter::Taken::wrote) {
     from_launcher_ += piece.bytes.size();
-    took(piece.bytes.size());
+    took();
   }
   return {};
 }
 
-void FileReceiver::took(std::uint64_t) {
-  if (server_) server_->notify();
+/// Also where no bytes come, but work is done: a launcher gives up on a host that says nothing.
+void FileReceiver::say_progress() {
   const auto now = std::chrono::steady_clock::now();
-  if (now - last_progress_ >= kProgressInterval) {
-    last_progress_ = now;
-    link_.send(wire::FilesProgress{from_launcher_ + from_hosts_});
-  }
+  if (now - last_progress_ < kProgressInterval) return;
+  last_progress_ = now;
+  link_.send(wire::FilesProgress{from_launcher_ + from_hosts_});
+}
+
+void FileReceiver::took() {
+  if (server_) server_->notify();
+  say_progress();
   if (tree_->missing_bytes() == 0 && !finishing_) spawn(io_, finish());
 }
 
@@ -210,7 +216,7 @@ Result<> FileReceiver::take_from_host(const wire::Message& message) {
     return fail(ErrorCode::data, "a piece from the other host has a wrong hash");
   if (*taken == files::TreeWriter::Taken::wrote) {
     from_hosts_ += piece->bytes.size();
-    took(piece->bytes.size());
+    took();
   }
   return {};
 }
@@ -224,6 +230,7 @@ asio::awaitable<void> FileReceiver::finish() {
       co_return;
     }
     if (*settled) break;
+    say_progress();
     co_await asio::post(io_, asio::use_awaitable);
   }
   if (auto installed = install(); !installed) {

@@ -38,7 +38,8 @@ class FileReceiver : public FileRole {
   Result<> install();
   void say_wanted(std::string reason);
   void say_done();
-  void took(std::uint64_t bytes);
+  void took();
+  void say_progress();
 
   boost::asio::io_context& io_;
   Link& link_;

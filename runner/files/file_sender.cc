@@ -3,13 +3,12 @@
 #include <fmt/core.h>
 
 #include <boost/asio/post.hpp>
-#include <set>
 
+#include "common/asio/spawn.h"
 #include "common/base/heap.h"
 #include "common/files/entry_path.h"
 #include "common/files/piece.h"
 #include "runner/files/user_path.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace {
@@ -19,18 +18,8 @@ constexpr std::uint64_t kMessageBytes = 256u << 10;
 /// Of manifest that the launcher has not taken from the pipe yet.
 constexpr std::size_t kMaxQueued = 4u << 20;
 constexpr std::chrono::milliseconds kQueuePause{5};
-
-/// "/a/b/" is sent as "b".
-Result<files::ScanRoot> scan_root(const std::string& path) {
-  SORTIE_ASSIGN_OR_RETURN(std::string full, user_path(path));
-  while (full.size() > 1 && full.ends_with('/')) full.pop_back();
-  std::string name(files::name_of(full));
-  if (auto checked = files::check_entry_name(name); !checked)
-    return fail(ErrorCode::usage, path +
-                                      ": has no name of its own to be copied under; name a file"
-                                      " or folder in it");
-  return files::ScanRoot{std::move(full), std::move(name)};
-}
+/// A tree is hashed before it is listed, which may take long: the launcher hears that it goes on.
+constexpr std::chrono::seconds kSayEvery{2};
 
 }  // namespace
 
@@ -42,26 +31,32 @@ FileSender::FileSender(boost::asio::io_context& io, Link& link, FailureHandler o
 Result<> FileSender::open(const wire::FilesOpen& order) {
   if (order.paths.empty() || order.paths.size() > kMaxPaths)
     return fail(ErrorCode::protocol, "no path to send, or too many");
-  std::vector<files::ScanRoot> roots;
-  std::set<std::string> names;
-  for (const std::string& path : order.paths) {
-    SORTIE_ASSIGN_OR_RETURN(files::ScanRoot root, scan_root(path));
-    if (!names.insert(root.name).second)
-      return fail(ErrorCode::usage,
-                  fmt::format("two of the paths are called '{}'; pull them one after the other into"
-                              " different folders",
-                              files::printable(root.name)));
-    roots.push_back(std::move(root));
-  }
-  scan_ = std::make_unique<files::TreeScan>(std::move(roots));
-  spawn(io_, list());
+  matches_ = std::make_unique<PathMatches>(order.paths);
+  spawn(io_, find());
   return {};
+}
+
+boost::asio::awaitable<void> FileSender::find() {
+  for (;;) {
+    const auto complete = matches_->step();
+    if (!complete) {
+      on_failure_(complete.error());
+      co_return;
+    }
+    if (*complete) break;
+    co_await boost::asio::post(io_, boost::asio::use_awaitable);  // heartbeats get their turn
+  }
+  for (const std::string& text : matches_->missing())
+    link_.send(wire::RunnerError{std::string(files::kMissingPath), text, -1});
+  scan_ = std::make_unique<files::TreeScan>(matches_->take_roots());
+  co_await list();
 }
 
 boost::asio::awaitable<void> FileSender::list() {
   wire::FilesManifest message;
   std::uint64_t bytes = 0, all_bytes = 0;
   boost::asio::steady_timer pause(io_);
+  auto said = std::chrono::steady_clock::now();
   for (;;) {
     auto step = scan_->step();
     if (!step) {
@@ -86,6 +81,10 @@ boost::asio::awaitable<void> FileSender::list() {
       bytes = 0;
     }
     if (step->done) co_return;
+    if (const auto now = std::chrono::steady_clock::now(); now - said >= kSayEvery) {
+      said = now;
+      link_.send(wire::FilesProgress{all_bytes});
+    }
     while (link_.queued_bytes() > kMaxQueued && !link_.broken()) {
       pause.expires_after(kQueuePause);
       co_await pause.async_wait(kAsTuple);

@@ -1,5 +1,6 @@
-// FileSender: this host's files to the launcher (`sortie pull`): list them, then send the pieces
-// that the launcher lacks, within its credit.
+// FileSender: this host's files to the launcher (`sortie pull`): find them, list them, then send
+// the pieces that the launcher lacks, within its credit. A path that nothing comes of is a
+// RunnerError with the code kMissingPath before the list; the transfer goes on without it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -9,6 +10,7 @@
 #include "common/files/manifest.h"
 #include "common/files/tree_scan.h"
 #include "runner/files/file_role.h"
+#include "runner/files/path_matches.h"
 #include "runner/streams/link.h"
 
 namespace sortie::runner {
@@ -21,12 +23,14 @@ class FileSender : public FileRole {
   Result<> take(const wire::Message& message) override;
 
  private:
+  boost::asio::awaitable<void> find();
   boost::asio::awaitable<void> list();
   boost::asio::awaitable<void> send_pieces();
 
   boost::asio::io_context& io_;
   Link& link_;
   FailureHandler on_failure_;
+  std::unique_ptr<PathMatches> matches_;
   std::unique_ptr<files::TreeScan> scan_;
   std::vector<wire::FileEntry> entries_;
   files::WantedReader wanted_;

@@ -2,10 +2,10 @@
 
 #include <boost/asio/ip/address.hpp>
 
+#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "common/files/manifest.h"
 #include "runner/files/sealed_stream.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace asio = boost::asio;

@@ -6,13 +6,13 @@
 #include <boost/asio/post.hpp>
 #include <csignal>
 
+#include "common/asio/spawn.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
 #include "runner/job/environment.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {
@@ -20,11 +20,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Exit code of a rank that could not be started, as shells have it.
-constexpr std::uint32_t kExitNotRunnable = 126;
 /// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
+/// Cleaners of /tmp go by days.
+constexpr std::chrono::hours kFolderTouch{1};
 
 }  // namespace
 
@@ -62,7 +62,7 @@ void Job::start_rank(std::size_t slot) {
     rank.exited.signaled = 1;
     rank.exited.code = SIGTERM;
     rank.exited.stopped = 1;
-    rank.exited.time_unix_ms = unix_ms();
+    set_time_of_death(rank.exited);
     in.reset();
     out.reset();
     err.reset();
@@ -88,7 +88,7 @@ void Job::start_rank(std::size_t slot) {
   if (started) return;
   send_error(ErrorCode::spawn, started.error().message, rank);
   rank.exited.code = kExitNotRunnable;
-  rank.exited.time_unix_ms = unix_ms();
+  set_time_of_death(rank.exited);
   rank_gone(slot);
 }
 
@@ -135,14 +135,14 @@ void Job::send_error(ErrorCode code, std::string message, std::int32_t rank) {
 }
 
 void Job::on_event(const Rank& rank, std::string line) {
-  if (link_.broken() && spec_.hold_ms > 0 && !stopped_ &&
-      held_event_bytes_ + line.size() < kMaxQueuedForEvents) {
-    held_event_bytes_ += line.size();
-    held_events_.push_back({rank.spec->rank, std::move(line)});
-    return;
+  wire::RankEvent event{rank.spec->rank, std::move(line)};
+  const bool room = link_.queued_bytes() < kMaxQueuedForEvents;
+  if (room && !link_.broken()) link_.send(event);
+  if (room && spec_.hold_ms > 0) {
+    events_.add(std::move(event));
+    if (!link_.broken()) events_.mark_sent();
   }
-  if (link_.queued_bytes() < kMaxQueuedForEvents)
-    return link_.send(wire::RankEvent{rank.spec->rank, std::move(line)});
+  if (room) return;
   if (dropped_events_++ == 0)
     log::warning("rank {}: events are dropped, the launcher is too slow", rank.spec->rank);
 }
@@ -164,18 +164,27 @@ void Job::wake_keepers() const {
   for (const pid_t keeper : keepers_) ::kill(keeper, SIGCONT);
 }
 
-void Job::resend(const std::vector<wire::LogSize>& sizes) {
+void Job::refresh_folder() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - folder_touched_ < kFolderTouch) return;
+  folder_touched_ = now;
+  folder_.touch();
+}
+
+void Job::resend(const wire::Adopt& adopt, bool same) {
   resending_ = true;
   for (const auto& rank : ranks_)
     if (rank->pid > 0)
       link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
   for (const wire::RunnerError& error : errors_) link_.send(error);
-  for (const wire::Message& message : pmix_memory_.open(ranks_.front()->spec->rank))
+  const std::uint32_t own_rank = ranks_.front()->spec->rank;
+  for (const wire::Message& message :
+       same ? pmix_memory_.unanswered() : pmix_memory_.open(own_rank))
     link_.send(message);
-  for (const wire::RankEvent& event : held_events_) link_.send(event);
-  held_events_.clear();
-  held_event_bytes_ = 0;
-  pump_.resend(sizes, [this] { resend_ends(); });
+  events_.each_from(first_event(adopt, same),
+                    [this](const wire::RankEvent& event) { link_.send(event); });
+  events_.mark_sent();
+  pump_.resend(adopt.log_sizes, [this] { resend_ends(); });
 }
 
 void Job::resend_ends() {

@@ -28,11 +28,15 @@
 #include "runner/process/process_defaults.h"
 #include "runner/streams/event_socket.h"
 #include "runner/streams/input_feed.h"
+#include "runner/streams/kept_events.h"
 #include "runner/streams/link.h"
 #include "runner/streams/output_pump.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner {
+
+/// Exit codes of a rank that could not be started, as shells have them.
+inline constexpr std::uint32_t kExitNotRunnable = 126, kExitNotFound = 127;
 
 class Job {
  public:
@@ -54,15 +58,25 @@ class Job {
 
   Result<> acknowledge_output(std::uint64_t bytes) { return pump_.acknowledge(bytes); }
   void discard_output() { pump_.discard(); }
-  /// Another launcher has taken over, over the same link: it is told all that the last one knew and
-  /// all that happened since, and gets the output that its files (`sizes`) do not have.
-  void resend(const std::vector<wire::LogSize>& sizes);
+  /// A launcher has a new connection, over the same link object. `same`: it is the one that had the
+  /// last connection. It is told what it may not know: another one all that there is, the same one
+  /// what was under way; both get the output and the events from where adopt.log_sizes and
+  /// adopt.events end.
+  void resend(const wire::Adopt& adopt, bool same);
+  /// The number of the first RankEvent that resend() will send.
+  std::uint64_t first_event(const wire::Adopt& adopt, bool same) const {
+    return same ? events_.first_from(adopt.events) : events_.first_unsent();
+  }
+  /// The launcher has taken so many RankEvents.
+  void acknowledge_events(std::uint64_t count) { events_.acknowledge(count); }
   /// Error: this job has no stdin, or more came than its window allows.
   Result<> take_input(const wire::Input& input);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
   /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
   void wake_keepers() const;
+  /// Keeps the run folder from looking old; cheap, for every heartbeat.
+  void refresh_folder();
   /// SIGCHLD has come.
   void reap();
 
@@ -127,6 +141,7 @@ class Job {
   void send_error(ErrorCode code, std::string message, const Rank& rank) {
     send_error(code, std::move(message), static_cast<std::int32_t>(rank.spec->rank));
   }
+  static void set_time_of_death(wire::RankExited& exited);
   void resend_ends();
   void rank_gone(std::size_t slot);
   void rank_drained(std::size_t slot);
@@ -155,9 +170,9 @@ class Job {
   std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
   std::size_t exited_ = 0;
   std::uint64_t dropped_events_ = 0;
-  std::vector<wire::RunnerError> errors_;    // all that were reported
-  std::deque<wire::RankEvent> held_events_;  // that came while there was no launcher
-  std::size_t held_event_bytes_ = 0;
+  std::vector<wire::RunnerError> errors_;  // all that were reported
+  KeptEvents events_;                      // where ranks may be held
+  std::chrono::steady_clock::time_point folder_touched_ = std::chrono::steady_clock::now();
   PmixMemory pmix_memory_;
   Wakeup finished_wakeup_;
   bool prepared_ = false;

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/wire/node_list.h"
+
 namespace sortie::runner {
 namespace {
 
@@ -61,9 +63,7 @@ Result<> check_limits(const wire::JobSpec& job) {
   if (job.mpi > 2) return bad(fmt::format("mpi: {} is not 0, 1 or 2", job.mpi));
   if (job.master_port > wire::kAnyPort)
     return bad(fmt::format("master_port: {} is no port", job.master_port));
-  if (job.node_hosts.size() != job.node_ranks.size())
-    return bad(fmt::format("node_hosts and node_ranks: {} and {} entries", job.node_hosts.size(),
-                           job.node_ranks.size()));
+  if (auto nodes = wire::expand_nodes(job.nodes); !nodes) return bad(nodes.error().message);
   return {};
 }
 

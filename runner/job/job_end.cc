@@ -9,11 +9,12 @@
 #include <csignal>
 #include <cstring>
 
+#include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
 #include "common/base/log.h"
 #include "common/base/process_status.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {
@@ -21,9 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Exit codes of a rank that could not be started, as shells have them.
-constexpr std::uint32_t kExitNotFound = 127;
-constexpr std::uint32_t kExitNotRunnable = 126;
 constexpr std::size_t kMaxOrphanStatuses = 4096;
 /// For the engine to remove the job's containers when nothing runs in them any more.
 constexpr milliseconds kRemovalLimit{10000};
@@ -57,11 +55,13 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       break;
     case KeeperReport::Kind::spawn_failed:
       rank.exited.time_unix_ms = report.time_unix_ms;
+      rank.exited.time_boot_ms = report.time_boot_ms;
       report_spawn_failure(slot, report);
       break;
     case KeeperReport::Kind::died:
       rank.pid = report.pid;
       rank.exited.time_unix_ms = report.time_unix_ms;
+      rank.exited.time_boot_ms = report.time_boot_ms;
       rank.exited.stopped = static_cast<std::uint8_t>(report.stopped);
       set_status(rank, report.wait_status);
       break;
@@ -87,6 +87,11 @@ void Job::on_report(std::size_t slot, const KeeperReport& report) {
       start_sweep();
       break;
   }
+}
+
+void Job::set_time_of_death(wire::RankExited& exited) {
+  exited.time_unix_ms = unix_ms();
+  exited.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
 }
 
 void Job::set_status(Rank& rank, int wait_status) {
@@ -221,7 +226,7 @@ void Job::settle_lost_keeper(std::size_t slot) {
   if (!rank.has_status) {
     const auto found = orphan_statuses_.find(rank.pid);
     set_status(rank, found != orphan_statuses_.end() ? found->second : SIGKILL);
-    rank.exited.time_unix_ms = unix_ms();
+    set_time_of_death(rank.exited);
   }
   rank.exited.stopped = stopped_ ? 1 : 0;
   look_for_oom(rank);

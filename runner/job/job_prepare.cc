@@ -1,19 +1,23 @@
 // Everything of a Job that happens between JobSpec and JobReady.
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 
+#include "common/asio/spawn.h"
+#include "common/base/boot_clock.h"
+#include "common/base/check.h"
 #include "common/base/log.h"
+#include "common/wire/node_list.h"
 #include "runner/cleanup/stale.h"
 #include "runner/job/environment.h"
 #include "runner/job/job.h"
 #include "runner/job/network.h"
 #include "runner/mpi/mpi_program.h"
 #include "runner/process/cgroup.h"
-#include "runner/process/spawn.h"
 #include "runner/unix_time.h"
 
 namespace sortie::runner {
@@ -64,9 +68,41 @@ Error pipe_error(int error) {
   return os_error(error, "no pipe for the output of a rank (raise `ulimit -n`)", ErrorCode::spawn);
 }
 
+/// Global ranks are the running count over the hosts.
+void list_nodes(const wire::JobSpec& job, wire::PmixSetup& setup) {
+  const auto nodes = wire::expand_nodes(job.nodes);
+  SORTIE_CHECK(nodes.has_value(), "check_job() accepts no other list");
+  std::uint32_t rank = 0;
+  for (const auto& [host, ranks] : *nodes) {
+    std::string list;
+    for (std::uint32_t i = 0; i < ranks; ++i)
+      list += fmt::format("{}{}", i == 0 ? "" : ",", rank++);
+    setup.node_hosts.push_back(host);
+    setup.node_ranks.push_back(std::move(list));
+  }
+}
+
+/// What the runner keeps open: per rank a socket for events, one for its keeper, and the pipes of
+/// stdin, stdout and stderr; until it has started also the other ends of these. Besides them,
+/// sockets and files that do not grow with the ranks.
+Result<> check_open_files(const wire::JobSpec& job) {
+  constexpr std::uint64_t kPerRank = 9, kElse = 64;
+  const std::uint64_t needed = kElse + kPerRank * job.ranks.size();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  if (needed <= limit.rlim_cur) return {};
+  return fail(
+      ErrorCode::unsupported,
+      fmt::format("{} ranks need {} open files, this host allows {}; raise the hard limit of "
+                  "`ulimit -n` there (for example in /etc/security/limits.conf)",
+                  job.ranks.size(), needed, limit.rlim_cur));
+}
+
 }  // namespace
 
 boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
+  if (auto enough = check_open_files(spec_); !enough)
+    co_return std::unexpected(std::move(enough).error());
   co_await fence();
   if (auto made = prepare_folder(); !made) co_return std::unexpected(std::move(made).error());
   if (in_containers())
@@ -104,6 +140,8 @@ wire::JobReady Job::ready() const {
   for (const cpu::Share& share : binding_.ranks)
     ready.cpu_sets.push_back(cpu::cpu_list_text(share.cpus));
   ready.time_unix_ms = unix_ms();
+  ready.machine_id = facts_.machine_id;
+  ready.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
   return ready;
 }
 
@@ -213,8 +251,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   wire::PmixSetup setup;
   setup.nspace = fmt::format("sortie-{}-{}", spec_.run_id, spec_.attempt);
   setup.host = spec_.host;
-  setup.node_hosts = spec_.node_hosts;
-  setup.node_ranks = spec_.node_ranks;
+  list_nodes(spec_, setup);
   setup.world_size = spec_.world_size;
   for (const wire::RankSpec& rank : spec_.ranks) setup.local_ranks.push_back(rank.rank);
   setup.tmp_dir = *folder;

@@ -1,12 +1,26 @@
 #include "runner/job/node_facts.h"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 
+#include "common/base/atomic_file.h"
 #include "common/cpu/cpu_list.h"
 
 namespace sortie::runner {
+namespace {
+
+/// /etc/machine-id is copied with disk images; the boot id is the kernel's own.
+std::string read_machine_id() {
+  const auto boot = read_file("/proc/sys/kernel/random/boot_id", 64);
+  struct stat space {};
+  if (!boot || ::stat("/proc/self/ns/pid", &space) != 0) return "";
+  return fmt::format("{}/{}", boot->substr(0, boot->find('\n')), space.st_ino);
+}
+
+}  // namespace
+
 NodeFacts read_node_facts() {
   NodeFacts facts;
   facts.cpus = static_cast<std::uint32_t>(cpu::allowed_cpus().size());
@@ -17,6 +31,7 @@ NodeFacts read_node_facts() {
   }
   struct sysinfo info {};
   if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
+  facts.machine_id = read_machine_id();
   return facts;
 }
 

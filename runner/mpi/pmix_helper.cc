@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/asio/spawn.h"
 #include "common/base/process_status.h"
 #include "common/wire/codec.h"
 #include "runner/mpi/pmix_binary.h"
-#include "runner/process/spawn.h"
 
 namespace sortie::runner {
 namespace {

@@ -69,12 +69,23 @@ std::vector<wire::Message> PmixMemory::open(std::uint32_t rank) const {
   restored.keys.clear();
   restored.values.clear();
   out.push_back(restored);
-  for (const auto& [id, question] : questions_) out.push_back(question);
-  for (const wire::PmixFence& fence : done_) out.push_back(fence);
-  for (const auto& [key, fence] : fences_) out.push_back(fence);
-  for (const auto& [id, request] : requests_) out.push_back(request);
-  for (const wire::PmixAbort& abort : aborts_) out.push_back(abort);
+  add_unanswered(out, true);
   return out;
+}
+
+std::vector<wire::Message> PmixMemory::unanswered() const {
+  std::vector<wire::Message> out;
+  add_unanswered(out, false);
+  return out;
+}
+
+void PmixMemory::add_unanswered(std::vector<wire::Message>& out, bool with_answered_fences) const {
+  for (const auto& [id, question] : questions_) out.emplace_back(question);
+  if (with_answered_fences)
+    for (const wire::PmixFence& fence : done_) out.emplace_back(fence);
+  for (const auto& [key, fence] : fences_) out.emplace_back(fence);
+  for (const auto& [id, request] : requests_) out.emplace_back(request);
+  for (const wire::PmixAbort& abort : aborts_) out.emplace_back(abort);
 }
 
 }  // namespace sortie::runner

@@ -1,7 +1,7 @@
-// What sortie-pmix has asked of the launcher and not been answered: another launcher is asked
-// again. Of the fences that were answered the last few are kept too, because other hosts may still
-// wait for theirs; and the names that ranks of this host have published, because the table of them
-// was the launcher's. Pure state.
+// What sortie-pmix has asked of the launcher and not been answered: over a new connection the
+// launcher, the same or another one, is asked again. Of the fences that were answered the last few
+// are kept too, because other hosts may still wait for theirs; and the names that ranks of this
+// host have published, because the table of them was the launcher's. Pure state.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,13 @@ class PmixMemory {
   void asked(const wire::Message& message);
   /// From the launcher; false when sortie-pmix has had this answer before.
   bool answered(const wire::Message& message);
-  /// To be asked again, in order, after what was published; `rank` is one of this host.
+  /// For the launcher that was asked already, in order.
+  std::vector<wire::Message> unanswered() const;
+  /// For another launcher: the same, after what was published; `rank` is one of this host.
   std::vector<wire::Message> open(std::uint32_t rank) const;
 
  private:
+  void add_unanswered(std::vector<wire::Message>& out, bool with_answered_fences) const;
   std::map<std::string, wire::PmixFence> fences_;
   std::deque<wire::PmixFence> done_;
   std::size_t done_bytes_ = 0;

@@ -47,7 +47,11 @@ constexpr std::size_t kMaxBlob = wire::kMaxPayloadBytes - (1u << 20);
 ///   JSM_JSRUN_PORT: without a launcher that it knows by name, Open MPI 4 takes every rank for a
 ///     program of its own, rank 0 of 1, before it looks at PMIx. This names one ("JSM"), and makes
 ///     it leave binding to us. Open MPI 5 needs and reads none of it.
-constexpr const char* kCommonEnvironment[] = {"JSM_JSRUN_PORT=1"};
+///   OMPI_MCA_pmix_base_async_modex: with 1, Open MPI reads the data of its neighbours without a
+///     fence before. For a rank of the same host that is connected, but has not published yet,
+///     libpmix waits two seconds, then MPI_Init fails: what a loaded host needs to start a rank.
+constexpr const char* kCommonEnvironment[] = {"JSM_JSRUN_PORT=1",
+                                              "OMPI_MCA_pmix_base_async_modex=0"};
 
 }  // namespace
 

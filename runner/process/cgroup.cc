@@ -13,6 +13,7 @@
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "runner/process/next_word.h"
 
 namespace sortie::runner::cgroup {
 namespace {
@@ -24,13 +25,6 @@ bool write_value(const std::string& path, std::string_view value) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   return file &&
          ::write(file.get(), value.data(), value.size()) == static_cast<ssize_t>(value.size());
-}
-
-std::string_view next_word(std::string_view& text, char separator) {
-  const std::size_t end = text.find(separator);
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return word;
 }
 
 struct Mount {

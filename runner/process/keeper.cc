@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -13,7 +12,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 
+#include "common/base/boot_clock.h"
+#include "runner/cleanup/folder_lock.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/exec_child.h"
 #include "runner/process/oom.h"
@@ -73,6 +75,7 @@ class Keeper {
 
   void report(KeeperReport message) {
     message.time_unix_ms = unix_ms();
+    message.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
     if (control_ >= 0) ::send(control_, &message, sizeof message, MSG_NOSIGNAL);
   }
 
@@ -247,11 +250,10 @@ class Keeper {
       clean_up_for_runner();
   }
 
-  /// The runner was killed: the last keeper removes what the runner would have removed. Every
-  /// keeper holds a shared lock on the folder, so only the last one gets it exclusively.
+  /// The runner was killed: the last keeper removes what the runner would have removed.
   void clean_up_for_runner() {
     if (!spec_.job_cgroup.empty()) cgroup::remove(spec_.job_cgroup);
-    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    if (!folder_ || !folder_->is_last()) return;
     std::error_code ignored;
     std::filesystem::remove_all(spec_.run_folder, ignored);
   }
@@ -259,8 +261,7 @@ class Keeper {
  public:
   void open_lock() {
     if (spec_.run_folder.empty()) return;
-    lock_ = ::open((spec_.run_folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
-    if (lock_ >= 0) ::flock(lock_, LOCK_SH | LOCK_NB);
+    folder_ = hold_folder(spec_.run_folder);
   }
 
  private:
@@ -268,7 +269,7 @@ class Keeper {
   int control_;
   int signals_ = -1;
   int exec_error_ = -1;
-  int lock_ = -1;
+  std::optional<FolderLock> folder_;
   pid_t held_ = -1;
   bool dead_ = false;
   bool stopping_ = false;

@@ -74,6 +74,7 @@ struct KeeperReport {
   oom::Evidence oom = oom::Evidence::none;
   std::uint32_t found = 0;  // spawn_failed with ENOENT: the program is there, its interpreter not
   std::uint64_t time_unix_ms = 0;
+  std::uint64_t time_boot_ms = 0;
 };
 
 /// Runs in the child of the runner's fork. `control` is the keeper's end of the socket pair.

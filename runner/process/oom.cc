@@ -6,16 +6,10 @@
 #include <vector>
 
 #include "common/base/atomic_file.h"
+#include "runner/process/next_word.h"
 
 namespace sortie::runner::oom {
 namespace {
-
-std::string_view next_word(std::string_view& text, char separator) {
-  const std::size_t end = text.find(separator);
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return word;
-}
 
 /// The number behind "name " in lines of names and numbers; false when there is no such line.
 bool number_of(const std::string& path, std::string_view name, std::uint64_t& number) {

@@ -11,35 +11,19 @@
 
 #include "common/base/fd.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 namespace sortie::runner {
 namespace {
 
 constexpr unsigned kMaxWarnings = 10;
 
-/// Length of the UTF-8 sequence that starts with `lead`, 0 when none does.
-std::size_t sequence_length(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return 2;
-  if (lead >= 0xe0 && lead <= 0xef) return 3;
-  if (lead >= 0xf0 && lead <= 0xf4) return 4;
-  return 0;
-}
-
 bool is_valid_text(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[at]);
-    const std::size_t length = sequence_length(lead);
-    if (length == 0 || at + length > text.size()) return false;
-    if (lead < 0x20 && lead != '\t') return false;
-    for (std::size_t i = 1; i < length; ++i)
-      if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return false;
-    const auto second = length > 1 ? static_cast<unsigned char>(text[at + 1]) : 0;
-    // Overlong forms, surrogates and what lies beyond U+10FFFF.
-    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
-        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f))
-      return false;
-    at += length;
+  while (!text.empty()) {
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const std::size_t length = utf8_length(text);
+    if (length == 0 || (lead < 0x20 && lead != '\t')) return false;
+    text.remove_prefix(length);
   }
   return true;
 }

@@ -21,6 +21,9 @@
 
 namespace sortie::runner {
 
+/// How long the last frames may take to leave before the runner ends without them.
+inline constexpr std::chrono::seconds kFlushTimeout{2};
+
 class Link {
  public:
   using Source = std::function<std::optional<wire::Output>()>;

@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
                    const auto committed = store->commit(*at, {.step = round}, {*shard});
                    SORTIE_CHECK(committed.has_value(), "{}", committed.error().message);
                    saved = *committed;
-                   SORTIE_CHECK(store->retain(1).has_value());
+                   SORTIE_CHECK(store->retain(round, 1).has_value());
                  }));
     verify = std::min(verify, seconds_of([&] {
                         SORTIE_CHECK(check_checkpoint(saved, CheckDepth::hashes).has_value());

@@ -45,8 +45,8 @@ Result<> run(const std::string& path, DType dtype, std::int64_t batch, std::int6
   bench::RandomSource source(job.model.vocab_size);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(""));
   const auto communicator = make_single_communicator();
-  Trainer trainer(job, {1, batch, 1, batch}, rank, *communicator, events, source, nullptr,
-                  cpu_facts(), dtype, "bench");
+  Trainer trainer(job, {1, batch, 1, batch}, rank, *communicator, events, source, {}, cpu_facts(),
+                  dtype, "bench");
   SORTIE_TRY(trainer.start());
   restart_peak();
   fmt::print("{{\"parameters\": {}, \"before\": {}}}\n", trainer.store().parameter_elements(),

@@ -55,7 +55,7 @@ Result<> run(int threads, DType dtype, int steps) {
   bench::RandomSource source(shape.vocab);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(""));
   const auto communicator = make_single_communicator();
-  Trainer trainer(job, batch, rank, *communicator, events, source, nullptr, cpu, dtype, "bench");
+  Trainer trainer(job, batch, rank, *communicator, events, source, {}, cpu, dtype, "bench");
   SORTIE_TRY(trainer.start());
   std::vector<double> seconds;
   for (int i = 0; i < steps + 2; ++i) {  // the first two make plans and fill the arena

@@ -1,6 +1,8 @@
 // What a supervisor costs per host: a whole run over N simulated hosts, for several N, each in a
 // process of its own:
-//   build/release/bin/bench_simulated_hosts [--hold SECONDS] [N...]       (100 1000 10000)
+//   build/release/bin/bench_simulated_hosts [--hold SECONDS] [--fence BYTES] [N...]       (100 1000
+//   10000)
+// --fence: the hosts also exchange BYTES each in one PMIx fence, as MPI_Init does.
 // The hosts are one other process that answers on Unix sockets with the runner's real frames, beats
 // every two seconds as runners do, and writes a line per rank. So CPU and memory are the
 // supervisor's own: frames, heartbeats, journal, logs; all but the SSH connection itself.
@@ -14,9 +16,7 @@
 
 #include <array>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -28,6 +28,8 @@
 #include <optional>
 #include <vector>
 
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/wire/codec.h"
 #include "launcher/local/open_files.h"
 #include "launcher/supervise/supervisor.h"
@@ -40,7 +42,6 @@ using namespace sortie;
 using Unix = asio::local::stream_protocol;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kBeat{2000};
 
 // ---- the hosts ----------------------------------------------------------------------------------
@@ -48,6 +49,8 @@ constexpr milliseconds kBeat{2000};
 // What the two processes tell each other besides frames.
 struct Shared {
   std::atomic<int> started{0};  // ranks
+  std::atomic<int> fenced{0};   // hosts that have the data of all
+  std::size_t fence_bytes = 0;
   std::atomic<bool> end{false};
 };
 
@@ -58,7 +61,7 @@ struct SimulatedHost {
   Shared& shared;
   asio::steady_timer beat;
   wire::FrameDecoder decoder;
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0, hosts = 0;
   std::uint64_t sequence = 0;
 
   // A few hundred bytes at a time: the socket's buffer takes them.
@@ -97,6 +100,7 @@ void start_rank(const HostPtr& host) {
 bool answer(const HostPtr& host, const wire::Message& message) {
   if (const auto* job = std::get_if<wire::JobSpec>(&message)) {
     host->rank = job->ranks.front().rank;
+    for (const wire::NodeRun& run : job->nodes) host->hosts += run.count;
     wire::JobReady ready;
     ready.hostname = "simulated";
     ready.cpus = 1;
@@ -105,6 +109,10 @@ bool answer(const HostPtr& host, const wire::Message& message) {
     beat(host);
   } else if (std::holds_alternative<wire::Start>(message)) {
     start_rank(host);
+    if (const std::size_t bytes = host->shared.fence_bytes; bytes > 0)
+      host->send(wire::PmixFence{"all#1", host->hosts, std::string(bytes, 'x')});
+  } else if (std::holds_alternative<wire::PmixFenceDone>(message)) {
+    ++host->shared.fenced;
   } else if (std::holds_alternative<wire::Goodbye>(message)) {
     return false;
   }
@@ -135,7 +143,7 @@ asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
     auto [error, socket] = co_await acceptor.async_accept(kToken);
     if (error) co_return;
     const auto host = std::make_shared<SimulatedHost>(std::move(socket), shared);
-    asio::co_spawn(acceptor.get_executor(), serve(host), asio::detached);
+    spawn(acceptor.get_executor(), serve(host));
   }
 }
 
@@ -145,7 +153,7 @@ asio::awaitable<void> accept_all(Unix::acceptor& acceptor, Shared& shared) {
   Unix::acceptor acceptor(io, Unix::endpoint(path));
   acceptor.listen(4096);
   (void)!::write(ready, "r", 1);
-  asio::co_spawn(io, accept_all(acceptor, shared), asio::detached);
+  spawn(io, accept_all(acceptor, shared));
   io.run();
   ::_exit(0);
 }
@@ -243,7 +251,7 @@ struct Row {
   double start_s = 0, start_cpu = 0, kib = 0, peak_kib = 0, idle_cpu = 0, end_cpu = 0;
 };
 
-Row measure(int hosts, milliseconds hold) {
+Row measure(int hosts, milliseconds hold, std::size_t fence_bytes) {
   launcher::raise_open_file_limit();
   std::signal(SIGPIPE, SIG_IGN);
   const test::ScopedTempDir dir;
@@ -252,6 +260,7 @@ Row measure(int hosts, milliseconds hold) {
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) std::abort();
   auto* shared = new (page) Shared;
+  shared->fence_bytes = fence_bytes;
   int ready[2];
   if (::pipe(ready) != 0) std::abort();
   const pid_t child = ::fork();
@@ -262,7 +271,6 @@ Row measure(int hosts, milliseconds hold) {
   test::write_text(dir / "runner", "#!/bin/sh\n");
   config::JobConfig job;
   job.runner.program = {"true"};
-  job.runner.mpi = "off";  // with it every host is told about every other: that is quadratic
   std::vector<config::HostSlots> list;
   for (int i = 0; i < hosts; ++i) list.push_back({fmt::format("node{:05d}", i), {0}});
   const auto binary = launcher::RunnerBinary::open(dir / "runner");
@@ -288,7 +296,7 @@ Row measure(int hosts, milliseconds hold) {
     io.stop();
   });
   // All ranks have said their line: the start is over, and nothing but heartbeats goes on.
-  while (!verdict && shared->started < hosts) {
+  while (!verdict && (shared->started < hosts || (fence_bytes > 0 && shared->fenced < hosts))) {
     io.run_for(milliseconds(20));
     io.restart();
   }
@@ -333,9 +341,12 @@ void print(const Row& row) {
 int main(int argc, char** argv) {
   std::vector<int> counts;
   milliseconds hold{10000};
+  std::size_t fence_bytes = 0;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--hold" && i + 1 < argc)
       hold = milliseconds(static_cast<std::int64_t>(std::atof(argv[++i]) * 1000));
+    else if (std::string_view(argv[i]) == "--fence" && i + 1 < argc)
+      fence_bytes = static_cast<std::size_t>(std::atoll(argv[++i]));
     else
       counts.push_back(std::atoi(argv[i]));
   }
@@ -346,7 +357,7 @@ int main(int argc, char** argv) {
   for (const int count : counts) {
     const pid_t child = ::fork();
     if (child == 0) {
-      print(measure(count, hold));
+      print(measure(count, hold, fence_bytes));
       return 0;
     }
     int status = 0;

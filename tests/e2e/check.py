@@ -3,10 +3,12 @@
 import contextlib
 import json
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import look
-from harness import HOSTS, ROOT, SORTIE, check, equal, wait_until
+from harness import HOSTS, ROOT, SORTIE, TRAINER, check, equal, wait_until
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 PREFIX = "/tmp/tokens"  # every host has a /tmp of its own
@@ -103,6 +105,24 @@ def scenario_sound_hosts_and_a_job(bed):
         result.expect("h02", "port", "none")
         equal(bed.run_in("h01", "sh", "-c", f"ls -A {SAVE} 2>/dev/null | wc -l").strip(), "0", "files left in save_dir")
         equal(bed.run_in("h01", "sh", "-c", "ls -d /tmp/.sortie* 2>/dev/null | wc -l").strip(), "0", "files left")
+
+
+def scenario_staged_files_are_looked_for_here(bed):
+    """What a job names below {stage} is on no host before it runs: this machine must have it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, size in (("books.bin", 300000), ("books.idx", 800)):
+            Path(folder, name).write_bytes(bytes(size))
+        options = [CONFIG, "--set", f"trainer.save_dir={SAVE}", "--set", 'data.data_prefixes=["{stage}/books"]',
+                   "--set", f'runner.stage=["{folder}/books.bin", "{folder}/books.idx", "{TRAINER}"]']
+        result = Checked(bed, *options)
+        equal(result.failed(), set(), "failures")
+        for host in HOSTS:
+            result.expect(host, "staged", "pass", "on this machine")
+            equal({one["check"] for one in result.hosts[host]["checks"]} & {"data"}, set(), "files asked of hosts")
+        Path(folder, "books.idx").unlink()
+        result = Checked(bed, *options)
+        equal(result.failed(), {(host, "staged") for host in HOSTS}, "failures")
+        result.expect("h02", "staged", "fail", "{stage}/books.idx: ")
 
 
 def scenario_host_down_data_differs_shm_small(bed):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import BUILD, HOSTS, ROOT, TRAINER, Failure, Run, check, equal
+from harness import BUILD, HOSTS, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, wait_until, whole_events
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
 
@@ -137,6 +138,54 @@ def scenario_interrupted_then_resumed(bed):
         equal(again[step], seen[step], f"loss of step {step}")
 
 
+def scenario_killed_fork_goes_on_from_its_own_checkpoints(bed):
+    """load_dir names another run's checkpoint: after a kill the same command goes on from save_dir, and says so."""
+    base, fork = bed.shared / "base", bed.shared / "fork"
+    for folder in (base, fork):
+        shutil.rmtree(folder, ignore_errors=True)
+    job = {"hosts": "h[01-02]", "slots": 1}
+    train(bed, settings=settings(bed, trainer__train_iterations=10, trainer__save_dir=base), **job)
+    options = settings(bed, trainer__train_iterations=300, trainer__save_interval=1, trainer__load_dir=base,
+                       trainer__save_dir=fork)
+    with Run(bed, config=CONFIG, settings=options, **job) as run:
+        ranks = run.wait_for_ranks(2, seconds=30)
+        deadline = time.monotonic() + 60
+        while len(losses(run)) < 5:
+            check(time.monotonic() < deadline, "5 steps take more than 60 s")
+            time.sleep(0.02)
+        os.kill(ranks[0][1], signal.SIGKILL)
+        equal(run.wait(20), 137, "exit code")
+        seen = losses(run)
+        run.expect(rf"forked from {base}/step-00000010 at step 10 \(trainer.load_dir\)")
+        bed.expect_nothing_left(2)
+    with Run(bed, config=CONFIG, settings={**options, "trainer.train_iterations": max(seen) + 20}, **job) as run:
+        equal(run.wait(100), 0, "exit code of the same command")
+        again = losses(run)
+        run.expect(rf"resumed from {fork}/step-\d+ at step {min(again) - 1} \(the newest in trainer.save_dir;")
+    check(min(seen) == 11 and max(seen) - 1 <= min(again) <= max(seen) + 1, f"{sorted(seen)}, then {sorted(again)}")
+    with Run(bed, config=CONFIG, settings={**options, "trainer.save_dir": base, "trainer.load_dir": fork}, **job) as run:
+        equal(run.wait(60), 2, "exit code of a run in the folder of another one")
+        run.expect(r"of a run that did not start from this one of step")
+        run.expect_not(r"step +\d+/300")
+        bed.expect_nothing_left(2)
+
+
+def scenario_other_instruction_set_on_one_rank(bed):
+    """Replicas on CPUs with other instructions part in the last bits: refused before the first step."""
+    wrapper = bed.shared / "narrow.sh"
+    wrapper.write_text(f'#!/bin/sh\nif [ "$RANK" = 1 ]; then export ONEDNN_MAX_CPU_ISA=SSE41; fi\n'
+                       f'exec {TRAINER} train --config {bed.shared}/narrow.toml\n')
+    wrapper.chmod(0o755)
+    tokens = build_tokens(bed)
+    text = CONFIG.read_text()
+    (bed.shared / "narrow.toml").write_text(f'{text}\n[data]\ndata_prefixes = ["{tokens}"]\n')
+    (bed.shared / "narrow.toml").chmod(0o644)
+    with Run(bed, wrapper, hosts="h[01-02]", slots=1) as run:
+        equal(run.wait(60), 2, "exit code")
+        run.expect(r"start-up check: instruction set differs: (\S+ on h01, sse41 on h02|sse41 on h02, \S+ on h01)")
+        bed.expect_nothing_left(2)
+
+
 def tensorboard_python():
     """Python of a virtual environment with the TensorBoard package, made once per build folder."""
     folder = BUILD / "tensorboard-venv"
@@ -151,7 +200,7 @@ def tensorboard_python():
 
 
 def scenario_tensorboard_reads_the_events(bed):
-    options = settings(bed, trainer__eval_interval=10, trainer__eval_iterations=2,
+    options = settings(bed, trainer__eval_interval=10, trainer__eval_samples=2,
                        data__validation_data_prefixes=f'["{build_tokens(bed)}"]')
     with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=options) as run:
         equal(run.wait(60), 0, "exit code")
@@ -175,6 +224,96 @@ def as_f32(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
+def commands_to_go_on(text):
+    """(step, command) as the end of a run prints them."""
+    found = re.search(r"to go on from step (\d+):\n  (.+)", text)
+    check(found, f"no command that goes on in {text[-2000:]}")
+    return int(found.group(1)), found.group(2)
+
+
+def scenario_readable_log(bed):
+    """Step lines, validations and checkpoints on disk, in `logs` and on the screen; profiles in the run folder; what ps tells."""
+    options = settings(bed, trainer__save_dir=bed.shared / "readable", trainer__save_interval=10, trainer__eval_interval=10,
+                       data__validation_data_prefixes=f'["{build_tokens(bed)}"]',
+                       profiler__profile_steps=2, profiler__profile_start_at_step=19)
+    shutil.rmtree(bed.shared / "readable", ignore_errors=True)
+    with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
+        equal(run.wait(90), 0, "exit code")
+        log = run.log(0).decode()
+        for pattern in (r"training llama with .* parameters", r"step +1/20  loss +\d", r"step +20/20  loss +\d",
+                        r"step +10  validation loss \d", r"step +10  checkpoint /", r"trained to step 20 of 20"):
+            check(re.search(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d  {pattern}", log, re.M), f"no {pattern!r} in {log}")
+            run.expect(r"^\[0 h01\] \S+ \S+  " + pattern)
+        equal(run.log(1), b"", "stdout of rank 1")
+        equal(len(run.metrics()), len([e for e in run.metrics() if e["type"] != "note"]), "events")
+        asked = ["--log-dir", run.folder]
+        shown = sortie("logs", *asked, run.id())
+        check(all(line in shown for line in log.splitlines()), "`logs` does not show the log")
+        for rank in range(2):
+            path = run.folder_of_run() / f"profile-rank-{rank}.json"
+            trace = json.loads(path.read_text())["traceEvents"]
+            equal({event["args"]["step"] for event in trace}, {19, 20}, "profiled steps")
+            equal({event["pid"] for event in trace}, {rank}, "rank of the trace")
+            run.expect(f"profiles: .*{path}")
+        run.expect(r"^last checkpoint: step 20, ")
+        run.expect_not(r"to go on")
+        listed = json.loads(sortie("ps", "--all", "--json", *asked))["runs"][0]
+        equal(listed["name"], "tiny", "name")
+        training = listed["training"]
+        equal((training["step"], training["steps"], training["checkpoint"]["step"]), (20, 20, 20), "training in ps")
+        equal(training["loss"], losses(run)[20], "loss in ps")
+        check("20 of 20" in sortie("status", *asked, run.id()), "status does not know the step")
+        check("20 of 20" in sortie("report", *asked, run.id()), "report does not know the step")
+    rows = json.loads(subprocess.run([TRAINER, "checkpoint", "ls", "--json", bed.shared / "readable"], text=True, capture_output=True,
+                                     check=True).stdout)
+    evals = [row["validation_loss"] for row in rows if row["validation_loss"] is not None]
+    equal(len(evals), len(rows), "checkpoints with a validation loss")
+    equal([row["best"] for row in rows].count(True), 1, "best checkpoints")
+    equal(min(evals), next(row["validation_loss"] for row in rows if row["best"]), "loss of the best")
+
+
+def sortie(*argv):
+    done = subprocess.run([str(word) for word in (SORTIE, *argv)], text=True, capture_output=True, timeout=60)
+    equal(done.returncode, 0, f"exit code of {argv} ({done.stderr})")
+    return done.stdout
+
+
+def scenario_the_printed_command_goes_on(bed):
+    """After a rank was killed, and after the supervisor was: the command that is printed goes on from the step that it names."""
+    save_dir = bed.shared / "goes-on"
+    shutil.rmtree(save_dir, ignore_errors=True)
+    options = settings(bed, trainer__save_dir=save_dir, trainer__save_interval=10, trainer__train_iterations=100000,
+                       runner__grace="1s", runner__heartbeat_timeout="4s", runner__heartbeat_interval="500ms")
+    with Run(bed, config=CONFIG, hosts="h01", slots=2, settings=options) as run:
+        run.wait_for_text(r"step +10  checkpoint ", 60)
+        os.kill(run.wait_for_ranks(2)[1][1], signal.SIGKILL)
+        equal(run.wait(30), 137, "exit code")
+        run.expect(r"^training ended at step \d+ of 100000, loss \d")
+        first = run.folder_of_run()
+        step, command = commands_to_go_on(run.text())
+        check(step >= 10, f"step {step}")
+        again = subprocess.Popen(["bash", "-c", "exec " + command], text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            second = wait_until(lambda: next((path for path in (run.folder / "runs").glob("2*") if path != first and (path / "metrics.jsonl").exists()), None), 30, "the second run")
+            wait_until(lambda: any(e["type"] == "checkpoint" for e in whole_events(second / "metrics.jsonl")), 60, "its checkpoint")
+            events = whole_events(second / "metrics.jsonl")
+            equal(next(e for e in events if e["type"] == "step")["step"], step + 1, "first step")
+            equal(json.loads((second / "run.json").read_text())["name"], "tiny", "name")
+            os.kill(again.pid, signal.SIGKILL)
+            bed.expect_nothing_left(20)
+            attached = subprocess.run([SORTIE, "attach", second], text=True, capture_output=True, timeout=60)
+            equal(attached.returncode, 5, "exit code of attach to a lost run")
+            lost_step, lost_command = commands_to_go_on(attached.stderr)
+            check(lost_step > step and str(second) in lost_command, attached.stderr)
+            check(second.name not in sortie("ps", "--log-dir", run.folder), "a lost run is in plain ps")
+            check(second.name in sortie("ps", "--all", "--log-dir", run.folder), "a lost run is not in ps --all")
+        finally:
+            if again.poll() is None:
+                os.killpg(again.pid, signal.SIGKILL)
+            again.wait()
+
+
 def scenario_other_data_on_one_host(bed):
     """Ranks compare what they train on before the first step; the message names the host that differs."""
     for host in HOSTS[:3]:
@@ -187,6 +326,20 @@ def scenario_other_data_on_one_host(bed):
         check(run.wait(60) not in (0, 137, 139), "the job ran, or crashed")
         run.expect(r"h02")
         run.expect_not(r"^.*step .*loss")
+        bed.expect_nothing_left(3)
+
+
+def scenario_an_error_of_one_rank_ends_the_job(bed):
+    """One rank can not write its profile while the other goes on to the next step and waits for it."""
+    bed.run_in("h01", "mkdir", "-p", "/tmp/traces")  # and not on h02
+    with Run(bed, config=CONFIG, hosts="h[01-02]", slots=1,
+             settings=settings(bed, profiler__profile_steps=1, profiler__profile_start_at_step=3, profiler__profiler_output="/tmp/traces/trace.json",
+                               trainer__train_iterations=2000)) as run:
+        equal(run.wait(60), 9, "exit code")
+        run.expect(r"rank 1 on h02 .* failed with exit code 9")
+        run.expect(r"/tmp/traces/trace.json")
+        failed = [(event["rank"], event["code"]) for event in run.metrics() if event["type"] == "error"]
+        equal(failed, [(1, "io")], "error events")
         bed.expect_nothing_left(3)
 
 
@@ -208,7 +361,7 @@ def scenario_memory_is_within_a_tenth_of_the_plan(bed):
 def scenario_quickstart_in_bf16_ends_within_1_percent_of_f32(bed):
     """The quickstart's own config, cut to 120 steps at a third of its rate: at all of it, roundings that differ part two runs
     by chance within so few steps. What the whole of it ends with is in docs/benchmarks.md."""
-    options = {"trainer__train_iterations": 120, "trainer__train_duration": "0s", "trainer__save_interval": 0, "trainer__eval_interval": 120,
+    options = {"trainer__train_iterations": 120, "trainer__train_duration": "0s", "trainer__save_dir": '""', "trainer__save_interval": 0, "trainer__eval_interval": 120,
                "learning_rate_scheduler__learning_rate": 1e-3, "learning_rate_scheduler__learning_rate_minimum": 1e-4,
                "data__validation_data_prefixes": f'["{build_tokens(bed)}"]'}
     ends = {}

@@ -219,7 +219,7 @@ def scenario_pull_from_all_hosts(bed):
     for host in HOSTS:
         bed.run_in(host, "sh", "-c", f"mkdir -p pushed/out/sub; echo {host} > pushed/out/name;"
                                      " head -c 3000000 /dev/urandom > pushed/out/sub/data; chmod 640 pushed/out/name;"
-                                     " ln -sfn /etc pushed/out/etc")
+                                     " ln -sfn /etc pushed/out/etc; ln -sfn ../name pushed/out/sub/name")
     with private_folder() as folder:
         copy(bed, "pull", "pushed/out", "pushed/out/name", folder / "in")
         for host in HOSTS:
@@ -228,7 +228,8 @@ def scenario_pull_from_all_hosts(bed):
             equal((into / "name").read_text(), f"{host}\n", "what came by its own name")
             equal((into / "out/name").stat().st_mode & 0o777, 0o640, "mode")
             equal(hash_here(into / "out/sub/data"), hash_on(bed, host, "pushed/out/sub/data"), f"hash of {host}'s data")
-            equal(os.readlink(into / "out/etc"), "/etc", "the symlink")
+            equal(os.readlink(into / "out/sub/name"), "../name", "the symlink within the copy")
+            check(not os.path.lexists(into / "out/etc"), "a symlink that leads out of the copy was made")
         results = copy(bed, "pull", "pushed/out", folder / "in")
         equal(sum(result["bytes_from_hosts"] for result in results.values()), 0, "bytes of the second pull")
         results = copy(bed, "pull", "pushed/nothing", folder / "in", code=9, hosts="h[01-02]")
@@ -237,6 +238,12 @@ def scenario_pull_from_all_hosts(bed):
         bed.run_in("h02", "rm", "pushed/out/name")
         results = copy(bed, "pull", "pushed/out/name", folder / "two", code=9)
         equal(sorted(host for host, result in results.items() if result["ok"]), ["h01", "h03", "h04"], "hosts that gave")
+        # A path that one host lacks keeps nothing else back, on that host neither.
+        results = copy(bed, "pull", "pushed/out/name", "pushed/o*/sub/d*", folder / "three", code=9)
+        check("pushed/out/name" in results["h02"]["missing"][0], str(results["h02"]))
+        for host in HOSTS:
+            equal(hash_here(folder / "three" / host / "out/sub/data"), hash_on(bed, host, "pushed/out/sub/data"), f"{host}'s match")
+        equal((folder / "three/h03/name").read_text(), "h03\n", "the plain path")
     bed.expect_nothing_left(3)
 
 

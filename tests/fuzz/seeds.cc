@@ -75,8 +75,7 @@ std::vector<wire::Message> messages() {
   job.env = {{"A", "1"}, {"B", ""}};
   job.ranks = {{0, 0, 3, {{"RANK", "0"}}}, {1, 1, 4, {}}};
   job.config_toml = "[model]\n";
-  job.node_hosts = {"h1"};
-  job.node_ranks = {"0,1"};
+  job.nodes = {{"h", 1, 1, "", 1, 2}};
   job.peers = {"10.0.0.2", "fd00::2"};
   job.master_port = 29500;
   job.cpu_binding = CpuBinding::numa;
@@ -162,9 +161,9 @@ void write_frames(Writer& out) {
 
 void write_configs(Writer& out) {
   const config::JobConfig job;
-  SORTIE_CHECK(config::load_job_text(config::init_text(), "seed").has_value());
+  SORTIE_CHECK(config::load_job_text(config::init_text({.all = true}), "seed").has_value());
   out.seed("config", "default", config::to_toml(job));
-  out.seed("config", "init", config::init_text());
+  out.seed("config", "init", config::init_text({.all = true}));
   std::string words;
   for (const config::Section& section : config::sections())
     words += fmt::format("\"[{}]\"\n", section.name);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
@@ -26,7 +27,7 @@ Cause failure(What what, int code, std::int64_t time, std::uint32_t rank = 0) {
   Cause cause;
   cause.what = what;
   cause.code = code;
-  cause.time_unix_ms = time;
+  cause.at_ms = time;
   cause.rank = rank;
   return cause;
 }
@@ -61,6 +62,24 @@ TEST_CASE("which of two failures was first") {
     const Cause failures[] = {row.first, row.second};
     CHECK(first_cause(failures) == row.index);
   }
+}
+
+TEST_CASE("clocks that run at different paces are followed: old messages are forgotten") {
+  // Theirs loses a second an hour; every message is 5 ms on its way.
+  HostClock clock;
+  constexpr std::int64_t kHour = 3'600'000;
+  const auto theirs = [](std::int64_t ours) {
+    return static_cast<std::uint64_t>(ours - 10'000 - ours / 3600);
+  };
+  std::int64_t now = kHour;
+  for (; now < 24 * kHour; now += 2000) clock.heard(theirs(now - 5), now);
+  const std::int64_t died = now - 500;
+  CHECK(clock.ours(theirs(died), now) >= died - 50);
+  CHECK(clock.ours(theirs(died), now) <= died + 50);
+  // A machine that slept: its clock and ours are apart by another time from one moment to the next.
+  for (; now < 25 * kHour; now += 2000)
+    clock.heard(static_cast<std::uint64_t>(now + 5 * kHour), now);
+  CHECK(clock.ours(static_cast<std::uint64_t>(now - 500 + 5 * kHour), now) == now - 500);
 }
 
 TEST_CASE("a host's clock is set against ours by the quickest message") {
@@ -115,8 +134,15 @@ wire::RankExited ended(std::uint32_t rank, std::uint32_t code, bool signaled, st
   exited.rank = rank;
   exited.code = code;
   exited.signaled = signaled;
-  exited.time_unix_ms = time;
+  exited.time_boot_ms = time;
   return exited;
+}
+
+wire::Heartbeat beat_at(std::int64_t boot, std::int64_t unix_ms) {
+  wire::Heartbeat beat;
+  beat.time_boot_ms = static_cast<std::uint64_t>(boot);
+  beat.time_unix_ms = static_cast<std::uint64_t>(unix_ms);
+  return beat;
 }
 
 /// Rank 1 is killed; its peer sees the connection go, exits 1, and its host is the first to tell.
@@ -154,9 +180,9 @@ TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth d
   struct Early {
     static awaitable<void> run(FakeRunner& runner) {
       co_await runner.start();
-      runner.send(wire::Heartbeat{1, static_cast<std::uint64_t>(unix_time_ms())});
+      runner.send(beat_at(boot_ms(), 0));
       co_await runner.sleep(milliseconds(60));
-      runner.send(ended(0, 3, false, static_cast<std::uint64_t>(unix_time_ms())));
+      runner.send(ended(0, 3, false, static_cast<std::uint64_t>(boot_ms())));
       co_await runner.until<wire::Stop>();
       co_await runner.finish(true, SIGTERM);
     }
@@ -166,8 +192,8 @@ TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth d
   struct LateOfHost2 {
     static awaitable<void> run(FakeRunner& runner) {
       co_await runner.start();
-      const auto now = static_cast<std::uint64_t>(unix_time_ms());
-      runner.send(wire::Heartbeat{1, now + kHour});
+      const auto now = static_cast<std::uint64_t>(boot_ms());
+      runner.send(beat_at(boot_ms() + static_cast<std::int64_t>(kHour), 0));
       co_await runner.until<wire::Stop>();
       co_await runner.sleep(milliseconds(10));
       runner.send(ended(2, 4, false, now + kHour));
@@ -176,6 +202,42 @@ TEST_CASE("of two hosts with clocks apart, the death that was earlier in truth d
   };
   launch.host("h2").script = LateOfHost2::run;
   CHECK(launch.run().exit_code == 4);
+}
+
+TEST_CASE("a wall clock that somebody sets on a host does not turn the first cause") {
+  // h1's rank dies first. Then h2's wall clock is set back by an hour, and its rank dies: by that
+  // clock an hour before the other.
+  constexpr std::int64_t kHour = 3'600'000;
+  struct First {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      runner.send(beat_at(boot_ms(), unix_time_ms()));
+      co_await runner.sleep(milliseconds(20));
+      wire::RankExited exited = ended(0, 3, false, static_cast<std::uint64_t>(boot_ms()));
+      exited.time_unix_ms = static_cast<std::uint64_t>(unix_time_ms());
+      runner.send(exited);
+      co_await runner.until<wire::Stop>();
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  struct SetBack {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      runner.send(beat_at(boot_ms(), unix_time_ms()));
+      co_await runner.until<wire::Stop>();
+      runner.send(beat_at(boot_ms(), unix_time_ms() - kHour));
+      wire::RankExited exited = ended(2, 4, false, static_cast<std::uint64_t>(boot_ms()));
+      exited.time_unix_ms = static_cast<std::uint64_t>(unix_time_ms() - kHour);
+      runner.send(exited);
+      co_await runner.finish(true, SIGTERM);
+    }
+  };
+  Launch launch({{"h1", {0, 1}}, {"h2", {0, 1}}});
+  launch.host("h1").script = First::run;
+  launch.host("h2").script = SetBack::run;
+  CHECK(launch.run().exit_code == 3);
+  const double died = launch.events_named("cause").at(0)["died_at"];
+  CHECK(std::abs(died - unix_time()) < 60);
 }
 
 TEST_CASE("a failure after the settlement changes nothing") {

@@ -34,19 +34,31 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
     std::string near;
   };
   for (const Row& row :
-       {Row{{"rnu"}, "did you mean `run`?"}, Row{{"pan", "x.toml"}, "did you mean `plan`?"},
+       {Row{{"rnu"}, "did you mean `run`?"},
+        Row{{"pan", "x.toml"}, "did you mean `plan`?"},
         Row{{"config", "shwo"}, "did you mean `show`?"},
         Row{{"run", "--hots", "a"}, "did you mean `--hosts`?"},
         Row{{"plan", "--jsno"}, "did you mean `--json`?"},
         Row{{"config", "show", "--orgin"}, "did you mean `--origin`?"},
-        Row{{"plan", "--sett=a.b=1"}, "did you mean `--set`?"}, Row{{"xyzzy"}, "try --help"},
-        Row{{}, "try --help"}, Row{{"config"}, "try --help"},
+        Row{{"plan", "--sett=a.b=1"}, "did you mean `--set`?"},
+        Row{{"xyzzy"}, "try --help"},
+        Row{{}, "try --help"},
+        Row{{"config"}, "try --help"},
         Row{{"run", "--slots", "0", "--", "true"}, "--slots"},
         Row{{"run", "--slots", "4097", "--", "true"}, "--slots"},
         Row{{"run", "--"}, "nothing follows --"},
         Row{{"run", "--", ""}, "the program after -- has an empty name"},
         Row{{"run"}, "neither a config file nor a program"},
-        Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"}}) {
+        Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"},
+        Row{{"run", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
+        Row{{"plan", "--hosts=", "--", "true"}, "--hosts: 1 required"},
+        Row{{"exec", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
+        Row{{"exec", "--hosts", "a", "--output-dir", "", "--", "true"}, "--output-dir: the value"},
+        Row{{"check", "--ssh-config", "", "--hosts", "a"}, "--ssh-config: the value is empty"},
+        Row{{"push", "--hosts", "a", "", "x"}, "paths: the value is empty"},
+        Row{{"logs", ""}, "run: the value is empty"},
+        Row{{"config", "show", ""}, "config: the value is empty"},
+        Row{{"run", "--set", "", "--", "true"}, "--set: the value is empty"}}) {
     CAPTURE(row.near);
     const Finished result = sortie(row.arguments);
     CHECK_MESSAGE(has(result.output, row.near), result.output);
@@ -100,8 +112,8 @@ TEST_CASE("config show --origin tells where each value comes from, options inclu
   test::write_text(dir / "job.toml", "[trainer]\nseed = 7\n[runner]\nprogram = [\"x\"]\n");
   const std::string file = dir.str("job.toml");
   const Finished result =
-      sortie({"config", "show", file, "--origin", "--set", "trainer.threads=3", "--hosts", "a,b",
-              "--slots", "2", "--ssh-config", "/c", "--", "p", "q"});
+      sortie({"config", "show", file, "--all", "--origin", "--set", "trainer.threads=3", "--hosts",
+              "a,b", "--slots", "2", "--ssh-config", "/c", "--", "p", "q"});
   REQUIRE(result.code == 0);
   const auto line = [&](std::string_view key) -> std::string {
     std::istringstream lines(result.output);
@@ -118,19 +130,100 @@ TEST_CASE("config show --origin tells where each value comes from, options inclu
   CHECK(line("default_slots").ends_with("# --slots"));
   CHECK(line("config_file").ends_with("# --ssh-config"));
   CHECK(line("program").ends_with("# command line"));
-  // Without origins it is a config again.
-  test::write_text(dir / "again.toml", sortie({"config", "show", file}).output);
-  CHECK(sortie({"config", "show", dir.str("again.toml")}).output ==
-        sortie({"config", "show", file}).output);
+  // Without origins it is a config again, in short and whole.
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--all"}}) {
+    std::vector<std::string> show = {"config", "show", file}, again = {"config", "show"};
+    show.insert(show.end(), more.begin(), more.end());
+    test::write_text(dir / "again.toml", sortie(show).output);
+    again.push_back(dir.str("again.toml"));
+    again.insert(again.end(), more.begin(), more.end());
+    CHECK(sortie(again).output == sortie(show).output);
+  }
+  CHECK(sortie({"config", "show", file}).output ==
+        "[runner]\nprogram = [\"x\"]\n\n[trainer]\nseed = 7\n");
 }
 
 TEST_CASE("schema, init and reference are what the field table gives") {
   CHECK(sortie({"config", "schema"}).output == config::json_schema());
   CHECK(sortie({"config", "init"}).output == config::init_text());
+  CHECK(sortie({"config", "init", "--all"}).output == config::init_text({.all = true}));
+  CHECK(sortie({"config", "init", "--preset", "pythia-70m"}).output ==
+        config::init_text({.preset = "pythia-70m"}));
+  const Finished unknown = sortie({"config", "init", "--preset", "gpt5"});
+  CHECK(unknown.code == 2);
+  CHECK(has(unknown.output, "sortie: --preset: \"gpt5\" is no preset; use gpt2-124m, "));
   CHECK(sortie({"config", "reference"}).output == config::reference_markdown());
   const test::ScopedTempDir dir;
   test::write_text(dir / "job.toml", sortie({"config", "init"}).output);
   CHECK(sortie({"config", "show", dir.str("job.toml")}).code == 0);
+}
+
+TEST_CASE("config diff compares files and runs by their values") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "a.toml", "[trainer]\nseed = 7\n[model]\nnum_layers = 4\n");
+  test::write_text(dir / "b.toml", "[trainer]\nseed = 8\n");
+  const Finished differ = sortie({"config", "diff", dir.str("a.toml"), dir.str("b.toml")});
+  CHECK(differ.code == 1);
+  CHECK(differ.output == "trainer.seed: 7 -> 8\n");  // 4 layers are the default
+  const Finished same = sortie({"config", "diff", dir.str("a.toml"), dir.str("a.toml")});
+  CHECK(same.code == 0);
+  CHECK(same.output == "");
+  CHECK(sortie({"config", "diff", dir.str("a.toml")}).code == 2);
+  const Finished none = sortie({"config", "diff", dir.str("a.toml"), "zzzz-no-run"});
+  CHECK(none.code == 9);
+  CHECK(has(none.output, "zzzz-no-run: neither a file nor a run"));
+  // A run, by its id and as the last one.
+  const std::string state = "XDG_STATE_HOME=" + dir.str("state") + " ";
+  const std::string binary = SORTIE_BINARY;
+  REQUIRE(
+      shell(state + binary + " run --set runner.mpi=off --set trainer.seed=7 -q -- true").code ==
+      0);
+  const Finished run = shell(state + binary + " config diff last " + dir.str("b.toml"));
+  CHECK(run.code == 1);
+  CHECK(has(run.output, "trainer.seed: 7 -> 8\n"));
+  CHECK(has(run.output, "runner.program: [\"true\"] -> []\n"));
+}
+
+TEST_CASE("all problems of a job come at once: keys, rules, files to train on, batch and hosts") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml",
+                   "[runner]\nhosts = [\"h[1-2] slots=2\"]\n[trainer]\nsave_intervall = 5\n"
+                   "[topology]\nmicro_batch_size = 1\nglobal_batch_size = 6\n[data]\n"
+                   "data_prefixes = []\n");
+  const std::string file = dir.str("job.toml");
+  for (const char* verb : {"plan", "run", "check"}) {
+    const Finished result = sortie({verb, file, "--set", "model.num_attention_heads=3"});
+    CAPTURE(result.output);
+    CHECK(result.code == 2);
+    CHECK(has(result.output, file + ":4:1: unknown key trainer.save_intervall"));
+    CHECK(has(result.output, file + ":7:21: topology.global_batch_size: 6 is no multiple of 4 = "));
+    CHECK(has(result.output, file + ":9:17: data.data_prefixes: no token files"));
+    CHECK(has(result.output, "--set model.num_attention_heads=3: model.hidden_size: "));
+  }
+  // --slots and --hosts count too, and what is wrong with them is in the same list.
+  const Finished options = sortie({"plan", file, "--hosts", "a", "--slots", "4", "--exclude", "b"});
+  CHECK(has(options.output, "command line: --exclude: \"b\" is to be left out"));
+  CHECK(has(options.output, file + ":4:1: unknown key"));
+  CHECK(has(options.output, file + ":9:17: data.data_prefixes: no token files"));
+  CHECK_FALSE(has(sortie({"plan", file, "--hosts", "a", "--slots", "3"}).output, "no multiple"));
+  // Not for what starts no rank of the trainer.
+  CHECK_FALSE(has(sortie({"config", "show", file}).output, "no token files"));
+}
+
+TEST_CASE("a preset in --set over keys of the file: the plan says what wins") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml",
+                   "[model]\nhidden_size = 128\n[data]\ndata_prefixes = [\"/d\"]\n");
+  const std::string file = dir.str("job.toml");
+  const std::string warning = "keys that are set win over the preset: model.hidden_size = 128 (" +
+                              file + ":2:15) instead of 512;";
+  const Finished text = sortie({"plan", file, "--set", "model.preset=pythia-70m"});
+  CHECK(has(text.output, "gpt-neo-x (pythia-70m with hidden_size = 128): "));
+  CHECK(has(text.output, "  warning   --set model.preset=pythia-70m: " + warning));
+  const Finished as_json = sortie({"plan", "--json", file, "--set", "model.preset=pythia-70m"});
+  CHECK(has(json::parse(as_json.output)["warnings"][0].get<std::string>(), warning));
+  CHECK(has(sortie({"config", "show", file, "--set", "model.preset=pythia-70m"}).output,
+            "sortie: warning: --set model.preset=pythia-70m: " + warning));
 }
 
 TEST_CASE("output that can not be written is an error") {

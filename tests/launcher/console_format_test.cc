@@ -1,15 +1,12 @@
 // The pure half of the console.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "launcher/console/console.h"
 
 namespace sortie::launcher {
 namespace {
-
-using nlohmann::json;
 
 TEST_CASE("text of a rank can not take over the terminal") {
   for (const auto& [bytes, shown] : std::vector<std::pair<std::string, std::string>>{
@@ -54,56 +51,6 @@ TEST_CASE("of all bytes and all characters none that a terminal obeys comes thro
     if (byte == 0xc2) CHECK(static_cast<unsigned char>(shown.at(i + 1)) >= 0xa0);
   }
   CHECK(printable(shown) == shown);
-}
-
-TEST_CASE("short numbers") {
-  for (const auto& [value, text] : std::vector<std::pair<double, std::string>>{{0, "0"},
-                                                                               {512, "512"},
-                                                                               {0.5, "0.50"},
-                                                                               {999, "999"},
-                                                                               {1000, "1.00k"},
-                                                                               {45600, "45.6k"},
-                                                                               {1.234e6, "1.23M"},
-                                                                               {999.6e6, "1.00G"},
-                                                                               {4.2e13, "42.0T"},
-                                                                               {-1500, "-1.50k"},
-                                                                               {NAN, "-"},
-                                                                               {INFINITY, "-"}}) {
-    CAPTURE(value);
-    CHECK(short_number(value) == text);
-  }
-}
-
-TEST_CASE("short times") {
-  for (const auto& [value, text] : std::vector<std::pair<double, std::string>>{{0, "0s"},
-                                                                               {42.4, "42s"},
-                                                                               {59.6, "1m00s"},
-                                                                               {185, "3m05s"},
-                                                                               {3599.6, "1h00m"},
-                                                                               {3720, "1h02m"},
-                                                                               {360000, "100h00m"},
-                                                                               {-1, "-"},
-                                                                               {NAN, "-"},
-                                                                               {INFINITY, "-"},
-                                                                               {1e300, "-"}}) {
-    CAPTURE(value);
-    CHECK(short_time(value) == text);
-  }
-}
-
-TEST_CASE("the line of a step") {
-  json event = {{"type", "step"},  {"step", 20},       {"steps", 100},           {"loss", 2.34567},
-                {"lr", 0.001},     {"grad_norm", 0.5}, {"tokens_per_s", 12345.}, {"flops", 3.21e11},
-                {"step_ms", 83.2}, {"eta_s", 65}};
-  CHECK(step_line(event) ==
-        "step     20/100  loss  2.3457  lr 1.00e-03  grad  0.500   12.3k tokens/s    321GFLOP/s  "
-        "   83 ms  ETA 1m05s");
-  event["skipped"] = true;
-  CHECK(step_line(event).ends_with("SKIPPED (gradients not finite)"));
-  event["skipped"] = "yes";  // anything can come through a rank's socket
-  event["loss"] = json::array();
-  event.erase("eta_s");
-  CHECK(step_line(event).ends_with("ETA -"));
 }
 
 TEST_CASE("an event is a flat object with a type") {

@@ -1,6 +1,8 @@
 // The control socket, the files of a run as other processes read them, and logs in time.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -10,15 +12,19 @@
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "launcher/control/adopt.h"
 #include "launcher/control/control_client.h"
 #include "launcher/control/control_server.h"
 #include "launcher/control/control_socket.h"
 #include "launcher/control/log_feed.h"
+#include "launcher/control/own_folder.h"
 #include "launcher/control/prune.h"
 #include "launcher/control/run_index.h"
+#include "launcher/control/show_runs.h"
 #include "launcher/control/supervisor_lock.h"
 #include "launcher/run/run_folder.h"
 #include "tests/support/temp_dir.h"
@@ -142,6 +148,104 @@ TEST_CASE("control: a supervisor's file is locked as long as it lives, and has o
   CHECK_FALSE(latest_supervisor(dir.path()).alive);
 }
 
+TEST_CASE("control: a supervisor is gone only when that is certain") {
+  test::ScopedTempDir dir;
+  const auto lock = SupervisorLock::take(dir.path(), 1);
+  REQUIRE(lock);
+  SUBCASE("no descriptor is left to find it out") {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{0, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const bool latest = latest_supervisor(dir.path()).alive;
+    const bool first = supervisor_of(dir.path(), 1).alive;
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    CHECK(latest);
+    CHECK(first);
+  }
+  SUBCASE("a cleaner has removed its file") {
+    fs::remove(supervisor_file(dir.path(), 1));
+    CHECK(latest_supervisor(dir.path()).alive);
+    CHECK(supervisor_of(dir.path(), 1).alive);
+  }
+  SUBCASE("a cleaner has removed the file of an earlier one") {
+    const auto next = SupervisorLock::take(dir.path(), 2);
+    REQUIRE(next);
+    fs::remove(supervisor_file(dir.path(), 1));
+    CHECK(latest_supervisor(dir.path()).epoch == 2);
+    CHECK(latest_supervisor(dir.path()).alive);
+  }
+  SUBCASE("a cleaner that honours locks leaves the folder alone") {
+    const Fd folder(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CHECK(::flock(folder.get(), LOCK_EX | LOCK_NB) != 0);
+  }
+}
+
+/// Runs `what` as another user; false when it failed there.
+bool as_nobody(const std::function<bool()>& what) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::setgid(65534) == 0 && ::setuid(65534) == 0 && what() ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST_CASE("adopt: a folder whose content somebody else could write is not trusted") {
+  test::ScopedTempDir dir;
+  const fs::path run = dir.path() / "20260101-000000-aaaa";
+  fs::create_directories(run / "logs");
+  for (const char* name : {"config.toml", "plan.json", "events.jsonl"}) {
+    test::write_text(run / name, "x");
+    fs::permissions(run / name, fs::perms(0600));
+  }
+  fs::permissions(run, fs::perms(0700));
+  fs::permissions(run / "logs", fs::perms(0700));
+  CHECK(check_own_folder(run));
+  for (const char* name : {"", "config.toml", "plan.json", "events.jsonl", "logs"}) {
+    CAPTURE(name);
+    const fs::perms before = fs::status(run / name).permissions();
+    fs::permissions(run / name, before | fs::perms::group_write);
+    const auto refused = check_own_folder(run);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::auth);
+    CHECK(refused.error().message.find("other users may write there (mode ") != std::string::npos);
+    fs::permissions(run / name, before);
+  }
+  fs::rename(run / "config.toml", dir.path() / "elsewhere");
+  CHECK_FALSE(check_own_folder(run));
+  fs::create_symlink(dir.path() / "elsewhere", run / "config.toml");
+  CHECK(check_own_folder(run).error().message.ends_with(
+      "is a symbolic link; only the user who started a run can adopt it"));
+}
+
+TEST_CASE("adopt: a folder of another user is refused" * doctest::skip(::geteuid() != 0)) {
+  test::ScopedTempDir dir;
+  fs::permissions(dir.path(), fs::perms(0755));
+  const fs::path run = dir.path() / "20260101-000000-aaaa";
+  fs::create_directories(run);
+  for (const char* name : {"config.toml", "plan.json"}) test::write_text(run / name, "x");
+  for (const char* name : {"", "config.toml", "plan.json"})
+    fs::permissions(run / name, fs::perms(0755));
+  CHECK(as_nobody([&] {
+    const auto refused = check_own_folder(run);
+    return !refused && refused.error().message.find(
+                           "belongs to uid 0, this process to uid 65534") != std::string::npos;
+  }));
+}
+
+TEST_CASE("adopt: the sweep of a host that is lost later knows that ranks are in containers") {
+  RunRecord record;
+  record.hosts = {{"h1", {0, 1}}};
+  config::JobConfig job;
+  CHECK_FALSE(adopted_plan(record, job).container);
+  job.runner.container.engine = "docker";
+  job.runner.container.image = "image";
+  const LaunchPlan plan = adopted_plan(record, job);
+  REQUIRE(plan.container);
+  CHECK(plan.container->engine == "docker");
+  CHECK(plan.hosts.at(0).ranks.at(1).rank == 1);
+}
+
 /// A run folder with a plan, as a supervisor leaves it.
 fs::path make_run(const fs::path& state, const std::string& id, std::optional<RunResult> result) {
   const fs::path run = state / "runs" / id;
@@ -192,11 +296,19 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   CHECK_FALSE(prune({state, -1, "soon", false}));
   const auto dry = prune({state, -1, "2d", true});
   REQUIRE(dry);
-  CHECK(dry->find("would remove 20260101-000000-aaaa  ended 0\n1 of 5") != std::string::npos);
+  for (const char* line :
+       {"kept          20260105-000000-eeee  starting: its supervisor is alive\n",
+        "kept          20260104-000000-dddd  lost: last sign of life ",
+        "kept          20260103-000000-cccc  ended 0: ended 1h00m ago, not longer than 2d\n",
+        "kept          20260102-000000-bbbb  ended 0: ended 30h00m ago, not longer than 2d\n",
+        "would remove  20260101-000000-aaaa  ended 0\n1 of 5 runs would be removed\n"})
+    CHECK_MESSAGE(dry->find(line) != std::string::npos, *dry);
   CHECK(fs::exists(old_run));
   REQUIRE(prune({state, -1, "2d", false}));
   CHECK_FALSE(fs::exists(old_run));
-  REQUIRE(prune({state, 1, "", false}));
+  const auto but_one = prune({state, 1, "", false});
+  REQUIRE(but_one);
+  CHECK(but_one->find("20260103-000000-cccc  ended 0: one of the latest 1\n") != std::string::npos);
   CHECK_FALSE(fs::exists(middle));
   REQUIRE(prune({state, 0, "", false}));
   CHECK_FALSE(fs::exists(recent));
@@ -204,6 +316,52 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   CHECK(fs::exists(living));
   CHECK(read_run(lost)->state == RunState::lost);
   CHECK(read_run(living)->state == RunState::starting);
+}
+
+TEST_CASE("ps: living runs with their training; lost ones are counted, and listed with --all") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto living = make_run(dir.path(), "20260105-000000-eeee", std::nullopt);
+  REQUIRE(write_label(living, {"big-run", "/jobs/big.toml"}));
+  test::write_text(living / "metrics.jsonl",
+                   R"({"type":"start","step":0,"steps":100,"time":1}
+{"type":"checkpoint","step":20,"path":"/c/step-20","time":2}
+{"type":"eval","step":25,"loss":2.5,"time":2}
+{"type":"step","step":30,"steps":100,"loss":4.25,"mean_tokens_per_s":12300,"eta_s":1e9,"time":3}
+)");
+  std::optional<SupervisorLock> lost_lock;
+  const auto lost = make_run(dir.path(), "20260104-000000-dddd", std::nullopt);
+  lost_lock = std::move(*SupervisorLock::take(lost, 1));
+  lost_lock.reset();
+  const auto lock = SupervisorLock::take(living, 1);
+  REQUIRE(lock);
+  const auto shown = ps_text(state, false, false);
+  REQUIRE(shown);
+  for (const char* part : {"big-run", "30/100", "4.2500", "12.3k", "2.5000", " 20 "})
+    CHECK_MESSAGE(shown->find(part) != std::string::npos, *shown);
+  CHECK(shown->find("20260104-000000-dddd") == std::string::npos);
+  CHECK(shown->find("1 run of the last day is lost") != std::string::npos);
+  CHECK(ps_text(state, true, false)->find("20260104-000000-dddd") != std::string::npos);
+  const auto json = Json::parse(*ps_text(state, false, true));
+  CHECK(json["runs"][0]["name"] == "big-run");
+  CHECK(json["runs"][0]["training"]["step"] == 30);
+  const auto status = status_text("20260105", state, false);
+  REQUIRE(status);
+  for (const char* part : {"30 of 100", "12.3k tokens/s", "step 20, /c/step-20"})
+    CHECK_MESSAGE(status->find(part) != std::string::npos, *status);
+  CHECK(status->find("go on") == std::string::npos);  // it lives
+}
+
+TEST_CASE(
+    "runs: a name is given, the config's, the program's, or that of the run it goes on from") {
+  test::ScopedTempDir dir;
+  CHECK(default_run_name("/jobs/big.toml", {"x"}) == "big");
+  CHECK(default_run_name("", {"/opt/bin/my_mpi", "a"}) == "my_mpi");
+  CHECK(default_run_name("", {"/usr/bin/python3", "/opt/train.py"}) == "train.py");
+  CHECK(default_run_name("", {"sh", "-c", "x"}) == "sh");
+  CHECK(default_run_name(dir / "config.toml", {}) == "config");
+  REQUIRE(write_label(dir.path(), {"earlier", ""}));
+  CHECK(default_run_name(dir / "config.toml", {}) == "earlier");
 }
 
 TEST_CASE("logs: in the order in which they came, from a time on, and then what is new") {

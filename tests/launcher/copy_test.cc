@@ -1,5 +1,6 @@
 // push, pull and staging: who fetches from whom, what names mean, and hosts that lie.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
@@ -95,6 +96,28 @@ TEST_CASE("byte counts") {
   CHECK(byte_count(256u << 20) == "256.0 MiB");
 }
 
+TEST_CASE("progress: the rate of the last ten seconds, and the time that is left at it") {
+  TransferRate rate;
+  const TransferRate::Clock::time_point begin{};
+  const auto at = [&](double seconds) {
+    return begin + std::chrono::duration_cast<TransferRate::Clock::duration>(
+                       std::chrono::duration<double>(seconds));
+  };
+  rate.add(at(0), 0);
+  CHECK(rate.per_second() == 0);
+  for (int i = 1; i <= 300; ++i) rate.add(at(i * 0.1), static_cast<std::uint64_t>(i) * 100);
+  CHECK(rate.per_second() == doctest::Approx(1000));
+  for (int i = 1; i <= 150; ++i) rate.add(at(30 + i * 0.1), 30000);  // it stands still
+  CHECK(rate.per_second() == doctest::Approx(0));
+  rate.add(at(60), 10);  // another transfer
+  CHECK(rate.per_second() == 0);
+  CHECK(progress_text("push to 4 hosts", 128u << 20, 512u << 20, 12.0 * (1u << 20)) ==
+        "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.0 MiB/s, ETA 32s");
+  CHECK(progress_text("reading files", 128u << 20, 0, 1u << 20) ==
+        "reading files: 128.0 MiB, 1.0 MiB/s");
+  CHECK(progress_text("push to 4 hosts", 0, 100, 0) == "push to 4 hosts: 0 B of 100 B, 0 %");
+}
+
 TEST_CASE("{stage} names what is staged, at the beginning of a path") {
   const auto broken = [](const std::string& text) {
     const auto job = config::load_job_text(text, "job.toml", {});
@@ -124,8 +147,10 @@ namespace {
 using Script = test::FakeHost::Script;
 
 /// A pull from one host in memory.
-Result<wire::FilesDone> pull(const fs::path& folder, Script script,
-                             std::uint64_t max_list = 1u << 20) {
+Result<wire::FilesDone> pull(
+    const fs::path& folder, Script script, std::uint64_t max_list = 1u << 20,
+    DownloadProgress* seen = nullptr,
+    std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10)) {
   const ScopedTempDir dir;
   write_text(dir / "runner", "#!/bin/sh\n");
   auto binary = RunnerBinary::open(dir / "runner");
@@ -135,6 +160,8 @@ Result<wire::FilesDone> pull(const fs::path& folder, Script script,
   transport.host("h").script = std::move(script);
   config::RunnerConfig runner;
   runner.startup_timeout = std::chrono::milliseconds(2000);
+  runner.heartbeat_timeout = heartbeat_timeout;
+  runner.heartbeat_interval = heartbeat_timeout / 5;
   auto session = std::make_shared<HostSession>(io.get_executor(), "h", runner);
   DownloadProgress progress;
   std::optional<Result<wire::FilesDone>> result;
@@ -143,6 +170,7 @@ Result<wire::FilesDone> pull(const fs::path& folder, Script script,
     if (!connected) co_return;
     const auto greeted = co_await session->greet("");
     if (!greeted) co_return;
+    session->expect_progress(work_patience(runner));
     wire::FilesOpen order;
     order.purpose = wire::FilesPurpose::get;
     result = co_await download_tree(session, order, folder.string(), max_list, progress);
@@ -151,6 +179,7 @@ Result<wire::FilesDone> pull(const fs::path& folder, Script script,
   asio::co_spawn(io, work(), [&](std::exception_ptr) { io.stop(); });
   io.run_for(std::chrono::seconds(8));
   REQUIRE(result);
+  if (seen != nullptr) *seen = progress;
   return *result;
 }
 
@@ -187,6 +216,80 @@ TEST_CASE("pull: what a host gives is what is written") {
   REQUIRE(done);
   CHECK(done->files_changed == 1);
   CHECK(test::read_text(dir / "in/h/a") == "text");
+}
+
+TEST_CASE("pull: modes are those of the host less the umask, also of files that are there") {
+  const ScopedTempDir dir;
+  wire::FileEntry tool = file("d/tool", "text");
+  tool.mode = 0777;
+  const wire::FileEntry folder = {"d", wire::FileKind::folder, 0777, 0, "", ""};
+  const std::vector<wire::Message> tree = {wire::FilesManifest{{folder, tool}, 1},
+                                           wire::FilePiece{1, 0, "text"}};
+  const auto mode = [&](const char* path) {
+    return static_cast<unsigned>(fs::status(dir / path).permissions());
+  };
+  const mode_t before = ::umask(027);
+  const auto done = pull(dir / "in/h", says(tree));
+  CHECK(mode("in/h/d") == 0750);
+  CHECK(mode("in/h/d/tool") == 0750);
+  ::umask(077);
+  const auto again = pull(dir / "in/h", says({tree[0]}));
+  ::umask(before);
+  CHECK(done);
+  CHECK(again);
+  CHECK(mode("in/h/d") == 0700);
+  CHECK(mode("in/h/d/tool") == 0700);
+}
+
+TEST_CASE("pull: a symlink that leads out of the copy is left out and named") {
+  const ScopedTempDir dir;
+  const auto link = [](const char* path, const char* target) {
+    return wire::FileEntry{path, wire::FileKind::symlink, 0777, 0, "", target};
+  };
+  const wire::FileEntry folder = {"d", wire::FileKind::folder, 0755, 0, "", ""};
+  DownloadProgress progress;
+  const auto done =
+      pull(dir / "in/h",
+           says({wire::FilesManifest{{folder, link("d/good", "../z"), link("d/up", "../../../x"),
+                                      link("d/way", "good/../../x"), link("passwd", "/etc/passwd"),
+                                      file("z", "text")},
+                                     1},
+                 wire::FilePiece{5, 0, "text"}}),
+           1u << 20, &progress);
+  REQUIRE_MESSAGE(done, done.error().message);
+  CHECK(test::read_text(dir / "in/h/d/good") == "text");
+  for (const char* name : {"in/h/d/up", "in/h/d/way", "in/h/passwd"})
+    CHECK_FALSE(fs::is_symlink(dir / name));
+  CHECK(progress.links_left_out == std::vector<std::string>{"d/up -> ../../../x",
+                                                            "d/way -> good/../../x",
+                                                            "passwd -> /etc/passwd"});
+}
+
+TEST_CASE("a host that beats and does nothing else is given up on, one that works is not") {
+  const ScopedTempDir dir;
+  const auto beats = [](bool works) {
+    return [works](FakeRunner& runner) -> asio::awaitable<void> {
+      co_await runner.until<wire::Hello>();
+      runner.send(wire::Hello{});
+      co_await runner.until<wire::FilesOpen>();
+      for (int i = 0; i < 70; ++i) {  // 4.2 s: longer than the 3 s of patience
+        runner.send(wire::Heartbeat{});
+        if (works && i % 10 == 0) runner.send(wire::FilesProgress{1});
+        co_await runner.sleep(std::chrono::milliseconds(60));
+      }
+      runner.send(wire::FilesManifest{{}, 1});
+      co_await runner.sleep(std::chrono::milliseconds(500));
+    };
+  };
+  using namespace std::chrono_literals;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto mute = pull(dir / "in/mute", beats(false), 1u << 20, nullptr, 100ms);
+  REQUIRE_FALSE(mute);
+  CHECK(mute.error().code == ErrorCode::timeout);
+  CHECK(mute.error().message.find("alive, but") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begun < 4200ms);
+  const auto busy = pull(dir / "in/busy", beats(true), 1u << 20, nullptr, 100ms);
+  CHECK_MESSAGE(busy, busy.error().message);
 }
 
 TEST_CASE("pull: a host that lies writes nothing, and nothing outside its folder") {

@@ -94,6 +94,20 @@ TEST_CASE("hosts with the same image start, and start that image") {
       std::string::npos);
 }
 
+TEST_CASE("a host that beats for ever and never has the image ends the run by a deadline") {
+  ContainerLaunch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.job.runner.heartbeat_timeout = milliseconds(100);  // 3 s of patience
+  launch.host("h1").script = answers({image(kId)});
+  launch.host("h2").script = answers({image(kId), {}, milliseconds(7000)});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code != 0);
+  CHECK_MESSAGE(
+      verdict.text.find("h2: timeout: image trainer:1: runner: alive, but it has neither") !=
+          std::string::npos,
+      verdict.text);
+  CHECK(launch.took < milliseconds(6000));
+}
+
 TEST_CASE("one host without the image: the engine's words, and nothing starts anywhere") {
   ContainerLaunch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0}}});
   launch.host("h1").script = launch.host("h3").script = answers({image(kId)});

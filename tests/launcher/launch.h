@@ -37,6 +37,7 @@ class Launch {
     REQUIRE(plan);
     auto folder = launcher::RunFolder::create(dir.path(), false);
     REQUIRE(folder);
+    folder->track(job);
     const Fd out(::open(dir.str("console").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600));
     launcher::Console::Style style;
     style.out = style.err = out.get();
@@ -59,6 +60,7 @@ class Launch {
       supervisor_ = nullptr;
     }
     REQUIRE(verdict);
+    REQUIRE(folder->drain(std::chrono::seconds(5)));
     shown = test::read_text(dir / "console");
     std::istringstream lines(test::read_text(folder->path() / "events.jsonl"));
     for (std::string line; std::getline(lines, line);)

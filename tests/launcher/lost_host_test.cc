@@ -162,6 +162,26 @@ TEST_CASE("a host that goes while others get ready is found when the ranks are t
   CHECK(verdict.text == "goes: lost: Connection reset by peer");
 }
 
+TEST_CASE("the error of a runner that sweeps is as short as any other") {
+  struct Sweeper {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.until<wire::Sweep>();
+      runner.send(wire::RunnerError{"runner", "\x1b[2Jlong " + std::string(1u << 20, 'x'), -1});
+      co_await runner.sleep(milliseconds(100));
+    }
+  };
+  Launch launch({{"bad", {0}}, {"good", {0}}});
+  launch.host("bad").script = after_start([](FakeRunner& runner) { runner.end(); });
+  launch.host("bad").after_loss = Sweeper::run;
+  launch.host("good").script = run_until_stopped;
+  launch.run();
+  const auto unconfirmed = launch.events_named("unconfirmed");
+  REQUIRE(unconfirmed.size() == 1);
+  const std::string why = unconfirmed[0]["why"];
+  CHECK(why.starts_with("^[[2Jlong xxx"));
+  CHECK(why.size() < 5000);
+}
+
 // ---- while ranks run ----------------------------------------------------------------------------
 
 void break_off(FakeRunner& runner) {
@@ -288,8 +308,44 @@ TEST_CASE("events of any shape harm nobody") {
   std::istringstream lines(test::read_text(launch.run_folder / "metrics.jsonl"));
   std::size_t count = 0;
   for (std::string line; std::getline(lines, line); ++count) CHECK(nlohmann::json::accept(line));
-  CHECK(count == 2);
+  CHECK(count == 0);
   CHECK(launch.shown.find("from nowhere") == std::string::npos);
+}
+
+TEST_CASE("an event of the wrong shape is left out, said once, and costs the job nothing") {
+  Launch launch({{"h", {0, 1}}});
+  launch.job.logger.wandb_mode = "offline";
+  struct Odd {
+    static awaitable<void> run(FakeRunner& runner) {
+      co_await runner.start();
+      for (const std::uint32_t rank : {0u, 1u})
+        for (const char* text :
+             {R"({"type":"start","first_run":1})", R"({"type":"start","first_run":["x"]})",
+              R"({"type":"step","step":"3"})", R"({"type":"step","step":-1})",
+              R"({"type":"step","step":18446744073709551615})",
+              R"({"type":"step","step":1,"loss":{}})", R"({"type":"checkpoint","path":7})",
+              R"({"type":"note","text":false})"})
+          runner.send(wire::RankEvent{rank, text});
+      runner.send(
+          wire::RankEvent{0, R"({"type":"step","step":4,"loss":null,"lr":0.5,"mine":[1]})"});
+      runner.send(wire::RankEvent{0, R"({"type":"of mine","step":"any","first_run":1})"});
+      co_await runner.sleep(milliseconds(400));  // longer than silence is borne
+      co_await runner.finish(false);
+    }
+  };
+  launch.host("h").script = Odd::run;
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  const std::string metrics = test::read_text(launch.run_folder / "metrics.jsonl");
+  CHECK(std::ranges::count(metrics, '\n') == 2);
+  CHECK(metrics.find(R"("step":4)") != std::string::npos);
+  CHECK(metrics.find("of mine") != std::string::npos);
+  const auto refused = launch.events_named("event_refused");
+  REQUIRE(refused.size() == 2);  // one a rank
+  CHECK(refused[0]["why"] == R"("start": first_run is 1; it must be a text)");
+  const std::string said = "rank 0 on h: an event for SORTIE_SOCKET is left out";
+  CHECK(launch.shown.find(said) != std::string::npos);
+  CHECK(launch.shown.find("rank 1 on h: an event") == std::string::npos);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ config::JobConfig training(const char* preset) {
   job.data.data_prefixes = {"/data/text"};
   job.topology.micro_batch_size = 2;
   job.trainer.threads = 4;
+  job.trainer.save_dir = "/checkpoints";
   return job;
 }
 
@@ -53,6 +54,14 @@ TEST_CASE("the plan of a training says parameters, operations and memory") {
   CHECK(has(text, "    activations  "));
   CHECK(has(text, "    total  "));
   CHECK_FALSE(has(text, "warning"));
+
+  config::JobConfig changed = job;
+  changed.model.num_layers = 2;
+  changed.model.sequence_length = 512;
+  const LaunchPlan other = *make_plan(changed, kHosts, facts());
+  CHECK(has(plan_text(other),
+            "\n  model     gpt2 (gpt2-124m with num_layers = 2, sequence_length = 512): "));
+  CHECK(plan_json(other)["model"]["beside_preset"][0] == "num_layers = 2");
 
   const auto json = plan_json(plan)["model"];
   CHECK(json["parameters"] == 124439808);
@@ -105,6 +114,35 @@ TEST_CASE("a host with less memory than its ranks need is warned of") {
   CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
   CHECK(has(plan_text(plan), "  warning   localhost: 1 rank of "));
   CHECK(plan_json(plan)["warnings"][0] == plan.warnings[0]);
+}
+
+TEST_CASE("training that keeps nothing is warned of") {
+  config::JobConfig job = training("gpt2-124m");
+  job.trainer.save_dir.clear();
+  const LaunchPlan plan = *make_plan(job, kHosts, facts());
+  const std::string warning =
+      "trainer.save_dir is not set: no checkpoint is written and nothing of this training is kept; "
+      "add --set trainer.save_dir=FOLDER";
+  CHECK(plan.warnings == std::vector<std::string>{warning});
+  CHECK(has(plan_text(plan), "  warning   " + warning + "\n"));
+}
+
+TEST_CASE("hosts with more compute threads than cores are warned of") {
+  config::JobConfig job = training("pythia-70m");
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
+  CHECK(make_plan(job, {{"localhost", {0}}}, here)->warnings.empty());  // 4 threads on 4 cores
+  const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
+  REQUIRE(plan.warnings.size() == 1);
+  CHECK(plan.warnings[0] ==
+        "localhost: 8 compute threads on 4 cores, so steps are slow; set trainer.threads lower, or "
+        "give it fewer slots");
+  // Each rank has a thread, however few cores there are.
+  job.trainer.threads = 0;
+  CHECK(make_plan(job, {{"localhost", {0, 1, 2, 3}}}, here)->warnings.empty());
+  const LaunchPlan crowded = *make_plan(job, {{"localhost", {0, 1, 2, 3, 4}}}, here);
+  REQUIRE(crowded.warnings.size() == 1);
+  CHECK(has(crowded.warnings[0], "localhost: 5 compute threads on 4 cores, "));
 }
 
 TEST_CASE("patterns that match no parameter fail before a host is touched") {

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/wire/codec.h"
+#include "common/wire/node_list.h"
+
 namespace sortie::launcher {
 namespace {
 
@@ -87,9 +90,9 @@ TEST_CASE("for this machine the plan shows the CPUs") {
   CHECK(plan.hosts[0].ranks[1].cpus == "2-3");
   CHECK(plan.hosts[1].ranks[1].cpus.empty());
   const std::string text = plan_text(plan);
-  CHECK(text.find("  host       rank  local  device  cpus\n"
-                  "  localhost     0      0       0  0-1\n"
-                  "                1      1       1  2-3\n"
+  CHECK(text.find("  host       rank  local    slot  cpus\n"
+                  "  localhost     0      0       -  0-1\n"
+                  "                1      1       -  2-3\n"
                   "  h2            2      0       0\n") != text.npos);
   CHECK(text.find("  cpus      auto, here: core: 2 ranks on 4 cores, 2 NUMA nodes\n") != text.npos);
   CHECK(plan_json(plan)["hosts"][0]["ranks"][1]["cpus"] == "2-3");
@@ -236,7 +239,7 @@ TEST_CASE("the plan for people") {
   const std::string text = plan_text(plan);
   CHECK(
       text.starts_with("5 ranks on 2 hosts\n\n"
-                       "  host  rank  local  device\n"
+                       "  host  rank  local    slot\n"
                        "  h1       0      0       0\n"
                        "           1      1       1\n"
                        "  h2       2      0       0\n"
@@ -255,6 +258,54 @@ TEST_CASE("the plan for people") {
   CHECK(text.find("  hash      " + plan_hash(plan).substr(0, 16)) != text.npos);
   CHECK(
       plan_text(*make_plan(job, {{"localhost", {0}}}, facts())).starts_with("1 rank on 1 host\n"));
+}
+
+TEST_CASE("a plan names devices where there are some, and slots where nobody knows") {
+  const auto table = [](const LaunchPlan& plan) {
+    const std::string text = plan_text(plan);
+    return text.substr(0, text.find("\n\n  program"));
+  };
+  LauncherFacts here = facts();
+  here.topology = cpu::Topology{{{0, {0}}, {0, {1}}}, {}};
+  config::JobConfig job = program_job();
+  job.runner.cpu_binding = "none";
+  const LaunchPlan bare = *make_plan(job, {{"localhost", {0, 1}}}, here);
+  CHECK(bare.gpus_here == 0u);
+  CHECK(table(bare) ==
+        "2 ranks on 1 host\n\n"
+        "  host       rank  local\n"
+        "  localhost     0      0\n"
+        "                1      1");
+  CHECK(plan_json(bare)["hosts"][0]["gpus"] == 0);
+  here.topology->gpus.resize(2);
+  CHECK(table(*make_plan(job, {{"localhost", {0, 1}}}, here)) ==
+        "2 ranks on 1 host\n\n"
+        "  host       rank  local  device\n"
+        "  localhost     0      0       0\n"
+        "                1      1       1");
+  CHECK_FALSE(plan_json(*make_plan(job, kTwoHosts, here))["hosts"][0].contains("gpus"));
+}
+
+TEST_CASE("the hash of a training covers the config that the trainer reads, whole") {
+  const auto hash = [](auto change) {
+    config::JobConfig job = trainer_job();
+    change(job);
+    return plan_hash(*make_plan(job, {{"localhost", {0}}}, facts()));
+  };
+  using Job = config::JobConfig&;
+  const std::string plain = hash([](Job) {});
+  CHECK(hash([](Job) {}) == plain);
+  std::vector<std::string> seen = {plain};
+  seen.push_back(hash([](Job job) { job.model.num_layers = 5; }));
+  seen.push_back(hash([](Job job) { job.model.norm_epsilon = 1e-6; }));
+  seen.push_back(hash([](Job job) { job.data.data_prefixes = {"/data/other"}; }));
+  seen.push_back(hash([](Job job) { job.optimizer.beta2 = 0.99; }));
+  seen.push_back(hash([](Job job) { job.trainer.seed = 1; }));
+  seen.push_back(hash([](Job job) { job.learning_rate_scheduler.learning_rate = 1e-3; }));
+  std::ranges::sort(seen);
+  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+  // Of [runner] the plan has what decides on the start; the rest is not part of the training.
+  CHECK(hash([](Job job) { job.runner.heartbeat_interval = std::chrono::seconds(1); }) == plain);
 }
 
 TEST_CASE("the plan as JSON") {
@@ -277,6 +328,41 @@ TEST_CASE("the plan as JSON") {
         "\xef\xbf\xbd");
 }
 
+TEST_CASE("the list of hosts that each host gets does not grow with regular names") {
+  config::JobConfig job = program_job();
+  const auto bytes = [&](int count) {
+    std::vector<config::HostSlots> hosts;
+    for (int i = 0; i < count; ++i) hosts.push_back({fmt::format("node{:05d}", i), {0, 1, 2, 3}});
+    const LaunchPlan plan = *make_plan(job, hosts, facts());
+    const wire::JobSpec spec = make_job_spec(plan, plan.hosts[1], job, "id-1", {});
+    CHECK(wire::expand_nodes(spec.nodes)->size() == hosts.size());
+    return wire::encode(spec).size();
+  };
+  CHECK(bytes(4000) < bytes(2) + 100);
+}
+
+TEST_CASE("an argument or a variable that no program can be started with is an error of the plan") {
+  constexpr std::size_t kMost = 128u << 10;  // with its zero byte
+  config::JobConfig job = program_job();
+  job.runner.program = {"./ring", std::string(kMost - 1, 'x')};
+  CHECK(make_plan(job, kTwoHosts, facts()));
+  job.runner.program[1] += 'x';
+  CHECK(
+      make_plan(job, kTwoHosts, facts()).error().message ==
+      "runner.program: argument 1 has 131072 bytes; Linux accepts at most 131071 in one argument; "
+      "put it into a file");
+  job = program_job();
+  job.runner.env["LIST"] = std::string(kMost - 6, 'x');  // "LIST=" and the zero byte
+  CHECK(make_plan(job, kTwoHosts, facts()));
+  job.runner.env["LIST"] += 'x';
+  const auto refused = make_plan(job, kTwoHosts, facts());
+  REQUIRE(!refused);
+  CHECK(refused.error().code == ErrorCode::config);
+  CHECK(refused.error().message ==
+        "runner.env: LIST has 131067 bytes; Linux accepts at most 131070 in one variable, name "
+        "included; put it into a file");
+}
+
 TEST_CASE("a host's slice of the plan") {
   config::JobConfig job = trainer_job();
   job.runner.grace = std::chrono::seconds(3);
@@ -291,8 +377,7 @@ TEST_CASE("a host's slice of the plan") {
   CHECK(spec.heartbeat_interval_ms == 2000);
   CHECK(spec.heartbeat_timeout_ms == 10000);
   CHECK(spec.mpi == 2);
-  CHECK(spec.node_hosts == std::vector<std::string>{"h1", "h2"});
-  CHECK(spec.node_ranks == std::vector<std::string>{"0,1", "2,3,4"});
+  CHECK(*wire::expand_nodes(spec.nodes) == wire::NodeList{{"h1", 2}, {"h2", 3}});
   REQUIRE(spec.ranks.size() == 3);
   CHECK(spec.ranks[2].rank == 4);
   CHECK(spec.ranks[2].local_rank == 2);

@@ -11,7 +11,7 @@ using Action = PmixNames::Action;
 
 wire::PmixNamesDone only(const std::vector<PmixRelay::Outgoing>& out, std::size_t host) {
   REQUIRE(out.size() == 1);
-  CHECK(out[0].host == host);
+  CHECK(out[0].hosts == std::vector{host});
   return std::get<wire::PmixNamesDone>(out[0].message);
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("a lookup that waits is answered when the last of its names is there")
   CHECK(table.on_question(0, {1, 0, Action::publish, 0, {"a"}, {"1"}}).size() == 1);
   const auto out = table.on_question(0, {2, 0, Action::publish, 0, {"b"}, {"2"}});
   REQUIRE(out.size() == 2);
-  CHECK(out[1].host == 1);
+  CHECK(out[1].hosts == std::vector<std::size_t>{1});
   const auto& done = std::get<wire::PmixNamesDone>(out[1].message);
   CHECK(done.id == 7);
   CHECK(done.values == std::vector<std::string>{"1", "2"});
@@ -84,6 +84,23 @@ TEST_CASE("names have a limit, in number and in bytes; what is given back can be
             .status == -29);  // one answer has its own limit
   CHECK(only(table.on_question(0, {1, 0, Action::unpublish, 0, {}, {}}), 0).status == 0);
   CHECK(only(table.on_question(0, {1, 0, Action::publish, 0, {"again"}, {large}}), 0).status == 0);
+}
+
+TEST_CASE("a question that is asked again over a new connection has its effect once") {
+  PmixNameTable table;
+  table.keep_answers();
+  const wire::PmixNames publish{1, 0, Action::publish, 0, {"a"}, {"1"}};
+  CHECK(only(table.on_question(0, publish), 0).status == 0);
+  CHECK(only(table.on_question(0, publish), 0).status == 0);  // not "there is one already"
+  CHECK(only(table.on_question(1, {1, 5, Action::publish, 0, {"a"}, {"2"}}), 1).status == -53);
+  const wire::PmixNames unpublish{2, 0, Action::unpublish, 0, {"a"}, {}};
+  CHECK(only(table.on_question(0, unpublish), 0).status == 0);
+  CHECK(only(table.on_question(0, unpublish), 0).status == 0);
+  // A lookup that waits is answered once.
+  const wire::PmixNames lookup{3, 5, Action::lookup, 1, {"b"}, {}};
+  CHECK(table.on_question(1, lookup).empty());
+  CHECK(table.on_question(1, lookup).empty());
+  CHECK(table.on_question(0, {4, 0, Action::publish, 0, {"b"}, {"3"}}).size() == 2);
 }
 
 }  // namespace

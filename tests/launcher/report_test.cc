@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
@@ -26,7 +27,7 @@ TEST_CASE("the report of a run in which a rank was killed") {
     runner.exit_rank(2, SIGKILL, true);
   });
   CHECK(launch.run().exit_code == 137);
-  const auto report = read_report(launch.run_folder);
+  const auto report = read_run_view(launch.run_folder);
   REQUIRE(report);
   CHECK(report->hosts == 2);
   CHECK(report->ranks == 3);
@@ -37,12 +38,12 @@ TEST_CASE("the report of a run in which a rank was killed") {
   REQUIRE((report->started && report->all_running && report->cause_at && report->ended));
   CHECK(*report->started <= *report->all_running);
   CHECK(*report->all_running <= *report->ended);
-  const std::string text = report_text(*report);
+  const std::string text = report_text(*report, {});
   CHECK(text.find("exit code 137 (" + explain_exit_code(137).meaning + ")") != std::string::npos);
   CHECK(text.find("first cause: rank 2 on h2 (pid 1002) ended by signal 9") != std::string::npos);
   CHECK(text.find("    last words\n") != std::string::npos);
   CHECK(text.find("2 ended after the first cause: 2 by signal 15 (SIGTERM)") != std::string::npos);
-  const auto json = report_json(*report);
+  const auto json = report_json(*report, {});
   CHECK(json["schema"] == "sortie/report/1");
   CHECK(json["cause"]["rank"] == 2);
   CHECK(json["cause"]["last_lines"][0] == "last words");
@@ -57,24 +58,69 @@ TEST_CASE("a journal of any shape: what can be read is told, nothing takes over 
                    "{\"event\":\"rank_exited\",\"status\":[],\"consequence\":true}\n"
                    "{\"event\":\"cause\",\"text\":\"a\\u001b]0;x\\u0007\\nb\",\"time\":1e300}\n"
                    "{\"event\":\"begin\",\"hosts\":-1,\"ranks\":2}\n{\"event\":\"st");
-  const auto report = read_report(dir.path());
+  const auto report = read_run_view(dir.path());
   REQUIRE(report);
   CHECK(report->unreadable_lines == 2);
   CHECK(report->ranks == 2);
-  CHECK(report_text(*report).find('\x1b') == std::string::npos);
-  CHECK(nlohmann::json::accept(report_json(*report).dump()));
-  CHECK(read_report(dir / "nowhere").error().code == ErrorCode::not_found);
+  CHECK(report_text(*report, {}).find('\x1b') == std::string::npos);
+  CHECK(nlohmann::json::accept(report_json(*report, {}).dump()));
+  CHECK(read_run_view(dir / "nowhere").error().code == ErrorCode::not_found);
+}
+
+TEST_CASE("what happened is shown in the order of its times, not in that of its lines") {
+  const test::ScopedTempDir dir;
+  // The rank died, by its host's clock, before the others had been seen to start.
+  test::write_text(dir / "events.jsonl",
+                   R"({"event":"begin","hosts":1,"ranks":2,"time":100}
+{"event":"connected","host":"h1","time":101}
+{"event":"ready","host":"h1","time":102}
+{"event":"started","time":103}
+{"event":"rank_started","rank":0,"time":104}
+{"event":"rank_started","rank":1,"time":109}
+{"event":"stop","grace_ms":1000,"time":107}
+{"event":"cause","died_at":106,"text":"rank 0 ended","time":108}
+{"event":"end","exit_code":1,"time":110}
+)");
+  const auto report = read_run_view(dir.path());
+  REQUIRE(report);
+  std::istringstream lines(report_text(*report, {}));
+  std::vector<double> times;
+  for (std::string line; std::getline(lines, line);)
+    if (double at = 0; std::sscanf(line.c_str(), " +%lf s", &at) == 1) times.push_back(at);
+  CHECK(times == std::vector<double>{1, 2, 3, 6, 7, 9, 10});
+}
+
+TEST_CASE("the report of a training knows where it stands and how it goes on") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "events.jsonl",
+                   "{\"event\":\"begin\",\"hosts\":1,\"ranks\":1,\"time\":5}\n");
+  test::write_text(dir / "metrics.jsonl",
+                   R"({"type":"start","step":0,"steps":100,"save_dir":"/c","time":6}
+{"type":"step","step":1,"steps":100,"loss":5.5,"time":7}
+{"type":"checkpoint","step":20,"path":"/c/step-00000020","time":8}
+{"type":"step","step":30,"steps":100,"loss":4.25,"time":9}
+{"type":"step","step":31,"st)");
+  const auto report = read_run_view(dir.path());
+  REQUIRE(report);
+  const TrainingRun run{dir.path(), "my run", false};
+  const std::string text = report_text(*report, run);
+  CHECK(text.find("step        30 of 100\n") != std::string::npos);
+  CHECK(text.find("loss        4.2500\n") != std::string::npos);
+  CHECK(text.find("checkpoint  step 20, /c/step-00000020\n") != std::string::npos);
+  CHECK(text.find("go on from step 20 ") != std::string::npos);
+  CHECK(text.find("run --name 'my run' " + dir.str("config.toml")) != std::string::npos);
+  CHECK(report_json(*report, run)["training"]["checkpoint"]["step"] == 20);
 }
 
 TEST_CASE("a run without an end is told as such") {
   const test::ScopedTempDir dir;
   test::write_text(dir / "events.jsonl",
                    "{\"event\":\"begin\",\"hosts\":1,\"ranks\":1,\"time\":5}\n");
-  const auto report = read_report(dir.path());
+  const auto report = read_run_view(dir.path());
   REQUIRE(report);
   CHECK(!report->exit_code);
-  CHECK(report_text(*report).find("no end is recorded") != std::string::npos);
-  CHECK(report_json(*report)["exit_code"].is_null());
+  CHECK(report_text(*report, {}).find("no end is recorded") != std::string::npos);
+  CHECK(report_json(*report, {})["exit_code"].is_null());
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 #include "launcher/run/run_folder.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <boost/asio/io_context.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -58,6 +62,7 @@ TEST_CASE("all files of a run are there and for its owner only") {
   folder->metric({{"type", "step"}, {"step", 1}, {"loss", 2.5}});
   folder->log(1, wire::Stream::err, "oh\n");
   folder->log(1, wire::Stream::err, std::string("no\0\n", 4));
+  REQUIRE(folder->drain());
   CHECK_FALSE(folder->trouble());
 
   const fs::path path = folder->path();
@@ -111,6 +116,7 @@ TEST_CASE("each event is one line of JSON, whatever is in it") {
   const double before = unix_time();
   folder->event("one", {{"host", "h1"}});  // a list of one pair is an object too
   folder->event("two", {{"text", "a\nb \xff \"quoted\" \x01"}, {"code", 3}});
+  REQUIRE(folder->drain());
   const auto lines = lines_of(folder->path() / "events.jsonl");
   REQUIRE(lines.size() == 2);
   CHECK(lines[0]["schema"] == "sortie/events/1");
@@ -129,6 +135,7 @@ TEST_CASE("metrics are written as they came, with the time") {
   folder->metric({{"type", "note"}, {"text", "hello"}});
   folder->metric({{"type", "step"}, {"step", "seven"}, {"loss", 1}});  // odd, not harmful
   folder->metric({{"type", "eval"}, {"step", 7}, {"loss", 1e300}});
+  REQUIRE(folder->drain());
   const auto lines = lines_of(folder->path() / "metrics.jsonl");
   REQUIRE(lines.size() == 4);
   CHECK(lines[0]["loss"].get<double>() == 0.1);  // every bit
@@ -142,6 +149,7 @@ TEST_CASE("without logger.tensorboard no events file is made") {
   auto folder = RunFolder::create(state.path(), false);
   REQUIRE(folder);
   folder->metric({{"type", "step"}, {"step", 1}, {"loss", 2.5}});
+  REQUIRE(folder->drain());
   CHECK_FALSE(fs::exists(folder->path() / "tensorboard"));
 }
 
@@ -169,6 +177,7 @@ TEST_CASE("a file that can not be written is remembered, and the run goes on") {
   SUBCASE("the disk is full") {
     fs::create_symlink("/dev/full", folder->path() / "events.jsonl");
     folder->event("one", {{"a", 1}});
+    REQUIRE(folder->drain());
     REQUIRE(folder->trouble());
     CHECK(folder->trouble()->message ==
           (folder->path() / "events.jsonl").string() + ": No space left on device");
@@ -176,11 +185,13 @@ TEST_CASE("a file that can not be written is remembered, and the run goes on") {
   SUBCASE("the file can not be opened: the reason is that of open") {
     fs::create_directory(folder->path() / "events.jsonl");
     folder->event("one", {{"a", 1}});
+    REQUIRE(folder->drain());
     REQUIRE(folder->trouble());
     CHECK(folder->trouble()->message ==
           (folder->path() / "events.jsonl").string() + ": Is a directory");
   }
   folder->metric({{"type", "note"}});
+  REQUIRE(folder->drain());
   CHECK(lines_of(folder->path() / "metrics.jsonl").size() == 1);
 }
 
@@ -193,12 +204,170 @@ TEST_CASE("the logs of many ranks do not use up the open files of the process") 
   for (int round = 0; round < 2; ++round)
     for (std::uint32_t rank = 0; rank < 600; ++rank) {
       folder->log(rank, wire::Stream::out, "line " + std::to_string(round) + "\n");
-      if (rank % 50 == 0) most = std::max(most, open_files());
+      if (rank % 50 == 0) {
+        REQUIRE(folder->drain());
+        most = std::max(most, open_files());
+      }
     }
+  REQUIRE(folder->drain());
   CHECK(most <= before + 300);
   CHECK_FALSE(folder->trouble());
   for (const std::uint32_t rank : {0u, 255u, 256u, 599u})
     CHECK(test::read_text(folder->log_path(rank, wire::Stream::out)) == "line 0\nline 1\n");
+}
+
+/// A file that nobody takes anything from: a pipe whose reader opens it when it likes.
+struct StalledFile {
+  explicit StalledFile(fs::path file) : path(std::move(file)) {
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  }
+  ~StalledFile() { release(); }
+  void release() {
+    if (!reader) reader.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+  fs::path path;
+  Fd reader;
+};
+
+TEST_CASE("a state folder that stalls holds up nobody; what waited is written when it goes on") {
+  const test::ScopedTempDir state;
+  auto folder = RunFolder::create(state.path(), false);
+  REQUIRE(folder);
+  StalledFile stalled(folder->log_path(0, wire::Stream::out));
+  boost::asio::io_context io(1);
+  std::uint64_t written = 0;
+  RunFolder::Listener listener;
+  listener.executor = io.get_executor();
+  listener.on_written = [&](std::uint64_t owner, std::uint64_t bytes, std::uint64_t) {
+    CHECK(owner == 7);
+    written += bytes;
+  };
+  folder->listen(listener);
+  const auto begin = std::chrono::steady_clock::now();
+  folder->log(0, wire::Stream::out, "held up", 7);
+  for (int i = 0; i < 1000; ++i) {
+    folder->event("tick", {{"i", i}});
+    folder->log(1, wire::Stream::out, "line\n", 7);
+  }
+  folder->metric({{"type", "step"}, {"step", 1}});
+  CHECK_FALSE(folder->superseded());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  CHECK_FALSE(folder->drain(std::chrono::milliseconds(50)));
+  io.poll();
+  CHECK(written == 0);  // no credit for what is not on disk
+  CHECK(folder->queued_bytes() > 5000);
+  CHECK(folder->stream_bytes(1, wire::Stream::out) == 5000);  // what came, not what is written
+
+  stalled.release();
+  REQUIRE(folder->drain());
+  io.restart();
+  io.poll();
+  CHECK(written == 5000 + 7);
+  CHECK(lines_of(folder->path() / "events.jsonl").size() == 1000);
+  CHECK(fs::file_size(folder->log_path(1, wire::Stream::out)) == 5000);
+  folder->listen({});
+}
+
+/// Files of this process may grow to `bytes` and no further, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("a full disk is told at once, and what is missing is marked where it is missing") {
+  const test::ScopedTempDir state;
+  auto folder = RunFolder::create(state.path(), false);
+  REQUIRE(folder);
+  boost::asio::io_context io(1);
+  std::vector<std::string> told;
+  RunFolder::Listener listener;
+  listener.executor = io.get_executor();
+  listener.on_trouble = [&](const Error& error) { told.push_back(error.message); };
+  folder->listen(listener);
+  folder->log(0, wire::Stream::out, "0123456789");
+  REQUIRE(folder->drain());
+  {
+    const FullDisk full(15);
+    folder->log(0, wire::Stream::out, "abcdefghij");
+    folder->log(0, wire::Stream::out, "klm");
+    REQUIRE(folder->drain());
+    io.poll();
+    REQUIRE(told.size() == 1);
+    CHECK(told[0] == folder->log_path(0, wire::Stream::out).string() + ": File too large");
+  }
+  folder->log(0, wire::Stream::out, "after");
+  folder->finish(0);
+  REQUIRE(folder->drain());
+  CHECK(test::read_text(folder->log_path(0, wire::Stream::out)) ==
+        "0123456789abcde\n[sortie: 8 bytes are missing here: File too large]\nafter");
+  CHECK(folder->lost_bytes() == 8);
+  CHECK(folder->trouble());
+  folder->listen({});
+  // Who takes the run over is told how much the ranks had written, not how long the file is.
+  const LogEnd end = read_log_end(folder->path(), {0, wire::Stream::out});
+  CHECK(end.stream_bytes == 28);
+  CHECK(end.file_bytes == fs::file_size(folder->log_path(0, wire::Stream::out)));
+  RunFolder next = RunFolder::open(folder->path(), false);
+  CHECK(next.stream_bytes(0, wire::Stream::out) == 28);
+  next.log(0, wire::Stream::out, "!");
+  REQUIRE(next.drain());
+  CHECK(test::read_text(folder->log_path(0, wire::Stream::out)).ends_with("]\nafter!"));
+}
+
+TEST_CASE("a line of the journal is never cut in two, and one that was spoils no other") {
+  const test::ScopedTempDir state;
+  auto folder = RunFolder::create(state.path(), false);
+  REQUIRE(folder);
+  const fs::path journal = folder->path() / "events.jsonl";
+  SUBCASE("the disk was full in the middle of it") {
+    folder->event("one", {{"text", std::string(100, 'x')}});
+    REQUIRE(folder->drain());
+    {
+      const FullDisk full(fs::file_size(journal) + 20);
+      folder->event("two", {{"text", std::string(100, 'y')}});
+      REQUIRE(folder->drain());
+      CHECK(test::read_text(journal).back() != '\n');
+    }
+    folder->event("three", {{"a", 3}});
+    REQUIRE(folder->drain());
+    const auto lines = lines_of(journal);
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[1]["text"] == std::string(100, 'y'));
+  }
+  SUBCASE("its writer was killed: the next one ends it first") {
+    test::write_text(journal,
+                     "{\"schema\":\"sortie/events/1\",\"event\":\"one\"}\n{\"schema\":\"sor");
+    folder->event("two", {{"a", 2}});
+    REQUIRE(folder->drain());
+    std::istringstream text(test::read_text(journal));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[1] == "{\"schema\":\"sor");
+    CHECK(json::parse(lines[2])["event"] == "two");
+  }
+}
+
+TEST_CASE("what throws while it is written is trouble of the folder, not the end of the run") {
+  const test::ScopedTempDir state;
+  auto folder = RunFolder::create(state.path(), false);
+  REQUIRE(folder);
+  config::JobConfig job;
+  job.logger.wandb_mode = "offline";
+  folder->track(job);
+  folder->metric({{"type", "start"}, {"first_run", 1}});  // a number where a name belongs
+  folder->metric({{"type", "note"}});
+  REQUIRE(folder->drain());
+  CHECK(lines_of(folder->path() / "metrics.jsonl").size() == 2);
 }
 
 TEST_CASE("where the state folder is") {

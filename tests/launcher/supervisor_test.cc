@@ -61,6 +61,32 @@ TEST_CASE("a run in which every rank exits 0") {
   CHECK(launch.events.back()["exit_code"] == 0);
 }
 
+TEST_CASE(
+    "two names of one machine are refused before a rank starts, unless the config allows it") {
+  for (const bool allowed : {false, true}) {
+    CAPTURE(allowed);
+    Launch launch({{"a", {0}}, {"b", {0}}, {"c", {0}}});
+    launch.job.runner.allow_same_machine = allowed;
+    for (const char* name : {"a", "b", "c"}) launch.host(name).script = succeed;
+    launch.host("a").ready.machine_id = launch.host("c").ready.machine_id = "boot-1/4026531836";
+    launch.host("b").ready.machine_id = "boot-2/4026531836";
+    const Verdict verdict = launch.run();
+    CHECK(launch.events_named("started").size() == (allowed ? 1 : 0));
+    if (allowed) {
+      CHECK(verdict.exit_code == 0);
+      continue;
+    }
+    CHECK(verdict.exit_code == exit_code_for(ErrorCode::config));
+    CHECK(verdict.text ==
+          "runner.hosts: a and c are two names of one machine, so that ranks of both would use the "
+          "same CPUs and devices; remove one of them, or set runner.allow_same_machine = true");
+    for (const char* name : {"a", "b", "c"}) {
+      CHECK(launch.runner(name).all<wire::Start>().empty());
+      CHECK(launch.runner(name).closed_by_launcher);
+    }
+  }
+}
+
 TEST_CASE("after a second a terminal, and only a terminal, says what is waited for") {
   for (const bool terminal : {true, false}) {
     Launch launch({{"fast", {0}}, {"slow", {0}}});

@@ -179,4 +179,27 @@ TEST_CASE("a W&B folder that can not be written is told once and stops nothing")
   CHECK(fs::exists(only_file(folder->path() / "tensorboard")));
 }
 
+TEST_CASE("a run that makes up names without end fills neither memory nor the summary") {
+  const test::ScopedTempDir dir;
+  {
+    auto run = WandbRun::open(dir.path(), kId, {"p", "", "", {}, {}}, 1.0);
+    REQUIRE(run);
+    for (int step = 1; step <= 100; ++step) {
+      std::map<std::string, double> values = {{"loss", 0.5}};
+      for (int i = 0; i < 30; ++i) values[fmt::format("made/up/{}/{}", step, i)] = i;
+      values[std::string(WandbRun::kMaxNameBytes + 1, 'x')] = 1;
+      REQUIRE(run->add(step, step, values));
+    }
+    CHECK(run->names_left_out() > 1000);
+    REQUIRE(run->finish(0));
+  }
+  const auto records = records_of(test::read_text(only_file(dir.path())));
+  const auto summary = std::ranges::find_if(records, [](const auto& r) { return is(r, 3); });
+  REQUIRE(summary != records.end());
+  CHECK(summary->contains("loss"));
+  CHECK(summary->size() < WandbRun::kMaxNames * 100);
+  const std::string last = "made/up/100/0";
+  for (const std::string& record : records) CHECK_FALSE(record.contains(last));
+}
+
 }  // namespace sortie::launcher

@@ -140,7 +140,7 @@ TEST_CASE("a broken program file gives an error or names, and nothing else") {
 
 TEST_CASE("without libpmix an MPI program is refused, and all else runs") {
   wire::JobSpec job = make_job({SORTIE_MPI_PROGRAM, "ring"}, 2);
-  job.node_ranks = {"0,1"};
+  job.nodes.front().ranks = 2;
   job.mpi = 1;
   job.env = {{"SORTIE_LIBPMIX", "/nowhere/libpmix.so.2"}};
   SUBCASE("ranks that would not find each other") {

@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "common/files/entry_path.h"
 #include "common/files/manifest.h"
 #include "common/files/piece.h"
 #include "common/files/tree_scan.h"
@@ -223,14 +224,71 @@ TEST_CASE("pull: pieces within the credit, no more") {
   runner.goodbye();
 }
 
-TEST_CASE("pull: what is not there is named") {
-  const ScopedTempDir dir;
+namespace {
+
+/// What a pull of these paths finds: names of the list, and the paths that nothing comes of.
+struct Pulled {
+  std::vector<std::string> names, missing;
+  std::string refused;
+};
+Pulled pull(const ScopedTempDir& dir, std::vector<std::string> paths) {
   FileRunner runner(dir / "home");
   wire::FilesOpen order;
   order.purpose = wire::FilesPurpose::get;
-  order.paths = {"nothing"};
+  order.paths = std::move(paths);
   runner.client.send(order);
-  CHECK(runner.refused().find("home/nothing") != std::string::npos);
+  Pulled out;
+  for (;;) {
+    const auto message = runner.client.next();
+    REQUIRE(message);
+    if (const auto* error = std::get_if<wire::RunnerError>(&*message)) {
+      if (error->code != files::kMissingPath) {
+        out.refused = error->message;
+        return out;
+      }
+      out.missing.push_back(error->message);
+    } else if (const auto* list = std::get_if<wire::FilesManifest>(&*message)) {
+      for (const wire::FileEntry& entry : list->entries) out.names.push_back(entry.path);
+      if (list->last != 0) break;
+    }
+  }
+  runner.goodbye();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("pull: what is not there is named, and what is there comes all the same") {
+  const ScopedTempDir dir;
+  write_text(dir / "home/there", "x");
+  const Pulled some = pull(dir, {"nothing", "there", "no/*"});
+  CHECK(some.names == std::vector<std::string>{"there"});
+  REQUIRE(some.missing.size() == 2);
+  CHECK(some.missing[0].find("home/nothing: No such file or directory") != std::string::npos);
+  CHECK(some.missing[1] == "no/*: nothing matches");
+  const Pulled none = pull(dir, {"nothing"});
+  CHECK(none.names.empty());
+  CHECK(none.missing.size() == 1);
+}
+
+TEST_CASE("pull: patterns match on the host and keep their folders from the first wildcard on") {
+  const ScopedTempDir dir;
+  for (const char* file : {"run/a/loss", "run/a/other", "run/b/loss", "run/.hidden/loss", "run/c/x",
+                           "log1", "log2", "odd*name", "whole/sub/f"})
+    write_text(dir / "home" / file, "x");
+  using Names = std::vector<std::string>;
+  CHECK(pull(dir, {"run/*/loss"}).names == Names{"a", "a/loss", "b", "b/loss"});
+  CHECK(pull(dir, {"log?", "~/run/[ab]/*"}).names ==
+        Names{"a", "a/loss", "a/other", "b", "b/loss", "log1", "log2"});
+  CHECK(pull(dir, {dir.str("home/who*")}).names == Names{"whole", "whole/sub", "whole/sub/f"});
+  // A name that is there is no pattern.
+  CHECK(pull(dir, {"odd*name"}).names == Names{"odd*name"});
+  // What is in a folder that comes whole comes once, and so does what two patterns match.
+  CHECK(pull(dir, {"run/[a]", "run/*/loss", "run/a*"}).names ==
+        Names{"a", "a/loss", "a/other", "b", "b/loss"});
+  CHECK(
+      pull(dir, {"run/a/loss", "run/b/loss"}).refused.find("two of the paths are called 'loss'") !=
+      std::string::npos);
 }
 
 TEST_CASE("relay: a host passes on what it has, to who knows the key and nobody else") {

@@ -29,12 +29,7 @@ wire::JobSpec mpi_job(const char* what, const std::string& run_id, std::uint32_t
   job.node_rank = node;
   job.mpi = 2;
   job.world_size = 2 * hosts;
-  job.node_hosts.clear();
-  job.node_ranks.clear();
-  for (std::uint32_t host = 0; host < hosts; ++host) {
-    job.node_hosts.push_back("h" + std::to_string(host));
-    job.node_ranks.push_back(std::to_string(2 * host) + "," + std::to_string(2 * host + 1));
-  }
+  job.nodes = {{"h", 0, 1, "", hosts, 2}};
   for (std::uint32_t local = 0; local < 2; ++local) {
     const std::uint32_t rank = 2 * node + local;
     job.ranks[local].rank = rank;

@@ -54,15 +54,20 @@ TEST_CASE("Open MPI yields when ranks exceed cores, only then") {
 
 TEST_CASE("who wins: PMIX_* and SORTIE_* over rank over job over PMIx' advice over base") {
   wire::JobSpec job = test::make_job({"x"});
-  job.env = {{"PMIX_RANK", "9"}, {"OMPI_MCA_btl", "job"}, {"A", "job"}};
+  job.env = {{"PMIX_RANK", "9"},
+             {"OMPI_MCA_btl", "job"},
+             {"A", "job"},
+             {"OMPI_MCA_pmix_base_async_modex", "1"}};
   job.ranks[0].env = {{"A", "rank"}};
   RankContext context;
-  context.pmix_env = {"PMIX_RANK=0", "OMPI_MCA_btl=pmix", "OMPI_MCA_x=pmix"};
+  context.pmix_env = {"PMIX_RANK=0", "OMPI_MCA_btl=pmix", "OMPI_MCA_x=pmix",
+                      "OMPI_MCA_pmix_base_async_modex=0"};
   context.socket_path = "/s";
   const auto env = rank_environment({"A=base", "B=base"}, job, job.ranks[0], context);
   CHECK(value(env, "A") == "rank");
   CHECK(value(env, "B") == "base");
   CHECK(value(env, "PMIX_RANK") == "0");
+  CHECK(value(env, "OMPI_MCA_pmix_base_async_modex") == "0");
   CHECK(value(env, "OMPI_MCA_btl") == "job");
   CHECK(value(env, "OMPI_MCA_x") == "pmix");
   CHECK(value(env, "SORTIE_SOCKET") == "/s");

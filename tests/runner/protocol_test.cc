@@ -231,7 +231,8 @@ TEST_CASE("a bad JobSpec is refused with the field's name") {
       {"job: output_window: 0 is not within 65536 to 1073741824",
        [](auto& j) { j.output_window = 0; }},
       {"job: mpi: 3 is not 0, 1 or 2", [](auto& j) { j.mpi = 3; }},
-      {"job: node_hosts and node_ranks: 1 and 0 entries", [](auto& j) { j.node_ranks.clear(); }},
+      {"job: list of hosts: an entry counts no host or no rank",
+       [](auto& j) { j.nodes.front().ranks = 0; }},
   };
   for (const Case& one : cases) {
     wire::JobSpec job = good;

@@ -107,6 +107,24 @@ TEST_CASE("a rank starts with three descriptors, default signals, its own group,
             score + "\nnofile " + std::to_string(files.rlim_cur) + "\n");
 }
 
+TEST_CASE("more ranks than the host has open files for are refused before any starts") {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{100, 100};
+  RunnerClient client;
+  REQUIRE(::prlimit(client.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+  CHECK_FALSE(client.prepare(make_job({"true"}, 16)));
+  REQUIRE(client.errors.size() == 1);
+  CHECK(client.errors[0].code == "unsupported");
+  CHECK(client.errors[0].message ==
+        "16 ranks need 208 open files, this host allows 100; raise the hard limit of `ulimit -n` "
+        "there (for example in /etc/security/limits.conf)");
+  RunnerClient roomy;
+  const rlimit enough{208, 208};
+  REQUIRE(::prlimit(roomy.pid(), RLIMIT_NOFILE, &enough, nullptr) == 0);
+  CHECK(roomy.run(make_job({"true"}, 16)));
+}
+
 TEST_CASE("without its work folder a rank starts in the home folder") {
   wire::JobSpec job = make_job({"pwd", "-P"});
   job.work_dir = "/no/such/folder";

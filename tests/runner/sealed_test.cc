@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "common/asio/spawn.h"
 #include "runner/files/record_cipher.h"
 #include "runner/files/sealed_stream.h"
-#include "runner/process/spawn.h"
 
 using namespace sortie;
 using namespace sortie::runner;

@@ -1,4 +1,5 @@
 #include "tests/support/fake_hosts.h"
+#include "common/asio/spawn.h"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
 
+#include "common/asio/token.h"
+
 namespace sortie::test {
 namespace asio = boost::asio;
 using launcher::Channel;
@@ -16,7 +19,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr auto kForever = std::chrono::steady_clock::time_point::max();
 
 class FakeChannel : public Channel {
@@ -158,7 +160,7 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   rank_ended_.assign(job.ranks.size(), false);
   answer_hello();
   beating_ = true;
-  asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
+  spawn(executor_, beat(self_.lock()));
   if (delay.count() > 0) co_await sleep(delay);
   wire::JobReady answer = ready;
   if (answer.hostname.empty()) answer.hostname = host_;
@@ -166,6 +168,21 @@ asio::awaitable<bool> FakeRunner::prepare(milliseconds delay) {
   if (answer.master_port == 0)
     answer.master_port = job.master_port == wire::kAnyPort ? kLeasedPort : job.master_port;
   send(answer);
+  co_return true;
+}
+
+asio::awaitable<bool> FakeRunner::adopted() {
+  const bool asked = co_await until<wire::Adopt>();
+  if (!asked) co_return false;
+  const wire::Adopt order = std::get<wire::Adopt>(received.back().second);
+  answer_hello();
+  wire::Adopted answer;
+  answer.epoch = order.epoch;
+  answer.link = order.link;
+  answer.events = order.events;
+  send(answer);
+  beating_ = true;
+  asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
   co_return true;
 }
 
@@ -219,8 +236,9 @@ FakeTransport::~FakeTransport() = default;
 asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std::string name) {
   const FakeHost& host = hosts_[name];
   most_connecting = std::max(most_connecting, ++connecting);
-  if (host.connect_delay.count() > 0) {
-    asio::steady_timer timer(executor_, host.connect_delay);
+  const milliseconds delay = runners_.contains(name) ? host.reconnect_delay : host.connect_delay;
+  if (delay.count() > 0) {
+    asio::steady_timer timer(executor_, delay);
     co_await timer.async_wait(kToken);
   }
   --connecting;
@@ -238,7 +256,11 @@ std::unique_ptr<Channel> FakeTransport::open_channel(const std::string& name) {
   (again ? sweepers_ : runners_)[name] = runner;
   const FakeHost& host = hosts_[name];
   runner->ready = host.ready;
-  asio::co_spawn(executor_, serve(runner, again ? host.after_loss : host.script), asio::detached);
+  if (again) {
+    runner->job = runners_[name]->job;
+    runner->rank_ended_ = runners_[name]->rank_ended_;
+  }
+  spawn(executor_, serve(runner, again ? host.after_loss : host.script));
   return std::make_unique<FakeChannel>(runner);
 }
 

@@ -72,6 +72,9 @@ class FakeRunner {
   boost::asio::awaitable<bool> autostart();
   /// prepare, Start, RankStarted of each rank.
   boost::asio::awaitable<bool> start();
+  /// Takes Hello and Adopt, beats, answers Hello and Adopted. What the host's first runner had is
+  /// had by this one: its job, and which ranks have ended.
+  boost::asio::awaitable<bool> adopted();
   boost::asio::awaitable<void> sleep(std::chrono::milliseconds time);
   /// RankExited of every rank that has not ended yet, Finished, Goodbye, EOF.
   boost::asio::awaitable<void> finish(bool stopped, int signal = 0);
@@ -124,6 +127,7 @@ struct FakeHost {
   wire::JobReady ready;
   Script script;
   Script after_loss;  // of the runner that comes when the host was lost; none: not reached again
+  std::chrono::milliseconds reconnect_delay{0};  // then, instead of connect_delay
 };
 
 class FakeTransport : public launcher::Transport {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/fnv1a.h"
 #include "tests/support/mixed_text.h"
 #include "tests/support/temp_dir.h"
 #include "trainer/tokenizer/unicode.h"
@@ -51,12 +52,6 @@ std::string utf8(std::uint64_t c) {
   std::string out;
   trainer::append_utf8(out, static_cast<char32_t>(c));
   return out;
-}
-
-std::string fnv_of(std::span<const unsigned char> bytes) {
-  std::uint64_t state = 0xcbf29ce484222325u;
-  for (const unsigned char byte : bytes) state = (state ^ byte) * 0x100000001b3u;
-  return fmt::format("{:016x}", state);
 }
 
 }  // namespace
@@ -134,12 +129,12 @@ std::string every_char(char32_t first) {
 }
 
 std::string fnv(std::string_view bytes) {
-  return fnv_of({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()});
+  return fmt::format("{:016x}", fnv1a_64(bytes));
 }
 
 std::string fnv(std::span<const std::int32_t> ids) {
   const auto bytes = std::as_bytes(ids);
-  return fnv_of({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()});
+  return fnv(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 }  // namespace sortie::test

@@ -32,8 +32,7 @@ wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
   job.grace_ms = 1000;
   job.heartbeat_interval_ms = 200;
   job.heartbeat_timeout_ms = 5000;
-  job.node_hosts = {"here"};
-  job.node_ranks = {"0"};
+  job.nodes = {{"here", 0, 0, "", 1, 1}};
   return job;
 }
 

@@ -99,7 +99,8 @@ struct TinyTraining {
     SORTIE_CHECK(sink.has_value());
     events = std::move(*sink);
     trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, *training,
-                                        &validation, cpu, precision, "test-build");
+                                        std::vector<ValidationSet>{{"validation", &validation}},
+                                        cpu, precision, "test-build");
     const auto started = trainer->start();
     SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);
   }
@@ -141,7 +142,7 @@ inline std::string start_error(const config::JobConfig& job) {
   ProgressionSource samples(job.model.vocab_size);
   const CpuFacts cpu = cpu_facts();
   const auto batch = config::resolve_batch(job.topology, 1);
-  Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, nullptr, cpu, DType::f32,
+  Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, {}, cpu, DType::f32,
                   "test-build");
   const auto started = trainer.start();
   return started ? "none" : started.error().message;

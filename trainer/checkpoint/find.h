@@ -14,6 +14,8 @@ namespace sortie::trainer {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kCommitFile = "COMMIT";
+/// Where in save_dir the checkpoint of the lowest validation loss is.
+inline constexpr const char* kBestFolder = "best";
 
 /// "step-00001200".
 std::string checkpoint_name(std::int64_t step);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,19 @@ Result<ShardInfo> parse_shard_info(std::string_view text);
 
 struct Manifest {
   std::string run_id{};
-  std::string first_run_id{};  // of the run that began at step 0; empty = unknown
+  std::string
+      first_run_id{};  // of the run that wrote the lineage's first checkpoint; empty = unknown
+  /// The series that this checkpoint belongs to: an identity that the first checkpoint of a run
+  /// starts and every later one carries (lineage.h). Empty in checkpoints of older versions.
+  std::string lineage{};
+  /// The checkpoint that the series started from; none: from the seed, or not recorded.
+  struct Origin {
+    std::string lineage{};
+    std::int64_t step = 0;
+    std::string folder{};  // where it was, for people
+    bool operator==(const Origin&) const = default;
+  };
+  std::optional<Origin> origin{};
   std::int64_t step = 0;
   std::uint64_t consumed_samples = 0;
   std::uint64_t tokens = 0;

@@ -137,23 +137,29 @@ std::string to_json(const Manifest& manifest) {
                      {"shape", tensor.shape},
                      {"pieces", std::move(pieces)}};
   }
-  const Json root = {{"format", kFormat},
-                     {"version", kVersion},
-                     {"run_id", manifest.run_id},
-                     {"first_run_id", manifest.first_run_id},
-                     {"step", manifest.step},
-                     {"consumed_samples", manifest.consumed_samples},
-                     {"tokens", manifest.tokens},
-                     {"seed", manifest.seed},
-                     {"created", manifest.created},
-                     {"world_size", manifest.world_size},
-                     {"scalars", manifest.scalars},
-                     {"counters", manifest.counters},
-                     {"depends_on", manifest.depends_on},
-                     {"config_digest", manifest.config_digest},
-                     {"config", manifest.config},
-                     {"shards", std::move(shards)},
-                     {"tensors", std::move(tensors)}};
+  Json root = {{"format", kFormat},
+               {"version", kVersion},
+               {"run_id", manifest.run_id},
+               {"first_run_id", manifest.first_run_id},
+               {"lineage", manifest.lineage},
+               {"origin", nullptr},
+               {"step", manifest.step},
+               {"consumed_samples", manifest.consumed_samples},
+               {"tokens", manifest.tokens},
+               {"seed", manifest.seed},
+               {"created", manifest.created},
+               {"world_size", manifest.world_size},
+               {"scalars", manifest.scalars},
+               {"counters", manifest.counters},
+               {"depends_on", manifest.depends_on},
+               {"config_digest", manifest.config_digest},
+               {"config", manifest.config},
+               {"shards", std::move(shards)},
+               {"tensors", std::move(tensors)}};
+  if (manifest.origin)
+    root["origin"] = {{"lineage", manifest.origin->lineage},
+                      {"step", manifest.origin->step},
+                      {"folder", manifest.origin->folder}};
   return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -166,7 +172,13 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
           501, "format version " + root.at("version").dump() + ", only version 1 is known", &root);
     Manifest manifest;
     root.at("run_id").get_to(manifest.run_id);
-    manifest.first_run_id = root.value("first_run_id", "");  // came later than the format
+    // These came later than the format.
+    manifest.first_run_id = root.value("first_run_id", "");
+    manifest.lineage = root.value("lineage", "");
+    if (const auto origin = root.find("origin"); origin != root.end() && !origin->is_null())
+      manifest.origin = Manifest::Origin{origin->at("lineage").get<std::string>(),
+                                         integer<std::int64_t>(origin->at("step")),
+                                         origin->at("folder").get<std::string>()};
     manifest.step = integer<std::int64_t>(root.at("step"));
     manifest.consumed_samples = integer<std::uint64_t>(root.at("consumed_samples"));
     manifest.tokens = integer<std::uint64_t>(root.at("tokens"));

@@ -12,9 +12,7 @@
 namespace sortie::trainer {
 namespace {
 
-using Json = nlohmann::json;
-
-class HeaderEvents final : public nlohmann::json_sax<Json> {
+class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafetensorsHeader header;
   std::string problem;
@@ -22,7 +20,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   bool null() override { return refuse("null"); }
   bool boolean(bool) override { return refuse("a boolean"); }
   bool number_float(double, const std::string&) override { return refuse("a fraction"); }
-  bool binary(Json::binary_t&) override { return refuse("binary data"); }
+  bool binary(nlohmann::json::binary_t&) override { return refuse("binary data"); }
   bool number_integer(std::int64_t) override { return refuse("a negative number"); }
 
   bool number_unsigned(std::uint64_t value) override {
@@ -182,7 +180,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> he
   const auto* text = reinterpret_cast<const char*>(head.data()) + sizeof length;
   if (length == 0 || *text != '{') return broken("the header does not start with {");
   HeaderEvents events;
-  if (!Json::sax_parse(text, text + length, &events)) return broken(events.problem);
+  if (!nlohmann::json::sax_parse(text, text + length, &events)) return broken(events.problem);
   events.header.data_begin = sizeof length + length;
   if (const std::string problem =
           check_layout(events.header, file_bytes - events.header.data_begin);

@@ -19,7 +19,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 }
 
 /// Writes the parts one after another and asks the disk to start on each at once.
-Result<> write_stream(const fs::path& path, ByteStream& stream) {
+Result<> write_stream(const fs::path& path, ByteStream& stream, const OnWritten& on_written) {
   SORTIE_ASSIGN_OR_RETURN(Fd file, file_ops::create_file(path));
   constexpr std::size_t kPiece = std::size_t{32} << 20;
   Result<> written;
@@ -28,6 +28,7 @@ Result<> write_stream(const fs::path& path, ByteStream& stream) {
       const std::size_t size = std::min(part.size(), kPiece);
       written = file_ops::write_all(file, part.first(size), path);
       if (!written) return false;
+      if (on_written) on_written(size);
       part = part.subspan(size);
       // Only a hint: the fsync below is what counts.
       ::sync_file_range(file.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -43,7 +44,7 @@ Result<> write_stream(const fs::path& path, ByteStream& stream) {
 
 Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed) {
+                                      Hashed hashed, const OnWritten& on_written) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const std::size_t size_a = storage_bytes(a.entry.type);
     const std::size_t size_b = storage_bytes(b.entry.type);
@@ -73,7 +74,7 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
         return true;
       });
     });
-  const Result<> result = write_stream(path, stream);
+  const Result<> result = write_stream(path, stream, on_written);
   if (!result) stream.stop();
   for (std::thread& thread : threads) thread.join();
   SORTIE_TRY(result);
@@ -82,7 +83,8 @@ Result<WrittenFile> write_safetensors(const fs::path& path, std::vector<TensorTo
 }
 
 Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::size_t count,
-                              const std::vector<PieceToWrite>& pieces) {
+                              const std::vector<PieceToWrite>& pieces,
+                              const OnWritten& on_written) {
   SORTIE_CHECK(index < count, "shard {} of {}", index, count);
   ShardInfo shard{.file = fmt::format("shard-{:05}-of-{:05}.safetensors", index, count)};
   std::vector<TensorToWrite> tensors;
@@ -100,9 +102,9 @@ Result<ShardInfo> write_shard(const fs::path& folder, std::size_t index, std::si
         {{.name = stored.key, .type = piece.type, .shape = piece.piece.local_shape()}, piece.data});
     shard.pieces.push_back(std::move(stored));
   }
-  SORTIE_ASSIGN_OR_RETURN(
-      const WrittenFile written,
-      write_safetensors(folder / shard.file, std::move(tensors), {{"format", "pt"}}));
+  SORTIE_ASSIGN_OR_RETURN(const WrittenFile written,
+                          write_safetensors(folder / shard.file, std::move(tensors),
+                                            {{"format", "pt"}}, Hashed::yes, on_written));
   shard.bytes = written.bytes;
   shard.sha256 = written.sha256;
   return shard;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -28,13 +29,17 @@ struct WrittenFile {
 
 enum class Hashed : bool { no, yes };
 
+/// Called with the bytes that were just written, from one thread. May be empty.
+using OnWritten = std::function<void(std::uint64_t bytes)>;
+
 /// Writes a new safetensors file and fsyncs it; hashed on a second thread meanwhile. Tensors lie in
 /// the file by falling element size, then by name, so that each is aligned to its element.
 /// The caller fsyncs the folder. On failure the file is left to the caller.
 Result<WrittenFile> write_safetensors(const std::filesystem::path& path,
                                       std::vector<TensorToWrite> tensors,
                                       const std::map<std::string, std::string>& metadata,
-                                      Hashed hashed = Hashed::yes);
+                                      Hashed hashed = Hashed::yes,
+                                      const OnWritten& on_written = {});
 
 /// A piece of a tensor of the job, and its bytes.
 struct PieceToWrite {
@@ -48,7 +53,8 @@ struct PieceToWrite {
 /// Writes "shard-00003-of-00008.safetensors" into the folder that CheckpointStore::begin made (any
 /// rank, its own index), and reports what rank 0 needs for the commit.
 Result<ShardInfo> write_shard(const std::filesystem::path& folder, std::size_t index,
-                              std::size_t count, const std::vector<PieceToWrite>& pieces);
+                              std::size_t count, const std::vector<PieceToWrite>& pieces,
+                              const OnWritten& on_written = {});
 
 /// A safetensors file in memory, checked.
 class SafetensorsFile {

@@ -35,8 +35,8 @@ Result<> check_free_space(const fs::path& folder, std::uint64_t needed) {
   const std::uint64_t wanted = needed + needed / 20 + (std::uint64_t{1} << 20);
   if (free < wanted)
     return fail(ErrorCode::io,
-                fmt::format("{}: {} bytes are free, a checkpoint needs {}; make room or lower "
-                            "trainer.keep_last",
+                fmt::format("{}: {} bytes are free, but {} bytes are needed for checkpoints; make "
+                            "room, or set another trainer.save_dir",
                             folder.string(), free, wanted));
   return {};
 }
@@ -129,7 +129,10 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
           std::move(swapped).error(),
           fmt::format("{} exists and could not be replaced; move it away", target.string())));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
-    SORTIE_TRY(file_ops::remove_tree(folder));
+    // The new one is committed, whatever becomes of the old one: the next begin() or open() tries
+    // again to remove it.
+    if (auto removed = file_ops::remove_tree(folder); !removed)
+      log::warning("{}", removed.error().message);
   } else {
     SORTIE_TRY(file_ops::rename_path(folder, target));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
@@ -150,18 +153,40 @@ Result<> CheckpointStore::discard(const fs::path& folder) {
   return file_ops::remove_tree(trash);
 }
 
-Result<> CheckpointStore::retain(std::int64_t keep_last) {
+Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last) {
   if (keep_last <= 0) return {};
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
   std::int64_t good = 0;
   for (const CheckpointEntry& entry : entries) {
+    if (entry.step > step) continue;
     if (!entry.manifest)
       log::warning("not counted and left alone: {}", entry.problem);
     else if (++good > keep_last)
       SORTIE_TRY(discard(entry.folder));
   }
   return {};
+}
+
+Result<> CheckpointStore::keep_only(std::int64_t step) {
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          list_checkpoints(save_dir_, CheckDepth::sizes));
+  for (const CheckpointEntry& entry : entries)
+    if (entry.manifest && entry.step != step) SORTIE_TRY(discard(entry.folder));
+  return {};
+}
+
+Result<> CheckpointStore::check_room(std::uint64_t bytes) const {
+  const fs::path folder = save_dir_ / fmt::format("{}check", kTemporary);
+  const fs::path file = folder / "file";
+  const auto write = [&]() -> Result<> {
+    SORTIE_TRY(file_ops::remove_tree(folder));
+    SORTIE_TRY(file_ops::make_dir(folder));
+    SORTIE_TRY(write_small_file(file, "written to see that it can be\n"));
+    return file_ops::remove_tree(folder);
+  };
+  SORTIE_TRY(write());
+  return check_free_space(save_dir_, bytes);
 }
 
 }  // namespace sortie::trainer

@@ -19,7 +19,7 @@ namespace sortie::trainer {
 ///
 ///   rank 0      folder = store.begin(step, bytes)        then a broadcast of the folder
 ///   every rank  info = write_shard(folder, rank, ranks, pieces)
-///   rank 0      gathers the infos, store.commit(folder, manifest, infos), store.retain(keep)
+///   rank 0      gathers the infos, store.commit(folder, manifest, infos), store.retain(step, keep)
 ///
 /// Until commit returns the checkpoint does not exist: a crash leaves a ".tmp-" folder that the
 /// next open or begin removes.
@@ -43,9 +43,16 @@ class CheckpointStore {
   /// Removes the folder of a save that failed.
   Result<> abandon(const std::filesystem::path& folder);
 
-  /// Removes committed checkpoints but the newest `keep_last`; 0 keeps all. Broken folders are
-  /// neither counted nor touched.
-  Result<> retain(std::int64_t keep_last);
+  /// Removes old checkpoints: of those up to `step`, which was just committed, the newest
+  /// `keep_last` stay; 0 keeps all. Broken folders and later steps (a run goes on from an earlier
+  /// step only when it passed those over as damaged) are neither counted nor touched.
+  Result<> retain(std::int64_t step, std::int64_t keep_last);
+  /// Removes all committed checkpoints but that of `step`.
+  Result<> keep_only(std::int64_t step);
+
+  /// Whether a save of `bytes` would work, as far as it can be known now: a folder and a file can
+  /// be made and synced, and that much space is free.
+  Result<> check_room(std::uint64_t bytes) const;
 
   const std::filesystem::path& save_dir() const { return save_dir_; }
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,7 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/describe.h"
-#include "common/config/load.h"
+#include "common/config/recorded.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/cli/report.h"
 
@@ -27,7 +28,40 @@ struct CheckpointArguments {
   bool json = false;
 };
 
-nlohmann::ordered_json to_json(const CheckpointEntry& entry) {
+/// A number that the trainer recorded; nothing in checkpoints that were imported, or are older.
+std::optional<double> recorded(const Manifest& manifest, const char* name) {
+  const auto found = manifest.scalars.find(name);
+  return found == manifest.scalars.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// Of this very state, not of an earlier step.
+std::optional<double> validation_loss(const Manifest& manifest) {
+  const auto step = manifest.counters.find("validation_step");
+  if (step == manifest.counters.end() || step->second != manifest.step) return std::nullopt;
+  return recorded(manifest, "validation_loss");
+}
+
+/// The one with the lowest validation loss; the end when none was validated.
+std::vector<CheckpointEntry>::const_iterator best_of(const std::vector<CheckpointEntry>& entries) {
+  auto best = entries.end();
+  for (auto it = entries.begin(); it != entries.end(); ++it) {
+    if (!it->manifest || !validation_loss(*it->manifest)) continue;
+    if (best == entries.end() ||
+        *validation_loss(*it->manifest) < *validation_loss(*best->manifest))
+      best = it;
+  }
+  return best;
+}
+
+/// "step-00001200", or "best/step-00001200".
+std::string place_of(const CheckpointEntry& entry) {
+  const std::string name = entry.folder.filename().string();
+  return entry.folder.parent_path().filename() == kBestFolder
+             ? fmt::format("{}/{}", kBestFolder, name)
+             : name;
+}
+
+nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
   nlohmann::ordered_json root = {{"folder", entry.folder.string()},
                                  {"step", entry.step},
                                  {"good", entry.manifest.has_value()}};
@@ -37,6 +71,13 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry) {
   }
   const Manifest& manifest = *entry.manifest;
   root["run_id"] = manifest.run_id;
+  root["lineage"] = manifest.lineage;
+  const auto maybe = [](const std::optional<double>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  root["loss"] = maybe(recorded(manifest, "loss"));
+  root["validation_loss"] = maybe(validation_loss(manifest));
+  root["best"] = best;
   root["consumed_samples"] = manifest.consumed_samples;
   root["tokens"] = manifest.tokens;
   root["created"] = manifest.created;
@@ -49,18 +90,25 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry) {
 }
 
 void print_table(const std::vector<CheckpointEntry>& entries, std::string_view good_word) {
-  fmt::print("{:>10}  {:<9} {:>10} {:>6} {:>14} {:>14}  {:<19}  {}\n", "step", "state", "bytes",
-             "ranks", "samples", "tokens", "created (UTC)", "run");
-  for (const CheckpointEntry& entry : entries) {
-    if (!entry.manifest) {
-      fmt::print("{:>10}  {:<9} {}\n", entry.step, "BROKEN", entry.problem);
+  const auto best = best_of(entries);
+  const auto loss = [](const std::optional<double>& value) {
+    return value ? fmt::format("{:.4f}", *value) : "-";
+  };
+  fmt::print("{:>10}  {:<9} {:>9} {:>10} {:<4} {:>10} {:>6} {:>14}  {:<19}  {:<24}  {}\n", "step",
+             "state", "loss", "validation", "", "bytes", "ranks", "tokens", "created (UTC)", "run",
+             "folder");
+  for (auto it = entries.begin(); it != entries.end(); ++it) {
+    if (!it->manifest) {
+      fmt::print("{:>10}  {:<9} {}\n", it->step, "BROKEN", it->problem);
       continue;
     }
-    const Manifest& manifest = *entry.manifest;
-    fmt::print("{:>10}  {:<9} {:>10} {:>6} {:>14} {:>14}  {:%Y-%m-%d %H:%M:%S}  {}\n", entry.step,
-               good_word, human_bytes(manifest.shard_bytes()), manifest.world_size,
-               manifest.consumed_samples, manifest.tokens,
-               fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id);
+    const Manifest& manifest = *it->manifest;
+    fmt::print(
+        "{:>10}  {:<9} {:>9} {:>10} {:<4} {:>10} {:>6} {:>14}  {:%Y-%m-%d %H:%M:%S}  {:<24}  {}\n",
+        it->step, good_word, loss(recorded(manifest, "loss")), loss(validation_loss(manifest)),
+        it == best ? "best" : "", human_bytes(manifest.shard_bytes()), manifest.world_size,
+        manifest.tokens, fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id,
+        place_of(*it));
   }
 }
 
@@ -71,6 +119,11 @@ Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth 
     return fail(ErrorCode::not_found, fmt::format("{}: no such folder", folder.string()));
   if (!fs::exists(folder / kManifestFile, error) && !fs::exists(folder / kCommitFile, error)) {
     SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_checkpoints(folder, depth));
+    if (fs::is_directory(folder / kBestFolder, error)) {
+      SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> best,
+                              list_checkpoints(folder / kBestFolder, depth));
+      std::ranges::move(best, std::back_inserter(entries));
+    }
     if (!entries.empty()) return entries;
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: neither a checkpoint nor a folder of step-N checkpoints",
@@ -92,7 +145,9 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
                           look_at(arguments.folder, depth));
   if (arguments.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const CheckpointEntry& entry : entries) list.push_back(to_json(entry));
+    const auto best = best_of(entries);
+    for (auto it = entries.begin(); it != entries.end(); ++it)
+      list.push_back(to_json(*it, it == best));
     fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print_table(entries, depth == CheckDepth::hashes ? "verified" : "committed");
@@ -125,7 +180,7 @@ Result<> print_model(const fs::path& folder) {
       entries, [](const CheckpointEntry& entry) { return entry.manifest.has_value(); });
   if (good == entries.end()) return fail(ErrorCode::checkpoint, entries.front().problem);
   auto saved =
-      config::load_job_text(good->manifest->config, (good->folder / kManifestFile).string());
+      config::load_recorded_job(good->manifest->config, (good->folder / kManifestFile).string());
   if (!saved) return std::unexpected(std::move(saved).error());
   fmt::print("{}", config::section_toml(saved->job, "model"));
   return {};
@@ -146,7 +201,8 @@ void add_checkpoint_commands(CLI::App& app, int& exit_code) {
   CLI::App* checkpoint =
       app.add_subcommand("checkpoint", "Checkpoints: list, verify, show the model");
   checkpoint->require_subcommand(1);
-  add_command(*checkpoint, exit_code, "ls", "List checkpoints, newest first", CheckDepth::sizes);
+  add_command(*checkpoint, exit_code, "ls",
+              "List checkpoints with their losses, newest first, then the best", CheckDepth::sizes);
   add_command(*checkpoint, exit_code, "verify", "Read every byte and compare all hashes",
               CheckDepth::hashes);
   add_model(*checkpoint, exit_code);

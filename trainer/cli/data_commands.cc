@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <string>
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "trainer/cli/data_report.h"
+#include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 #include "trainer/data/build.h"
 #include "trainer/data/inspect.h"
+#include "trainer/tokenizer/stored_tokenizer.h"
 #include "trainer/tokenizer/train_bpe.h"
 #include "trainer/tokenizer/train_sentencepiece.h"
 
@@ -42,12 +45,16 @@ Result<> run_build(BuildArguments& arguments) {
   std::signal(SIGINT, request_interrupt);
   std::signal(SIGTERM, request_interrupt);
   options.interrupted = [] { return interrupt_requested != 0; };
-  BuildReporter reporter;
-  options.progress = [&](const BuildProgress& progress) { reporter.progress(progress); };
-  auto result = build_token_files(options, *tokenizer);
-  reporter.end_progress();
-  if (!result) return std::unexpected(std::move(result).error());
-  reporter.summary(*result, options);
+  const auto begin = std::chrono::steady_clock::now();
+  ProgressLine line("data build");
+  options.progress = [&](const BuildProgress& progress) {
+    line.update({"tokenizing", progress.input_bytes, progress.total_bytes});
+  };
+  const auto result = build_token_files(options, *tokenizer);
+  line.finish();
+  if (!result) return std::unexpected(result.error());
+  print_build(*result, options,
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return {};
 }
 
@@ -67,6 +74,16 @@ Result<> run_inspect(const InspectArguments& arguments) {
   if (!name.empty()) {
     SORTIE_ASSIGN_OR_RETURN(tokenizer, make_tokenizer(name));
   }
+  if (tokenizer && inspection.manifest) {
+    const BuildManifest& built = *inspection.manifest;
+    const TokenizerId wanted = {built.tokenizer, built.tokenizer_sha256, built.vocabulary_sha256};
+    if (const TokenizerId found = id_of(*tokenizer); !same_vocabulary(wanted, found))
+      return fail(
+          ErrorCode::data,
+          fmt::format("{}: was built with {}, and {} has another vocabulary; name the right "
+                      "file as --tokenizer",
+                      arguments.prefix, describe(wanted), describe(found)));
+  }
   print_inspection(arguments.prefix, inspection, tokenizer.get(), arguments.json);
   return {};
 }
@@ -84,11 +101,19 @@ struct TrainTokenizerArguments {
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
   const std::string output = arguments.output.string();
+  ProgressLine line("data train-tokenizer");
+  const auto print_left_out = [](const LeftOutText& left_out) {
+    if (left_out.count() > 0) fmt::print("left out: {}\n", left_out.summary("file"));
+  };
   if (arguments.type == "sentencepiece") {
-    SORTIE_TRY(train_sentencepiece({.files = std::move(corpus.files),
-                                    .vocab_size = arguments.vocab_size,
-                                    .output = arguments.output,
-                                    .max_bytes = arguments.max_bytes}));
+    const auto left_out = train_sentencepiece({.files = std::move(corpus.files),
+                                               .vocab_size = arguments.vocab_size,
+                                               .output = arguments.output,
+                                               .max_bytes = arguments.max_bytes,
+                                               .progress = line.callback()});
+    line.finish();
+    if (!left_out) return std::unexpected(left_out.error());
+    print_left_out(*left_out);
     fmt::print("{}: {} ids; use it as --tokenizer sentencepiece:{}\n", output, arguments.vocab_size,
                output);
     return {};
@@ -99,7 +124,12 @@ Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   training.vocab_size = arguments.vocab_size;
   training.output = arguments.output;
   training.max_bytes = arguments.max_bytes;
-  SORTIE_ASSIGN_OR_RETURN(const BpeTrainingResult result, train_bpe(training));
+  training.progress = line.callback();
+  const auto trained = train_bpe(training);
+  line.finish();
+  if (!trained) return std::unexpected(trained.error());
+  const BpeTrainingResult& result = *trained;
+  print_left_out(result.left_out);
   fmt::print("{}: {} ids from {} of text, {} different words; use it as --tokenizer hf:{}\n",
              output, result.vocab_size, human_bytes(result.text_bytes), result.words, output);
   return {};
@@ -139,6 +169,8 @@ void add_build(CLI::App& data, int& exit_code) {
       ->add_option("--document-bytes", options.documents.document_bytes,
                    "Cut files at the first newline after this many bytes (4096, 64KB, 1MB)")
       ->transform(CLI::AsSizeValue(false));
+  command->add_flag("--keep-non-text", options.documents.keep_non_text,
+                    "Also take documents with NUL bytes, or with more than 1 % invalid UTF-8");
   command->add_flag("--overwrite", options.overwrite, "Replace files that exist");
   command
       ->add_option("inputs", options.corpus.inputs,

@@ -1,37 +1,18 @@
 #include "trainer/cli/data_report.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/base/elapsed.h"
+#include "common/base/printable.h"
+#include "common/config/text.h"
 #include "trainer/cli/report.h"
 
 namespace sortie::trainer {
 namespace {
-
-/// Text for a terminal: control characters as escapes, so that data can not drive the terminal.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return out;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// "1", "2-3", "4-7" ... the lengths of bucket k of Inspection::lengths.
 std::string bucket_name(std::size_t k) {
@@ -65,32 +46,8 @@ nlohmann::ordered_json to_json(std::string_view prefix, const Inspection& inspec
 
 }  // namespace
 
-BuildReporter::BuildReporter() : terminal_(::isatty(STDERR_FILENO) == 1) {}
-
-void BuildReporter::progress(const BuildProgress& progress) {
-  const double pause = std::chrono::duration<double>(Clock::now() - shown_).count();
-  if (pause < (terminal_ ? 0.2 : 10.0)) return;
-  shown_ = Clock::now();
-  const double seconds = seconds_since(started_);
-  const double share = static_cast<double>(progress.input_bytes) /
-                       static_cast<double>(std::max<std::uint64_t>(progress.total_bytes, 1));
-  fmt::print(stderr, "{}{:3.0f} %  {} files  {} of {}  {} tokens  {}/s{}", terminal_ ? "\r" : "",
-             100 * share, progress.files, human_bytes(progress.input_bytes),
-             human_bytes(progress.total_bytes), progress.tokens,
-             human_bytes(static_cast<std::uint64_t>(static_cast<double>(progress.bytes) / seconds)),
-             terminal_ ? "\x1b[K" : "\n");
-  std::fflush(stderr);
-  line_open_ = terminal_;
-}
-
-void BuildReporter::end_progress() {
-  if (line_open_) fmt::print(stderr, "\r\x1b[K");
-  line_open_ = false;
-}
-
-void BuildReporter::summary(const BuildResult& result, const BuildOptions& options) const {
+void print_build(const BuildResult& result, const BuildOptions& options, double seconds) {
   const Corpus& corpus = result.corpus;
-  const double seconds = seconds_since(started_);
   fmt::print(
       "{} files, {} of text in {:.2f} s ({}/s)\n", corpus.files.size(),
       human_bytes(result.text_bytes), seconds,
@@ -103,6 +60,9 @@ void BuildReporter::summary(const BuildResult& result, const BuildOptions& optio
                corpus.skipped_repeated, corpus.skipped_pattern);
   if (result.empty_documents > 0)
     fmt::print("left out: {} lines without text\n", result.empty_documents);
+  if (result.left_out.count() > 0)
+    fmt::print("left out: {}; --keep-non-text takes them all the same\n",
+               printable(result.left_out.summary("document")));
   for (const BuildPart& part : result.parts)
     fmt::print("{}.bin: {} documents, {} tokens ({})\n", part.prefix, part.summary.documents,
                part.summary.tokens, token_type_name(result.type));
@@ -142,7 +102,7 @@ void print_inspection(std::string_view prefix, const Inspection& inspection,
   for (const std::int32_t id : inspection.first_tokens) fmt::print(" {}", id);
   fmt::print("\n");
   if (tokenizer != nullptr)
-    fmt::print("as text: {}\n", printable(tokenizer->decode(inspection.first_tokens)));
+    fmt::print("as text: {}\n", config::quote(tokenizer->decode(inspection.first_tokens)));
 }
 
 }  // namespace sortie::trainer

@@ -1,7 +1,6 @@
 // What the data commands print.
 #pragma once
 
-#include <chrono>
 #include <string_view>
 
 #include "trainer/data/build.h"
@@ -9,22 +8,8 @@
 
 namespace sortie::trainer {
 
-/// Progress of a build on stderr (a rewritten line on a terminal, else one every ten seconds) and
-/// its summary on stdout.
-class BuildReporter {
- public:
-  BuildReporter();
-  void progress(const BuildProgress& progress);
-  void end_progress();
-  void summary(const BuildResult& result, const BuildOptions& options) const;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point started_ = Clock::now();
-  Clock::time_point shown_ = started_;
-  bool terminal_;
-  bool line_open_ = false;
-};
+/// The summary of a build that took so long, on stdout.
+void print_build(const BuildResult& result, const BuildOptions& options, double seconds);
 
 /// `tokenizer` may be null: then ids are shown, not text.
 void print_inspection(std::string_view prefix, const Inspection& inspection,

@@ -7,30 +7,40 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/samples/dataset_source.h"
+#include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/model_loader.h"
 
 namespace sortie::trainer {
 namespace {
 
-struct Options {
-  std::string checkpoint, choices, precision = "auto";
+struct EvalOptions {
+  std::string checkpoint, tokenizer, choices, precision = "auto";
   std::vector<std::string> data;
   std::int64_t samples = 0, batch = 8;
   bool json = false;
 };
 
-Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+Result<> score_data(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                     nlohmann::ordered_json& report) {
   SORTIE_ASSIGN_OR_RETURN(const auto source,
                           DatasetSource::open_validation(loaded.job, options.data));
+  SORTIE_ASSIGN_OR_RETURN(std::vector<TokenizerClaim> claims,
+                          claims_of_files(options.data, "--data"));
+  claims.push_back({options.tokenizer.empty() ? "checkpoint " + loaded.folder.string()
+                                              : std::string("--tokenizer"),
+                    id_of(tokenizer)});
+  SORTIE_TRY(check_tokenizers_agree(claims));
   const std::int64_t all = source->samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
-  SORTIE_ASSIGN_OR_RETURN(
-      const TextScore score,
-      score_text(loaded.context, *loaded.model, tokenizer, *source, samples, options.batch));
+  ProgressLine line("eval");
+  SORTIE_ASSIGN_OR_RETURN(const TextScore score,
+                          score_text(loaded.context, *loaded.model, tokenizer, *source, samples,
+                                     options.batch, line.callback()));
+  line.finish();
   report["loss"] = score.loss();
   report["perplexity"] = score.perplexity();
   report["bits_per_byte"] = score.bits_per_byte();
@@ -44,10 +54,13 @@ Result<> score_data(const Options& options, LoadedModel& loaded, const Tokenizer
   return {};
 }
 
-Result<> score_answers(const Options& options, LoadedModel& loaded, const Tokenizer& tokenizer,
+Result<> score_answers(const EvalOptions& options, LoadedModel& loaded, const Tokenizer& tokenizer,
                        nlohmann::ordered_json& report) {
-  SORTIE_ASSIGN_OR_RETURN(const ChoiceScore score,
-                          score_choices(loaded.context, *loaded.model, tokenizer, options.choices));
+  ProgressLine line("eval");
+  SORTIE_ASSIGN_OR_RETURN(
+      const ChoiceScore score,
+      score_choices(loaded.context, *loaded.model, tokenizer, options.choices, line.callback()));
+  line.finish();
   const auto share = [&](std::int64_t right) {
     return static_cast<double>(right) / static_cast<double>(score.items);
   };
@@ -61,14 +74,14 @@ Result<> score_answers(const Options& options, LoadedModel& loaded, const Tokeni
   return {};
 }
 
-Result<> run(const Options& options) {
+Result<> run(const EvalOptions& options) {
   if (options.data.empty() && options.choices.empty())
     return fail(ErrorCode::usage,
                 "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
                           load_model(options.checkpoint, rank.threads, options.precision));
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
   if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));
   if (!options.choices.empty()) SORTIE_TRY(score_answers(options, *loaded, *tokenizer, report));
@@ -81,11 +94,13 @@ Result<> run(const Options& options) {
 void add_eval_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "eval", "Loss, perplexity and bits per byte on token files; answers to multiple choice");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   command
-      ->add_option("--checkpoint", options->checkpoint,
+      ->add_option("checkpoint,--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")
       ->required();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
   command->add_option("--data", options->data,
                       "Token files: PREFIX of PREFIX.bin and PREFIX.idx; may be several");
   command

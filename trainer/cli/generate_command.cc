@@ -15,8 +15,8 @@
 namespace sortie::trainer {
 namespace {
 
-struct Options {
-  std::string checkpoint, prompt = "\n", precision = "f32";
+struct GenerateOptions {
+  std::string checkpoint, tokenizer, prompt = "\n", precision = "f32";
   std::vector<std::string> stop;
   SamplingOptions sampling;
   bool no_cache = false;
@@ -55,11 +55,11 @@ class Stream {
   std::size_t longest_ = 0, shown_ = 0;
 };
 
-Result<> run(const Options& options) {
+Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
                           load_model(options.checkpoint, rank.threads, options.precision));
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer());
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   const LanguageModel& model = *loaded->model;
 
   std::vector<std::int32_t> prompt;
@@ -96,11 +96,13 @@ Result<> run(const Options& options) {
 void add_generate_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("generate", "Continue a text with the model of a checkpoint");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   command
-      ->add_option("--checkpoint", options->checkpoint,
+      ->add_option("checkpoint,--checkpoint", options->checkpoint,
                    "Checkpoint, or a folder of them (the newest)")
       ->required();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "byte | sentencepiece:FILE | hf:FILE; default: the one in the checkpoint");
   command->add_option("--prompt", options->prompt, "Text to continue")->capture_default_str();
   command->add_option("--max-tokens", options->sampling.max_tokens, "Tokens to add")
       ->check(CLI::Range(1, 1 << 20))

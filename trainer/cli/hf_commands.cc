@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 #include "trainer/hf/import.h"
 #include "trainer/hf/probe.h"
@@ -33,10 +34,13 @@ void add_import(CLI::App& app, int& exit_code) {
   command
       ->add_option("hf_dir", arguments->folder, "The model's folder, or a file like gpt2_124M.bin")
       ->required();
-  command->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_dir")
+  command
+      ->add_option("out", arguments->out, "Folder of the checkpoint, for trainer.load_weights_from")
       ->required();
   command->callback([arguments, &exit_code] {
-    const auto report = import_hf(arguments->folder, arguments->out);
+    ProgressLine line("import");
+    const auto report = import_hf(arguments->folder, arguments->out, line.callback());
+    line.finish();
     print_report(report, exit_code, "import");
     if (report)
       fmt::print("`sortie-train checkpoint model {}` prints the [model] for a config\n",
@@ -72,7 +76,11 @@ void add_export(CLI::App& app, int& exit_code) {
     if (arguments->dtype == "bf16") options.type = StorageType::bf16;
     if (arguments->dtype == "f16") options.type = StorageType::f16;
     options.max_shard_bytes = static_cast<std::uint64_t>(arguments->shard_gb * 1e9);
-    print_report(export_hf(arguments->checkpoint, arguments->out, options), exit_code, "export");
+    ProgressLine line("export");
+    options.progress = line.callback();
+    const auto report = export_hf(arguments->checkpoint, arguments->out, options);
+    line.finish();
+    print_report(report, exit_code, "export");
   });
 }
 

@@ -4,12 +4,16 @@
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
-#include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/stage.h"
+#include "common/config/validation_sets.h"
+#include "common/training/event.h"
+#include "trainer/loop/crowded_hosts.h"
+#include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/samples/chat_source.h"
@@ -21,26 +25,38 @@ namespace {
 
 Result<> check_start(Communicator& communicator, const RankContext& rank,
                      const config::JobConfig& job, const std::string& build,
-                     const SampleSource& training, const SampleSource* validation,
-                     DType precision) {
+                     const SampleSource& training, const std::vector<ValidationSet>& validation,
+                     const CpuFacts& cpu, DType precision) {
   config::JobConfig shared = job;
   shared.runner = {};
-  return check_agreement(
-      communicator, rank,
-      {{"build", build, "copy the same sortie-train to every host, or share the folder"},
-       {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
-       {"training data", training.fingerprint(),
-        "copy the same token files to every host, or share the folder"},
-       {"validation data", validation ? validation->fingerprint() : "",
-        "copy the same token files to every host"},
-       {"precision", std::string(dtype_name(precision)),
-        "hosts differ in their CPUs; set model.precision to f32"}});
+  std::vector<Agreement> agreements = {
+      {"build", build, "copy the same sortie-train to every host, or share the folder"},
+      {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
+      {"training data", training.fingerprint(),
+       "copy the same token files to every host, or share the folder"},
+      {"instruction set", cpu.isa,
+       "results of such CPUs differ in their last bits, and replicas with them; use hosts of one "
+       "kind, or limit all to the narrower set, as with --set runner.env.ONEDNN_MAX_CPU_ISA=AVX2"},
+      {"precision", std::string(dtype_name(precision)),
+       "hosts differ in their CPUs; set model.precision to f32"}};
+  for (const ValidationSet& set : validation)
+    agreements.push_back({"validation data " + set.name, set.source->fingerprint(),
+                          "copy the same files to every host, or share the folder"});
+  return check_agreement(communicator, rank, agreements);
+}
+
+/// An error names the key whose value caused it.
+template <class T>
+Result<T> of_key(std::string_view key, Result<T> result) {
+  if (result) return result;
+  return std::unexpected(with_context(std::move(result).error(), key));
 }
 
 Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
                                                  const std::vector<std::string>& chats,
                                                  bool shuffle) {
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, make_tokenizer(job.data.tokenizer));
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer,
+                          of_key("data.tokenizer", make_tokenizer(job.data.tokenizer)));
   SORTIE_ASSIGN_OR_RETURN(auto source, ChatSource::open(job, chats, *tokenizer, shuffle));
   if (source->left_out() > 0)
     log::warning("{}: {} conversations are left out: no answer in their first {} tokens",
@@ -50,20 +66,45 @@ Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
 
 Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job,
                                                     const config::BatchPlan& batch) {
-  if (!job.data.chat_files.empty()) return open_chats(job, job.data.chat_files, /*shuffle=*/true);
+  if (!job.data.chat_files.empty())
+    return of_key("data.chat_files", open_chats(job, job.data.chat_files, /*shuffle=*/true));
   DatasetSource::Course course;
   course.samples =
       static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations));
   course.micro_step = static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
-  return DatasetSource::open_training(job, course);
+  return of_key("data.data_prefixes", DatasetSource::open_training(job, course));
 }
 
-/// Null when there is nothing to validate on.
-Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job) {
-  if (!job.data.validation_chat_files.empty())
-    return open_chats(job, job.data.validation_chat_files, /*shuffle=*/false);
-  if (job.data.validation_data_prefixes.empty()) return nullptr;
-  return DatasetSource::open_validation(job, job.data.validation_data_prefixes);
+Result<std::unique_ptr<SampleSource>> open_validation(const config::JobConfig& job,
+                                                      const config::ValidationSet& set) {
+  if (!set.chat_files.empty()) return open_chats(job, set.chat_files, /*shuffle=*/false);
+  return DatasetSource::open_validation(job, set.prefixes);
+}
+
+struct OpenedSets {
+  std::vector<std::unique_ptr<SampleSource>> sources;
+  std::vector<ValidationSet> sets;  // refer to them
+};
+
+Result<OpenedSets> open_validation_sets(const config::JobConfig& job) {
+  OpenedSets opened;
+  for (const config::ValidationSet& set : config::validation_sets(job.data)) {
+    SORTIE_ASSIGN_OR_RETURN(auto source, of_key(set.key, open_validation(job, set)));
+    opened.sets.push_back({set.name, source.get()});
+    opened.sources.push_back(std::move(source));
+  }
+  return opened;
+}
+
+/// Rank 0 writes the checkpoints, so it alone needs the tokenizer's files.
+Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankContext& rank) {
+  if (rank.rank != 0) return RunTokenizer{};
+  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_run_tokenizer(job));
+  if (!tokenizer.files)
+    log::warning(
+        "data.tokenizer: it is empty and the token files have no manifest, so checkpoints "
+        "get the tokenizer of the weights that training starts from, or none");
+  return tokenizer;
 }
 
 /// Turns trainer.train_epochs into steps, and judges the schedule by them.
@@ -81,12 +122,16 @@ Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
                                              violations[0].keys[0], violations[0].message));
 }
 
-Result<> train(const std::string& config_path) {
+Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
+  end.set_rank(rank);
+  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
+  end.set_events(std::move(events));
   const std::string path = config_path.empty() ? rank.config_path : config_path;
   if (path.empty())
-    return fail(ErrorCode::usage,
-                "neither --config nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
+    return fail(
+        ErrorCode::usage,
+        "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
   config::JobConfig& job = loaded.job;
   log::init("sortie-train", log::level_named(job.logger.log_level));
@@ -105,20 +150,27 @@ Result<> train(const std::string& config_path) {
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
   SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan));
-  SORTIE_ASSIGN_OR_RETURN(const auto validation, open_validation(job));
+  SORTIE_ASSIGN_OR_RETURN(const OpenedSets validation, open_validation_sets(job));
+  SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
-  SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
-
-  std::unique_ptr<Communicator> communicator = make_single_communicator();
   if (rank.world_size > 1) {
-    SORTIE_ASSIGN_OR_RETURN(communicator, make_mpi_communicator(rank.rank, rank.world_size));
+    SORTIE_ASSIGN_OR_RETURN(auto mpi, make_mpi_communicator(rank.rank, rank.world_size));
+    end.set_communicator(std::move(mpi));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(*communicator, rank, told, build, *training, validation.get(), precision));
-  Trainer trainer(job, batch.plan, rank, *communicator, events, *training, validation.get(), cpu,
-                  precision, build);
-  const Result<> outcome = trainer.run();
-  events.flush();
+  SORTIE_TRY(check_start(end.communicator(), rank, told, build, *training, validation.sets, cpu,
+                         precision));
+  SORTIE_TRY(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank)));
+  const std::string crowded = crowded_hosts(end.communicator(), rank);
+  if (rank.rank == 0 && !crowded.empty()) {
+    end.events().send(training::to_json(training::NoteEvent{crowded}));
+    end.events().say(crowded);
+  }
+  Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *training,
+                  validation.sets, cpu, precision, build);
+  trainer.set_tokenizer(std::move(tokenizer));
+  const Result<> outcome = end.guard([&] { return trainer.run(); });
+  end.events().flush();
   return outcome;
 }
 
@@ -128,18 +180,10 @@ void add_train_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("train", "Train, as one rank of a job (what `sortie run CONFIG` starts)");
   auto config = std::make_shared<std::string>();
-  command->add_option("--config", *config, "Config file; without it SORTIE_CONFIG");
+  command->add_option("config,--config", *config, "Config file; without it SORTIE_CONFIG");
   command->callback([config, &exit_code] {
-    Result<> outcome;
-    try {
-      outcome = train(*config);
-    } catch (const CommunicatorError& error) {
-      outcome =
-          fail(ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what()));
-    }
-    if (outcome) return;
-    fmt::print(stderr, "sortie-train: {}\n", outcome.error().message);
-    exit_code = exit_code_for(outcome.error().code);
+    RankEnd end;
+    exit_code = end.exit_code_of([&] { return train(*config, end); });
   });
 }
 

@@ -13,6 +13,15 @@
 namespace sortie::trainer {
 namespace {
 
+/// The tokenizer's name as it is understood in any folder.
+std::string with_absolute_path(const std::string& tokenizer) {
+  const std::size_t colon = tokenizer.find(':');
+  if (colon == tokenizer.npos) return tokenizer;
+  std::error_code error;
+  const auto path = std::filesystem::absolute(tokenizer.substr(colon + 1), error);
+  return error ? tokenizer : tokenizer.substr(0, colon + 1) + path.lexically_normal().string();
+}
+
 class Builder {
  public:
   Builder(const BuildOptions& options, const Tokenizer& tokenizer)
@@ -39,6 +48,7 @@ class Builder {
     }
     result_.text_bytes = progress_.bytes;
     result_.empty_documents = progress_.empty_documents;
+    result_.left_out = progress_.left_out;
     SORTIE_TRY(write_file_atomic(options_.output + ".json", to_json(manifest())));
     return std::move(result_);
   }
@@ -83,7 +93,7 @@ class Builder {
   Result<> add_documents() {
     DocumentReader reader(result_.corpus, options_.documents, tokenizer_);
     const ChunkEncoder encoder(tokenizer_, result_.type, options_.append_eod,
-                               options_.add_special_tokens, options_.documents.json_key);
+                               options_.add_special_tokens, options_.documents);
     Pool pool([&reader] { return reader.next(); },
               [&encoder](const TextChunk& chunk) { return encoder.encode(chunk); },
               options_.threads);
@@ -107,6 +117,8 @@ class Builder {
     progress_.files += source.files;
     progress_.input_bytes += source.input_bytes;
     progress_.empty_documents += chunk.empty_documents;
+    progress_.left_out.add(source.left_out);
+    progress_.left_out.add(chunk.left_out);
     std::span<const std::byte> tokens = chunk.tokens;
     for (const EncodedPiece& piece : chunk.pieces) {
       TokenFileWriter& writer = writers_[part_of(num_documents_)];
@@ -133,23 +145,30 @@ class Builder {
     for (std::size_t i = 0; i < writers_.size(); ++i) {
       if (writers_[i].documents() > 0) continue;
       if (!options_.split)
-        return fail(ErrorCode::data,
-                    fmt::format("{}: would be empty: no input has text", result_.parts[i].prefix));
+        return fail(ErrorCode::data, fmt::format("{}: would be empty: no input has text{}",
+                                                 result_.parts[i].prefix, left_out_text()));
       return fail(
           ErrorCode::data,
-          fmt::format("{}: would be empty: {} documents are too few for --split {},{}; give "
+          fmt::format("{}: would be empty: {} documents are too few for --split {},{}{}; give "
                       "more files, --document-bytes to cut them into more documents, or "
                       "another split",
                       result_.parts[i].prefix, num_documents_, options_.split->first,
-                      options_.split->second));
+                      options_.split->second, left_out_text()));
     }
     return {};
   }
 
+  std::string left_out_text() const {
+    if (progress_.left_out.count() == 0) return {};
+    return fmt::format("; left out: {}; --keep-non-text takes them all the same",
+                       progress_.left_out.summary("document"));
+  }
+
   BuildManifest manifest() const {
     BuildManifest manifest;
-    manifest.tokenizer = tokenizer_.name();
+    manifest.tokenizer = with_absolute_path(tokenizer_.name());
     manifest.tokenizer_sha256 = tokenizer_.model_hash();
+    manifest.vocabulary_sha256 = vocabulary_hash(tokenizer_);
     manifest.vocab_size = tokenizer_.vocab_size();
     manifest.eod_id = tokenizer_.eod_id();
     manifest.append_eod = options_.append_eod;
@@ -157,6 +176,8 @@ class Builder {
     manifest.token_type = token_type_name(result_.type);
     manifest.text_bytes = progress_.bytes;
     manifest.files = progress_.files;
+    manifest.left_out_documents = progress_.left_out.count();
+    manifest.left_out_bytes = progress_.left_out.bytes;
     for (const BuildPart& part : result_.parts)
       manifest.parts.push_back({std::filesystem::path(part.prefix).filename().string(),
                                 part.summary.documents, part.summary.tokens,

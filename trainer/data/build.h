@@ -21,6 +21,7 @@ struct BuildProgress {
   std::uint64_t bytes = 0;  // of documents
   std::uint64_t tokens = 0;
   std::uint64_t empty_documents = 0;  // JSON lines without text, which are left out
+  LeftOutText left_out{};             // documents that are no text
   std::uint64_t input_bytes = 0;      // of the files, as they are stored
   std::uint64_t total_bytes = 0;      // of all files
 };
@@ -50,9 +51,11 @@ struct BuildResult {
   Corpus corpus;
   std::uint64_t text_bytes = 0;
   std::uint64_t empty_documents = 0;  // JSON lines without text, which are left out
+  LeftOutText left_out{};             // documents that are no text
 };
 
-/// Document number i (from 0, in the order of list_corpus) belongs to validation when
+/// Documents that are no text are left out, unless DocumentOptions keeps them. Document number i of
+/// the others (from 0, in the order of list_corpus) belongs to validation when
 /// floor((i + 1) * v / (t + v)) > floor(i * v / (t + v)): with 99,1 every 100th. The same inputs
 /// give the same bytes. PREFIX.json (see manifest in README.md) is written last.
 Result<BuildResult> build_token_files(const BuildOptions& options, const Tokenizer& tokenizer);

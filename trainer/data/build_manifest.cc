@@ -18,13 +18,21 @@ std::string to_json(const BuildManifest& manifest) {
                      {"tokens", part.tokens},
                      {"bin_sha256", part.bin_sha256},
                      {"idx_sha256", part.idx_sha256}});
-  Json root = {
-      {"format", "sortie-data"},           {"version", 1},
-      {"tokenizer", manifest.tokenizer},   {"tokenizer_sha256", manifest.tokenizer_sha256},
-      {"vocab_size", manifest.vocab_size}, {"eod_id", nullptr},
-      {"append_eod", manifest.append_eod}, {"add_special_tokens", manifest.add_special_tokens},
-      {"token_type", manifest.token_type}, {"text_bytes", manifest.text_bytes},
-      {"files", manifest.files},           {"parts", parts}};
+  Json root = {{"format", "sortie-data"},
+               {"version", 1},
+               {"tokenizer", manifest.tokenizer},
+               {"tokenizer_sha256", manifest.tokenizer_sha256},
+               {"vocabulary_sha256", manifest.vocabulary_sha256},
+               {"vocab_size", manifest.vocab_size},
+               {"eod_id", nullptr},
+               {"append_eod", manifest.append_eod},
+               {"add_special_tokens", manifest.add_special_tokens},
+               {"token_type", manifest.token_type},
+               {"text_bytes", manifest.text_bytes},
+               {"files", manifest.files},
+               {"left_out_documents", manifest.left_out_documents},
+               {"left_out_bytes", manifest.left_out_bytes},
+               {"parts", parts}};
   if (manifest.eod_id) root["eod_id"] = *manifest.eod_id;
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -38,6 +46,7 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
     BuildManifest manifest;
     root.at("tokenizer").get_to(manifest.tokenizer);
     root.at("tokenizer_sha256").get_to(manifest.tokenizer_sha256);
+    manifest.vocabulary_sha256 = root.value("vocabulary_sha256", "");  // older files: not there
     root.at("vocab_size").get_to(manifest.vocab_size);
     if (!root.at("eod_id").is_null()) manifest.eod_id = root.at("eod_id").get<std::int32_t>();
     root.at("append_eod").get_to(manifest.append_eod);
@@ -46,6 +55,8 @@ Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_vi
     root.at("token_type").get_to(manifest.token_type);
     root.at("text_bytes").get_to(manifest.text_bytes);
     root.at("files").get_to(manifest.files);
+    manifest.left_out_documents = root.value("left_out_documents", std::uint64_t{0});
+    manifest.left_out_bytes = root.value("left_out_bytes", std::uint64_t{0});
     for (const Json& part : root.at("parts"))
       manifest.parts.push_back(
           {part.at("name").get<std::string>(), part.at("documents").get<std::uint64_t>(),

@@ -21,6 +21,7 @@ struct BuildManifestPart {
 struct BuildManifest {
   std::string tokenizer{};  // as make_tokenizer takes it
   std::string tokenizer_sha256{};
+  std::string vocabulary_sha256{};  // vocabulary_hash(); empty in older files
   std::int64_t vocab_size = 0;
   std::optional<std::int32_t> eod_id{};
   bool append_eod = false;
@@ -28,6 +29,8 @@ struct BuildManifest {
   std::string token_type{};
   std::uint64_t text_bytes = 0;
   std::uint64_t files = 0;
+  std::uint64_t left_out_documents = 0;  // that are no text
+  std::uint64_t left_out_bytes = 0;
   std::vector<BuildManifestPart> parts{};
 };
 

@@ -38,12 +38,15 @@ Result<> ChunkEncoder::add_lines(const TextChunk& chunk, std::vector<std::int32_
     const std::string_view line = rest.substr(0, newline);
     rest.remove_prefix(std::min(newline + 1, rest.size()));
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    auto text = json_line_string(line, json_key_, buffer);
+    auto text = json_line_string(line, documents_.json_key, buffer);
     if (!text)
       return std::unexpected(
           with_context(std::move(text).error(), fmt::format("{}:{}", chunk.file, number)));
+    const TextKind kind = documents_.keep_non_text ? TextKind::text : kind_of_text(*text);
     if (text->empty())
       ++out.empty_documents;
+    else if (kind != TextKind::text)
+      out.left_out.add(kind, text->size(), fmt::format("{}:{}", chunk.file, number));
     else if (auto added = add_piece({*text}, ids, out); !added)
       return std::unexpected(
           with_context(std::move(added).error(), fmt::format("{}:{}", chunk.file, number)));

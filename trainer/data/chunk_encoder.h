@@ -24,6 +24,7 @@ struct EncodedChunk {
   std::vector<std::byte> tokens{};
   std::vector<EncodedPiece> pieces{};
   std::uint64_t empty_documents = 0;  // JSON lines without text: left out
+  LeftOutText left_out{};             // JSON lines that are no text
 };
 
 /// Immutable; threads share it.
@@ -32,12 +33,12 @@ class ChunkEncoder {
   /// `append_eod` needs a tokenizer with an end-of-document id. `add_special`: its special tokens
   /// around every document.
   ChunkEncoder(const Tokenizer& tokenizer, TokenType type, bool append_eod, bool add_special,
-               std::string json_key)
+               DocumentOptions documents)
       : tokenizer_(tokenizer),
         type_(type),
         append_eod_(append_eod),
         add_special_(add_special),
-        json_key_(std::move(json_key)),
+        documents_(std::move(documents)),
         as_is_(tokenizer.name() == "byte" && type == TokenType::u8) {}
 
   /// An error names the file and, of JSON, the line.
@@ -53,7 +54,7 @@ class ChunkEncoder {
   TokenType type_;
   bool append_eod_;
   bool add_special_;
-  std::string json_key_;
+  DocumentOptions documents_;
   bool as_is_;  // bytes are their own tokens, and nothing is added
 };
 

@@ -14,8 +14,7 @@ Dataset::Dataset(DatasetOptions options, std::vector<TokenFile> files)
     : options_(std::move(options)),
       files_(std::move(files)),
       table_(files_),
-      samples_per_epoch_(EpochOrder::num_samples(table_.tokens(), options_.sequence_length)),
-      sample_(static_cast<std::size_t>(options_.sequence_length) + 1) {}
+      samples_per_epoch_(EpochOrder::num_samples(table_.tokens(), options_.sequence_length)) {}
 
 Result<std::unique_ptr<Dataset>> Dataset::open(DatasetOptions options) {
   SORTIE_CHECK(options.sequence_length > 0 && options.vocab_size > 0);
@@ -80,25 +79,6 @@ Result<> Dataset::read_sample(std::uint64_t sample, std::span<std::int32_t> out)
   // Without a shuffle every epoch is the same, so one order serves all.
   const std::uint64_t epoch = options_.shuffle ? sample / samples_per_epoch_ : 0;
   return order(epoch).read(sample % samples_per_epoch_, options_.vocab_size, out);
-}
-
-Result<> Dataset::read(const BatchSlice& slice, Batch& batch) {
-  SORTIE_CHECK(slice.rows > 0 && slice.dp_rank >= 0 && slice.dp_rank < slice.dp_size,
-               "rows {}, rank {} of {}", slice.rows, slice.dp_rank, slice.dp_size);
-  batch.rows = slice.rows;
-  batch.columns = options_.sequence_length;
-  const auto columns = static_cast<std::size_t>(batch.columns);
-  batch.tokens.resize(static_cast<std::size_t>(batch.rows) * columns);
-  batch.targets.resize(batch.tokens.size());
-  const std::uint64_t first =
-      slice.consumed + static_cast<std::uint64_t>(slice.dp_rank * slice.rows);
-  for (std::size_t row = 0; row < static_cast<std::size_t>(slice.rows); ++row) {
-    SORTIE_TRY(read_sample(first + row, sample_));
-    const auto at = static_cast<std::ptrdiff_t>(row * columns);
-    std::copy(sample_.begin(), sample_.end() - 1, batch.tokens.begin() + at);
-    std::copy(sample_.begin() + 1, sample_.end(), batch.targets.begin() + at);
-  }
-  return {};
 }
 
 std::string Dataset::fingerprint() const {

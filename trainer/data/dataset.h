@@ -1,5 +1,5 @@
-// Dataset: batches of token ids from token files, in an order that depends on nothing but the seed
-// and the number of samples consumed before.
+// Dataset: samples of token ids from token files, by their global number, in an order that depends
+// on nothing but the seed.
 #pragma once
 
 #include <cstdint>
@@ -26,31 +26,11 @@ struct DatasetOptions {
   std::uint64_t megatron_samples = 0;
 };
 
-/// Rows of one rank for one forward pass, row-major.
-struct Batch {
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  std::vector<std::int32_t> tokens;   // [rows, columns]
-  std::vector<std::int32_t> targets;  // [rows, columns], each the token after
-};
-
-/// Which samples a rank reads: of every dp_size * rows samples a rank takes its `rows` in a row.
-struct BatchSlice {
-  std::uint64_t consumed = 0;  // samples that all ranks together have read before
-  std::int64_t dp_rank = 0;
-  std::int64_t dp_size = 1;
-  std::int64_t rows = 1;  // the micro batch
-};
-
-/// Not thread-safe: one thread at a time (Prefetcher has its own).
+/// Not thread-safe: one thread at a time.
 class Dataset {
  public:
   static Result<std::unique_ptr<Dataset>> open(DatasetOptions options);
   Dataset(Dataset&&) = delete;  // the table points into the object
-
-  /// Fills `batch`, reusing its memory. The samples of a step are the same set for every dp_size,
-  /// so `consumed` alone resumes a run, also on another number of ranks.
-  Result<> read(const BatchSlice& slice, Batch& batch);
 
   /// One sample (sequence_length + 1 tokens) by its global number; epochs follow one another.
   Result<> read_sample(std::uint64_t sample, std::span<std::int32_t> out);
@@ -73,7 +53,6 @@ class Dataset {
   std::uint64_t samples_per_epoch_;
   std::optional<MegatronOrder> megatron_;
   std::list<EpochOrder> orders_;  // most recent first; a batch can touch two epochs
-  std::vector<std::int32_t> sample_;
 };
 
 }  // namespace sortie::trainer

@@ -90,17 +90,27 @@ Result<TextChunk> DocumentReader::next_lines() {
   return chunk;
 }
 
+/// Finds the end of the next document, or passes over it when it is no text.
+void DocumentReader::begin_document(TextChunk& chunk) {
+  document_rest_ = rest_.size();
+  if (options_.document_bytes > 0 && rest_.size() > options_.document_bytes)
+    if (const std::size_t newline = rest_.find('\n', options_.document_bytes);
+        newline != rest_.npos)
+      document_rest_ = newline + 1;
+  if (options_.keep_non_text) return;
+  const TextKind kind = kind_of_text(rest_.substr(0, document_rest_));
+  if (kind == TextKind::text) return;
+  chunk.left_out.add(kind, document_rest_, path_);
+  rest_.remove_prefix(document_rest_);
+  document_rest_ = 0;
+}
+
 Result<> DocumentReader::add_pieces(TextChunk& chunk) {
-  chunk.owners.push_back(owner_);
+  const std::size_t before = chunk.pieces.size();
   while (!rest_.empty() && chunk.piece_bytes < kChunk) {
     const bool begins = document_rest_ == 0;
-    if (begins) {
-      document_rest_ = rest_.size();
-      if (options_.document_bytes > 0 && rest_.size() > options_.document_bytes)
-        if (const std::size_t newline = rest_.find('\n', options_.document_bytes);
-            newline != rest_.npos)
-          document_rest_ = newline + 1;
-    }
+    if (begins) begin_document(chunk);
+    if (document_rest_ == 0) continue;
     std::string_view piece = rest_.substr(0, document_rest_);
     if (piece.size() > kChunk) piece = piece.substr(0, tokenizer_.find_cut(piece, kChunk));
     document_rest_ -= piece.size();
@@ -108,6 +118,7 @@ Result<> DocumentReader::add_pieces(TextChunk& chunk) {
     chunk.pieces.push_back({piece, begins, document_rest_ == 0});
     chunk.piece_bytes += piece.size();
   }
+  if (chunk.pieces.size() > before) chunk.owners.push_back(owner_);
   use_input(chunk);
   return {};
 }
@@ -117,7 +128,9 @@ Result<std::optional<TextChunk>> DocumentReader::next() {
   for (;;) {
     while (rest_.empty() && (!gzip_ || (gzip_->at_end() && carried_.empty()))) {
       if (next_file_ == corpus_.files.size())
-        return chunk.pieces.empty() ? std::nullopt : std::optional(std::move(chunk));
+        return chunk.pieces.empty() && chunk.left_out.count() == 0
+                   ? std::nullopt
+                   : std::optional(std::move(chunk));
       SORTIE_TRY(open_next());
     }
     if (!options_.json_key.empty()) {
@@ -125,8 +138,10 @@ Result<std::optional<TextChunk>> DocumentReader::next() {
       return std::optional(std::move(chunk));
     }
     SORTIE_TRY(add_pieces(chunk));
-    // Small files share a chunk.
-    if (chunk.piece_bytes >= kChunk) return std::optional(std::move(chunk));
+    // Small files share a chunk; many that are left out end it too, so that progress is seen.
+    constexpr std::uint64_t kMostLeftOut = 64;
+    if (chunk.piece_bytes >= kChunk || chunk.left_out.count() >= kMostLeftOut)
+      return std::optional(std::move(chunk));
   }
 }
 

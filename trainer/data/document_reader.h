@@ -12,6 +12,7 @@
 #include "trainer/data/corpus.h"
 #include "trainer/data/gzip_reader.h"
 #include "trainer/storage/mapped_file.h"
+#include "trainer/tokenizer/text_check.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
@@ -21,6 +22,8 @@ struct DocumentOptions {
   std::string json_key{};
   /// Text files are cut at the first newline after this many bytes; 0 = one document per file.
   std::uint64_t document_bytes = 0;
+  /// Documents that are no text (text_check.h) are documents too.
+  bool keep_non_text = false;
 };
 
 /// Part of a document, or all of it.
@@ -39,6 +42,7 @@ struct TextChunk {
   std::size_t piece_bytes = 0;
   std::uint64_t input_bytes = 0;                      // of files that this chunk has used up
   std::uint64_t files = 0;                            // that begin in it
+  LeftOutText left_out{};                             // of the documents that were reached
   std::vector<std::shared_ptr<const void>> owners{};  // of the memory that the views look at
 };
 
@@ -57,6 +61,7 @@ class DocumentReader {
   Result<> open_next();
   Result<TextChunk> next_lines();
   Result<> add_pieces(TextChunk& chunk);
+  void begin_document(TextChunk& chunk);
   void use_input(TextChunk& chunk);
 
   const Corpus& corpus_;

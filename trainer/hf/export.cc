@@ -2,6 +2,7 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/hf/config_json.h"
+#include "trainer/hf/export_assets.h"
 #include "trainer/hf/import.h"
 
 namespace sortie::trainer {
@@ -36,9 +37,16 @@ std::vector<std::vector<std::size_t>> cut(const OpenedModel& opened,
 }
 
 Result<> write_weights(const StoredModel& found, const std::vector<StorageType>& types,
-                       const fs::path& out, std::uint64_t limit) {
+                       const fs::path& out, const ExportOptions& options) {
   const OpenedModel& opened = found.opened;
-  const auto files = cut(opened, types, limit);
+  const auto files = cut(opened, types, options.max_shard_bytes);
+  std::uint64_t all = 0, written_bytes = 0;
+  for (std::size_t i = 0; i < types.size(); ++i)
+    all += static_cast<std::uint64_t>(opened.tensors[i].rows * opened.tensors[i].cols) *
+           storage_bytes(types[i]);
+  const OnWritten count = [&](std::uint64_t size) {
+    if (options.progress) options.progress({"writing weights", written_bytes += size, all});
+  };
   Json map = Json::object();
   std::uint64_t total = 0;
   for (std::size_t f = 0; f < files.size(); ++f) {
@@ -61,7 +69,7 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
     }
     // transformers refuses a file that does not say which library's tensors it has.
     const auto written =
-        write_safetensors(out / file, std::move(tensors), {{"format", "pt"}}, Hashed::no);
+        write_safetensors(out / file, std::move(tensors), {{"format", "pt"}}, Hashed::no, count);
     if (!written) return std::unexpected(written.error());
   }
   if (files.size() == 1) return {};
@@ -132,13 +140,9 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
   fs::create_directories(work, error);
   if (error) return std::unexpected(os_error(error.value(), work.string()));
   const auto fill = [&]() -> Result<> {
-    SORTIE_TRY(write_weights(found, types, work, options.max_shard_bytes));
+    SORTIE_TRY(write_weights(found, types, work, options));
+    SORTIE_TRY(export_assets(opened, config, work));
     SORTIE_TRY(write_file_atomic(work / "config.json", config.dump(2) + "\n"));
-    if (!opened.assets.empty())
-      for (const fs::path& asset : hf_assets(opened.assets)) {
-        fs::copy_file(asset, work / asset.filename(), error);
-        if (error) return std::unexpected(os_error(error.value(), asset.string()));
-      }
     fs::remove(out, error);  // an empty folder
     fs::rename(work, out, error);
     if (error) return std::unexpected(os_error(error.value(), out.string()));

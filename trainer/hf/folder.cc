@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/weight_types.h"
 #include "trainer/hf/config_json.h"
 #include "trainer/hf/weight_index.h"
+#include "trainer/tokenizer/stored_tokenizer.h"
 
 namespace sortie::trainer {
 namespace {
@@ -152,22 +153,21 @@ Result<std::vector<HfFolder::Stored>> HfFolder::match(const std::vector<HfTensor
 }
 
 std::vector<fs::path> hf_assets(const fs::path& folder) {
-  constexpr const char* kNames[] = {"tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "merges.txt",
-                                    "tokenizer.model",
-                                    "generation_config.json",
-                                    "chat_template.jinja",
-                                    "chat_template.json"};
   std::vector<fs::path> found;
   if (folder.empty()) return found;
   std::error_code ignored;
-  for (const char* name : kNames)
+  for (const std::string_view name : tokenizer_file_names())
     if (fs::is_regular_file(folder / name, ignored)) found.push_back(folder / name);
   return found;
+}
+
+Result<> copy_into(const fs::path& file, const fs::path& folder) {
+  std::error_code error;
+  fs::copy_file(file, folder / file.filename(), fs::copy_options::overwrite_existing, error);
+  if (error)
+    return std::unexpected(os_error(
+        error.value(), fmt::format("{}: copying it to {} failed", file.string(), folder.string())));
+  return sync_path(folder / file.filename());
 }
 
 }  // namespace sortie::trainer

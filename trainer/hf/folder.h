@@ -51,6 +51,9 @@ class HfFolder {
 /// The name in a folder that leaves the prefix out.
 std::string without_prefix(std::string_view name, std::string_view prefix);
 
+/// Copies a file into a folder, replaces one of its name there, and syncs it to disk.
+Result<> copy_into(const std::filesystem::path& file, const std::filesystem::path& folder);
+
 /// Files besides weights and config.json that an export carries along; of no folder (an empty path)
 /// none.
 std::vector<std::filesystem::path> hf_assets(const std::filesystem::path& folder);

@@ -9,6 +9,7 @@
 #include "common/base/atomic_file.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/checkpoint/weight_types.h"
 
@@ -19,15 +20,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kTensorNotes = "tensors.json";
-
-Result<> copy_into(const fs::path& file, const fs::path& folder) {
-  std::error_code error;
-  fs::copy_file(file, folder / file.filename(), fs::copy_options::overwrite_existing, error);
-  if (error)
-    return std::unexpected(os_error(
-        error.value(), fmt::format("{}: copying it to {} failed", file.string(), folder.string())));
-  return sync_path(folder / file.filename());
-}
 
 Result<> make_folder(const fs::path& folder) {
   std::error_code error;
@@ -98,7 +90,8 @@ Result<> carry_import_notes(const fs::path& from, const fs::path& to) {
   return sync_path(to / kHfNotes);
 }
 
-Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
+Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
+                               const OnProgress& progress) {
   std::error_code ignored;
   if (!HfFolder::is_one(source) && !fs::is_regular_file(source, ignored))
     return fail(
@@ -122,12 +115,17 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out) {
   config::JobConfig job;
   job.model = opened.config;
   Manifest manifest;
-  manifest.run_id = "import";
+  manifest.run_id = kImportRun;
   manifest.created = std::time(nullptr);
   manifest.config = config::to_toml(job);
   SORTIE_ASSIGN_OR_RETURN(const fs::path work, store.begin(0, bytes));
+  std::uint64_t written = 0;
+  const OnWritten count = [&](std::uint64_t size) {
+    if (progress) progress({"writing the checkpoint", written += size, bytes});
+  };
   const auto finish = [&]() -> Result<fs::path> {
-    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces));
+    SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(work, 0, 1, pieces, count));
+    manifest.lineage = lineage_of_content(manifest.config + shard.sha256);
     SORTIE_TRY(write_import_notes(opened, work));
     return store.commit(work, std::move(manifest), {shard});
   };

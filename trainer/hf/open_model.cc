@@ -6,7 +6,7 @@
 #include <map>
 
 #include "common/base/atomic_file.h"
-#include "common/config/load.h"
+#include "common/config/recorded.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/weight_types.h"
@@ -136,7 +136,7 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
                           CheckpointReader::open(folder, CheckDepth::sizes));
   SORTIE_ASSIGN_OR_RETURN(
       const config::LoadedJob loaded,
-      config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
+      config::load_recorded_job(reader.manifest().config, (folder / kManifestFile).string()));
   opened.config = loaded.job.model;
   opened.checkpoint = folder;
   declare(opened, threads);

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "trainer/samples/json_member.h"
+
 namespace sortie::trainer {
 namespace {
 
@@ -18,23 +20,30 @@ struct Item {
 };
 
 Result<Item> parse_item(const std::string& line, const std::string& where) {
-  Item item;
-  try {
-    const nlohmann::json value = nlohmann::json::parse(line);
-    value.at("context").get_to(item.context);
-    value.at("choices").get_to(item.choices);
-    const auto answer = value.at("answer").get<std::int64_t>();
-    if (answer < 0 || answer >= static_cast<std::int64_t>(item.choices.size()))
-      return fail(ErrorCode::data, fmt::format("{}: answer {} of {} choices; count from 0", where,
-                                               answer, item.choices.size()));
-    item.answer = static_cast<std::size_t>(answer);
-  } catch (const nlohmann::json::exception& error) {
-    return fail(ErrorCode::data,
-                fmt::format("{}: {}; write {{\"context\": \"...\", \"choices\": [\"...\"], "
-                            "\"answer\": 0}}",
-                            where, error.what()));
-  }
-  return item;
+  const auto read = [&]() -> Result<Item> {
+    Item item;
+    SORTIE_ASSIGN_OR_RETURN(const nlohmann::json value, parse_json_object(line));
+    SORTIE_ASSIGN_OR_RETURN(const auto* context, json_member(value, "context", JsonKind::text));
+    item.context = context->get<std::string>();
+    SORTIE_ASSIGN_OR_RETURN(const auto* choices, json_member(value, "choices", JsonKind::list));
+    for (const nlohmann::json& choice : *choices) {
+      SORTIE_TRY(check_json_kind(choice, "a choice", JsonKind::text));
+      item.choices.push_back(choice.get<std::string>());
+    }
+    SORTIE_ASSIGN_OR_RETURN(const auto* answer,
+                            json_member(value, "answer", JsonKind::whole_number));
+    const auto number = answer->get<std::int64_t>();
+    if (number < 0 || number >= static_cast<std::int64_t>(item.choices.size()))
+      return fail(ErrorCode::data, fmt::format("answer {} of {} choices; count from 0", number,
+                                               item.choices.size()));
+    item.answer = static_cast<std::size_t>(number);
+    return item;
+  };
+  auto item = read();
+  if (item) return item;
+  return fail(ErrorCode::data, fmt::format("{}: {}; write {{\"context\": \"...\", \"choices\": "
+                                           "[\"...\"], \"answer\": 0}}",
+                                           where, item.error().message));
 }
 
 /// The log-probability of `choice` after `context`.
@@ -84,7 +93,7 @@ double TextScore::bits_per_byte() const {
 
 Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
                              const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
-                             std::int64_t batch) {
+                             std::int64_t batch, const OnProgress& progress) {
   const std::int64_t length = model.shape().sequence_length;
   const auto width = static_cast<std::size_t>(length);
   TextScore score;
@@ -106,14 +115,21 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
     const auto loss = model.loss(graph, tokens, targets, 0.0f, forward);
     score.nats += loss.loss_sum;
     score.tokens += loss.count;
+    if (progress)
+      progress({"scoring text", static_cast<std::uint64_t>(first + rows),
+                static_cast<std::uint64_t>(samples), "samples"});
   }
   return score;
 }
 
 Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
-                                  const Tokenizer& tokenizer, const std::filesystem::path& file) {
+                                  const Tokenizer& tokenizer, const std::filesystem::path& file,
+                                  const OnProgress& progress) {
   std::ifstream in(file);
   if (!in) return std::unexpected(os_error(errno, file.string()));
+  std::error_code ignored;
+  const std::uintmax_t size = std::filesystem::file_size(file, ignored);
+  std::uint64_t read = 0;
   ChoiceScore score;
   std::string line;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
@@ -133,6 +149,8 @@ Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel
       most_per_byte = std::max(most_per_byte, per_byte);
     }
     ++score.items;
+    read += line.size() + 1;
+    if (progress) progress({"scoring choices", read, ignored ? 0 : size});
     score.right += best == item.answer;
     score.right_per_byte += best_per_byte == item.answer;
   }

@@ -5,6 +5,7 @@
 
 #include "trainer/models/model.h"
 #include "trainer/samples/sample_source.h"
+#include "trainer/storage/work_progress.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
@@ -21,7 +22,7 @@ struct TextScore {
 /// The samples [0, samples) of a source, `batch` at a time.
 Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& model,
                              const Tokenizer& tokenizer, SampleSource& source, std::int64_t samples,
-                             std::int64_t batch);
+                             std::int64_t batch, const OnProgress& progress = {});
 
 struct ChoiceScore {
   std::int64_t items = 0;
@@ -33,6 +34,7 @@ struct ChoiceScore {
 /// choice are tokenized as one text; what is too long loses its beginning. ErrorCode::data names
 /// the line.
 Result<ChoiceScore> score_choices(ExecutionContext& context, const LanguageModel& model,
-                                  const Tokenizer& tokenizer, const std::filesystem::path& file);
+                                  const Tokenizer& tokenizer, const std::filesystem::path& file,
+                                  const OnProgress& progress = {});
 
 }  // namespace sortie::trainer

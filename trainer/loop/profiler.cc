@@ -1,5 +1,7 @@
 #include "trainer/loop/profiler.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
@@ -10,6 +12,26 @@ std::int64_t microseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 }  // namespace
+
+std::filesystem::path profile_path(const config::ProfilerConfig& config, const RankContext& rank) {
+  const std::filesystem::path named = config.profiler_output;
+  if (named.empty())
+    return rank.socket_path.empty() ? fmt::format("profile-rank-{}.json", rank.rank) : "";
+  if (rank.world_size == 1) return named;
+  return named.parent_path() /
+         fmt::format("{}-rank-{}{}", named.stem().string(), rank.rank, named.extension().string());
+}
+
+Result<> check_profile_path(const config::ProfilerConfig& config, const RankContext& rank) {
+  std::filesystem::path probe = profile_path(config, rank);
+  if (config.profile_steps == 0 || probe.empty()) return {};
+  probe += fmt::format(".check-{}", rank.rank);
+  if (auto written = write_file_atomic(probe, ""); !written)
+    return std::unexpected(with_context(std::move(written).error(), "profiler.profiler_output"));
+  std::error_code ignored;
+  std::filesystem::remove(probe, ignored);
+  return {};
+}
 
 void Profiler::begin_step(std::int64_t step) {
   step_ = step;
@@ -30,7 +52,12 @@ Profiler::Section::~Section() {
                                 microseconds(end - begin_)});
 }
 
-Result<> Profiler::write(const std::filesystem::path& path) {
+void Profiler::end() {
+  complete_ = complete_ || active_;
+  active_ = false;
+}
+
+nlohmann::json Profiler::trace() {
   nlohmann::json events = nlohmann::json::array();
   for (const Entry& entry : entries_)
     events.push_back({{"name", entry.name},
@@ -41,7 +68,11 @@ Result<> Profiler::write(const std::filesystem::path& path) {
                       {"dur", entry.duration_us},
                       {"args", {{"step", entry.step}}}});
   written_ = true;
-  return write_file_atomic(path, nlohmann::json{{"traceEvents", events}}.dump());
+  return events;
+}
+
+Result<> Profiler::write(const std::filesystem::path& path) {
+  return write_file_atomic(path, nlohmann::json{{"traceEvents", trace()}}.dump());
 }
 
 }  // namespace sortie::trainer

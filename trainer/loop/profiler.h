@@ -3,13 +3,21 @@
 
 #include <chrono>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
+#include "trainer/loop/rank_context.h"
 
 namespace sortie::trainer {
+
+/// Where a rank writes its own trace: profiler.profiler_output, with the rank in its name where
+/// there are several. Empty: it goes to the launcher, into the run folder.
+std::filesystem::path profile_path(const config::ProfilerConfig& config, const RankContext& rank);
+/// Where a profile is asked for: whether it can be written there. The Error names the key.
+Result<> check_profile_path(const config::ProfilerConfig& config, const RankContext& rank);
 
 class Profiler {
  public:
@@ -18,8 +26,13 @@ class Profiler {
   /// Call at the start of each step; `step` counts from 1.
   void begin_step(std::int64_t step);
   bool active() const { return active_; }
-  /// True once, after the last profiled step: time to write().
+  /// After the last step of all, whether or not the profiled ones are over.
+  void end();
+  /// True once, after the last profiled step: time for trace() or write().
   bool complete() const { return complete_ && !written_; }
+  /// The events of a Chrome trace, one object each.
+  nlohmann::json trace();
+  /// The whole trace as a file.
   Result<> write(const std::filesystem::path& path);
 
   /// Records from construction to destruction while the profiler is active.

@@ -19,8 +19,16 @@ std::string state_hash(ParameterStore& store) {
 
 }  // namespace
 
-Result<> check_replicas(Communicator& communicator, const RankContext& rank, ParameterStore& store,
-                        std::int64_t step) {
+namespace {
+
+/// Which ranks hold another state than most, as "rank 2 (host) from the other ranks"; empty when
+/// all are equal. Collective.
+struct Difference {
+  std::string text;
+  bool majority = true;  // else nobody is known to be right
+};
+Difference find_difference(Communicator& communicator, const RankContext& rank,
+                           ParameterStore& store) {
   if (communicator.size() == 1) return {};
   const std::vector<std::string> all =
       communicator.all_gather(fmt::format("{} {}", state_hash(store), rank.host));
@@ -46,13 +54,32 @@ Result<> check_replicas(Communicator& communicator, const RankContext& rank, Par
     for (const auto& [hash, ranks] : ranks_by_hash)
       odd.insert(odd.end(), ranks.begin(), ranks.end());
   }
+  return {fmt::format("{} {}", fmt::join(odd, ", "),
+                      leading > 1 ? "do not agree, and no majority does" : "from the other ranks"),
+          leading == 1};
+}
+
+}  // namespace
+
+Result<> check_replicas(Communicator& communicator, const RankContext& rank, ParameterStore& store,
+                        std::int64_t step) {
+  const Difference difference = find_difference(communicator, rank, store);
+  if (difference.text.empty()) return {};
   return fail(
       ErrorCode::diverged,
-      fmt::format("step {}: replicas differ: {} {}; check the memory of {} hosts and start again "
+      fmt::format("step {}: replicas differ: {}; check the memory of {} hosts and start again "
                   "from a checkpoint of before",
-                  step, fmt::join(odd, ", "),
-                  leading > 1 ? "do not agree, and no majority does" : "from the other ranks",
-                  leading > 1 ? "these" : "those"));
+                  step, difference.text, difference.majority ? "those" : "these"));
+}
+
+Result<> check_initial_state(Communicator& communicator, const RankContext& rank,
+                             ParameterStore& store) {
+  const Difference difference = find_difference(communicator, rank, store);
+  if (difference.text.empty()) return {};
+  return fail(ErrorCode::diverged,
+              fmt::format("start: initial weights differ: {}; every rank computes the same ones "
+                          "from trainer.seed, so check the memory and the CPUs of {} hosts",
+                          difference.text, difference.majority ? "those" : "these"));
 }
 
 }  // namespace sortie::trainer

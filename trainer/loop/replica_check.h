@@ -14,4 +14,8 @@ namespace sortie::trainer {
 Result<> check_replicas(Communicator& communicator, const RankContext& rank, ParameterStore& store,
                         std::int64_t step);
 
+/// The same before the first step, where fresh weights were computed by each rank for itself.
+Result<> check_initial_state(Communicator& communicator, const RankContext& rank,
+                             ParameterStore& store);
+
 }  // namespace sortie::trainer

@@ -1,6 +1,7 @@
 #include "trainer/loop/run_report.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -12,25 +13,64 @@ namespace sortie::trainer {
 
 namespace {
 
-nlohmann::json as_json(const model::MemoryUse& memory) {
-  nlohmann::json json = {{"total", memory.total()}};
-  for (const auto& [name, bytes] : memory.parts()) json[name] = bytes;
-  return json;
+constexpr std::chrono::seconds kBetweenLines{1};
+constexpr std::size_t kPartBytes = 32u << 10;  // of a profile; an event has 64 KiB at most
+
+training::MemoryParts parts_of(const model::MemoryUse& memory) {
+  training::MemoryParts parts = {{"total", memory.total()}};
+  for (const auto& [name, bytes] : memory.parts()) parts[std::string(name)] = bytes;
+  return parts;
+}
+
+Pace::Intervals intervals_of(const config::TrainerConfig& config, bool validates) {
+  return {config.eval_interval, config.save_interval, validates && config.eval_interval > 0,
+          !config.save_dir.empty()};
 }
 
 }  // namespace
 
+RunReport::RunReport(const config::JobConfig& job, const config::BatchPlan& batch,
+                     const RankContext& rank, EventSink& events, bool validates)
+    : job_(job),
+      batch_(batch),
+      rank_(rank),
+      events_(events),
+      pace_(intervals_of(job.trainer, validates)) {}
+
+void RunReport::tell(const training::Event& event) {
+  if (silent()) return;
+  events_.send(training::to_json(event));
+  events_.say(training::event_line(event));
+}
+
 void RunReport::note(const std::string& text) {
-  if (!silent()) events_.send({{"type", "note"}, {"text", text}});
+  tell(training::NoteEvent{text});
 }
 
 void RunReport::loaded(const LoadedCheckpoint& checkpoint) {
-  if (checkpoint.weights_only)
-    return note(fmt::format("weights from {}, step 0", checkpoint.path.string()));
-  note(fmt::format("resumed from {} at step {}", checkpoint.path.string(),
-                   checkpoint.progress.step));
+  using Kind = StartPoint::Kind;
+  const std::string path = checkpoint.path.string();
+  const std::int64_t step = checkpoint.progress.step;
+  if (checkpoint.kind == Kind::weights)
+    return note(fmt::format("weights from {} ({}), step 0", path, checkpoint.reason));
+  resumed_from_ = path;
+  last_loss_ = checkpoint.progress.loss;
+  if (checkpoint.kind == Kind::resume)
+    note(fmt::format("resumed from {} at step {} ({})", path, step, checkpoint.reason));
+  else if (job_.trainer.save_dir.empty())
+    note(fmt::format("started from {} at step {} ({})", path, step, checkpoint.reason));
+  else
+    note(fmt::format("forked from {} at step {} ({}); this run's own checkpoints go to {}", path,
+                     step, checkpoint.reason, job_.trainer.save_dir));
   if (!checkpoint.differences.empty())
-    note("losses will not be bit for bit those of an uninterrupted run: " + checkpoint.differences);
+    note(fmt::format("losses will not be bit for bit those of an uninterrupted run: {}",
+                     fmt::join(checkpoint.differences, ", ")));
+}
+
+void RunReport::from_seed() {
+  if (!job_.trainer.save_dir.empty())
+    note(fmt::format("no checkpoint in {}: initial weights from trainer.seed = {}",
+                     job_.trainer.save_dir, job_.trainer.seed));
 }
 
 void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
@@ -44,23 +84,27 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
       plan_memory(job_, batch_.micro_batch_size, rank_.world_size, dtype, rank_.threads, cpu);
   SORTIE_CHECK(memory.has_value(), "{}", memory.error().message);
   planned_ = *memory;
-  nlohmann::json event = {{"type", "start"},
-                          {"architecture", job_.model.architecture},
-                          {"parameters", model::count(facts_of_model->parameters).total},
-                          {"flops_per_token", flops_per_token_},
-                          {"planned_memory", as_json(planned_)},
-                          {"precision", facts.precision},
-                          {"isa", facts.isa},
-                          {"cpu", cpu.model},
-                          {"threads", rank_.threads},
-                          {"world_size", rank_.world_size},
-                          {"global_batch_size", batch_.global_batch_size},
-                          {"gradient_accumulation_steps", batch_.gradient_accumulation_steps},
-                          {"sequence_length", job_.model.sequence_length},
-                          {"step", progress.step},
-                          {"steps", job_.trainer.train_iterations}};
-  if (!first_run.empty()) event["first_run"] = first_run;
-  events_.send(event);
+  training::StartEvent event;
+  event.architecture = job_.model.architecture;
+  event.parameters = static_cast<std::int64_t>(model::count(facts_of_model->parameters).total);
+  event.flops_per_token = flops_per_token_;
+  event.planned_memory = parts_of(planned_);
+  event.precision = facts.precision;
+  event.isa = facts.isa;
+  event.cpu = cpu.model;
+  event.threads = rank_.threads;
+  event.world_size = rank_.world_size;
+  event.global_batch_size = batch_.global_batch_size;
+  event.gradient_accumulation_steps = batch_.gradient_accumulation_steps;
+  event.sequence_length = job_.model.sequence_length;
+  event.step = progress.step;
+  event.steps = job_.trainer.train_iterations;
+  event.save_dir = job_.trainer.save_dir;
+  event.resumed_from = resumed_from_;
+  event.first_run = first_run;
+  event.best_loss = progress.best_validation_loss;
+  event.best_step = progress.best_validation_step;
+  tell(event);
   if (job_.model.precision == "auto" && facts.precision == "f32")
     note(fmt::format("precision auto: f32, because this CPU ({}) has no bf16 products", facts.isa));
 }
@@ -69,6 +113,7 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
                      double trained_seconds) {
   if (silent()) return;
   last_loss_ = report.loss;
+  pace_.step(seconds);
   if (report.skipped)
     note(fmt::format("step {}: {}, step skipped ({} in a row)", report.step, report.skip_reason,
                      progress.consecutive_skips));
@@ -76,54 +121,96 @@ void RunReport::step(const StepReport& report, const TrainingProgress& progress,
   if (report.step % job_.logger.log_interval != 0 && report.step != 1 && report.step < steps)
     return;
   const auto tokens = static_cast<double>(report.tokens);
-  double eta = seconds * static_cast<double>(steps - report.step);
+  // trainer.train_duration counts steps alone.
+  std::int64_t last = steps;
   const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
-  if (limit > 0) eta = std::min(eta, std::max(0.0, limit - trained_seconds));
-  nlohmann::json event = {
-      {"type", "step"},
-      {"step", report.step},
-      {"steps", steps},
-      {"loss", report.loss},
-      {"lr", report.learning_rate},
-      {"grad_norm", report.grad_norm},
-      {"tokens_per_s", tokens / seconds},
-      {"flops", flops_per_token_ * tokens / seconds},
-      {"step_ms", seconds * 1e3},
-      {"eta_s", eta},
-      {"skipped", report.skipped},
-      {"consumed_tokens", progress.consumed_samples * job_.model.sequence_length}};
-  if (report.balance_loss) event["balance_loss"] = *report.balance_loss;
-  if (report.mtp_loss) event["mtp_loss"] = *report.mtp_loss;
-  if (batch_.rampup_share > 0) event["batch_size"] = report.samples;
-  events_.send(event);
+  if (limit > 0) {
+    const double left = std::max(0.0, limit - trained_seconds) / pace_.step_seconds();
+    if (left < static_cast<double>(steps - report.step))
+      last = report.step + static_cast<std::int64_t>(left) + 1;
+  }
+  training::StepEvent event;
+  event.step = report.step;
+  event.steps = steps;
+  event.loss = report.loss;
+  event.lr = report.learning_rate;
+  event.grad_norm = report.grad_norm;
+  event.step_ms = seconds * 1e3;
+  event.data_wait_ms = report.data_seconds * 1e3;
+  event.tokens_per_s = tokens / seconds;
+  event.flops = flops_per_token_ * tokens / seconds;
+  event.mean_tokens_per_s = tokens / pace_.whole_step_seconds();
+  event.eta_s = report.time_is_up ? 0.0 : pace_.remaining(report.step, last);
+  event.skipped = report.skipped;
+  event.consumed_tokens = progress.consumed_samples * job_.model.sequence_length;
+  event.balance_loss = report.balance_loss;
+  event.mtp_loss = report.mtp_loss;
+  if (batch_.rampup_share > 0) event.batch_size = report.samples;
+  events_.send(training::to_json(event));
+  say(report, event);
 }
 
-void RunReport::evaluation(std::int64_t step, double loss) {
-  if (!silent()) events_.send({{"type", "eval"}, {"step", step}, {"loss", loss}});
+/// Every step is in the metrics; the log has a line a second, and the steps at both ends.
+void RunReport::say(const StepReport& report, const training::StepEvent& event) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool edge = said_ == std::chrono::steady_clock::time_point{} || report.skipped ||
+                    report.time_is_up || report.stop_requested || report.step >= event.steps;
+  if (!edge && now - said_ < kBetweenLines) return;
+  said_ = now;
+  events_.say(training::event_line(event));
+}
+
+void RunReport::evaluation(const TrainingProgress& progress, const Validation& validation,
+                           double seconds) {
+  training::EvalEvent event;
+  event.step = progress.step;
+  event.loss = validation.loss;
+  if (validation.sets.size() > 1)
+    for (const Validation::Set& set : validation.sets) event.sets[set.name] = set.loss;
+  event.seconds = seconds;
+  event.best_loss = progress.best_validation_loss;
+  event.best_step = progress.best_validation_step;
+  tell(event);
 }
 
 void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best) {
-  if (!silent())
-    events_.send({{"type", "checkpoint"},
-                  {"step", step},
-                  {"path", saved.path.string()},
-                  {"bytes", saved.bytes},
-                  {"seconds", saved.seconds},
-                  {"best", best}});
+  if (silent()) return;
+  if (!best) pace_.save(saved.seconds);
+  tell(training::CheckpointEvent{step, saved.path.string(), saved.bytes, saved.seconds, best});
+}
+
+void RunReport::profile(const nlohmann::json& trace_events, const std::string& path) {
+  nlohmann::json event = training::to_json(training::ProfileEvent{rank_.rank, rank_.host, path});
+  if (path.empty()) {
+    nlohmann::json& part = event["events"] = nlohmann::json::array();
+    std::size_t bytes = 0;
+    for (const auto& entry : trace_events) {
+      bytes += entry.dump().size() + 1;
+      part.push_back(entry);
+      if (bytes < kPartBytes) continue;
+      events_.send(event);
+      events_.flush();  // more than the sink keeps would be dropped
+      part.clear();
+      bytes = 0;
+    }
+    if (part.empty()) return;
+  }
+  events_.send(event);
 }
 
 void RunReport::done(const TrainingProgress& progress, double validation_loss,
                      double trained_seconds, const model::MemoryUse& memory) {
-  if (silent()) return;
-  events_.send({{"type", "done"},
-                {"step", progress.step},
-                {"loss", last_loss_},
-                {"validation_loss", validation_loss},
-                {"seconds", trained_seconds},
-                {"peak_memory_bytes", memory.total()},
-                {"memory", as_json(memory)},
-                {"planned_memory", as_json(planned_)},
-                {"events_dropped", events_.dropped()}});
+  training::DoneEvent event;
+  event.step = progress.step;
+  event.steps = job_.trainer.train_iterations;
+  event.loss = last_loss_;
+  event.validation_loss = validation_loss;
+  event.seconds = trained_seconds;
+  event.peak_memory_bytes = static_cast<std::int64_t>(memory.total());
+  event.memory = parts_of(memory);
+  event.planned_memory = parts_of(planned_);
+  event.events_dropped = static_cast<std::int64_t>(events_.dropped());
+  tell(event);
 }
 
 }  // namespace sortie::trainer

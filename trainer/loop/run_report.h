@@ -1,14 +1,21 @@
-// RunReport: what rank 0 tells of a run: to the launcher, and through it to people, files and
-// trackers. The other ranks' reports say nothing.
+// RunReport: what rank 0 tells of a run: events for the launcher (common/training/event.h), which
+// shows and keeps their figures, and the same as lines on stdout, the run's readable log. The other
+// ranks' reports say nothing but their profiles.
 #pragma once
 
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "common/config/schema.h"
 #include "common/config/validate.h"
+#include "common/training/event.h"
 #include "trainer/loop/memory_report.h"
+#include "trainer/loop/pace.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/step_report.h"
+#include "trainer/loop/validation.h"
 #include "trainer/metrics/event_sink.h"
 #include "trainer/state/checkpointer.h"
 
@@ -17,22 +24,30 @@ namespace sortie::trainer {
 class RunReport {
  public:
   RunReport(const config::JobConfig& job, const config::BatchPlan& batch, const RankContext& rank,
-            EventSink& events)
-      : job_(job), batch_(batch), rank_(rank), events_(events) {}
+            EventSink& events, bool validates);
 
+  /// Which checkpoint the run starts from, and why.
   void loaded(const LoadedCheckpoint& checkpoint);
+  void from_seed();
   void start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
              const std::string& first_run);
   void step(const StepReport& report, const TrainingProgress& progress, double seconds,
             double trained_seconds);
-  void evaluation(std::int64_t step, double loss);
+  void evaluation(const TrainingProgress& progress, const Validation& validation, double seconds);
+  /// A validation with all that belongs to it: for the time that is left.
+  void validation_took(double seconds) { pace_.validation(seconds); }
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void note(const std::string& text);
+  /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.
+  void profile(const nlohmann::json& trace_events, const std::string& path);
   void done(const TrainingProgress& progress, double validation_loss, double trained_seconds,
             const model::MemoryUse& memory);
 
  private:
   bool silent() const { return rank_.rank != 0; }
+  /// To the launcher, and as a line.
+  void tell(const training::Event& event);
+  void say(const StepReport& report, const training::StepEvent& event);
 
   const config::JobConfig& job_;
   const config::BatchPlan& batch_;
@@ -40,7 +55,10 @@ class RunReport {
   EventSink& events_;
   double flops_per_token_ = 0.0;
   model::MemoryUse planned_;
-  double last_loss_ = 0.0;
+  double last_loss_ = training::kUnknown;
+  std::string resumed_from_;
+  Pace pace_;
+  std::chrono::steady_clock::time_point said_{};  // the last step line
 };
 
 }  // namespace sortie::trainer

@@ -49,6 +49,24 @@ Result<> check_agreement(Communicator& communicator, const RankContext& context,
   return {};
 }
 
+Result<> share_failure(Communicator& communicator, const RankContext& context,
+                       const Result<>& mine) {
+  if (communicator.size() == 1) return mine;
+  const std::string text =
+      mine ? ""
+           : fmt::format("{}\n{}{}", static_cast<int>(mine.error().code),
+                         context.host.empty() ? "" : fmt::format(" ({})", context.host),
+                         fmt::format(": {}", mine.error().message));
+  const std::vector<std::string> all = communicator.all_gather(text);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    const std::size_t line = all[rank].find('\n');
+    return fail(static_cast<ErrorCode>(std::stoi(all[rank].substr(0, line))),
+                fmt::format("rank {}{}", rank, all[rank].substr(line + 1)));
+  }
+  return {};
+}
+
 Result<std::string> build_hash() {
   SORTIE_ASSIGN_OR_RETURN(const std::string program, read_file("/proc/self/exe", 1u << 30));
   return sha256_hex(program);

@@ -22,6 +22,11 @@ struct Agreement {
 Result<> check_agreement(Communicator& communicator, const RankContext& context,
                          const std::vector<Agreement>& agreements);
 
+/// What failed on any rank is an error on every rank, so that none waits for one that has ended:
+/// "rank 3 (h04): ...", of the first that failed. Collective.
+Result<> share_failure(Communicator& communicator, const RankContext& context,
+                       const Result<>& mine);
+
 /// SHA-256 (hex) of the running program, so that "the same path" is known to be the same program.
 Result<std::string> build_hash();
 

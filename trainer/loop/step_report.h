@@ -1,4 +1,4 @@
-// StepReport: what one step did, equal on every rank.
+// StepReport: what one step did, equal on every rank but where a field says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ struct StepReport {
   std::int64_t tokens = 0;     // of them, with and without a target
   double learning_rate = 0.0;  // of parameters in no group of their own
   double grad_norm = 0.0;
+  double data_seconds = 0.0;  // of this rank: how long the step waited for its samples
   // Of models with mixtures or multi-token prediction; no part of `loss`.
   std::optional<double> balance_loss;  // of the routers, coefficient included
   std::optional<double> mtp_loss;

@@ -1,11 +1,15 @@
 #include "trainer/loop/trainer.h"
 
-#include <dnnl_version.h>
+#include <dnnl.h>
 #include <fmt/core.h>
+#include <gnu/libc-version.h>
 
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "common/base/elapsed.h"
+#include "common/base/log.h"
 #include "trainer/loop/replica_check.h"
 #include "trainer/nn/lora.h"
 
@@ -14,16 +18,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, DType precision,
-                   const std::string& build) {
+/// Of the libraries that run: those that the program was compiled with may be others.
+BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
+                   const SampleSource& training, DType precision, const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
-  facts.libraries =
-      fmt::format("oneDNN {}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
+  const dnnl_version_t& onednn = *dnnl_version();
+  facts.onednn = fmt::format("{}.{}.{} {}", onednn.major, onednn.minor, onednn.patch, onednn.hash);
+  facts.mpi = communicator.library();
+  facts.libm = fmt::format("glibc {}", gnu_get_libc_version());
+  facts.data = training.fingerprint();
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
@@ -45,17 +49,18 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
 
 Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
                  const RankContext& rank, Communicator& communicator, EventSink& events,
-                 SampleSource& training, SampleSource* validation, const CpuFacts& cpu,
+                 SampleSource& training, std::vector<ValidationSet> validation, const CpuFacts& cpu,
                  DType precision, const std::string& build)
     : job_(job),
       batch_(batch),
       rank_(rank),
       communicator_(communicator),
-      report_(job_, batch_, rank_, events),
+      report_(job_, batch_, rank_, events, !validation.empty()),
       training_(training),
-      validation_(validation),
+      validation_(std::move(validation)),
       cpu_(cpu),
-      facts_(bit_facts(cpu, rank, precision, build)),
+      facts_(bit_facts(cpu, rank, communicator, training, precision, build)),
+      precision_(precision),
       context_(rank.threads),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer"),
@@ -65,32 +70,44 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
       checkpointer_(job, facts_, store_, communicator),
       profiler_(job.profiler, rank.rank) {
-  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
   if (prepared_) prepared_ = freeze_parameters(job, store_);
   if (prepared_) prepared_ = optimizer_.assign_groups();
-  store_.finalize(context_, precision, communicator.size() * kShardUnit, /*with_optimizer=*/true);
-  reducer_ =
-      std::make_unique<GradientReducer>(store_, communicator, job.optimizer.allreduce_bucket_size);
   // One micro-batch uses each copy once.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
-  context_.set_poll([this] { reducer_->poll(); });
   checkpointer_.set_run_id(rank.run_id);
 }
 
+void Trainer::allocate() {
+  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  store_.finalize(context_, precision_, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
+                                               job_.optimizer.allreduce_bucket_size);
+  context_.set_poll([this] { reducer_->poll(); });
+}
+
 Result<> Trainer::start() {
+  if (started_) return {};
   SORTIE_TRY(prepared_);
-  store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
+  SORTIE_TRY(checkpointer_.prepare());
+  allocate();
+  if (!checkpointer_.loads_all_values())
+    store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
-    if (!loaded->weights_only) last_saved_step_ = progress_.step;
+    // A fork's own folder has no checkpoint of this step.
+    if (loaded->kind == StartPoint::Kind::resume) last_saved_step_ = progress_.step;
     optimizer_.set_updates(progress_.updates);
     losses_.set_state(progress_.losses);
     gradient_norms_.set_state(progress_.gradient_norms);
     report_.loaded(*loaded);
+  } else {
+    report_.from_seed();
   }
+  SORTIE_TRY(check_initial_state(communicator_, rank_, store_));
   store_.refresh_compute_copy(context_);
   store_.weights_changed();
+  started_ = true;
   return {};
 }
 
@@ -111,31 +128,48 @@ Result<> Trainer::save(bool last, Checkpointer::Series series) {
   }
   if (!best) last_saved_step_ = progress_.step;
   report_.checkpoint(progress_.step, *saved, best);
+  if (!saved->warning.empty()) report_.note(saved->warning);
   return {};
 }
 
 Result<> Trainer::evaluate_and_keep() {
   const auto begin = Clock::now();
   if (signals_) signals_->expect(evaluation_seconds_);
-  SORTIE_ASSIGN_OR_RETURN(validation_loss_, evaluate());
+  SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
+  validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
-  report_.evaluation(progress_.step, validation_loss_);
-  if (!(validation_loss_ < progress_.best_validation_loss)) return {};
-  progress_.best_validation_loss = validation_loss_;
+  progress_.validation_loss = validation_loss_;
+  progress_.validation_step = progress_.step;
+  const bool best = validation_loss_ < progress_.best_validation_loss;
+  if (best) {
+    progress_.best_validation_loss = validation_loss_;
+    progress_.best_validation_step = progress_.step;
+  }
+  report_.evaluation(progress_, validation, evaluation_seconds_);
   // Before the first step it is the loss of the weights that training starts from.
-  if (!job_.trainer.keep_best || progress_.step == 0) return {};
-  return save(/*last=*/false, Checkpointer::Series::best);
+  Result<> kept;
+  if (best && job_.trainer.keep_best && progress_.step > 0)
+    kept = save(/*last=*/false, Checkpointer::Series::best);
+  report_.validation_took(seconds_since(begin));
+  return kept;
+}
+
+/// The trace of this rank goes into the run folder, or where profiler.profiler_output says. One
+/// that can not be written costs no training.
+void Trainer::keep_profile() {
+  const std::filesystem::path path = profile_path(job_.profiler, rank_);
+  if (path.empty()) return report_.profile(profiler_.trace(), "");  // the launcher writes it
+  if (const Result<> written = profiler_.write(path))
+    report_.profile({}, path.string());
+  else
+    log::warning("profile of rank {}: {}", rank_.rank, written.error().message);
 }
 
 /// What is due at the end of a step: checks, validation, checkpoints.
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
-  if (profiler_.complete()) {
-    std::string path = job_.profiler.profiler_output;
-    if (path.empty()) path = fmt::format("profile-rank-{}.json", rank_.rank);
-    SORTIE_TRY(profiler_.write(path));
-  }
+  if (profiler_.complete()) keep_profile();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
     return fail(ErrorCode::diverged,
                 fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
@@ -150,7 +184,8 @@ Result<> Trainer::after_step(const StepReport& report) {
   if (due(config.replica_check_interval))
     SORTIE_TRY(check_replicas(communicator_, rank_, store_, report.step));
   // Who is told to stop has little time: the checkpoint comes first, and nothing else.
-  if (validation_ && config.eval_interval > 0 && !stop && (end || due(config.eval_interval)))
+  if (!validation_.empty() && config.eval_interval > 0 && !stop &&
+      (end || due(config.eval_interval)))
     SORTIE_TRY(evaluate_and_keep());
   if (end || due(config.save_interval) || report.save_requested) SORTIE_TRY(save(end));
   if (!stop) return {};
@@ -162,8 +197,9 @@ Result<> Trainer::after_step(const StepReport& report) {
 
 Result<> Trainer::run() {
   SORTIE_TRY(start());
+  begin_reading();
   report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
-  if (validation_ && job_.trainer.eval_interval > 0 && progress_.step == 0)
+  if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
   bool time_is_up = false;
@@ -176,6 +212,8 @@ Result<> Trainer::run() {
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
+  profiler_.end();
+  if (profiler_.complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
                trained_seconds_, measure_memory(store_, context_.allocator()));
   return {};

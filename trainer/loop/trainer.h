@@ -11,12 +11,13 @@
 #include "trainer/loop/run_report.h"
 #include "trainer/loop/signals.h"
 #include "trainer/loop/step_report.h"
+#include "trainer/loop/validation.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/gradient_reducer.h"
-#include "trainer/samples/sample_source.h"
+#include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
@@ -27,10 +28,14 @@ Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu
 
 class Trainer {
  public:
-  /// All references must outlive the trainer; `validation` may be null.
+  /// All references must outlive the trainer; `validation` may be empty.
   Trainer(const config::JobConfig& job, const config::BatchPlan& batch, const RankContext& rank,
           Communicator& communicator, EventSink& events, SampleSource& training,
-          SampleSource* validation, const CpuFacts& cpu, DType precision, const std::string& build);
+          std::vector<ValidationSet> validation, const CpuFacts& cpu, DType precision,
+          const std::string& build);
+
+  /// On rank 0, before start(): what checkpoints are to hold, and must agree with.
+  void set_tokenizer(RunTokenizer tokenizer) { checkpointer_.set_tokenizer(std::move(tokenizer)); }
 
   /// From a fresh start or the newest checkpoint to the last step. ErrorCode::diverged after too
   /// many skipped steps in a row, or when replicas differ; ErrorCode::interrupted after SIGTERM,
@@ -39,17 +44,21 @@ class Trainer {
 
   /// One optimizer step; the seam of the tests.
   Result<StepReport> step();
-  /// Mean validation loss in nats per token.
-  Result<double> evaluate();
+  /// The losses of the validation sets.
+  Result<Validation> evaluate();
 
   ParameterStore& store() { return store_; }
   const TrainingProgress& progress() const { return progress_; }
   ExecutionContext& context() { return context_; }
   const LanguageModel& model() const { return model_; }
-  /// Initial weights, or those of the newest checkpoint. Called by run().
+  /// Initial weights, or the state of the checkpoint that the run starts from; what can be known to
+  /// go wrong later is an error here, before memory is allocated where that is possible. Called by
+  /// run(), where it has not been called yet.
   Result<> start();
 
  private:
+  /// The flat buffers, and what reduces them.
+  void allocate();
   struct Batch {
     Tensor tokens, targets;
   };
@@ -59,7 +68,10 @@ class Trainer {
     return progress_.consumed_samples +
            (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
   }
-  Result<Batch> read_batch(SampleSource& source, std::int64_t first_sample);
+  /// The next micro-batch of training.
+  Result<Batch> next_batch(std::int64_t first_sample);
+  /// Begins to read ahead from the sample that training goes on with.
+  void begin_reading();
   /// The targets that count in the step's global batch; reads its micro-batches where they have to
   /// be counted.
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
@@ -72,6 +84,7 @@ class Trainer {
 
   Result<> after_step(const StepReport& report);
   Result<> evaluate_and_keep();
+  void keep_profile();
   /// A save that fails ends training only when it is the last one.
   Result<> save(bool last, Checkpointer::Series series = Checkpointer::Series::regular);
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
@@ -82,9 +95,10 @@ class Trainer {
   Communicator& communicator_;
   RunReport report_;
   SampleSource& training_;
-  SampleSource* validation_;
+  std::vector<ValidationSet> validation_;
   const CpuFacts cpu_;
   const BitFacts facts_;
+  const DType precision_;
   ExecutionContext context_;
   ParameterStore store_;
   LanguageModel model_;
@@ -92,11 +106,13 @@ class Trainer {
   Optimizer optimizer_;
   OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Checkpointer checkpointer_;
   Profiler profiler_;
   TrainingProgress progress_;
   StepRouting routing_;                   // of the step in progress
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
+  bool started_ = false;
   std::int64_t last_saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
   double validation_loss_ = 0.0;

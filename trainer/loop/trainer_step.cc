@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "common/base/elapsed.h"
 #include "trainer/loop/trainer.h"
 
 namespace sortie::trainer {
@@ -12,22 +13,30 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 }  // namespace
 
-Result<Trainer::Batch> Trainer::read_batch(SampleSource& source, std::int64_t first_sample) {
-  const std::int64_t rows = batch_.micro_batch_size, length = job_.model.sequence_length;
-  Batch batch{context_.empty(DType::i32, {rows, length}),
-              context_.empty(DType::i32, {rows, length})};
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto width = static_cast<std::size_t>(length);
-    SORTIE_TRY(source.sample(first_sample + row,
-                             {batch.tokens.data<std::int32_t>() + row * length, width},
-                             {batch.targets.data<std::int32_t>() + row * length, width}));
-  }
+void Trainer::begin_reading() {
+  ReadingCourse course;
+  course.first = first_sample_of(0);
+  // A step is a whole number of micro-steps, so the distance is the same within steps and between.
+  course.stride = communicator_.size() * batch_.micro_batch_size;
+  course.rows = batch_.micro_batch_size;
+  course.length = job_.model.sequence_length;
+  course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations);
+  // Where targets are counted first, a step takes all of its micro-batches at once.
+  constexpr std::int64_t kAhead = 4;
+  course.ahead = static_cast<std::size_t>(
+      training_.masks_targets() ? batch_.gradient_accumulation_steps + kAhead : kAhead);
+  prefetcher_ = std::make_unique<Prefetcher>(training_, course);
+}
+
+Result<Trainer::Batch> Trainer::next_batch(std::int64_t first_sample) {
+  Profiler::Section section(profiler_, "data");
+  const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
+  Batch batch{context_.empty(DType::i32, shape), context_.empty(DType::i32, shape)};
+  const auto elements = static_cast<std::size_t>(batch.tokens.elements());
+  SORTIE_TRY(prefetcher_->next(first_sample, {batch.tokens.data<std::int32_t>(), elements},
+                               {batch.targets.data<std::int32_t>(), elements}));
   return batch;
 }
 
@@ -36,7 +45,7 @@ Result<std::int64_t> Trainer::count_targets(std::int64_t micro_steps, std::vecto
   if (!training_.masks_targets()) return samples * job_.model.sequence_length;
   double counted = 0.0;
   for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
-    SORTIE_ASSIGN_OR_RETURN(Batch batch, read_batch(training_, first_sample_of(micro)));
+    SORTIE_ASSIGN_OR_RETURN(Batch batch, next_batch(first_sample_of(micro)));
     const auto* targets = batch.targets.data<std::int32_t>();
     counted += static_cast<double>(std::count_if(targets, targets + batch.targets.elements(),
                                                  [](std::int32_t target) { return target >= 0; }));
@@ -52,8 +61,7 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t m
   if (!batches.empty()) {
     batch = std::move(batches[static_cast<std::size_t>(micro_step)]);
   } else {
-    Profiler::Section section(profiler_, "data");
-    SORTIE_ASSIGN_OR_RETURN(batch, read_batch(training_, first_sample_of(micro_step)));
+    SORTIE_ASSIGN_OR_RETURN(batch, next_batch(first_sample_of(micro_step)));
   }
   ForwardContext context;
   context.training = true;
@@ -137,6 +145,7 @@ Result<StepReport> Trainer::step() {
       report.samples / (batch_.micro_batch_size * communicator_.size());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
+  if (!prefetcher_) begin_reading();
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
@@ -153,7 +162,9 @@ Result<StepReport> Trainer::step() {
     agree_on_routing(report, micro_steps, targets);
   }
   update(report);
+  report.data_seconds = prefetcher_->take_waited_seconds();
   progress_.step = report.step;
+  progress_.loss = report.loss;
   progress_.consumed_samples += report.samples;
   progress_.updates = optimizer_.updates();
   progress_.consecutive_skips = report.skipped ? progress_.consecutive_skips + 1 : 0;
@@ -164,20 +175,9 @@ Result<StepReport> Trainer::step() {
   return report;
 }
 
-Result<double> Trainer::evaluate() {
-  double sums[2] = {0.0, 0.0};
-  for (std::int64_t i = 0; i < job_.trainer.eval_iterations; ++i) {
-    const std::int64_t first =
-        (i * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
-    SORTIE_ASSIGN_OR_RETURN(const Batch batch, read_batch(*validation_, first));
-    ForwardContext context;
-    Graph graph(context_, Graph::Mode::inference);
-    const auto loss = model_.loss(graph, batch.tokens, batch.targets, 0.0f, context);
-    sums[0] += loss.loss_sum;
-    sums[1] += static_cast<double>(loss.count);
-  }
-  communicator_.all_reduce_sum(sums);
-  return sums[0] / std::max(sums[1], 1.0);
+Result<Validation> Trainer::evaluate() {
+  return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context_,
+                  model_, communicator_);
 }
 
 }  // namespace sortie::trainer

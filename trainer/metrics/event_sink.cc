@@ -1,29 +1,25 @@
 #include "trainer/metrics/event_sink.h"
 
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <climits>
 #include <cstring>
+#include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace sortie::trainer {
 namespace {
 constexpr std::size_t kMaxPendingBytes = 1u << 20;
 
-/// "step 12: loss 2.31, lr 0.003 ..." for people who run the trainer by hand.
-void print_event(const nlohmann::json& event) {
-  std::string line = event.value("type", "event");
-  for (const auto& [key, value] : event.items())
-    if (key != "type")
-      line +=
-          fmt::format("  {} {}", key, value.is_string() ? value.get<std::string>() : value.dump());
-  std::puts(line.c_str());
-  std::fflush(stdout);
-}
+/// Of all that is in a pipe's buffer: a pipe that is ready takes so much without waiting.
+constexpr std::size_t kPipeBytes = PIPE_BUF;
 }  // namespace
 
 Result<EventSink> EventSink::open(const std::string& socket_path) {
@@ -43,10 +39,7 @@ Result<EventSink> EventSink::open(const std::string& socket_path) {
 }
 
 void EventSink::send(const nlohmann::json& event) {
-  if (!socket_) {
-    print_event(event);
-    return;
-  }
+  if (!socket_) return;
   // NaN and Inf become null in JSON; "replace" keeps any path or message printable.
   const std::string line =
       event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -56,6 +49,26 @@ void EventSink::send(const nlohmann::json& event) {
   }
   pending_ += line;
   write_pending();
+}
+
+void EventSink::say(std::string_view line) {
+  if (lines_.size() + line.size() > kMaxPendingBytes) return;
+  lines_ += fmt::format("{:%Y-%m-%d %H:%M:%S}  {}\n", fmt::localtime(std::time(nullptr)), line);
+  write_lines();
+}
+
+void EventSink::write_lines() {
+  while (!lines_.empty()) {
+    pollfd entry{STDOUT_FILENO, POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return;
+    const ssize_t count =
+        (entry.revents & POLLOUT) == 0
+            ? -1  // nobody reads
+            : ::write(STDOUT_FILENO, lines_.data(), std::min(lines_.size(), kPipeBytes));
+    if (count < 0 && (errno == EINTR || errno == EAGAIN) && (entry.revents & POLLOUT) != 0) return;
+    if (count < 0) return lines_.clear();
+    lines_.erase(0, static_cast<std::size_t>(count));
+  }
 }
 
 void EventSink::write_pending() {
@@ -73,10 +86,12 @@ void EventSink::write_pending() {
 }
 
 void EventSink::flush() {
-  for (int i = 0; i < 10 && !pending_.empty(); ++i) {
-    pollfd entry{socket_.get(), POLLOUT, 0};
-    ::poll(&entry, 1, 100);
+  for (int i = 0; i < 10 && !(pending_.empty() && lines_.empty()); ++i) {
+    pollfd entries[] = {{pending_.empty() ? -1 : socket_.get(), POLLOUT, 0},
+                        {lines_.empty() ? -1 : STDOUT_FILENO, POLLOUT, 0}};
+    ::poll(entries, std::size(entries), 100);
     write_pending();
+    write_lines();
   }
 }
 

@@ -98,7 +98,7 @@ class DeepseekV3Block final : public Block {
   std::optional<FeedForward> mlp_;
 };
 
-HfFormat hf_format() {
+HfFormat deepseek_v3_format() {
   using M = config::ModelConfig;
   HfFormat format{.model_type = "deepseek_v3",
                   .architecture = "DeepseekV3ForCausalLM",
@@ -157,7 +157,7 @@ Family deepseek_v3_family() {
   return {.name = "deepseek-v3",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<DeepseekV3Block>,
-          .hf = hf_format()};
+          .hf = deepseek_v3_format()};
 }
 
 }  // namespace sortie::trainer

@@ -7,7 +7,7 @@
 namespace sortie::trainer {
 namespace {
 
-HfFormat hf_format() {
+HfFormat gpt2_format() {
   using M = config::ModelConfig;
   return {.model_type = "gpt2",
           .architecture = "GPT2LMHeadModel",
@@ -50,7 +50,7 @@ Family gpt2_family() {
           .final_norm = ops::NormKind::layer,
           .learned_positions = true,
           .make_block = make_block<GptBlock>,
-          .hf = hf_format()};
+          .hf = gpt2_format()};
 }
 
 }  // namespace sortie::trainer

@@ -15,7 +15,7 @@ class GptNeoBlock final : public GptBlock {
   }
 };
 
-HfFormat hf_format() {
+HfFormat gpt_neo_format() {
   using M = config::ModelConfig;
   return {.model_type = "gpt_neo",
           .architecture = "GPTNeoForCausalLM",
@@ -56,7 +56,7 @@ Family gpt_neo_family() {
           .final_norm = ops::NormKind::layer,
           .learned_positions = true,
           .make_block = make_block<GptNeoBlock>,
-          .hf = hf_format()};
+          .hf = gpt_neo_format()};
 }
 
 }  // namespace sortie::trainer

@@ -53,7 +53,7 @@ class GptNeoxBlock final : public Block {
   LinearModule qkv_, out_, up_, down_;
 };
 
-HfFormat hf_format() {
+HfFormat gpt_neox_format() {
   using M = config::ModelConfig;
   return {.model_type = "gpt_neox",
           .architecture = "GPTNeoXForCausalLM",
@@ -94,7 +94,7 @@ Family gpt_neox_family() {
   return {.name = "gpt-neo-x",
           .final_norm = ops::NormKind::layer,
           .make_block = make_block<GptNeoxBlock>,
-          .hf = hf_format()};
+          .hf = gpt_neox_format()};
 }
 
 }  // namespace sortie::trainer

@@ -29,7 +29,7 @@ constexpr auto kMoe = member<&ModelConfig::moe, Member>;
 template <auto Member>
 constexpr auto kMla = member<&ModelConfig::mla, Member>;
 
-Result<> problem(std::string text) {
+Result<> unsupported(std::string text) {
   return fail(ErrorCode::unsupported, std::move(text));
 }
 
@@ -60,7 +60,8 @@ Result<> read_keys(std::span<const Key> keys, const Json& json, ModelConfig& mod
         },
         key.member);
     if (!good)
-      return problem(fmt::format("{} is {}, which is of the wrong kind", key.name, found->dump()));
+      return unsupported(
+          fmt::format("{} is {}, which is of the wrong kind", key.name, found->dump()));
   }
   return {};
 }
@@ -123,8 +124,8 @@ Result<> read_qwen3_moe(const Json& json, ModelConfig& model) {
   SORTIE_TRY(read_keys({&experts, 1}, json, model));
   const auto plain = json.find("mlp_only_layers");
   if (plain != json.end() && !plain->is_null() && !plain->empty())
-    return problem(fmt::format("mlp_only_layers is {}; only decoder_sparse_step is implemented",
-                               plain->dump()));
+    return unsupported(fmt::format("mlp_only_layers is {}; only decoder_sparse_step is implemented",
+                                   plain->dump()));
   return read_balance(json, model);
 }
 Result<> write_qwen3_moe(const ModelConfig& model, Json& json) {
@@ -160,7 +161,7 @@ Result<> read_deepseek(const Json& json, ModelConfig& model) {
 }
 Result<> write_deepseek(const ModelConfig& model, Json& json) {
   if (model.moe.num_shared_experts == 0)
-    return problem(
+    return unsupported(
         "model.moe.num_shared_experts = 0: DeepseekV3ForCausalLM of transformers has always one");
   write_keys(kDeepseekKeys, model, json);
   if (model.mla.q_lora_rank == 0) json["q_lora_rank"] = nullptr;

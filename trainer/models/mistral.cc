@@ -6,7 +6,7 @@ namespace sortie::trainer {
 
 namespace {
 
-HfFormat hf_format() {
+HfFormat mistral_format() {
   HfFormat format = hf_llama_format();
   format.model_type = "mistral";
   format.architecture = "MistralForCausalLM";
@@ -26,7 +26,7 @@ Family mistral_family() {
   return {.name = "mistral",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<LlamaBlock>,
-          .hf = hf_format()};
+          .hf = mistral_format()};
 }
 
 }  // namespace sortie::trainer

@@ -6,7 +6,7 @@ namespace sortie::trainer {
 
 namespace {
 
-HfFormat hf_format() {
+HfFormat mixtral_format() {
   HfFormat format = hf_llama_format();
   format.model_type = "mixtral";
   format.architecture = "MixtralForCausalLM";
@@ -36,7 +36,7 @@ Family mixtral_family() {
   return {.name = "mixtral",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<LlamaBlock>,
-          .hf = hf_format()};
+          .hf = mixtral_format()};
 }
 
 }  // namespace sortie::trainer

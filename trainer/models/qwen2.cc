@@ -11,7 +11,7 @@ class Qwen2Block final : public LlamaBlock {
       : LlamaBlock(arguments, name, /*qkv_bias=*/true) {}
 };
 
-HfFormat hf_format() {
+HfFormat qwen2_format() {
   HfFormat format = hf_llama_format();
   format.model_type = "qwen2";
   format.architecture = "Qwen2ForCausalLM";
@@ -33,7 +33,7 @@ Family qwen2_family() {
   return {.name = "qwen2",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<Qwen2Block>,
-          .hf = hf_format()};
+          .hf = qwen2_format()};
 }
 
 }  // namespace sortie::trainer

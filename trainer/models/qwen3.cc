@@ -51,7 +51,7 @@ class Qwen3Block final : public Block {
   std::optional<FeedForward> mlp_;
 };
 
-HfFormat hf_format() {
+HfFormat qwen3_format() {
   HfFormat format = hf_llama_format();
   format.model_type = "qwen3";
   format.architecture = "Qwen3ForCausalLM";
@@ -81,13 +81,13 @@ Family qwen3_family() {
   return {.name = "qwen3",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<Qwen3Block>,
-          .hf = hf_format()};
+          .hf = qwen3_format()};
 }
 
 // Its mixtures of experts: a softmax router, whose weights of the chosen experts are divided by
 // their sum or not.
 Family qwen3_moe_family() {
-  HfFormat format = hf_format();
+  HfFormat format = qwen3_format();
   format.model_type = "qwen3_moe";
   format.architecture = "Qwen3MoeForCausalLM";
   for (HfKey& key : format.keys) {

@@ -1,21 +1,24 @@
 #include "trainer/nn/random.h"
 
 #include <cmath>
-#include <numbers>
+
+#include "trainer/nn/portable_math.h"
+
+#include "common/base/fnv1a.h"
 
 namespace sortie::trainer {
 
 float random_normal(std::uint64_t key, std::uint64_t index) {
   const std::uint64_t pair = index & ~std::uint64_t{1};
-  const double radius = std::sqrt(-2.0 * std::log(random_uniform(key, pair)));
-  const double angle = 2.0 * std::numbers::pi * random_uniform(key, pair + 1);
-  return static_cast<float>(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
+  const double radius =
+      std::sqrt(-2.0 * portable_log(random_uniform(key, pair)));  // sqrt is exact by IEEE
+  const double turns = random_uniform(key, pair + 1);
+  return static_cast<float>(
+      radius * ((index & 1) ? portable_sin_of_turns(turns) : portable_cos_of_turns(turns)));
 }
 
 std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return random_bits(hash, seed);
+  return random_bits(fnv1a_64(name), seed);
 }
 
 }  // namespace sortie::trainer

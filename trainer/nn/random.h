@@ -20,7 +20,8 @@ inline double random_uniform(std::uint64_t key, std::uint64_t index) {
   return (static_cast<double>(random_bits(key, index) >> 12) + 0.5) * 0x1p-52;
 }
 
-/// Standard normal: Box & Muller 1958, pairs of neighbouring indices share two uniforms.
+/// Standard normal: Box & Muller 1958, pairs of neighbouring indices share two uniforms. The same
+/// bits on every CPU.
 float random_normal(std::uint64_t key, std::uint64_t index);
 
 /// The key of a named stream under a seed (FNV-1a of the name, mixed with the seed).

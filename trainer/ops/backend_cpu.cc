@@ -15,6 +15,16 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
+/// Sortie's own kernels keep to the limit that ONEDNN_MAX_CPU_ISA sets, so that hosts with
+/// different CPUs can be made to compute the same bits.
+ops::Isa isa_within_limit() {
+  const std::string limit = cpu_facts().isa;
+  const ops::Isa most = limit.starts_with("avx512") ? ops::Isa::avx512
+                        : limit.starts_with("avx2") ? ops::Isa::avx2
+                                                    : ops::Isa::baseline;
+  return std::min(most, ops::best_isa());
+}
+
 }  // namespace
 
 CpuFacts cpu_facts() {
@@ -44,7 +54,7 @@ CpuFacts cpu_facts() {
 ExecutionContext::ExecutionContext(int threads)
     : threads_(threads), backend_(std::make_unique<Backend>()) {
   SORTIE_CHECK(threads >= 1, "{} threads", threads);
-  backend_->kernels = &ops::kernels_of(ops::best_isa());
+  backend_->kernels = &ops::kernels_of(isa_within_limit());
   omp_set_num_threads(threads);
 }
 

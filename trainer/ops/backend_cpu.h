@@ -21,9 +21,8 @@ struct ExecutionContext::Backend {
   dnnl::stream stream{engine};
   const ops::Kernels* kernels = nullptr;
   using Matmuls =
-      std::unordered_map<ops::MatmulSpec, std::unique_ptr<ops::Matmul>, ops::MatmulSpecHash>;
+      std::unordered_map<ops::MatmulSpec, std::shared_ptr<const ops::Matmul>, ops::MatmulSpecHash>;
   Matmuls matmuls;
-  Matmuls older_matmuls;  // the full cache before this one: an op may still hold products of it
 };
 
 namespace ops {

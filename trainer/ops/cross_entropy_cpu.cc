@@ -97,9 +97,9 @@ class CrossEntropy {
                           .b_row = 0,
                           .b_col = 0,
                           .c_row = kVocabularyTile};
-    const Matmul& matmul = find_matmul(context_, spec);
+    const auto matmul = find_matmul(context_, spec);
     const auto packed = w_.impl().tile_forward[static_cast<std::size_t>(tile)].get(
-        context_, dtype_, w_tile(tile), 1, h_.cols, matmul.packed_desc());
+        context_, dtype_, w_tile(tile), 1, h_.cols, matmul->packed_desc());
     auto* logits = static_cast<float*>(logits_.get());
     run_matmul(context_, spec, h_row(begin_), packed.get(), logits);
     parallel_ranges(context_, rows_, 16, [&](std::int64_t begin, std::int64_t end) {
@@ -171,9 +171,9 @@ class CrossEntropy {
                           .b_col = 0,
                           .c_row = h_.cols,
                           .accumulate = tile > 0};
-    const Matmul& matmul = find_matmul(context_, data);
+    const auto matmul = find_matmul(context_, data);
     const auto packed = w_.impl().tile_backward_data[static_cast<std::size_t>(tile)].get(
-        context_, dtype_, w_tile(tile), h_.cols, 1, matmul.packed_desc());
+        context_, dtype_, w_tile(tile), h_.cols, 1, matmul->packed_desc());
     run_matmul(context_, data, e_tile(tile), packed.get(), dh_sum_.get());
     const MatmulSpec weight{.m = columns,
                             .n = h_.cols,

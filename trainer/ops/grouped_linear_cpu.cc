@@ -21,7 +21,7 @@ void for_each_piece(std::int64_t begin, std::int64_t end, const Visit& visit) {
   }
 }
 
-std::byte* at(const Tensor& x, std::int64_t row, std::int64_t col = 0) {
+std::byte* element_at(const Tensor& x, std::int64_t row, std::int64_t col = 0) {
   return static_cast<std::byte*>(x.raw()) +
          static_cast<std::size_t>(row * x.stride(0) + col) * dtype_bytes(x.dtype());
 }
@@ -46,23 +46,24 @@ class Scratch {
 /// (b_row, b_col).
 void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Tensor& in,
                      std::span<const PackedWeight* const> weights, bool backward, Tensor& out) {
+  using Product = std::shared_ptr<const Matmul>;
   struct Task {
-    const Matmul* matmul;
+    Product matmul;
     const void* weight;
     std::int64_t row;
   };
   const std::int64_t n = out.size(1), k = in.size(1);
   const auto matmul_of = [&](std::size_t piece) {
-    return &find_matmul(context, {.m = kPieces[piece],
-                                  .n = n,
-                                  .k = k,
-                                  .input = in.dtype(),
-                                  .output = out.dtype(),
-                                  .a_row = in.stride(0),
-                                  .b_row = 0,
-                                  .b_col = 0,
-                                  .c_row = out.stride(0),
-                                  .single_thread = true});
+    return find_matmul(context, {.m = kPieces[piece],
+                                 .n = n,
+                                 .k = k,
+                                 .input = in.dtype(),
+                                 .output = out.dtype(),
+                                 .a_row = in.stride(0),
+                                 .b_row = 0,
+                                 .b_col = 0,
+                                 .c_row = out.stride(0),
+                                 .single_thread = true});
   };
   std::vector<Task> tasks;
   std::vector<std::shared_ptr<const void>> held;
@@ -72,10 +73,10 @@ void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Te
     PackedForms& forms = backward ? weights[e]->impl().backward_data : weights[e]->impl().forward;
     // An expert needs at most one form per piece size: fewer than PackedForms keeps. They are alike
     // as a rule.
-    const Matmul* packed_for[std::size(kPieces)] = {};
+    Product packed_for[std::size(kPieces)] = {};
     const void* packed[std::size(kPieces)] = {};
     for_each_piece(rows.begin[e], rows.begin[e + 1], [&](std::int64_t row, std::size_t piece) {
-      const Matmul* matmul = matmul_of(piece);
+      const Product matmul = matmul_of(piece);
       scratch_bytes = std::max(scratch_bytes, matmul->scratch_bytes());
       for (std::size_t other = 0; packed[piece] == nullptr && other < std::size(kPieces); ++other)
         if (packed[other] != nullptr && packed_for[other]->packed_desc() == matmul->packed_desc())
@@ -94,8 +95,8 @@ void grouped_product(ExecutionContext& context, const ExpertRows& rows, const Te
   parallel_tasks(context, static_cast<std::int64_t>(tasks.size()),
                  [&](std::int64_t index, int thread) {
                    const Task& task = tasks[static_cast<std::size_t>(index)];
-                   task.matmul->run(stream, at(in, task.row), task.weight, at(out, task.row),
-                                    nullptr, scratch.of(thread), thread);
+                   task.matmul->run(stream, element_at(in, task.row), task.weight,
+                                    element_at(out, task.row), nullptr, scratch.of(thread), thread);
                  });
   context.poll();
 }
@@ -120,21 +121,21 @@ void grouped_linear_backward_weight_cpu(ExecutionContext& context, const ExpertR
   const std::int64_t blocks = (n + kBlock - 1) / kBlock;
   std::size_t scratch_bytes = 0;
   // By piece of tokens and whether the block is the last, shorter one.
-  const Matmul* matmuls[std::size(kPieces)][2] = {};
+  std::shared_ptr<const Matmul> matmuls[std::size(kPieces)][2] = {};
   const auto find = [&](std::size_t piece, bool last) {
-    const Matmul*& matmul = matmuls[piece][last ? 1 : 0];
+    std::shared_ptr<const Matmul>& matmul = matmuls[piece][last ? 1 : 0];
     if (matmul == nullptr)
-      matmul = &find_matmul(context, {.m = last ? n - (blocks - 1) * kBlock : kBlock,
-                                      .n = k,
-                                      .k = kPieces[piece],
-                                      .input = dy.dtype(),
-                                      .output = DType::f32,
-                                      .a_row = 1,
-                                      .a_col = dy.stride(0),
-                                      .b_row = x.stride(0),
-                                      .c_row = k,
-                                      .accumulate = true,
-                                      .single_thread = true});
+      matmul = find_matmul(context, {.m = last ? n - (blocks - 1) * kBlock : kBlock,
+                                     .n = k,
+                                     .k = kPieces[piece],
+                                     .input = dy.dtype(),
+                                     .output = DType::f32,
+                                     .a_row = 1,
+                                     .a_col = dy.stride(0),
+                                     .b_row = x.stride(0),
+                                     .c_row = k,
+                                     .accumulate = true,
+                                     .single_thread = true});
     scratch_bytes = std::max(scratch_bytes, matmul->scratch_bytes());
   };
   for (std::size_t e = 0; e < dw.size(); ++e)
@@ -151,7 +152,7 @@ void grouped_linear_backward_weight_cpu(ExecutionContext& context, const ExpertR
         const std::int64_t block = task % blocks;
         for_each_piece(rows.begin[e], rows.begin[e + 1], [&](std::int64_t row, std::size_t piece) {
           matmuls[piece][block + 1 == blocks ? 1 : 0]->run(
-              stream, at(dy, row, block * kBlock), at(x, row),
+              stream, element_at(dy, row, block * kBlock), element_at(x, row),
               dw[e].data<float>() + block * kBlock * k, nullptr, scratch.of(thread), thread);
         });
       });

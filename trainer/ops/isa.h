@@ -9,7 +9,8 @@ namespace sortie::trainer::ops {
 
 enum class Isa { baseline, avx2, avx512 };
 
-/// The widest set of this CPU; what a new ExecutionContext uses.
+/// The widest set of this CPU. A new ExecutionContext uses it, or the narrower one that
+/// ONEDNN_MAX_CPU_ISA allows.
 Isa best_isa();
 const char* isa_name(Isa isa);
 

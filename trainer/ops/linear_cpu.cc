@@ -28,7 +28,7 @@ void packed_product(ExecutionContext& context, const Tensor& x, PackedForms& for
   const auto out = y.matrix();
   const std::int64_t piece = piece_of(in.rows, in.cols, out.cols);
   std::shared_ptr<const void> packed;
-  const dnnl::memory::desc* layout = nullptr;  // of it
+  dnnl::memory::desc layout;  // of it
   for (std::int64_t begin = 0; begin < in.rows; begin += piece) {
     const MatmulSpec spec{.m = std::min(piece, in.rows - begin),
                           .n = out.cols,
@@ -40,11 +40,11 @@ void packed_product(ExecutionContext& context, const Tensor& x, PackedForms& for
                           .b_col = 0,
                           .c_row = out.stride,
                           .bias = bias.defined()};
-    const Matmul& matmul = find_matmul(context, spec);
-    if (layout == nullptr || *layout != matmul.packed_desc()) {
+    const auto matmul = find_matmul(context, spec);
+    if (begin == 0 || layout != matmul->packed_desc()) {
       packed = {};
-      packed = forms.get(context, x.dtype(), plain.raw(), b_row, b_col, matmul.packed_desc());
-      layout = &matmul.packed_desc();
+      packed = forms.get(context, x.dtype(), plain.raw(), b_row, b_col, matmul->packed_desc());
+      layout = matmul->packed_desc();
     }
     run_matmul(context, spec, row_of(in, x.dtype(), begin), packed.get(),
                row_of(out, y.dtype(), begin), bias.defined() ? bias.data<float>() : nullptr);

@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <new>
 #include <utility>
 
 #include "common/base/check.h"
@@ -12,6 +13,17 @@ namespace sortie::trainer::ops {
 namespace {
 
 using dnnl::memory;
+
+/// What oneDNN refuses is a bug of ours, but for memory.
+[[noreturn]] void refused(const dnnl::error& error, const std::string& what) {
+  if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+  SORTIE_CHECK(false, "oneDNN has no {} here: {}", what, error.what());
+  __builtin_unreachable();
+}
+void check_run(dnnl_status_t status, const char* what) {
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
+  SORTIE_CHECK(status == dnnl_success, "oneDNN {}: status {}", what, static_cast<int>(status));
+}
 
 memory::data_type dnnl_type(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -64,8 +76,8 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulSpec& spec, int threads) 
            memory(description.dst_desc(), engine, nullptr),
            memory(description.bias_desc(), engine, nullptr), memory(scratch_, engine, nullptr)});
   } catch (const dnnl::error& error) {
-    SORTIE_CHECK(false, "oneDNN has no {} product [{}, {}] x [{}, {}] here: {}",
-                 dtype_name(spec.input), spec.m, spec.k, spec.k, spec.n, error.what());
+    refused(error, fmt::format("{} product [{}, {}] x [{}, {}]", dtype_name(spec.input), spec.m,
+                               spec.k, spec.k, spec.n));
   }
 }
 
@@ -77,7 +89,7 @@ void Matmul::run(const dnnl::stream& stream, const void* a, const void* b, void*
   const auto set = [&](int index, const memory& operand, const void* data) {
     const dnnl_status_t status =
         dnnl_memory_set_data_handle(operand.get(), const_cast<void*>(data));
-    SORTIE_CHECK(status == dnnl_success, "oneDNN operand: status {}", static_cast<int>(status));
+    check_run(status, "operand");
     arguments[count++] = {index, operand.get()};
   };
   set(DNNL_ARG_SRC, own.a, a);
@@ -87,29 +99,28 @@ void Matmul::run(const dnnl::stream& stream, const void* a, const void* b, void*
   if (scratch_bytes() > 0) set(DNNL_ARG_SCRATCHPAD, own.scratch, scratch);
   const dnnl_status_t status =
       dnnl_primitive_execute(product_.get(), stream.get(), count, arguments);
-  SORTIE_CHECK(status == dnnl_success, "oneDNN product: status {}", static_cast<int>(status));
+  check_run(status, "product");
 }
 
-const Matmul& find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
+std::shared_ptr<const Matmul> find_matmul(ExecutionContext& context, const MatmulSpec& spec) {
   auto& matmuls = context.backend().matmuls;
-  if (const auto found = matmuls.find(spec); found != matmuls.end()) return *found->second;
+  if (const auto found = matmuls.find(spec); found != matmuls.end()) return found->second;
   // A caller with ever new shapes (text generation) must not grow the cache without bound.
   constexpr std::size_t kMaxKept = 4096;
-  if (matmuls.size() >= kMaxKept)
-    context.backend().older_matmuls = std::exchange(matmuls, ExecutionContext::Backend::Matmuls());
+  if (matmuls.size() >= kMaxKept) matmuls.clear();
   // oneDNN plans for the number of threads that it sees when the primitive is made.
   omp_set_num_threads(spec.single_thread ? 1 : context.threads());
-  auto made = std::make_unique<Matmul>(context.backend().engine, spec, context.threads());
+  auto made = std::make_shared<const Matmul>(context.backend().engine, spec, context.threads());
   omp_set_num_threads(context.threads());
-  return *matmuls.emplace(spec, std::move(made)).first->second;
+  return matmuls.emplace(spec, std::move(made)).first->second;
 }
 
 void run_matmul(ExecutionContext& context, const MatmulSpec& spec, const void* a, const void* b,
                 void* c, const float* bias) {
-  const Matmul& matmul = find_matmul(context, spec);
-  const auto scratch = context.allocator().allocate(matmul.scratch_bytes());
+  const auto matmul = find_matmul(context, spec);
+  const auto scratch = context.allocator().allocate(matmul->scratch_bytes());
   omp_set_num_threads(context.threads());
-  matmul.run(context.backend().stream, a, b, c, bias, scratch.get());
+  matmul->run(context.backend().stream, a, b, c, bias, scratch.get());
 }
 
 void pack(ExecutionContext& context, DType dtype, const void* from, std::int64_t row,
@@ -122,7 +133,7 @@ void pack(ExecutionContext& context, DType dtype, const void* from, std::int64_t
     memory target(packed, engine, to);
     dnnl::reorder(source, target).execute(context.backend().stream, source, target);
   } catch (const dnnl::error& error) {
-    SORTIE_CHECK(false, "oneDNN can not rearrange a weight: {}", error.what());
+    refused(error, "rearrangement of a weight");
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
@@ -53,8 +54,9 @@ class Matmul {
   mutable std::vector<Operands> operands_;  // one per thread
 };
 
-/// The product of this spec, made on first use. Not thread-safe: look up before a parallel region.
-const Matmul& find_matmul(ExecutionContext& context, const MatmulSpec& spec);
+/// The product of this spec, made on first use. Whoever holds it may go on using it when the cache
+/// has let go of it. Not thread-safe: look up before a parallel region.
+std::shared_ptr<const Matmul> find_matmul(ExecutionContext& context, const MatmulSpec& spec);
 
 /// Looks up and runs a product with all threads of the context.
 void run_matmul(ExecutionContext& context, const MatmulSpec& spec, const void* a, const void* b,

@@ -7,7 +7,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr std::int64_t kRowGrain = 16;
+constexpr std::int64_t kTokenGrain = 16;
 
 std::byte* row_at(const Tensor& x, std::int64_t row) {
   return static_cast<std::byte*>(x.raw()) +
@@ -21,7 +21,7 @@ void gather_sum(ExecutionContext& context, const ExpertRows& rows, const Tensor&
   const std::int64_t cols = sorted.size(1);
   const auto& kernels = typed_kernels(context, sorted.dtype());
   const auto* row_of = rows.row_of.data<std::int32_t>();
-  parallel_ranges(context, rows.tokens, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, rows.tokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> sum(static_cast<std::size_t>(cols));
     for (std::int64_t token = begin; token < end; ++token) {
       std::fill(sum.begin(), sum.end(), 0.0f);
@@ -41,7 +41,7 @@ void dispatch_forward_cpu(ExecutionContext& context, const ExpertRows& rows, con
                           Tensor& sorted) {
   const std::size_t bytes = static_cast<std::size_t>(x.size(1)) * dtype_bytes(x.dtype());
   const auto* source = rows.source.data<std::int32_t>();
-  parallel_ranges(context, rows.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, rows.rows, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       if (source[row] < 0)
         std::memset(row_at(sorted, row), 0, bytes);
@@ -72,7 +72,7 @@ void combine_backward_cpu(ExecutionContext& context, const ExpertRows& rows, con
   const std::size_t bytes = static_cast<std::size_t>(cols) * dtype_bytes(dy.dtype());
   const auto& kernels = typed_kernels(context, dy.dtype());
   const auto* source = rows.source.data<std::int32_t>();
-  parallel_ranges(context, rows.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, rows.rows, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::byte* out = row_at(dsorted, row);
       const std::int64_t choice = source[row];

@@ -8,7 +8,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr std::int64_t kRowGrain = 32;
+constexpr std::int64_t kRouterGrain = 32;
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
 /// out[0, k) = indices of the k largest of n values, best first, of equals the lower index.
@@ -89,7 +89,7 @@ void route_forward_cpu(ExecutionContext& context, const RouterSpec& spec, const 
                        Tensor& weights) {
   const std::int64_t n = spec.experts, k = spec.top_k;
   const float* added = bias.defined() ? bias.data<float>() : nullptr;
-  parallel_ranges(context, logits.size(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, logits.size(0), kRouterGrain, [&](std::int64_t begin, std::int64_t end) {
     Selector selector(spec);
     std::vector<float> choice(static_cast<std::size_t>(n));
     for (std::int64_t row = begin; row < end; ++row) {
@@ -122,7 +122,7 @@ void route_backward_cpu(ExecutionContext& context, const RouterSpec& spec, const
                         const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
                         Tensor& dlogits) {
   const std::int64_t n = spec.experts, k = spec.top_k;
-  parallel_ranges(context, scores.size(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, scores.size(0), kRouterGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* score = scores.data<float>() + row * n;
       const std::int32_t* chosen = experts.data<std::int32_t>() + row * k;
@@ -209,7 +209,7 @@ void sequence_balance_backward_cpu(ExecutionContext& context, const Tensor& scor
   const std::int64_t n = scores.size(1), length = scores.size(0) / counts.size(0);
   const auto factor = static_cast<float>(
       static_cast<double>(scale) * balance_factor(scores, top_k) / static_cast<double>(length));
-  parallel_ranges(context, scores.size(0), kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, scores.size(0), kRouterGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* score = scores.data<float>() + row * n;
       const float* count = counts.data<float>() + row / length * n;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
+
+#include "trainer/nn/portable_math.h"
 
 namespace sortie::trainer {
 namespace {
@@ -11,8 +12,8 @@ namespace {
 double share_left(std::string_view style, double r) {
   if (style == "linear") return 1.0 - r;
   if (style == "minus-sqrt") return 1.0 - std::sqrt(r);
-  if (style == "exponential") return 2.0 * std::pow(0.5, r) - 1.0;
-  return 0.5 * (1.0 + std::cos(std::numbers::pi * r));
+  if (style == "exponential") return 2.0 * portable_exp2(-r) - 1.0;
+  return 0.5 * (1.0 + portable_cos_of_turns(0.5 * r));
 }
 
 }  // namespace

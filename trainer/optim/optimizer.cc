@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/nn/portable_math.h"
 #include "trainer/ops/optimizer.h"
 #include "trainer/optim/lr_schedule.h"
 
@@ -61,9 +62,8 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
   step.grad_scale = 1.0f;
   if (config.gradient_clipping > 0 && grad_norm > config.gradient_clipping)
     step.grad_scale = static_cast<float>(config.gradient_clipping / (grad_norm + 1e-6));
-  const auto t = static_cast<double>(updates_);
-  step.correction1 = static_cast<float>(1.0 - std::pow(config.beta1, t));
-  step.correction2 = static_cast<float>(1.0 - std::pow(config.beta2, t));
+  step.correction1 = static_cast<float>(1.0 - portable_power(config.beta1, updates_));
+  step.correction2 = static_cast<float>(1.0 - portable_power(config.beta2, updates_));
 
   // By group: 0 = none.
   std::vector<float> rates = {static_cast<float>(learning_rate(schedule_step))};

@@ -5,6 +5,7 @@
 // throws CommunicatorError: the one kind of error that may cross the trainer as an exception.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -37,6 +38,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// The library that carries the collectives and its version, as it says at run time.
+  virtual std::string library() const = 0;
 
   /// values = sum over ranks, in place, equal to the last bit on all ranks and from run to run. At
   /// most 2^31 - 1 elements.
@@ -47,6 +50,12 @@ class Communicator {
   /// One string from each rank, in rank order.
   virtual std::vector<std::string> all_gather(std::string_view text) = 0;
   virtual void barrier() = 0;
+
+  /// Whether all ranks call this within `limit` of each other, whatever collectives they have open.
+  /// A rank that fails asks it: after `false` only abort() may follow.
+  virtual bool meet(std::chrono::milliseconds limit) = 0;
+  /// Ends the processes of all ranks, whatever they wait for; this one with `exit_code`.
+  [[noreturn]] virtual void abort(int exit_code) = 0;
 };
 
 /// The group of one: every collective is the identity.

@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 #include <mpi.h>
 
+#include <cstdlib>
 #include <limits>
+#include <thread>
 
 #include "common/base/check.h"
 #include "trainer/parallel/communicator.h"
@@ -30,8 +32,9 @@ class MpiHandle final : public CollectiveHandle {
   MPI_Request request = MPI_REQUEST_NULL;
 
   ~MpiHandle() override {
-    // An error path may leave a collective in flight: its buffer must not be freed under it.
-    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
+    // Its buffer must not be freed under it, and waiting could take for ever: a rank that fails in
+    // mid-step ends its process instead (trainer/loop/rank_end.h).
+    SORTIE_CHECK(request == MPI_REQUEST_NULL, "a collective is dropped while it is in flight");
   }
   bool poll() override {
     int done = 0;
@@ -46,15 +49,25 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator() {
     // A communicator of our own keeps our collectives apart from everyone else's in the process.
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &end_), "MPI_Comm_dup");
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   }
   ~MpiCommunicator() override {
+    MPI_Comm_free(&end_);
     MPI_Comm_free(&comm_);
     MPI_Finalize();
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string library() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+    // "Open MPI v4.1.4, package: Debian OpenMPI, ident: ..."; others end the first line there.
+    const std::string_view version(text, static_cast<std::size_t>(length));
+    return std::string(version.substr(0, version.find_first_of(",\n")));
+  }
 
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float> values) override {
     auto handle = std::make_unique<MpiHandle>();
@@ -99,8 +112,26 @@ class MpiCommunicator final : public Communicator {
   }
   void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
 
+  bool meet(std::chrono::milliseconds limit) override {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Ibarrier(end_, &request) != MPI_SUCCESS) return false;
+    for (;;) {
+      int done = 0;
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+      if (done != 0) return true;
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  void abort(int exit_code) override {
+    MPI_Abort(comm_, exit_code);
+    std::_Exit(exit_code);  // MPI_Abort is not declared to stay away
+  }
+
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Comm end_ = MPI_COMM_NULL;  // for meet() alone, so that it matches no collective of comm_
   int rank_ = 0, size_ = 0;
 };
 

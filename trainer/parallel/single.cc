@@ -1,17 +1,16 @@
+#include <cstdlib>
+
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/done_handle.h"
 
 namespace sortie::trainer {
 namespace {
-
-struct DoneHandle final : CollectiveHandle {
-  bool poll() override { return true; }
-  void wait() override {}
-};
 
 class SingleCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  std::string library() const override { return "none"; }
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override {
     return std::make_unique<DoneHandle>();
   }
@@ -21,6 +20,8 @@ class SingleCommunicator final : public Communicator {
     return {std::string(text)};
   }
   void barrier() override {}
+  bool meet(std::chrono::milliseconds) override { return true; }
+  void abort(int exit_code) override { std::_Exit(exit_code); }
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Ranks as threads of one process: collectives testable without a launcher. Sums run in rank order.
+#include <fmt/core.h>
+
 #include <barrier>
 #include <cstring>
 #include <exception>
@@ -6,6 +8,7 @@
 #include <thread>
 
 #include "trainer/parallel/communicator.h"
+#include "trainer/parallel/done_handle.h"
 
 namespace sortie::trainer {
 namespace {
@@ -17,17 +20,13 @@ struct Shared {
   std::vector<std::span<std::byte>> spans;
 };
 
-struct DoneHandle final : CollectiveHandle {
-  bool poll() override { return true; }
-  void wait() override {}
-};
-
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(Shared& shared, int rank, int size)
       : shared_(shared), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string library() const override { return "threads"; }
 
   std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float> values) override {
     reduce(values);
@@ -39,6 +38,11 @@ class ThreadCommunicator final : public Communicator {
     const auto source = shared_.spans[static_cast<std::size_t>(root)];
     if (rank_ != root) std::memcpy(bytes.data(), source.data(), bytes.size());
     shared_.sync.arrive_and_wait();
+  }
+  // One rank of a process can not end without the others: run_thread_ranks ends them.
+  bool meet(std::chrono::milliseconds) override { return size_ == 1; }
+  void abort(int exit_code) override {
+    throw CommunicatorError(fmt::format("rank {} ended the job with {}", rank_, exit_code));
   }
   std::vector<std::string> all_gather(std::string_view text) override {
     std::string mine(text);

@@ -1,14 +1,21 @@
 #include "trainer/samples/chat_source.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "trainer/samples/json_member.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
+namespace {
+
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+
+}  // namespace
 
 Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& job,
                                                      const std::vector<std::string>& files,
@@ -24,7 +31,7 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
   for (const std::string& file : files) {
     SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
     hash.update(text);
-    std::int64_t number = 0;
+    std::int64_t number = 0, conversations = 0;
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       const std::string line = text.substr(begin, end - begin);
@@ -32,7 +39,14 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
       ++number;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       SORTIE_TRY(source->add_line(line, fmt::format("{}:{}", file, number), tokenizer));
+      ++conversations;
     }
+    if (conversations == 0)
+      return fail(
+          ErrorCode::data,
+          fmt::format("{}: no conversation in it; write one a line, or take the file out of "
+                      "the list",
+                      file));
   }
   source->fingerprint_ = hash.finish_hex();
   if (source->conversations_.empty())
@@ -44,29 +58,42 @@ Result<std::unique_ptr<ChatSource>> ChatSource::open(const config::JobConfig& jo
   return source;
 }
 
+Result<std::vector<ChatSource::Part>> ChatSource::parse_conversation(std::string_view line) {
+  std::vector<Part> parts;
+  SORTIE_ASSIGN_OR_RETURN(const nlohmann::json value, parse_json_object(line));
+  if (!value.contains("messages")) {
+    for (const auto& [key, counts] : {std::pair("prompt", false), {"completion", true}}) {
+      SORTIE_ASSIGN_OR_RETURN(const auto* text, json_member(value, key, JsonKind::text));
+      parts.push_back({text->get<std::string>(), counts});
+    }
+    return parts;
+  }
+  SORTIE_ASSIGN_OR_RETURN(const auto* messages, json_member(value, "messages", JsonKind::list));
+  if (messages->empty()) return fail(ErrorCode::data, "\"messages\" is empty");
+  for (const nlohmann::json& message : *messages) {
+    SORTIE_TRY(check_json_kind(message, "a message", JsonKind::object));
+    SORTIE_ASSIGN_OR_RETURN(const auto* role, json_member(message, "role", JsonKind::text));
+    SORTIE_ASSIGN_OR_RETURN(const auto* content, json_member(message, "content", JsonKind::text));
+    const std::string_view name = role->get_ref<const std::string&>();
+    if (std::ranges::find(kRoles, name) == std::end(kRoles))
+      return fail(ErrorCode::data, fmt::format("role {} is unknown; use one of {}", role->dump(),
+                                               fmt::join(kRoles, ", ")));
+    parts.push_back({fmt::format("<|im_start|>{}\n", name), false});
+    parts.push_back({content->get<std::string>() + "<|im_end|>", name == "assistant"});
+    parts.push_back({"\n", false});
+  }
+  return parts;
+}
+
 Result<> ChatSource::add_line(const std::string& line, const std::string& where,
                               const Tokenizer& tokenizer) {
-  std::vector<Part> parts;
-  try {
-    const nlohmann::json value = nlohmann::json::parse(line);
-    if (value.contains("messages")) {
-      for (const auto& message : value.at("messages")) {
-        const auto role = message.at("role").get<std::string>();
-        parts.push_back({fmt::format("<|im_start|>{}\n", role), false});
-        parts.push_back(
-            {message.at("content").get<std::string>() + "<|im_end|>", role == "assistant"});
-        parts.push_back({"\n", false});
-      }
-    } else {
-      parts.push_back({value.at("prompt").get<std::string>(), false});
-      parts.push_back({value.at("completion").get<std::string>(), true});
-    }
-  } catch (const nlohmann::json::exception& error) {
+  auto parsed = parse_conversation(line);
+  if (!parsed)
     return fail(ErrorCode::data,
                 fmt::format("{}: {}; write {{\"messages\": [{{\"role\": \"user\", \"content\": "
                             "\"...\"}}, ...]}} or {{\"prompt\": \"...\", \"completion\": \"...\"}}",
-                            where, error.what()));
-  }
+                            where, parsed.error().message));
+  const std::vector<Part>& parts = *parsed;
   auto conversation = tokenize(parts, tokenizer);
   if (!conversation) return std::unexpected(with_context(std::move(conversation).error(), where));
   const bool ends = parts.size() == 2;

@@ -14,7 +14,8 @@ namespace sortie::trainer {
 /// JSONL, one a line: {"messages": [{"role": "user", "content": "..."}, ...]} becomes, message by
 /// message, "<|im_start|>ROLE\nCONTENT<|im_end|>\n", where what an assistant says and the mark
 /// behind it are targets; {"prompt": "...", "completion": "..."} becomes the two texts and the
-/// tokenizer's end of document, where all but the prompt are targets. Unknown keys are ignored. A
+/// tokenizer's end of document, where all but the prompt are targets. Unknown keys are ignored,
+/// roles other than system, developer, user, assistant and tool are errors. A
 /// sample is one conversation, its beginning if it is too long, filled up behind its end.
 class ChatSource final : public SampleSource {
  public:
@@ -43,6 +44,7 @@ class ChatSource final : public SampleSource {
     std::string text;
     bool counts = false;
   };
+  static Result<std::vector<Part>> parse_conversation(std::string_view line);
   Result<> add_line(const std::string& line, const std::string& where, const Tokenizer& tokenizer);
   Result<Conversation> tokenize(const std::vector<Part>& parts, const Tokenizer& tokenizer) const;
 

@@ -5,10 +5,14 @@
 #include <cmath>
 
 #include "common/config/load.h"
+#include "trainer/state/saved_job.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
 namespace {
+
+constexpr const char* kBuild = "build";  // names in depends_on
+constexpr const char* kData = "training data";
 
 void record_outliers(const std::string& name, const OutlierState& state, Manifest& manifest) {
   if (state.count == 0) return;
@@ -29,6 +33,16 @@ OutlierState recorded_outliers(const std::string& name, const Manifest& manifest
           value_of<std::int64_t>(manifest.counters, name + ".count", 0)};
 }
 
+/// What older versions called the same facts; a hash of the config stood for its keys.
+std::map<std::string, std::string> current_names(std::map<std::string, std::string> facts) {
+  constexpr std::string_view kOneDnn = "oneDNN ";
+  facts.erase("training config");
+  if (auto old = facts.extract("libraries"); old && old.mapped().starts_with(kOneDnn))
+    facts.emplace("oneDNN", old.mapped().substr(kOneDnn.size()));
+  if (auto old = facts.extract("isa")) facts.emplace("instruction set", old.mapped());
+  return facts;
+}
+
 }  // namespace
 
 void record_progress(const TrainingProgress& progress, Manifest& manifest) {
@@ -38,8 +52,15 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
   manifest.counters["consecutive_skips"] = progress.consecutive_skips;
   record_outliers("outliers.loss", progress.losses, manifest);
   record_outliers("outliers.gradient_norm", progress.gradient_norms, manifest);
-  if (std::isfinite(progress.best_validation_loss))
+  if (std::isfinite(progress.best_validation_loss)) {
     manifest.scalars["best_validation_loss"] = progress.best_validation_loss;
+    manifest.counters["best_validation_step"] = progress.best_validation_step;
+  }
+  if (std::isfinite(progress.loss)) manifest.scalars["loss"] = progress.loss;
+  if (std::isfinite(progress.validation_loss)) {
+    manifest.scalars["validation_loss"] = progress.validation_loss;
+    manifest.counters["validation_step"] = progress.validation_step;
+  }
 }
 
 TrainingProgress recorded_progress(const Manifest& manifest) {
@@ -52,6 +73,12 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
   progress.gradient_norms = recorded_outliers("outliers.gradient_norm", manifest);
   progress.best_validation_loss =
       value_of(manifest.scalars, "best_validation_loss", progress.best_validation_loss);
+  progress.best_validation_step =
+      value_of<std::int64_t>(manifest.counters, "best_validation_step", 0);
+  progress.loss = value_of(manifest.scalars, "loss", progress.loss);
+  progress.validation_loss =
+      value_of(manifest.scalars, "validation_loss", progress.validation_loss);
+  progress.validation_step = value_of<std::int64_t>(manifest.counters, "validation_step", 0);
   return progress;
 }
 
@@ -68,14 +95,41 @@ std::string training_digest(config::JobConfig job) {
   return sha256_hex(config::to_toml(job));
 }
 
-std::map<std::string, std::string> depends_on(const BitFacts& facts, const config::JobConfig& job) {
-  return {{"isa", facts.isa},
-          {"libraries", facts.libraries},
-          {"build", facts.build},
+std::map<std::string, std::string> depends_on(const BitFacts& facts) {
+  return {{"instruction set", facts.isa},
+          {"oneDNN", facts.onednn},
+          {"MPI", facts.mpi},
+          {"libm", facts.libm},
+          {kBuild, facts.build},
+          {kData, facts.data},
           {"threads", fmt::format("{}", facts.threads)},
           {"ranks", fmt::format("{}", facts.world_size)},
-          {"precision", facts.precision},
-          {"training config", training_digest(job)}};
+          {"precision", facts.precision}};
+}
+
+Result<std::vector<std::string>> changes_since(const Manifest& manifest,
+                                               const std::filesystem::path& folder,
+                                               const BitFacts& facts,
+                                               const config::JobConfig& job) {
+  std::map<std::string, std::string> was = current_names(manifest.depends_on);
+  std::map<std::string, std::string> is = depends_on(facts);
+  std::vector<std::string> changes;
+  // Two hashes say nothing to people. Older versions recorded the paths of the data alone.
+  const bool data_recorded = was.contains(kData);
+  if (data_recorded && was[kData] != is[kData])
+    changes.emplace_back("training data: other samples than before");
+  if (was[kBuild] != is[kBuild]) changes.emplace_back("build: another one of sortie-train");
+  for (const char* hash : {kData, kBuild}) {
+    was.erase(hash);
+    is.erase(hash);
+  }
+  for (std::string& text : differences(was, is)) changes.push_back(std::move(text));
+  SORTIE_ASSIGN_OR_RETURN(const config::JobConfig saved, saved_job(manifest, folder));
+  for (const KeyDifference& difference :
+       course_differences({saved, manifest.world_size}, {job, facts.world_size}, !data_recorded))
+    changes.push_back(
+        fmt::format("{}: was {}, is {}", difference.key, difference.saved, difference.now));
+  return changes;
 }
 
 }  // namespace sortie::trainer

@@ -1,19 +1,22 @@
 #include "trainer/state/checkpointer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <ctime>
 
 #include "common/base/log.h"
 #include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
 #include "trainer/state/checkpoint_state.h"
+#include "trainer/state/saved_job.h"
 
 namespace sortie::trainer {
 namespace {
@@ -54,6 +57,64 @@ Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
                            ParameterStore& store, Communicator& communicator)
     : job_(job), facts_(facts), store_(store), communicator_(communicator) {}
 
+/// Rank 0: the folder is there, ours alone, and has room for the next checkpoints.
+Result<> Checkpointer::open_save_dir() {
+  const std::filesystem::path save_dir = job_.trainer.save_dir;
+  if (save_dir.empty()) return {};
+  const auto in_context = [](Error error) {
+    return std::unexpected(with_context(std::move(error), "trainer.save_dir"));
+  };
+  auto store = CheckpointStore::open(save_dir, run_id_);
+  if (!store) return in_context(std::move(store).error());
+  folder_ = std::move(*store);
+  std::uint64_t bytes = 0;
+  for (const auto& parameter : store_.parameters())
+    bytes += static_cast<std::uint64_t>(parameter->elements()) * sizeof(float) *
+             (parameter->trained() ? 3 : 1);
+  // Room for a checkpoint and, as long as there is none yet, the one after it; of the best
+  // likewise.
+  std::uint64_t saves = 0;
+  const auto count_saves = [&](const CheckpointStore& folder) -> Result<> {
+    SORTIE_ASSIGN_OR_RETURN(const auto entries,
+                            list_checkpoints(folder.save_dir(), CheckDepth::sizes));
+    saves += entries.empty() ? 2 : 1;
+    return {};
+  };
+  if (auto counted = count_saves(*folder_); !counted) return in_context(counted.error());
+  if (job_.trainer.keep_best && job_.trainer.eval_interval > 0) {
+    auto best = CheckpointStore::open(save_dir / kBestFolder, run_id_);
+    if (!best) return in_context(std::move(best).error());
+    best_ = std::move(*best);
+    if (auto counted = count_saves(*best_); !counted) return in_context(counted.error());
+  }
+  if (auto room = folder_->check_room(saves * bytes); !room)
+    return in_context(std::move(room).error());
+  return {};
+}
+
+/// Rank 0: where the run starts, and that it starts from its own model.
+Result<> Checkpointer::choose() {
+  SORTIE_TRY(open_save_dir());
+  SORTIE_ASSIGN_OR_RETURN(start_, choose_start(job_.trainer));
+  SORTIE_TRY(check_same_model(start_, job_));
+  if (start_.kind == StartPoint::Kind::seed) return {};
+  return check_tokenizer_of_checkpoint(tokenizer_, start_.folder);
+}
+
+Result<> Checkpointer::prepare() {
+  Result<> outcome;
+  if (communicator_.rank() == 0) outcome = choose();
+  SORTIE_TRY(share_outcome(communicator_, outcome));
+  // Low-rank updates may begin on weights that have none.
+  std::uint8_t all =
+      start_.manifest && std::ranges::all_of(store_.parameters(), [&](const auto& p) {
+        return start_.manifest->tensors.contains("model." + p->name());
+      });
+  communicator_.broadcast(std::as_writable_bytes(std::span(&all, 1)), 0);
+  loads_all_values_ = all != 0;
+  return {};
+}
+
 Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Series series) {
   const auto begin = std::chrono::steady_clock::now();
   const bool best = series == Series::best;
@@ -63,6 +124,7 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
     SORTIE_ASSIGN_OR_RETURN(
         store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, run_id_));
   }
+  if (start_.lineage.empty()) start_.lineage = new_lineage();
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
   for (const NamedBuffer& buffer : buffers_of(store_)) {
@@ -78,6 +140,8 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   Manifest manifest;
   manifest.run_id = run_id_;
   manifest.first_run_id = first_run_id();
+  manifest.lineage = start_.lineage;
+  manifest.origin = start_.origin;
   record_progress(progress, manifest);
   manifest.tokens =
       static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
@@ -86,13 +150,18 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   manifest.world_size = facts_.world_size;
   manifest.config = config::to_toml(job_);
   manifest.config_digest = training_digest(job_);
-  manifest.depends_on = depends_on(facts_, job_);
+  manifest.depends_on = depends_on(facts_);
 
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store->begin(progress.step, bytes));
   auto shard = write_shard(folder, 0, 1, pieces);
   if (shard)
     if (auto carried = carry_import_notes(notes_from_, folder); !carried)
       shard = std::unexpected(std::move(carried).error());
+  if (shard)
+    if (auto kept = tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)
+                                     : carry_tokenizer_files(notes_from_, folder);
+        !kept)
+      shard = std::unexpected(std::move(kept).error());
   auto path = shard ? store->commit(folder, std::move(manifest), {*shard})
                     : Result<std::filesystem::path>(std::unexpected(shard.error()));
   if (!path) {
@@ -101,10 +170,16 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
     return std::unexpected(std::move(path).error());
   }
   notes_from_ = *path;
-  SORTIE_TRY(store->retain(best ? 1 : job_.trainer.keep_last));
-  return SavedCheckpoint{
-      *path, static_cast<std::int64_t>(bytes),
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  SavedCheckpoint saved;
+  saved.path = std::move(*path);
+  saved.bytes = static_cast<std::int64_t>(bytes);
+  const Result<> pruned =
+      best ? store->keep_only(progress.step) : store->retain(progress.step, job_.trainer.keep_last);
+  if (!pruned)
+    saved.warning = fmt::format("{}: older checkpoints could not be removed: {}",
+                                store->save_dir().string(), pruned.error().message);
+  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return saved;
 }
 
 Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
@@ -122,87 +197,55 @@ Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Ser
 
 namespace {
 
-/// `place` itself, or the newest usable checkpoint in it; nothing when there is none.
-Result<std::optional<std::filesystem::path>> checkpoint_in(const std::filesystem::path& place) {
-  std::error_code ignored;
-  if (std::filesystem::exists(place / kCommitFile, ignored)) return place;
-  SORTIE_ASSIGN_OR_RETURN(const LatestCheckpoint latest, find_latest(place, CheckDepth::hashes));
-  for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
-  if (!latest.entry) return std::nullopt;
-  return latest.entry->folder;
-}
-
-std::unexpected<Error> no_checkpoint(std::string_view key, const std::filesystem::path& place) {
-  return fail(ErrorCode::checkpoint,
-              fmt::format("{} {}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
-                          "shows what is there",
-                          key, place.string(), place.string()));
-}
-
-Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store,
-                     bool fresh_lora) {
+/// What the checkpoint lacks of `model.` keeps its initial values: low-rank updates that begin.
+Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store) {
   for (const auto& parameter : store.parameters()) {
-    const Dims shape = dims_of(parameter->spec().shape);
-    // Low-rank updates may begin on weights that had none.
-    if (fresh_lora && is_lora_name(parameter->name()) &&
-        reader.find(buffer.prefix + parameter->name()) == nullptr)
-      continue;
     if (!buffer.holds(*parameter)) continue;
-    if (buffer.of_trained && reader.find(buffer.prefix + parameter->name()) == nullptr)
+    const std::string name = buffer.prefix + parameter->name();
+    const bool there = reader.find(name) != nullptr;
+    if (!there && !buffer.of_trained && is_lora_name(parameter->name())) continue;
+    if (!there && buffer.of_trained)
       return fail(ErrorCode::checkpoint,
                   fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
                               "optimizer has no state for it; freeze what was frozen, or start a "
                               "new run with trainer.load_weights_from",
                               parameter->name(), reader.manifest().step));
-    SORTIE_TRY(reader.read_f32(buffer.prefix + parameter->name(), shape, Piece::whole(shape),
-                               values_of(buffer.values, *parameter)));
+    const Dims shape = dims_of(parameter->spec().shape);
+    SORTIE_TRY(
+        reader.read_f32(name, shape, Piece::whole(shape), values_of(buffer.values, *parameter)));
   }
   return {};
 }
 
 }  // namespace
 
-/// Rank 0: the checkpoint to load and its state into the flat buffers; nothing when there is none.
+/// Rank 0: the chosen checkpoint into the flat buffers; nothing when the run starts from the seed.
 Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
-  const bool named = !job_.trainer.load_dir.empty();
-  const std::filesystem::path place = named ? job_.trainer.load_dir : job_.trainer.save_dir;
-  std::optional<std::filesystem::path> folder;
-  if (!place.empty()) {
-    SORTIE_ASSIGN_OR_RETURN(folder, checkpoint_in(place));
-  }
-  if (!folder && named) return no_checkpoint("trainer.load_dir", place);
-  if (!folder && !job_.trainer.load_weights_from.empty()) return read_weights();
-  if (!folder) return std::nullopt;
+  if (start_.kind == StartPoint::Kind::seed) return std::nullopt;
+  // Its bytes were compared with its hashes when it was chosen.
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(*folder, CheckDepth::hashes));
+                          CheckpointReader::open(start_.folder, CheckDepth::sizes));
+  const Manifest& manifest = reader.manifest();
+  const bool weights_alone = start_.kind == StartPoint::Kind::weights;
   for (const NamedBuffer& buffer : buffers_of(store_)) {
     // Imported weights come without moments, which then start at zero.
-    if (buffer.prefix != std::string_view("model.") && reader.manifest().run_id == "import")
-      continue;
-    SORTIE_TRY(read_buffer(reader, buffer, store_, false));
+    if (buffer.of_trained && (weights_alone || manifest.run_id == kImportRun)) continue;
+    SORTIE_TRY(read_buffer(reader, buffer, store_));
   }
   LoadedCheckpoint loaded;
-  loaded.path = *folder;
-  notes_from_ = *folder;
-  loaded.progress = recorded_progress(reader.manifest());
-  const Manifest& manifest = reader.manifest();
-  first_run_id_ = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
-  loaded.differences = fmt::format(
-      "{}", fmt::join(differences(reader.manifest().depends_on, depends_on(facts_, job_)), ", "));
-  return loaded;
-}
-
-Result<LoadedCheckpoint> Checkpointer::read_weights() {
-  const std::filesystem::path place = job_.trainer.load_weights_from;
-  SORTIE_ASSIGN_OR_RETURN(const auto folder, checkpoint_in(place));
-  if (!folder) return no_checkpoint("trainer.load_weights_from", place);
-  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(*folder, CheckDepth::hashes));
-  SORTIE_TRY(read_buffer(reader, buffers_of(store_)[0], store_, true));
-  LoadedCheckpoint loaded;
-  loaded.path = *folder;
-  notes_from_ = *folder;
-  loaded.weights_only = true;
+  loaded.kind = start_.kind;
+  loaded.path = start_.folder;
+  loaded.reason = start_.reason;
+  notes_from_ = start_.folder;
+  if (weights_alone) return loaded;
+  loaded.progress = recorded_progress(manifest);
+  // A fork has a save_dir of its own, with no best checkpoint yet.
+  if (start_.kind == StartPoint::Kind::fork)
+    loaded.progress.best_validation_loss = TrainingProgress{}.best_validation_loss;
+  if (manifest.run_id != kImportRun) {
+    SORTIE_ASSIGN_OR_RETURN(loaded.differences,
+                            changes_since(manifest, start_.folder, facts_, job_));
+  }
   return loaded;
 }
 
@@ -219,10 +262,11 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
 
   struct Header {
     TrainingProgress progress;
-    std::int64_t found = 0, weights_only = 0;
+    std::int64_t found = 0;
+    StartPoint::Kind kind = StartPoint::Kind::seed;
   } header;
   static_assert(std::is_trivially_copyable_v<Header>);
-  if (loaded) header = {loaded->progress, 1, loaded->weights_only};
+  if (loaded) header = {loaded->progress, 1, loaded->kind};
   communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
   if (header.found == 0) return std::nullopt;
   for (const NamedBuffer& buffer : buffers_of(store_))
@@ -230,7 +274,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   if (!loaded) {
     loaded.emplace();
     loaded->progress = header.progress;
-    loaded->weights_only = header.weights_only != 0;
+    loaded->kind = header.kind;
   }
   return loaded;
 }

@@ -6,17 +6,18 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/schema.h"
+#include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/communicator.h"
+#include "trainer/samples/tokenizer_agreement.h"
+#include "trainer/state/start_point.h"
 
 namespace sortie::trainer {
-
-/// Where in save_dir the checkpoint of the lowest validation loss is.
-inline constexpr const char* kBestFolder = "best";
 
 /// Everything that changes from step to step, besides the flat buffers.
 struct TrainingProgress {
@@ -26,11 +27,19 @@ struct TrainingProgress {
   std::int64_t consecutive_skips = 0;
   OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
   double best_validation_loss = std::numeric_limits<double>::infinity();
+  std::int64_t best_validation_step = 0;
+  // For people who look at a checkpoint; NaN = there is none.
+  double loss = std::numeric_limits<double>::quiet_NaN();             // of the last step
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();  // the last one, after
+  std::int64_t validation_step = 0;                                   // this step
 };
 
-/// What the bits of a training run depend on; a resume under others is announced.
+/// What the bits of a training run depend on besides its config; a resume under others is
+/// announced.
 struct BitFacts {
-  std::string isa, libraries, build;
+  std::string isa, build;
+  std::string onednn, mpi, libm;  // versions of the libraries that run
+  std::string data;               // fingerprint of the training samples
   std::int64_t threads = 1, world_size = 1;
   std::string precision;
 };
@@ -39,13 +48,17 @@ struct SavedCheckpoint {
   std::filesystem::path path;
   std::int64_t bytes = 0;
   double seconds = 0.0;
+  std::string warning;  // old checkpoints that could not be removed; this one is committed
 };
 
 struct LoadedCheckpoint {
-  std::filesystem::path path;
-  bool weights_only = false;  // trainer.load_weights_from: progress is that of a fresh run
-  TrainingProgress progress;
-  std::string differences;  // "threads 2 -> 1": empty when bits will go on as if never stopped
+  StartPoint::Kind kind = StartPoint::Kind::resume;
+  std::filesystem::path path;  // this and the texts: on rank 0
+  std::string reason;
+  TrainingProgress progress;  // that of a fresh run where the weights alone were loaded
+  /// What differs from when the checkpoint was saved, "threads: was 2, is 1"; empty when the bits
+  /// go on as if the run had never stopped.
+  std::vector<std::string> differences;
 };
 
 class Checkpointer {
@@ -53,34 +66,45 @@ class Checkpointer {
   /// All references must outlive it.
   Checkpointer(const config::JobConfig& job, const BitFacts& facts, ParameterStore& store,
                Communicator& communicator);
+  /// What every checkpoint is to hold; a checkpoint of another tokenizer is not loaded. Rank 0.
+  void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
   /// Recorded in every manifest.
   void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
-  /// On rank 0: the run that began at step 0, whose checkpoint this one goes on from, or this one.
+  /// On rank 0: the run that started this lineage of checkpoints.
   const std::string& first_run_id() const {
-    return first_run_id_.empty() ? run_id_ : first_run_id_;
+    return start_.first_run_id.empty() ? run_id_ : start_.first_run_id;
   }
+
+  /// Everything that can be known before the buffers of the store are allocated; collective. Opens
+  /// trainer.save_dir and sees that two checkpoints can be written there, chooses where the run
+  /// starts (start_point.h), and compares that checkpoint's model with ours (saved_job.h).
+  Result<> prepare();
+  /// After prepare(): whether load() gives every parameter its values.
+  bool loads_all_values() const { return loads_all_values_; }
 
   /// Saves and commits; collective. The same outcome on every rank. The best checkpoint is in
   /// save_dir/best, the only one there, and does not count among those that keep_last keeps.
   enum class Series { regular, best };
   Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
-  /// Loads trainer.load_dir, or the newest committed checkpoint of trainer.save_dir, if there is
-  /// one, else the weights alone from trainer.load_weights_from; collective. A named folder without
-  /// a usable checkpoint is ErrorCode::checkpoint.
+  /// After prepare(): loads the checkpoint that the run starts from, if there is one; collective.
   Result<std::optional<LoadedCheckpoint>> load();
 
  private:
+  Result<> open_save_dir();
+  Result<> choose();
   Result<SavedCheckpoint> write(const TrainingProgress& progress, Series series);
   Result<std::optional<LoadedCheckpoint>> read();
-  Result<LoadedCheckpoint> read_weights();
 
   const config::JobConfig& job_;
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
-  std::string run_id_, first_run_id_;
-  std::optional<CheckpointStore> folder_, best_;  // rank 0, from the first save on
+  RunTokenizer tokenizer_;
+  std::string run_id_;
+  StartPoint start_;  // rank 0
+  bool loads_all_values_ = false;
+  std::optional<CheckpointStore> folder_, best_;  // rank 0; best_ from its first save on
   std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes
 };
 

@@ -5,10 +5,13 @@
 #include <ctime>
 
 #include "common/config/load.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
+#include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
 #include "trainer/storage/sha256.h"
+#include "trainer/tokenizer/stored_tokenizer.h"
 
 namespace sortie::trainer {
 
@@ -46,6 +49,9 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
   SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, loaded.run_id));
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store.begin(loaded.step, bytes));
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(folder, 0, 1, pieces));
+  manifest.lineage = lineage_of_content(manifest.config + shard.sha256);
+  SORTIE_TRY(carry_import_notes(loaded.folder, folder));
+  SORTIE_TRY(carry_tokenizer_files(loaded.folder, folder));
   return store.commit(folder, std::move(manifest), {shard});
 }
 

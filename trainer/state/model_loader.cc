@@ -6,12 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "common/config/load.h"
+#include "common/config/recorded.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/hf/import.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/nn/lora.h"
+#include "trainer/samples/tokenizer_agreement.h"
 
 namespace sortie::trainer {
 namespace {
@@ -48,19 +49,30 @@ Result<std::vector<std::int32_t>> end_tokens(const std::filesystem::path& file) 
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer() const {
-  std::error_code ignored;
-  if (job.data.tokenizer == config::DataConfig{}.tokenizer)
-    for (const auto& [file, kind] :
-         {std::pair("tokenizer.json", "hf:"), std::pair("tokenizer.model", "sentencepiece:")})
-      if (std::filesystem::exists(folder / kHfNotes / file, ignored))
-        return make_tokenizer(kind + (folder / kHfNotes / file).string());
-  return make_tokenizer(job.data.tokenizer);
+Result<std::unique_ptr<Tokenizer>> LoadedModel::tokenizer(const std::string& named) const {
+  SORTIE_ASSIGN_OR_RETURN(const auto stored, find_stored_tokenizer(folder));
+  if (!named.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(auto tokenizer, make_tokenizer(named));
+    std::vector<TokenizerClaim> claims = {{"--tokenizer", id_of(*tokenizer)}};
+    if (stored) claims.push_back({fmt::format("checkpoint {}", folder.string()), *stored});
+    SORTIE_TRY(check_tokenizers_agree(claims));
+    return tokenizer;
+  }
+  if (stored) return make_tokenizer(stored->name);
+  // Checkpoints of older versions hold none.
+  if (!job.data.tokenizer.empty()) return make_tokenizer(job.data.tokenizer);
+  return fail(
+      ErrorCode::data,
+      fmt::format("{}: the checkpoint holds no tokenizer; name the one that its token files "
+                  "were built with, as --tokenizer hf:FILE",
+                  folder.string()));
 }
 
 Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& tokenizer) const {
-  for (const char* file : {"generation_config.json", "config.json"}) {
-    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / kHfNotes / file));
+  for (const auto& [room, file] :
+       {std::pair(kTokenizerFolder, "generation_config.json"),
+        std::pair(kHfNotes, "generation_config.json"), std::pair(kHfNotes, "config.json")}) {
+    SORTIE_ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, end_tokens(folder / room / file));
     if (!tokens.empty()) return tokens;
   }
   if (const auto end = tokenizer.eod_id()) return std::vector<std::int32_t>{*end};
@@ -75,7 +87,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   // The model is the one that was trained: its config is part of the checkpoint.
   SORTIE_ASSIGN_OR_RETURN(
       config::LoadedJob loaded,
-      config::load_job_text(reader.manifest().config, (folder / kManifestFile).string()));
+      config::load_recorded_job(reader.manifest().config, (folder / kManifestFile).string()));
   SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts()));
   auto result = std::make_unique<LoadedModel>(threads);
   result->folder = folder;

@@ -20,9 +20,10 @@ struct LoadedModel {
   std::unique_ptr<LanguageModel> model;
 
   explicit LoadedModel(int threads) : context(threads) {}
-  /// That of the config. Where it names none ("byte" is the default), that of the Hugging Face
-  /// folder which the model came from, if it had one.
-  Result<std::unique_ptr<Tokenizer>> tokenizer() const;
+  /// `named`, which must have the vocabulary of the checkpoint's own; empty: the checkpoint's own,
+  /// that is the one it holds, else the one that its config names. ErrorCode::data where there is
+  /// none.
+  Result<std::unique_ptr<Tokenizer>> tokenizer(const std::string& named = {}) const;
   /// The tokens that end a text: those of that folder's generation_config.json, or config.json,
   /// else the tokenizer's end of a document.
   Result<std::vector<std::int32_t>> stop_tokens(const Tokenizer& tokenizer) const;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -17,12 +18,27 @@
 namespace sortie::trainer {
 namespace {
 
-/// A block of `size` bytes, of which `used` are asked for now.
+/// Says how much was asked for and how much there is; its memory is its own.
+class OutOfMemory final : public std::bad_alloc {
+ public:
+  OutOfMemory(std::size_t asked, std::size_t reserved) {
+    constexpr double kMebibyte = 1 << 20;
+    std::snprintf(
+        text_, sizeof text_, "the system gave no %.0f MiB more than the %.0f MiB that tensors have",
+        static_cast<double>(asked) / kMebibyte, static_cast<double>(reserved) / kMebibyte);
+  }
+  const char* what() const noexcept override { return text_; }
+
+ private:
+  char text_[160];
+};
+
+/// A block of `size` bytes, of which `used` are asked for now; null when the system has none.
 void* system_allocate(std::size_t size, std::size_t used) {
   const std::size_t alignment = size >= kHugePage ? kHugePage : kBlockAlignment;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* block = std::aligned_alloc(alignment, rounded);
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) return nullptr;
   // A hint: where the system refuses it, the block is on small pages. The tail stays on those: a
   // large one there would take memory that nobody uses.
   if (const std::size_t whole = used / kHugePage * kHugePage; whole > 0)
@@ -47,17 +63,27 @@ struct Allocator::State {
 
   void* take(std::size_t size, std::size_t used) {
     std::lock_guard lock(mutex);
+    void* block = take_free(size);
+    if (block == nullptr) block = take_new(size, used);
     in_use += size;
     peak = std::max(peak, in_use);
+    return block;
+  }
+
+  void* take_free(std::size_t size) {
     auto& blocks = free_blocks[size];
-    if (!blocks.empty()) {
-      void* block = blocks.back();
-      blocks.pop_back();
-      return block;
-    }
+    if (blocks.empty()) return nullptr;
+    void* block = blocks.back();
+    blocks.pop_back();
+    return block;
+  }
+
+  void* take_new(std::size_t size, std::size_t used) {
+    void* block = system_allocate(size, used);
+    if (block == nullptr) throw OutOfMemory(size, reserved);
     reserved += size;
     ++system_calls;
-    return system_allocate(size, used);
+    return block;
   }
 
   void give_back(void* block, std::size_t size) {

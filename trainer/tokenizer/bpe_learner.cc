@@ -96,7 +96,8 @@ void BpeLearner::merge_in_word(std::uint32_t index, const Merge& merge) {
   word.size = kept;
 }
 
-void BpeLearner::learn(std::int64_t vocab_size, std::int64_t min_count) {
+void BpeLearner::learn(std::int64_t vocab_size, std::int64_t min_count,
+                       const std::function<void(std::size_t tokens)>& each) {
   push_new_candidates();
   while (static_cast<std::int64_t>(tokens_.size()) < vocab_size && !queue_.empty()) {
     Candidate best = pop();
@@ -112,6 +113,7 @@ void BpeLearner::learn(std::int64_t vocab_size, std::int64_t min_count) {
     merges_.push_back(merge);
     for (const std::uint32_t word : best.places) merge_in_word(word, merge);
     push_new_candidates();
+    if (each) each(tokens_.size());
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -36,8 +37,9 @@ class BpeLearner {
   void add_word(const std::vector<std::int32_t>& symbols, std::int64_t count);
 
   /// Merges the most frequent pair until there are `vocab_size` tokens or no pair is left that
-  /// occurs `min_count` times.
-  void learn(std::int64_t vocab_size, std::int64_t min_count);
+  /// occurs `min_count` times. `each` is called with the number of tokens after every merge.
+  void learn(std::int64_t vocab_size, std::int64_t min_count,
+             const std::function<void(std::size_t tokens)>& each = {});
 
   const std::vector<std::string>& tokens() const { return tokens_; }
   const std::vector<Merge>& merges() const { return merges_; }

@@ -1,6 +1,8 @@
 #include <cstddef>
 
+#include "trainer/tokenizer/byte_letters.h"
 #include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer {
 namespace {
@@ -33,6 +35,14 @@ class ByteTokenizer final : public Tokenizer {
   std::optional<std::int32_t> eod_id() const override { return kEndOfDocument; }
   std::string name() const override { return "byte"; }
   std::string model_hash() const override { return {}; }
+  /// As byte-level BPE spells its first 256 tokens: the tokenizer.json that an export makes of this
+  /// tokenizer has the same vocabulary.
+  std::string token_text(std::int32_t id) const override {
+    std::string text;
+    if (id == kEndOfDocument) return "<|endoftext|>";
+    append_utf8(text, hf::char_of_byte(static_cast<std::uint8_t>(id)));
+    return text;
+  }
   std::size_t find_cut(std::string_view text, std::size_t from) const override {
     return from < text.size() ? from : std::string_view::npos;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 
 #include "common/base/atomic_file.h"
 #include "trainer/storage/sha256.h"
@@ -10,6 +9,7 @@
 #include "trainer/tokenizer/hf_decoder.h"
 #include "trainer/tokenizer/hf_spec.h"
 #include "trainer/tokenizer/nfc.h"
+#include "trainer/tokenizer/state_pool.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/unicode.h"
 
@@ -75,10 +75,11 @@ class HfTokenizer final : public Tokenizer {
       if (eod_ || found == tokens.end()) continue;
       eod_ = static_cast<std::int32_t>(found - tokens.begin());
     }
+    tokens_ = std::move(spec.model.tokens);
   }
 
   Result<> encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
-    std::unique_ptr<State> state = take_state();
+    std::unique_ptr<State> state = states_.take();
     text = repair_utf8(text, state->repaired);
     raw_tokens_.split(text, state->pieces);
     for (const AddedTokenPiece& piece : state->pieces) {
@@ -87,7 +88,7 @@ class HfTokenizer final : public Tokenizer {
       else
         encode_text(piece.text, piece.text.data() == text.data(), *state, ids);
     }
-    give_back(std::move(state));
+    states_.give_back(std::move(state));
     return {};
   }
 
@@ -99,6 +100,9 @@ class HfTokenizer final : public Tokenizer {
   const SpecialTokens& special_tokens() const override { return special_tokens_; }
   std::string name() const override { return "hf:" + file_; }
   std::string model_hash() const override { return hash_; }
+  std::string token_text(std::int32_t id) const override {
+    return tokens_[static_cast<std::size_t>(id)];
+  }
 
   std::size_t find_cut(std::string_view text, std::size_t from) const override {
     return cuttable_ ? find_word_cut(text, from) : std::string_view::npos;
@@ -114,19 +118,6 @@ class HfTokenizer final : public Tokenizer {
     std::vector<AddedTokenPiece> pieces;
     std::vector<AddedTokenPiece> inner_pieces;
   };
-
-  std::unique_ptr<State> take_state() const {
-    const std::lock_guard lock(mutex_);
-    if (states_.empty()) return std::make_unique<State>();
-    std::unique_ptr<State> state = std::move(states_.back());
-    states_.pop_back();
-    return state;
-  }
-
-  void give_back(std::unique_ptr<State> state) const {
-    const std::lock_guard lock(mutex_);
-    states_.push_back(std::move(state));
-  }
 
   std::string normalized_text(std::string_view text) const {
     std::string out(text);
@@ -200,14 +191,14 @@ class HfTokenizer final : public Tokenizer {
   BpeEncoder encoder_;
   hf::TokenDecoder decoder_;
   std::int64_t vocab_size_;
+  std::vector<std::string> tokens_;  // by id
   SpecialTokens special_tokens_;
   bool only_nfc_ = false;
   bool cuttable_ = false;
   std::optional<std::int32_t> eod_{};
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<State>> states_;  // as many as threads have encoded at once
+  StatePool<State> states_;
 };
 
 }  // namespace

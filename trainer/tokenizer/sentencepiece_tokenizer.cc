@@ -3,14 +3,17 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/storage/sha256.h"
+#include "trainer/tokenizer/spm_bpe.h"
+#include "trainer/tokenizer/spm_unigram.h"
+#include "trainer/tokenizer/state_pool.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
 namespace {
 
-/// The library needs several hundred bytes of memory per byte of text, so a long text goes in
-/// parts, each up to the newline after 1 MiB (or to the end of a character, where no newline
-/// follows soon).
+/// The library needs several hundred bytes of memory per byte of text, and the search of unigram
+/// models some fifteen, so there a long text goes in parts, each up to the newline after 1 MiB (or
+/// to the end of a character, where no newline follows soon).
 std::size_t part_size(std::string_view text) {
   constexpr std::size_t kPart = std::size_t{1} << 20;
   if (text.size() <= kPart) return text.size();
@@ -21,20 +24,43 @@ std::size_t part_size(std::string_view text) {
   return end;
 }
 
+/// Encoders of our own, where they know the model; they give the library's ids.
+struct OwnEncoders {
+  std::optional<spm::BpeEncoder> bpe{};
+  std::optional<spm::UnigramEncoder> unigram{};
+};
+
+OwnEncoders own_encoders(std::string_view file) {
+  OwnEncoders own;
+  const auto model = spm::parse_model(file);
+  auto normalizer = model ? spm::Normalizer::create(*model) : std::nullopt;
+  if (!normalizer) return own;
+  if (model->type == spm::Model::Type::bpe)
+    own.bpe = spm::BpeEncoder::create(*model, std::move(*normalizer));
+  else if (model->type == spm::Model::Type::unigram)
+    own.unigram = spm::UnigramEncoder::create(*model, std::move(*normalizer));
+  return own;
+}
+
 class SentencepieceTokenizer final : public Tokenizer {
  public:
   SentencepieceTokenizer(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
-                         std::string file, std::string hash)
-      : processor_(std::move(processor)), file_(std::move(file)), hash_(std::move(hash)) {}
+                         OwnEncoders own, std::string file, std::string hash)
+      : processor_(std::move(processor)),
+        own_(std::move(own)),
+        file_(std::move(file)),
+        hash_(std::move(hash)) {}
 
   Result<> encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
-    std::vector<int> pieces;
+    if (own_.bpe) {
+      auto state = states_.take();
+      own_.bpe->encode(text, state->bpe, ids);
+      states_.give_back(std::move(state));
+      return {};
+    }
     while (!text.empty()) {
       const std::string_view part = text.substr(0, part_size(text));
-      const auto status = processor_->Encode(absl::string_view(part.data(), part.size()), &pieces);
-      if (!status.ok())
-        return fail(ErrorCode::data, fmt::format("{}: encode: {}", file_, status.ToString()));
-      ids.insert(ids.end(), pieces.begin(), pieces.end());
+      SORTIE_TRY(encode_part(part, ids));
       text.remove_prefix(part.size());
     }
     return {};
@@ -68,20 +94,44 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
   std::string name() const override { return "sentencepiece:" + file_; }
   std::string model_hash() const override { return hash_; }
-  /// A model may put a prefix before each text, or merge across any character.
-  std::size_t find_cut(std::string_view, std::size_t) const override {
-    return std::string_view::npos;
+  std::string token_text(std::int32_t id) const override { return processor_->IdToPiece(id); }
+  std::size_t find_cut(std::string_view text, std::size_t from) const override {
+    return own_.bpe ? own_.bpe->find_cut(text, from) : std::string_view::npos;
   }
 
  private:
+  /// What encoding needs and keeps for the next text.
+  struct State {
+    spm::BpeEncoder::Scratch bpe;
+    spm::UnigramEncoder::Scratch unigram;
+  };
+
+  Result<> encode_part(std::string_view part, std::vector<std::int32_t>& ids) const {
+    if (own_.unigram) {
+      auto state = states_.take();
+      own_.unigram->encode(part, state->unigram, ids);
+      states_.give_back(std::move(state));
+      return {};
+    }
+    std::vector<int> pieces;
+    const auto status = processor_->Encode(absl::string_view(part.data(), part.size()), &pieces);
+    if (!status.ok())
+      return fail(ErrorCode::data, fmt::format("{}: encode: {}", file_, status.ToString()));
+    ids.insert(ids.end(), pieces.begin(), pieces.end());
+    return {};
+  }
+
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  OwnEncoders own_;
+  StatePool<State> states_;
   std::string file_;
   std::string hash_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model) {
+Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model,
+                                                      SentencepieceEncoder encoder) {
   auto content = read_file(model);
   if (!content) return std::unexpected(with_context(std::move(content).error(), "tokenizer"));
   auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
@@ -91,8 +141,10 @@ Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::pat
                 fmt::format("{}: not a sentencepiece model ({}); train one with `sortie-train data "
                             "train-tokenizer`",
                             model.string(), status.ToString()));
-  return std::make_unique<SentencepieceTokenizer>(std::move(processor), model.string(),
-                                                  sha256_hex(*content));
+  OwnEncoders own;
+  if (encoder == SentencepieceEncoder::fastest) own = own_encoders(*content);
+  return std::make_unique<SentencepieceTokenizer>(std::move(processor), std::move(own),
+                                                  model.string(), sha256_hex(*content));
 }
 
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view name) {

@@ -38,10 +38,18 @@ class Tokenizer {
   virtual std::string name() const = 0;
   /// SHA-256 of the model file; empty for the byte tokenizer, which has none.
   virtual std::string model_hash() const = 0;
+  /// The token of an id in [0, vocab_size) as the vocabulary spells it, as in "\u0120the" or
+  /// "<|endoftext|>"; empty for an id that has none.
+  virtual std::string token_text(std::int32_t id) const = 0;
   /// The first place from `from` on where `text` can be cut without a change of its ids: those of
   /// the two parts, one after the other, are those of the whole. npos when none is known.
   virtual std::size_t find_cut(std::string_view text, std::size_t from) const = 0;
 };
+
+/// SHA-256 over the texts of all tokens in the order of their ids. Tokenizers of one hash mean the
+/// same by every id, even where their files differ (a tokenizer.json that was written anew) or are
+/// of another kind (a sentencepiece model and its tokenizer.json).
+std::string vocabulary_hash(const Tokenizer& tokenizer);
 
 /// encode() with the special tokens around: what the `tokenizers` package gives with
 /// add_special_tokens=True.
@@ -52,8 +60,14 @@ Result<> encode_with_special_tokens(const Tokenizer& tokenizer, std::string_view
 /// end-of-document ids stays below 256 and fits a model with vocab_size = 256.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-/// Loads a sentencepiece .model file (BPE or unigram, from any trainer).
-Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& model);
+/// What encodes text with a sentencepiece model: an encoder of our own for the types BPE and
+/// unigram, or always the library, which gives the same ids much slower.
+enum class SentencepieceEncoder { fastest, library };
+
+/// Loads a sentencepiece .model file (any type, from any trainer).
+Result<std::unique_ptr<Tokenizer>> load_sentencepiece(
+    const std::filesystem::path& model,
+    SentencepieceEncoder encoder = SentencepieceEncoder::fastest);
 
 /// Loads a Hugging Face tokenizer.json, or the one in a folder: byte-level BPE with one of the
 /// known patterns, or BPE over characters with byte fallback. Ids are those of the `tokenizers`

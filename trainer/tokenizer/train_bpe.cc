@@ -38,59 +38,155 @@ bool has_nfc(WordPattern pattern) {
   return pattern == WordPattern::qwen2 || pattern == WordPattern::qwen35;
 }
 
-/// Counts the words of parts of files, which several threads take one after the other.
-class WordCounter {
- public:
-  WordCounter(WordPattern pattern, std::vector<std::string_view> parts)
-      : pattern_(pattern), parts_(std::move(parts)) {}
+/// What one thread counts at a time: a part of a large file, or a number of small files. Opening a
+/// small file takes longer than counting it, so that is done by all threads too; and small files
+/// are read, because as many mappings as there may be files have no room.
+struct Portion {
+  struct File {
+    std::filesystem::path path;
+    std::size_t bytes;  // to use of it
+  };
+  std::string_view text{};    // either, of a mapped file
+  std::vector<File> files{};  // or
+  std::uint64_t bytes = 0;
+};
 
-  /// By word, so that their order does not depend on threads.
-  std::map<std::string, std::int64_t> count(int threads) {
-    std::vector<WordCounts> counts(static_cast<std::size_t>(std::max(threads, 1)));
-    std::vector<std::jthread> helpers;
-    for (std::size_t i = 1; i < counts.size(); ++i)
-      helpers.emplace_back([this, &own = counts[i]] { count_parts(own); });
-    count_parts(counts[0]);
-    helpers.clear();
-    std::map<std::string, std::int64_t> all;
-    for (const WordCounts& own : counts)
-      for (const auto& [word, number] : own) all[word] += number;
-    return all;
+class TrainingText {
+ public:
+  Result<> add(const std::filesystem::path& path, std::uint64_t most) {
+    std::error_code error;
+    const std::uint64_t size = std::filesystem::file_size(path, error);
+    if (error) return std::unexpected(os_error(error.value(), "open " + path.string()));
+    const std::uint64_t used = std::min(size, most);
+    bytes_ += used;
+    if (used > kSmall) return add_large(path, used);
+    if (small_.bytes + used > kPortion) close_small();
+    small_.files.push_back({path, static_cast<std::size_t>(used)});
+    small_.bytes += used;
+    return {};
   }
+  /// To be called after the last file.
+  void close_small() {
+    if (!small_.files.empty()) portions_.push_back(std::move(small_));
+    small_ = {};
+  }
+  const std::vector<Portion>& portions() const { return portions_; }
+  std::uint64_t bytes() const { return bytes_; }
+  const LeftOutText& left_out() const { return left_out_; }
 
  private:
-  void count_parts(WordCounts& counts) {
-    std::string repaired;
-    std::string normalized;
-    for (std::size_t part; (part = next_++) < parts_.size();) {
-      std::string_view text = repair_utf8(parts_[part], repaired);
-      if (has_nfc(pattern_)) text = normalize_nfc(text, normalized);
-      for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = word_end(pattern_, text, at);
-        const std::string_view word = text.substr(at, end - at);
-        if (const auto found = counts.find(word); found != counts.end())
-          ++found->second;
-        else
-          counts.emplace(word, 1);
-        at = end;
-      }
+  static constexpr std::size_t kPortion = std::size_t{1} << 20, kSmall = kPortion / 4;
+
+  Result<> add_large(const std::filesystem::path& path, std::uint64_t used) {
+    SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
+    std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+    text = text.substr(0, used);
+    const TextKind kind = kind_of_text(text);
+    left_out_.add(kind, text.size(), path.string());
+    if (kind != TextKind::text) return {};
+    // Cut so that threads can share it; the words stay the same.
+    while (!text.empty()) {
+      const std::size_t cut = text.size() > kPortion ? find_word_cut(text, kPortion) : text.size();
+      Portion& portion = portions_.emplace_back();
+      portion.text = text.substr(0, cut);
+      portion.bytes = portion.text.size();
+      text.remove_prefix(portion.bytes);
+    }
+    mapped_.push_back(std::move(file));
+    return {};
+  }
+
+  std::vector<MappedFile> mapped_;
+  std::vector<Portion> portions_;
+  Portion small_;
+  std::uint64_t bytes_ = 0;
+  LeftOutText left_out_;
+};
+
+/// Counts the words of portions, which several threads take one after the other.
+class WordCounter {
+ public:
+  WordCounter(WordPattern pattern, const TrainingText& corpus, const OnProgress& progress)
+      : pattern_(pattern), corpus_(corpus), progress_(progress) {}
+
+  /// By word, so that their order does not depend on threads.
+  Result<std::map<std::string, std::int64_t>> count(int threads) {
+    std::vector<Thread> all(static_cast<std::size_t>(std::max(threads, 1)));
+    {
+      std::vector<std::jthread> helpers;
+      for (std::size_t i = 1; i < all.size(); ++i)
+        helpers.emplace_back([this, &own = all[i]] { count_portions(own, /*report=*/false); });
+      count_portions(all[0], /*report=*/true);
+    }
+    std::map<std::string, std::int64_t> words;
+    std::map<std::size_t, const Thread::Seen*> seen;  // in the order of the portions
+    for (const Thread& own : all) {
+      if (own.error) return std::unexpected(*own.error);
+      for (const auto& [word, number] : own.counts) words[word] += number;
+      for (const auto& one : own.left_out) seen.emplace(one.portion, &one);
+    }
+    for (const auto& [portion, one] : seen) left_out_.add(one->left_out);
+    return words;
+  }
+  /// Small files that are no text; after count().
+  const LeftOutText& left_out() const { return left_out_; }
+
+ private:
+  struct Thread {
+    struct Seen {
+      std::size_t portion;
+      LeftOutText left_out;
+    };
+    WordCounts counts;
+    std::vector<Seen> left_out;
+    std::optional<Error> error;
+    std::string content, repaired, normalized;
+  };
+
+  void count_portions(Thread& own, bool report) {
+    for (std::size_t index; !own.error && (index = next_++) < corpus_.portions().size();) {
+      const Portion& portion = corpus_.portions()[index];
+      count_words(portion.text, own);
+      if (const Result<> read = count_files(portion, index, own); !read) own.error = read.error();
+      const std::uint64_t done = bytes_done_ += portion.bytes;
+      if (report && progress_) progress_({"counting words", done, corpus_.bytes()});
+    }
+  }
+
+  Result<> count_files(const Portion& portion, std::size_t index, Thread& own) {
+    LeftOutText left_out;
+    for (const Portion::File& file : portion.files) {
+      SORTIE_ASSIGN_OR_RETURN(own.content, read_file(file.path));
+      const std::string_view text = std::string_view(own.content).substr(0, file.bytes);
+      const TextKind kind = kind_of_text(text);
+      left_out.add(kind, text.size(), file.path.string());
+      if (kind == TextKind::text) count_words(text, own);
+    }
+    if (left_out.count() > 0) own.left_out.push_back({index, std::move(left_out)});
+    return {};
+  }
+
+  void count_words(std::string_view text, Thread& own) const {
+    text = repair_utf8(text, own.repaired);
+    if (has_nfc(pattern_)) text = normalize_nfc(text, own.normalized);
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = word_end(pattern_, text, at);
+      const std::string_view word = text.substr(at, end - at);
+      if (const auto found = own.counts.find(word); found != own.counts.end())
+        ++found->second;
+      else
+        own.counts.emplace(word, 1);
+      at = end;
     }
   }
 
   WordPattern pattern_;
-  std::vector<std::string_view> parts_;
+  const TrainingText& corpus_;
+  const OnProgress& progress_;
   std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::uint64_t> bytes_done_ = 0;
+  LeftOutText left_out_;
 };
-
-/// Cuts a text so that threads can share it; the words stay the same.
-void add_parts(std::string_view text, std::vector<std::string_view>& parts) {
-  constexpr std::size_t kPart = std::size_t{1} << 20;
-  while (!text.empty()) {
-    const std::size_t cut = text.size() > kPart ? find_word_cut(text, kPart) : text.size();
-    parts.push_back(text.substr(0, cut));
-    text.remove_prefix(parts.back().size());
-  }
-}
 
 std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
   Json added = Json::array();
@@ -191,18 +287,17 @@ Result<> check(const BpeTraining& training) {
 Result<BpeTrainingResult> train_bpe(const BpeTraining& training) {
   SORTIE_TRY(check(training));
   BpeTrainingResult result;
-  std::vector<MappedFile> files;
-  std::vector<std::string_view> parts;
+  TrainingText corpus;
   for (const auto& path : training.files) {
-    if (result.text_bytes >= training.max_bytes) break;
-    SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
-    std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-    text = text.substr(0, training.max_bytes - result.text_bytes);
-    result.text_bytes += text.size();
-    add_parts(text, parts);
-    files.push_back(std::move(file));
+    if (corpus.bytes() >= training.max_bytes) break;
+    SORTIE_TRY(corpus.add(path, training.max_bytes - corpus.bytes()));
   }
-  const auto words = WordCounter(training.pattern, std::move(parts)).count(training.threads);
+  corpus.close_small();
+  WordCounter counter(training.pattern, corpus, training.progress);
+  SORTIE_ASSIGN_OR_RETURN(const auto words, counter.count(training.threads));
+  result.left_out = corpus.left_out();
+  result.left_out.add(counter.left_out());
+  result.text_bytes = corpus.bytes() - result.left_out.bytes;
   result.words = words.size();
 
   std::vector<std::string> tokens = first_tokens(training);
@@ -217,7 +312,11 @@ Result<BpeTrainingResult> train_bpe(const BpeTraining& training) {
     for (const char byte : word) symbols.push_back(byte_ids[static_cast<unsigned char>(byte)]);
     learner.add_word(symbols, count);
   }
-  learner.learn(training.vocab_size, training.min_count);
+  learner.learn(training.vocab_size, training.min_count, [&](std::size_t learnt) {
+    if (training.progress && learnt % 64 == 0)
+      training.progress(
+          {"learning merges", learnt, static_cast<std::uint64_t>(training.vocab_size), "tokens"});
+  });
   result.vocab_size = static_cast<std::int64_t>(learner.tokens().size());
   SORTIE_TRY(write_file_atomic(training.output, to_json(training, learner)));
   return result;

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "trainer/storage/work_progress.h"
 #include "trainer/tokenizer/pretokenizer.h"
+#include "trainer/tokenizer/text_check.h"
 
 namespace sortie::trainer {
 
@@ -21,12 +23,14 @@ struct BpeTraining {
   /// Files are used in order until this many bytes are read.
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
   int threads = 1;  // for the counting of words; the result does not depend on it
+  OnProgress progress{};
 };
 
 struct BpeTrainingResult {
   std::int64_t vocab_size = 0;  // may be less than asked for, when no pair is left
   std::uint64_t text_bytes = 0;
   std::uint64_t words = 0;  // different ones
+  LeftOutText left_out{};   // files that are no text
 };
 
 /// The rules are those that the `tokenizers` package learns from the same words, ties included:

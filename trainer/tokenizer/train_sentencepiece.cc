@@ -26,12 +26,15 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   // library could not carry without loss.
   sentencepiece::util::Status status() const override { return {}; }
   const std::optional<Error>& error() const { return error_; }
+  const LeftOutText& left_out() const { return left_out_; }
 
  private:
   void advance() {
     while (rest_.empty()) {
       if (next_file_ == training_.files.size() || used_ >= training_.max_bytes) {
         done_ = true;
+        // The library says nothing while it learns.
+        if (training_.progress) training_.progress({"learning merges"});
         return;
       }
       auto mapped = MappedFile::open(training_.files[next_file_++]);
@@ -42,6 +45,10 @@ class LineIterator final : public sentencepiece::SentenceIterator {
       }
       file_ = std::move(*mapped);
       rest_ = {reinterpret_cast<const char*>(file_.data()), file_.size()};
+      rest_ = rest_.substr(0, training_.max_bytes - used_);
+      const TextKind kind = kind_of_text(rest_);
+      left_out_.add(kind, rest_.size(), training_.files[next_file_ - 1].string());
+      if (kind != TextKind::text) rest_ = {};
     }
     // Overlong lines are cut rather than dropped, so that files without newlines count too.
     constexpr std::size_t kMaxLine = 4096;
@@ -55,11 +62,15 @@ class LineIterator final : public sentencepiece::SentenceIterator {
     line_.assign(rest_.substr(0, length));
     rest_.remove_prefix(length + skip);
     used_ += length + skip;
+    if (constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+        training_.progress && used_ / kStep != reported_ / kStep)
+      training_.progress({"reading text", reported_ = used_, 0});
   }
 
   const SentencepieceTraining& training_;
   std::size_t next_file_ = 0;
-  std::uint64_t used_ = 0;
+  std::uint64_t used_ = 0, reported_ = 0;
+  LeftOutText left_out_;
   MappedFile file_;
   std::string_view rest_;
   std::string line_;
@@ -69,7 +80,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
 
 }  // namespace
 
-Result<> train_sentencepiece(const SentencepieceTraining& training) {
+Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training) {
   const std::unordered_map<std::string, std::string> options = {
       {"model_type", "bpe"},
       {"vocab_size", std::to_string(training.vocab_size)},
@@ -97,7 +108,8 @@ Result<> train_sentencepiece(const SentencepieceTraining& training) {
                 fmt::format("train-tokenizer: sentencepiece refused {} files with a vocabulary of "
                             "{}: {}; use more text or another --vocab-size",
                             training.files.size(), training.vocab_size, status.ToString()));
-  return write_file_atomic(training.output, model);
+  SORTIE_TRY(write_file_atomic(training.output, model));
+  return lines.left_out();
 }
 
 }  // namespace sortie::trainer

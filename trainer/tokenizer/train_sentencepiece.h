@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "trainer/storage/work_progress.h"
+#include "trainer/tokenizer/text_check.h"
 
 namespace sortie::trainer {
 
@@ -15,11 +17,13 @@ struct SentencepieceTraining {
   std::filesystem::path output{};  // the .model file
   /// Files are used in order until this many bytes are read: BPE needs a sample, not the corpus.
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
+  OnProgress progress{};
 };
 
 /// The result is lossless on any bytes that are UTF-8: no normalisation, spaces and newlines kept,
 /// rare characters as bytes. Id 0 is unknown, id 1 ends a document. The same files give the same
-/// model. The file appears complete or not at all.
-Result<> train_sentencepiece(const SentencepieceTraining& training);
+/// model. The file appears complete or not at all. Gives the files that were left out, because they
+/// are no text.
+Result<LeftOutText> train_sentencepiece(const SentencepieceTraining& training);
 
 }  // namespace sortie::trainer

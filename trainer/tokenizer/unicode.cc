@@ -3,36 +3,10 @@
 #include <cstring>
 #include <map>
 
+#include "common/base/utf8.h"
 #include "trainer/tokenizer/unicode_tables.h"
 
 namespace sortie::trainer {
-namespace {
-
-/// What the bytes at the front of a text are: a whole character, or a bad run of so many bytes.
-struct Sequence {
-  std::size_t bytes;
-  bool valid;
-  bool cut;  // bad only because the text ends
-};
-
-Sequence read_sequence(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {1, true, false};
-  if (lead < 0xc2 || lead > 0xf4) return {1, false, false};
-  const std::size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  // The second byte is what excludes overlong forms, surrogates and values over U+10FFFF.
-  const unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  for (std::size_t i = 1; i < length; ++i) {
-    if (i == text.size()) return {i, false, true};
-    if (byte(i) < (i == 1 ? low : 0x80) || byte(i) > (i == 1 ? high : 0xbf))
-      return {i, false, false};
-  }
-  return {length, true, false};
-}
-
-}  // namespace
 
 UnicodeFlags::UnicodeFlags() {
   std::map<std::array<std::uint8_t, 256>, std::uint16_t> known;
@@ -83,7 +57,7 @@ std::size_t valid_utf8_prefix(std::string_view text) {
       at += sizeof word;
     }
     if (at == text.size()) break;
-    const Sequence sequence = read_sequence(text.substr(at, 4));
+    const Utf8Sequence sequence = read_utf8(text.substr(at, 4));
     if (!sequence.valid) return at;
     at += sequence.bytes;
   }
@@ -99,7 +73,7 @@ std::string_view repair_utf8(std::string_view text, std::string& buffer) {
     text.remove_prefix(valid);
     if (text.empty()) return buffer;
     buffer += kReplacementChar;
-    text.remove_prefix(read_sequence(text.substr(0, 4)).bytes);
+    text.remove_prefix(read_utf8(text.substr(0, 4)).bytes);
     valid = valid_utf8_prefix(text);
   }
 }
@@ -109,7 +83,7 @@ std::size_t incomplete_utf8_suffix(std::string_view text) {
     const std::string_view tail = text.substr(text.size() - bytes);
     const auto lead = static_cast<unsigned char>(tail[0]);
     if ((lead & 0xc0) == 0x80) continue;
-    const Sequence sequence = read_sequence(tail);
+    const Utf8Sequence sequence = read_utf8(tail);
     return sequence.cut && sequence.bytes == bytes ? bytes : 0;
   }
   return 0;

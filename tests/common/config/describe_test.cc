@@ -2,6 +2,7 @@
 #include "common/config/describe.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -123,8 +124,8 @@ TEST_CASE("the reference has one row of five cells per key, in its section") {
   CHECK(rows == fields().size());
 }
 
-TEST_CASE("init gives a file that loads to the defaults, and each key in it can be switched on") {
-  const std::string text = init_text();
+TEST_CASE("init --all gives a file that loads to the defaults, and each key in it can be set") {
+  const std::string text = init_text({.all = true});
   const auto loaded = load_job_text(text, "init.toml");
   REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().message));
   CHECK(to_toml(loaded->job) == to_toml(JobConfig{}));
@@ -145,20 +146,81 @@ TEST_CASE("init gives a file that loads to the defaults, and each key in it can 
   CHECK(whole->origins.size() == fields().size());  // every key was really set
 }
 
-TEST_CASE("show gives a config that loads to the same job, with and without origins") {
+TEST_CASE("init is short: the keys that people set, on one screen or two") {
+  const std::string text = init_text();
+  const auto loaded = load_job_text(text, "init.toml");
+  REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().message));
+  CHECK(to_toml(loaded->job) == to_toml(JobConfig{}));
+  CHECK(count_of(text, "\n") < 110);
+  for (const char* key :
+       {"\nhosts = ", "\n#default_slots = 1\n", "\nmicro_batch_size = ", "\n#global_batch_size = ",
+        "\nlearning_rate = ", "\ntrain_iterations = ", "\nsave_dir = ", "\n#preset = ",
+        "\nhidden_size = ", "\ndata_prefixes = ", "\n#tokenizer = "})
+    CHECK_MESSAGE(count_of(text, key) == 1, key);
+  for (const char* key : {"heartbeat_interval", "wandb_group", "[model.mla]", "rope_scaling"})
+    CHECK_MESSAGE(count_of(text, key) == 0, key);
+  CHECK(count_of(text, "`sortie config init --all`") == 1);
+}
+
+TEST_CASE("init with a preset gives that model, and its sizes to read") {
+  for (const bool all : {false, true})
+    for (const Preset& preset : presets()) {
+      const std::string text = init_text({.all = all, .preset = std::string(preset.name)});
+      const auto loaded = load_job_text(text, "init.toml");
+      REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().message));
+      JobConfig wanted;
+      wanted.model = preset.model;
+      wanted.model.preset = preset.name;
+      CHECK(to_toml(loaded->job) == to_toml(wanted));
+      CHECK(count_of(text, fmt::format("\n#hidden_size = {}\n", preset.model.hidden_size)) == 1);
+    }
+}
+
+TEST_CASE("show gives a config that loads to the same job, in short, whole, and with origins") {
   const auto job = load_job_text("[trainer]\nseed = 7\n[runner.env]\nA = \"b # c\"\n", "job.toml",
                                  {"model.num_layers=2"});
-  REQUIRE(job);
-  for (const bool with_origin : {false, true}) {
-    const std::string text = show(*job, with_origin);
-    const auto again = load_job_text(text, "shown.toml");
-    REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().message));
-    CHECK(to_toml(again->job) == to_toml(job->job));
-  }
-  const std::string text = show(*job, true);
+  // A default that a preset would change is not left out.
+  const auto preset = load_job_text(
+      "[model]\npreset = \"gpt2-124m\"\nhidden_size = 256\n"
+      "num_attention_heads = 4\n",
+      "job.toml");
+  REQUIRE((job && preset));
+  for (const LoadedJob* shown : {&*job, &*preset})
+    for (const bool all : {false, true})
+      for (const bool origin : {false, true}) {
+        const std::string text = show(*shown, {all, origin});
+        const auto again = load_job_text(text, "shown.toml");
+        REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().message));
+        CHECK(to_toml(again->job) == to_toml(shown->job));
+      }
+  CHECK(show(*job) ==
+        "[runner]\nenv = { A = \"b # c\" }\n\n[trainer]\nseed = 7\n\n[model]\nnum_layers = 2\n");
+  const std::string text = show(*job, {.all = true, .origin = true});
   CHECK(count_of(text, "# job.toml:2:8\n") == 1);
   CHECK(count_of(text, "# --set\n") == 1);
   CHECK(count_of(text, "# default\n") == fields().size() - 3);
+  CHECK(beside_preset(preset->job) ==
+        std::vector<std::string>{"hidden_size = 256", "num_attention_heads = 4"});
+  CHECK(beside_preset(job->job).empty());
+  const auto nothing = load_job_text("", "job.toml");
+  CHECK(load_job_text(show(*nothing), "again.toml").has_value());
+}
+
+TEST_CASE("the difference of two configs has a line for each key whose value differs") {
+  const auto load = [](const char* text) { return load_job_text(text, "job.toml").value().job; };
+  const JobConfig a = load("[trainer]\nseed = 7\n[runner.secret_env]\nA = \"one\"\n");
+  CHECK(difference(a, a) == "");
+  const JobConfig b = load(
+      "[model]\npreset = \"gpt2-124m\"\nhidden_size = 256\n"
+      "num_attention_heads = 4\n[runner.secret_env]\nA = \"two\"\n");
+  const std::string text = difference(a, b);
+  CHECK(count_of(text, "trainer.seed: 7 -> 42\n") == 1);
+  CHECK(count_of(text, "model.architecture: \"llama\" -> \"gpt2\"\n") == 1);
+  CHECK(count_of(text, "hidden_size") == 0);  // written in one of them, but the same value
+  CHECK(count_of(text, "one") + count_of(text, "two") == 0);
+  JobConfig many = a;
+  for (int i = 0; i < 30; ++i) many.runner.hosts.push_back(fmt::format("host{}", i));
+  CHECK(difference(a, many).starts_with("runner.hosts:\n  - []\n  + [\"host0\", "));
 }
 
 }  // namespace

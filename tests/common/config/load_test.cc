@@ -280,15 +280,90 @@ TEST_CASE("all problems are reported at once, sorted by position") {
         "job.toml:2:8: trainer.seed: must be a whole number, not \"x\"; use 0 to "
         "9223372036854775807\n"
         "job.toml:3:1: unknown key trainer.save_intervall; did you mean trainer.save_interval?\n"
+        "job.toml:3:18: trainer.save_interval: 3 asks for checkpoints, but trainer.save_dir is "
+        "empty; set it\n"
         "job.toml:5:8: runner.ssh.port: 70000 is out of range; use 0 to 65535\n"
         "job.toml:6:19: runner.ssh.connect_timeout: 30 has no unit; write \"30s\", or with ms, m "
         "or h\n"
         "job.toml:7:2: unknown section [topologie]; did you mean [topology]?\n"
+        "job.toml:8:1: unknown key topology.x; `sortie config init --all` prints all keys\n"
         "job.toml:10:15: model.hidden_size: 100 is no multiple of model.num_attention_heads = 3; "
         "use 99 or 102, or set model.head_dim\n"
         "--set runner.mpi=sometimes: runner.mpi: \"sometimes\" is not one of auto | on | off; "
         "write one of them\n"
         "--set nonsense: has no '='; write --set key=value");
+}
+
+TEST_CASE(
+    "an unknown name near an existing one is judged as that one, and hides no other problem") {
+  // The key that was meant is set: no rule complains that it is missing.
+  CHECK(errors_of("[trainer]\nsave_dirr = \"/x\"\nsave_interval = 5\n") ==
+        "job.toml:2:1: unknown key trainer.save_dirr; did you mean trainer.save_dir?");
+  // Its value breaks a rule: both are said.
+  CHECK(errors_of("[model]\nhiden_size = 100\nnum_attention_heads = 3\n") ==
+        "job.toml:2:1: unknown key model.hiden_size; did you mean model.hidden_size?\n"
+        "job.toml:2:14: model.hidden_size: 100 is no multiple of model.num_attention_heads = 3; "
+        "use 99 or 102, or set model.head_dim");
+  // A value that it can not have: the rules over it say nothing.
+  CHECK(errors_of("[model]\nhiden_size = \"x\"\nnum_attention_heads = 3\n") ==
+        "job.toml:2:1: unknown key model.hiden_size; did you mean model.hidden_size?");
+  // The key itself wins, before and after.
+  for (const char* text :
+       {"[model]\nhidden_size = 96\nhiden_size = 100\nnum_attention_heads = 3\n",
+        "[model]\nhiden_size = 100\nhidden_size = 96\nnum_attention_heads = 3\n"})
+    CHECK(errors_of(text).find("no multiple") == std::string::npos);
+}
+
+TEST_CASE("what options change is judged with the file, and their own problems come with its own") {
+  const Amend amend = [](LoadedJob& loaded) -> std::vector<Violation> {
+    loaded.job.runner.hosts = {"a"};
+    loaded.job.runner.hosts_file.clear();
+    loaded.origins["runner.hosts"] = loaded.origins["runner.hosts_file"] = "--hosts";
+    return {{"X9", {"--exclude"}, "names nobody; leave it out"},
+            {"X8", {"data.data_prefixes", "data.chat_files"}, "nothing to train on; set it"},
+            {"T5", {"model.hidden_size"}, "already said by the rules"}};
+  };
+  const auto loaded = load_job_text(
+      "[runner]\nhosts = [\"a\"]\nhosts_file = \"h\"\n[data]\nchat_files = []\n"
+      "[model]\nnum_attention_heads = 3\nnum_layer = 2\n",
+      "job.toml", {"trainer.save_interval=5"}, amend);
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().message ==
+        "job.toml:5:14: data.data_prefixes: nothing to train on; set it\n"
+        "job.toml:7:23: model.hidden_size: 256 is no multiple of model.num_attention_heads = 3; "
+        "use 255 or 258, or set model.head_dim\n"
+        "job.toml:8:1: unknown key model.num_layer; did you mean model.num_layers?\n"
+        "--set trainer.save_interval=5: trainer.save_interval: 5 asks for checkpoints, but "
+        "trainer.save_dir is empty; set it\n"
+        "command line: --exclude: names nobody; leave it out");
+  // A broken rule about what an option has set names the option.
+  const auto twice = load_job_text("", "job.toml", {}, [](LoadedJob& job) {
+    job.job.runner.hosts = {"a", "a"};
+    job.origins["runner.hosts"] = "--hosts";
+    return std::vector<Violation>();
+  });
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error().message.starts_with("--hosts: runner.hosts: "));
+}
+
+TEST_CASE("a preset of --set over keys that are set says which of them win") {
+  const std::string text = "[model]\nhidden_size = 64\nnum_layers = 12\nvocab_size = 256\n";
+  const auto loaded = load_job_text(
+      text, "job.toml",
+      {"model.sequence_length=9", "model.preset=gpt2-124m", "model.num_attention_heads=4"});
+  REQUIRE(loaded);
+  CHECK(loaded->job.model.hidden_size == 64);
+  REQUIRE(loaded->warnings.size() == 1);
+  // Not num_layers, which is the preset's, and not what was set after the preset.
+  CHECK(loaded->warnings[0] ==
+        "--set model.preset=gpt2-124m: keys that are set win over the preset: model.hidden_size = "
+        "64 (job.toml:2:15) instead of 768, model.sequence_length = 9 (--set) instead of 1024, "
+        "model.vocab_size = 256 (job.toml:4:14) instead of 50257; remove them, or set them after "
+        "the preset to the values that you want");
+  CHECK(load_job_text("[model]\npreset = \"gpt2-124m\"\nnum_layers = 2\n", "job.toml",
+                      {"model.vocab_size=256"})
+            .value()
+            .warnings.empty());
 }
 
 TEST_CASE("each syntax error has its place, and lines without errors are still read") {
@@ -350,7 +425,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:2:1: unknown key topology.tensor_model_parallel_size: there is no model "
        "parallelism, every rank holds the whole model; remove it"},
       {"[transformer_architecture]\nx = 1\n",
-       "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?"},
+       "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?\n"
+       "job.toml:2:1: unknown key model.x; `sortie config init --all` prints all keys"},
       {"[runner.shs]\nport = 1\n",
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
@@ -360,7 +436,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},
       {"[data]\nqqqqqqqqqqq = 1\n",
-       "job.toml:2:1: unknown key data.qqqqqqqqqqq; `sortie config init` prints all keys"},
+       "job.toml:2:1: unknown key data.qqqqqqqqqqq; `sortie config init --all` prints all keys"},
   };
   for (const Row& row : rows) CHECK(errors_of(row.text) == row.error);
 }
@@ -488,14 +564,19 @@ TEST_CASE("files that are too large, too deep or absent are one error") {
         "to start from");
 }
 
-TEST_CASE("the deepest allowed nesting is read without a crash") {
-  std::string keys = "a";
-  for (int i = 0; i < 2048; ++i) keys += ".a";
-  std::string text = "x = ";
-  for (int i = 0; i < 4; ++i) text += "[\n{" + keys + " = ";
-  text += "1";
-  for (int i = 0; i < 4; ++i) text += "}\n]";
-  CHECK(errors_of(text).starts_with("job.toml:1:1: unknown key x"));
+TEST_CASE("tables of dotted keys, as deep as the parser takes them, are refused without a crash") {
+  const auto nested = [](int dots) {
+    std::string keys = "a";
+    for (int i = 0; i < dots; ++i) keys += ".a";
+    std::string text = "x = ";
+    for (int i = 0; i < 4; ++i) text += "[\n{" + keys + " = ";
+    text += "1";
+    for (int i = 0; i < 4; ++i) text += "}\n]";
+    return errors_of(text);
+  };
+  CHECK(nested(10).starts_with("job.toml:1:1: unknown key x"));
+  CHECK(nested(20).find("more than 64 tables inside each other; flatten") != std::string::npos);
+  CHECK(nested(2048).find("more than 64 tables inside each other; flatten") != std::string::npos);
 }
 
 TEST_CASE("load_job reads a file and names it in messages") {
@@ -521,9 +602,12 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   CHECK(job.runner.ssh.identity_file == "/home/u/.ssh/key");
   CHECK(job.data.data_prefixes == std::vector<std::string>{"/work/a", "/home/u/b"});
   CHECK(job.data.tokenizer == "sentencepiece:/work/m.model");
+  job.data.validation_sets = {{"wiki", "~/wiki"}, {"code", "code"}};
   job.data.tokenizer = "hf:~/tokenizer.json";
   resolve_paths(job, "/work", "/home/u");
   CHECK(job.data.tokenizer == "hf:/home/u/tokenizer.json");
+  CHECK(job.data.validation_sets.at("wiki") == "/home/u/wiki");
+  CHECK(job.data.validation_sets.at("code") == "/work/code");
   CHECK(job.logger.log_dir == "");
   const JobConfig once = job;
   resolve_paths(job, "/other", "/other");
@@ -532,5 +616,5 @@ TEST_CASE("paths get absolute against the base and the home folder, words do not
   words.trainer.save_dir = "byte";
   resolve_paths(words, "/work", "/home/u");
   CHECK(words.trainer.save_dir == "/work/byte");
-  CHECK(words.data.tokenizer == "byte");
+  CHECK(words.data.tokenizer == "");
 }

@@ -28,7 +28,8 @@ TEST_CASE("a config is written and shown without its secrets, and is a config ag
   REQUIRE(job);
   CHECK(job->job.runner.env.at("HF_TOKEN") == "hunter2");
   CHECK(job->job.runner.secret_env.at("PLAIN") == "hunter2");
-  for (const std::string& text : {to_toml(job->job), show(*job, false), show(*job, true)}) {
+  for (const std::string& text :
+       {to_toml(job->job), show(*job), show(*job, {.all = true, .origin = true})}) {
     CHECK(text.find("hunter2") == text.npos);
     CHECK(text.find("env = { A = \"open\", HF_TOKEN = \"(secret)\" }") != text.npos);
     CHECK(text.find("secret_env = { PLAIN = \"(secret)\" }") != text.npos);

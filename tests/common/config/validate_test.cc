@@ -138,8 +138,8 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.trainer.load_dir = "/a";
          job.trainer.load_weights_from = "/b";
        },
-       "C2 trainer.load_weights_from: trainer.load_dir goes on with a run, this starts another "
-       "one; remove one of the two"},
+       "C2 trainer.load_weights_from: trainer.load_dir starts from a checkpoint with its optimizer "
+       "and progress, this from its weights alone; remove one of the two"},
       {[](JobConfig& job) { job.topology.batch_rampup_start = 8; },
        "T6 topology.batch_rampup_increment: a batch ramp-up needs batch_rampup_start, "
        "batch_rampup_increment and batch_rampup_samples; set the three, or none"},

@@ -41,7 +41,28 @@ TEST_CASE("a folder is followed by what is in it") {
   CHECK_FALSE(entry_path_less("a", "a"));
 }
 
+TEST_CASE("links of a transfer stay inside it, or are not made") {
+  for (const auto& [path, target] : {std::pair{"l", "a"},
+                                     {"l", "./a//b/."},
+                                     {"a/l", "../b"},
+                                     {"a/b/l", "../../c/d"},
+                                     {"a/b/l", ".././.."},
+                                     {"l", "..a/b.."}})
+    CHECK_MESSAGE(stays_inside(path, target), path << " -> " << target);
+  for (const auto& [path, target] :
+       {std::pair{"l", "/etc/passwd"},
+        {"l", ".."},
+        {"l", "../x"},
+        {"a/l", "../../x"},
+        {"a/b/l", "../.././../x"},
+        // Where a/s is a link to "..", this leads out; what lies on the way is not known.
+        {"a/l", "s/../../x"},
+        {"a/b/l", "c/.."},
+        {"l", ""}})
+    CHECK_MESSAGE(!stays_inside(path, target), path << " -> " << target);
+}
+
 TEST_CASE("messages show names without control bytes") {
-  CHECK(printable("a\x1b[2J\xff") == "a\\x1b[2J\\xff");
-  CHECK(printable(std::string(500, 'a')).size() < 210);
+  CHECK(shown_path("a\x1b[2J\xff") == "a^[[2J\xef\xbf\xbd");
+  CHECK(shown_path(std::string(500, 'a')).size() < 210);
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/node_list.h"
 
 using namespace sortie;
 using namespace sortie::wire;
@@ -32,7 +33,7 @@ TEST_CASE("a job keeps every byte of argv and env") {
   job.argv = {"prog", "", "a b'\"$(x)\n", std::string("\0\xff", 2)};
   job.env = {{"A", "1=2\n"}, {"B", ""}};
   job.ranks = {{5, 1, 7, {{"RANK", "5"}}}, {6, 2, 0, {}}};
-  job.node_hosts = {"a", "b"};
+  job.nodes = {{"a", 7, 2, ".x", 3, 8}, {"b", 0, 0, "", 1, 1}};
   const JobSpec got = round_trip(job);
   CHECK(got.argv == job.argv);
   CHECK(got.env == job.env);
@@ -40,7 +41,8 @@ TEST_CASE("a job keeps every byte of argv and env") {
   CHECK(got.ranks[0].env == job.ranks[0].env);
   CHECK(got.ranks[0].slot == 7);
   CHECK(got.ranks[1].rank == 6);
-  CHECK(got.node_hosts == job.node_hosts);
+  REQUIRE(got.nodes.size() == 2);
+  CHECK(*expand_nodes(got.nodes) == *expand_nodes(job.nodes));
 }
 
 TEST_CASE("an adoption keeps its log sizes") {
@@ -79,8 +81,8 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   const Start start{{{"MASTER_ADDR", "10.0.0.1"}, {"EMPTY", ""}}};
   CHECK(round_trip(start).env == start.env);
   CHECK(round_trip(Start{}).env.empty());
-  // Field 20 of JobSpec, a policy that does not exist.
-  CHECK(decode({2, std::string("\xa0\x01\x04", 3)}).error().message ==
+  // Field 19 of JobSpec, a policy that does not exist.
+  CHECK(decode({2, std::string("\x98\x01\x04", 3)}).error().message ==
         "malformed JobSpec: value out of range");
 }
 
@@ -164,8 +166,8 @@ TEST_CASE("containers: a spec survives inside its job, a scope that does not exi
   CHECK(round_trip(ImageLoad{"docker", "a:b", "/f.tar"}).file == "/f.tar");
   CHECK(round_trip(ImageProgress{"layer 2 of 3"}).text == "layer 2 of 3");
   CHECK(round_trip(ImageReady{"sha256:00", "a@sha256:11", "docker 20", 7, 1}).bytes == 7);
-  // Field 24 of JobSpec is the container, field 3 of that its scope.
-  CHECK(decode({2, std::string("\xc2\x01\x02\x18\x02", 5)}).error().message ==
+  // Field 23 of JobSpec is the container, field 3 of that its scope.
+  CHECK(decode({2, std::string("\xba\x01\x02\x18\x02", 5)}).error().message ==
         "malformed JobSpec: value out of range");
 }
 

@@ -8,10 +8,12 @@
 #include "launcher/check/pairs.h"
 #include "launcher/check/requests.h"
 #include "tests/launcher/check/reports.h"
+#include "tests/support/temp_dir.h"
 
 using namespace sortie;
 using namespace sortie::launcher::check;
 using namespace sortie::test;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -36,6 +38,35 @@ TEST_CASE("hosts without a fault pass every check") {
     }
   }
   CHECK(worst(findings) == Verdict::pass);
+}
+
+TEST_CASE("what is staged is looked for on this machine, and asked of no host") {
+  const ScopedTempDir dir;
+  fs::create_directory(dir / "books");
+  write_text(dir / "books/a.bin", std::string(1000, 'x'));
+  write_text(dir / "books/a.idx", std::string(24, 'x'));
+  launcher::JobOptions options;
+  options.overrides = {"runner.stage=[\"" + dir.str("books") + "\"]",
+                       "data.data_prefixes=[\"{stage}/books/a\", \"{stage}/books/b\"]",
+                       "data.tokenizer=byte", "model.preset=gpt2-124m"};
+  write_text(dir / "job.toml", "");
+  options.config = dir.str("job.toml");
+  const auto job = launcher::plan_job(options);
+  REQUIRE_MESSAGE(job, job.error().message);
+  const Expectations expect = expectations(*job, /*only_hosts=*/false);
+  CHECK(expect.files.empty());
+  CHECK(expect.staged_bytes == 1024);
+  HostResult host = sound_host("h1");
+  Finding finding = judge_staged(host, expect);
+  CHECK(finding.verdict == Verdict::fail);
+  CHECK(finding.reason.find("{stage}/books/b.bin: " + dir.str("books/b.bin")) == 0);
+  CHECK(finding.reason.find("books/a") == finding.reason.npos);
+  for (const char* name : {"b.bin", "b.idx"}) write_text(dir / "books" / name, "x");
+  finding = judge_staged(host, expectations(*job, false));
+  CHECK(finding.verdict == Verdict::pass);
+  CHECK(finding.reason == "4 paths are on this machine, 1.0 KiB go to the host before ranks start");
+  host.report.folders[0].free_bytes = 500;  // the cache
+  CHECK(judge_staged(host, expectations(*job, false)).verdict == Verdict::warn);
 }
 
 TEST_CASE("a host that was not reached fails with its stage, and nothing else is said of it") {

@@ -96,6 +96,12 @@ boost::asio::awaitable<void> dies(FakeRunner& runner) {
   runner.end();
 }
 
+boost::asio::awaitable<void> talks_at_length(FakeRunner& runner) {
+  co_await runner.until<wire::CheckRequest>();
+  runner.send(wire::RunnerError{"runner", "\x1b[2J" + std::string(1u << 20, 'x'), -1});
+  co_await runner.sleep(milliseconds(100));
+}
+
 struct Checked {
   explicit Checked(std::vector<std::string> names) {
     std::vector<config::HostSlots> hosts;
@@ -152,6 +158,16 @@ TEST_CASE("pass: a clock that is off is seen whatever the network does") {
   CHECK(judge_clock(results[1]).verdict == Verdict::fail);
   CHECK(judge_clock(results[1]).reason == "90.0 s behind this machine's clock");
   CHECK(judge_network(results)[0].verdict == Verdict::pass);
+}
+
+TEST_CASE("pass: the error of a host is short and takes over no terminal") {
+  Checked checked({"talks"});
+  checked.transport.host("talks").script = talks_at_length;
+  const auto results = checked.run();
+  REQUIRE(results[0].error);
+  CHECK(results[0].error->code == ErrorCode::runner);
+  CHECK(results[0].error->message.starts_with("^[[2Jxxx"));
+  CHECK(results[0].error->message.size() < 5000);
 }
 
 TEST_CASE("pass: silent, flooding, lying and dying hosts cost no one else anything") {

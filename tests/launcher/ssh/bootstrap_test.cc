@@ -51,7 +51,8 @@ struct Bootstrapped : World {
       std::string text;
       char byte;
       while (!text.ends_with('\n')) {
-        auto count = co_await c.read_some({&byte, 1});
+        const std::span<char> one(&byte, 1);
+        auto count = co_await c.read_some(one);
         if (!count) co_return std::unexpected(count.error());
         if (*count == 0) break;
         text += byte;
@@ -135,6 +136,34 @@ TEST_SUITE("launcher") {
       CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
       CHECK((read_text(installed) == fake_runner()));
     }
+  }
+
+  TEST_CASE("a runner that is a link, or somebody else's, is not started but replaced") {
+    Bootstrapped world;
+    const auto runner = world.binary();
+    REQUIRE(world.start(runner));
+    const auto installed = world.cache() / ("runner-" + runner.sha256());
+    const auto marker = world.folder / "was_run";
+    const auto foreign = world.folder / "foreign";
+    write_text(foreign, fmt::format("#!/bin/sh\ntouch {}\n", marker.string()), 0755);
+    SUBCASE("a link to a file of this user") {
+      std::filesystem::remove(installed);
+      std::filesystem::create_symlink(foreign, installed);
+    }
+    SUBCASE("a file of another user") {
+      std::filesystem::remove(installed);
+      std::filesystem::copy_file(foreign, installed);
+      if (::chown(installed.c_str(), 65534, 65534) != 0) {
+        MESSAGE("not tried: only root can give a file away");
+        return;
+      }
+    }
+    auto channel = world.start(runner);
+    REQUIRE_MESSAGE(channel, (channel ? "" : channel.error().message));
+    CHECK(world.first_line(**channel) == "runner 1 --stdio\n");
+    CHECK_FALSE(std::filesystem::exists(marker));
+    CHECK_FALSE(std::filesystem::is_symlink(installed));
+    CHECK((read_text(installed) == fake_runner()));
   }
 
   TEST_CASE("old builds go, the newest three stay") {
@@ -302,10 +331,10 @@ TEST_SUITE("launcher") {
 
   TEST_CASE("a home folder that can not be used: a private folder in /tmp") {
     World world;
-    write_text(
-        world.folder / "runner",
-        fmt::format("#!/bin/sh\n# {}\necho \"$0\"; exec cat\n", world.folder.path().string()),
-        0700);
+    write_text(world.folder / "runner",
+               fmt::format("#!/bin/sh\n# {}\nprintf '\\nSORTIE HAVE\\n'; echo \"$0\"; exec cat\n",
+                           world.folder.path().string()),
+               0700);
     const auto runner = std::move(*RunnerBinary::open(world.folder / "runner"));
     write_text(world.folder / "file", "");
     ShellConnection connection(world.io,

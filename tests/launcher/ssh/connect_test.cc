@@ -239,6 +239,19 @@ TEST_SUITE("launcher") {
     }
   }
 
+  TEST_CASE("an identity file that is not there is an error, though another key would do") {
+    World world;
+    const Sshd server(world.folder / "sshd", world.public_key);
+    world.know(server.known_hosts_line());
+    CHECK(world.connect(at(server.port())));
+    config::SshConfig ssh;
+    ssh.identity_file = (world.folder / "no_such_key").string();
+    const auto connection = world.connect(at(server.port()), ssh);
+    REQUIRE_FALSE(connection);
+    CHECK(connection.error().code == ErrorCode::config);
+    CHECK(contains(connection.error().message, "runner.ssh.identity_file: " + ssh.identity_file));
+  }
+
   TEST_CASE("a key that others can read is not used") {
     World world;
     const Sshd server(world.folder / "sshd", world.public_key);

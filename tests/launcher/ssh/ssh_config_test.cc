@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
+#include "launcher/ssh/base64.h"
 #include "launcher/ssh/host_settings.h"
 #include "launcher/ssh/known_hosts.h"
 #include "launcher/ssh/pattern.h"
@@ -11,6 +12,8 @@
 
 using namespace sortie;
 using namespace sortie::launcher::ssh;
+using sortie::launcher::base64_decode;
+using sortie::launcher::base64_encode;
 using namespace sortie::testing;
 
 namespace {

@@ -200,6 +200,42 @@ TEST_SUITE("launcher") {
     CHECK(pair("-p", "2222"));
     CHECK(pair("-F", "/c"));
     CHECK(pair("-i", "/k"));
+    for (const char* kept_here : {"-a", "-x", "-k"})  // agent, X11, Kerberos credentials
+      CHECK(std::ranges::find(words, kept_here) != words.end());
+  }
+
+  TEST_CASE("runner.ssh.command: the agent stays here, whatever the config and the command say") {
+    SystemWorld world;
+    const auto socket = world.folder / "agent";
+    const auto agent = run({"ssh-agent", "-a", socket.string()});
+    REQUIRE(agent.code == 0);
+    const auto number = agent.output.find("SSH_AGENT_PID=") + 14;
+    const std::string pid = agent.output.substr(number, agent.output.find(';', number) - number);
+    ::setenv("SSH_AUTH_SOCK", socket.c_str(), 1);
+    world.use("127.0.0.1", world.server.port(), "ForwardAgent yes\n ForwardX11 yes\n");
+    config::SshConfig ssh = world.ssh();
+    for (const auto& command : {std::vector<std::string>{"ssh", "-o", "BatchMode=yes"},
+                                {"ssh", "-A", "-X", "-o", "BatchMode=yes"},
+                                {"ssh", "-o", "ForwardAgent=yes", "-o", "BatchMode=yes"}}) {
+      ssh.command = command;
+      const auto connection = world.connect("target", ssh);
+      REQUIRE_MESSAGE(connection, (connection ? "" : connection.error().message));
+      const auto seen =
+          world.run_command(**connection, "echo agent:$SSH_AUTH_SOCK display:$DISPLAY.");
+      REQUIRE(seen);
+      CHECK(seen->output == "agent: display:.\n");
+    }
+    ::unsetenv("SSH_AUTH_SOCK");
+    ::kill(std::stoi(pid), SIGTERM);
+  }
+
+  TEST_CASE("runner.ssh.command: an identity file that is not there is an error") {
+    SystemWorld world;
+    config::SshConfig ssh = world.ssh();
+    ssh.identity_file = "/no/such/key";
+    const auto connection = world.connect("target", ssh);
+    REQUIRE_FALSE(connection);
+    CHECK(connection.error().code == ErrorCode::config);
   }
 
   TEST_CASE("what ssh says is read as a stage, the first cause before its consequences") {

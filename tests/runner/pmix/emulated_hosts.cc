@@ -215,6 +215,9 @@ void EmulatedHosts::start_ranks(const std::vector<std::string>& argv,
         variables.push_back(line);
     }
     for (const auto& [name, value] : env) variables.push_back(name + "=" + value);
+    // As in rank_environment: what the config says does not change these.
+    for (const std::string& line : host.ready->env)
+      if (line.starts_with("OMPI_MCA_pmix_")) variables.push_back(line);
     Rank entry;
     entry.rank = rank;
     entry.host = i;
@@ -270,7 +273,7 @@ void EmulatedHosts::on_message(std::size_t index, wire::Message message) {
     notices_.push_back(std::move(*notice));
   } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
     for (const auto& answer : names_.on_question(index, std::move(*question)))
-      send(answer.host, answer.message);
+      for (const std::size_t to : answer.hosts) send(to, answer.message);
   } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
     Fence& open = fences_[fence->key];
     open.hosts.push_back(index);
@@ -314,7 +317,10 @@ bool EmulatedHosts::run(const std::vector<std::string>& argv,
                         const std::vector<std::pair<std::string, std::string>>& env,
                         std::chrono::milliseconds limit) {
   start_ranks(argv, env);
-  return relay_until([&] { return all_ranks_ended(); }, limit);
+  const auto done = [&] { return all_ranks_ended() || !aborts_.empty(); };
+  if (relay_until(done, limit) && aborts_.empty()) return true;
+  for (const Rank& rank : ranks_) MESSAGE("rank " << rank.rank << ": " << rank.text());
+  return false;
 }
 
 void EmulatedHosts::hang_up() {

@@ -79,7 +79,8 @@ class EmulatedHosts {
                    const std::vector<std::pair<std::string, std::string>>& env = {});
   /// Relays until `done()` or `limit` has passed; returns done().
   bool relay_until(const std::function<bool()>& done, std::chrono::milliseconds limit);
-  /// start_ranks and relay until all ranks have ended. False when the limit passed before.
+  /// start_ranks and relay until all ranks have ended. False when the limit passed or a rank called
+  /// abort before, which would end a job; what the ranks wrote is then a message of the test.
   bool run(const std::vector<std::string>& argv,
            const std::vector<std::pair<std::string, std::string>>& env = {},
            std::chrono::milliseconds limit = std::chrono::seconds(60));

@@ -1,5 +1,7 @@
 /* An MPI program as a user would write one: nothing of Sortie in it. The first argument says what
  * it does after MPI_Init. Exit code 10 and above: a check of its own failed. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 static int rank, size;
+static const char* what = "ring";
 
 static void check(int condition, int code, const char* what) {
   if (condition) return;
@@ -19,6 +22,20 @@ static void check(int condition, int code, const char* what) {
 static int env_number(const char* name) {
   const char* text = getenv(name);
   return text ? atoi(text) : -1;
+}
+
+/* In the place of libpmix's own: "late-commit" gives the last rank the slow start that a loaded host gives it, between its
+ * connection to the server and its data there. */
+int PMIx_Commit(void) {
+  void* libpmix = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  int (*commit)(void) = libpmix ? (int (*)(void))dlsym(libpmix, "PMIx_Commit") : NULL;
+  check(commit != NULL, 24, "no PMIx_Commit in libpmix");
+  if (!strcmp(what, "late-commit") && env_number("RANK") == env_number("WORLD_SIZE") - 1) {
+    printf("late\n");
+    fflush(stdout);
+    sleep(4);
+  }
+  return commit();
 }
 
 /* Once around: every rank adds itself. */
@@ -96,7 +113,7 @@ static void names(void) {
 }
 
 int main(int argc, char** argv) {
-  const char* what = argc > 1 ? argv[1] : "ring";
+  if (argc > 1) what = argv[1];
   int provided = 0;
   const int wanted = strcmp(what, "threads") ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE;
   MPI_Init_thread(&argc, &argv, wanted, &provided);
@@ -106,7 +123,10 @@ int main(int argc, char** argv) {
   check(rank == env_number("RANK"), 11, "MPI_Comm_rank is not RANK");
   check(provided >= wanted, 16, "thread level not provided");
 
-  if (!strcmp(what, "ring")) {
+  if (!strcmp(what, "late-commit")) {
+    ring(MPI_COMM_WORLD);
+    printf("ok\n");
+  } else if (!strcmp(what, "ring")) {
     int local = 0;
     MPI_Comm host;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);

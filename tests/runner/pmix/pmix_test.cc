@@ -129,6 +129,15 @@ TEST_CASE("direct modex with a peer that comes late") {
   check_all_ok(hosts);
 }
 
+TEST_CASE("a rank that publishes seconds after its neighbour looks for it, async modex asked for") {
+  EmulatedHosts hosts({{0, 1}, {2, 3}});
+  require_servers(hosts);
+  REQUIRE(hosts.run(mpi("late-commit"), {{"OMPI_MCA_pmix_base_async_modex", "1"},
+                                         {"OMPI_MCA_pmix_base_collect_data", "0"}}));
+  CHECK(hosts.ranks()[3].text() == "late\nok\n");
+  for (const std::size_t rank : {0, 1, 2}) CHECK(hosts.ranks()[rank].text() == "ok\n");
+}
+
 TEST_CASE("names: published on one host, found on another, taken back") {
   EmulatedHosts hosts({{0, 1}, {2, 3}});
   require_servers(hosts);

@@ -36,7 +36,7 @@ int save_steps(const fs::path& folder, std::int64_t first, std::int64_t last,
   if (!file_ops::set_fault(fault)) return 11;
   for (std::int64_t step = first; step <= last; ++step) {
     if (!test_job::save(*store, step)) return 12;
-    if (!store->retain(kKeep)) return 13;
+    if (!store->retain(step, kKeep)) return 13;
   }
   return 0;
 }
@@ -160,7 +160,7 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
       auto store = CheckpointStore::open(dir.path(), "test");
       for (std::int64_t step = committed + 1; store && test_job::save(*store, step); ++step) {
         if (::write(report[1], &step, sizeof step) != sizeof step) break;
-        if (!store->retain(kKeep)) break;
+        if (!store->retain(step, kKeep)) break;
       }
       ::_exit(1);
     }

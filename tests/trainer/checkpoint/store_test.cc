@@ -8,6 +8,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/checkpoint/checkpoint_fixture.h"
+#include "trainer/checkpoint/lineage.h"
 
 namespace sortie::trainer {
 namespace fs = std::filesystem;
@@ -194,14 +195,59 @@ TEST_CASE("retention keeps the newest good ones and leaves broken ones alone") {
   for (std::int64_t step = 1; step <= 6; ++step) REQUIRE(test_job::save(store, step));
   fs::remove(dir.path() / "step-00000006" / "COMMIT");
   fs::remove(dir.path() / "step-00000002" / "manifest.json");
-  REQUIRE(store.retain(0).has_value());
+  REQUIRE(store.retain(6, 0).has_value());
   CHECK(names_in(dir.path()).size() == 7);
-  REQUIRE(store.retain(2).has_value());
+  REQUIRE(store.retain(6, 2).has_value());
   CHECK(names_in(dir.path()) == std::set<std::string>{".lock", "step-00000002", "step-00000004",
                                                       "step-00000005", "step-00000006"});
-  REQUIRE(store.retain(1).has_value());
+  REQUIRE(store.retain(6, 1).has_value());
   CHECK(find_latest(dir.path())->entry->step == 5);
   CHECK_FALSE(fs::exists(dir.path() / "step-00000004"));
+}
+
+TEST_CASE("retention counts from the checkpoint that was just committed, never from later steps") {
+  test::ScopedTempDir dir;
+  CheckpointStore store = open_store(dir.path());
+  for (const std::int64_t step : {10, 20, 30, 100, 200}) REQUIRE(test_job::save(store, step));
+  REQUIRE(test_job::save(store, 31));
+  REQUIRE(store.retain(31, 1).has_value());
+  CHECK(names_in(dir.path()) ==
+        std::set<std::string>{".lock", "step-00000031", "step-00000100", "step-00000200"});
+  REQUIRE(store.keep_only(31).has_value());
+  CHECK(names_in(dir.path()) == std::set<std::string>{".lock", "step-00000031"});
+}
+
+TEST_CASE("lineage and origin come back; manifests of older versions have none") {
+  Manifest manifest = test_job::manifest_of(7);
+  manifest.lineage = "0123456789abcdef";
+  manifest.origin = Manifest::Origin{"import", 3, "/models/step-00000003"};
+  const auto read = parse_manifest(to_json(manifest), "test");
+  REQUIRE(read.has_value());
+  CHECK(read->lineage == manifest.lineage);
+  CHECK(read->origin == manifest.origin);
+  manifest.origin.reset();
+  std::string older = to_json(manifest);
+  for (const char* line : {" \"lineage\": \"0123456789abcdef\",\n", " \"origin\": null,\n"}) {
+    REQUIRE(older.find(line) != std::string::npos);
+    older.erase(older.find(line), std::string(line).size());
+  }
+  const auto old = parse_manifest(older, "test");
+  REQUIRE(old.has_value());
+  CHECK(old->lineage.empty());
+  CHECK_FALSE(old->origin);
+  CHECK(lineage_of(*old) == "test");  // the run that saved it
+}
+
+TEST_CASE("a folder that can not be written to, or is too full, is noticed before a save") {
+  test::ScopedTempDir dir;
+  CheckpointStore store = open_store(dir.path());
+  REQUIRE(store.check_room(1 << 20).has_value());
+  CHECK(names_in(dir.path()) == std::set<std::string>{".lock"});
+  const auto full = store.check_room(std::uint64_t{1} << 60);
+  REQUIRE_FALSE(full.has_value());
+  CHECK(full.error().code == ErrorCode::io);
+  CHECK(full.error().message.find("bytes are needed for checkpoints; make room") !=
+        std::string::npos);
 }
 
 TEST_CASE("leftovers of crashed saves go, other files stay") {
@@ -261,7 +307,8 @@ TEST_CASE("a save that can not fit is refused at its beginning") {
   CheckpointStore store = open_store(dir.path());
   const auto folder = store.begin(7, std::uint64_t{1} << 60);
   REQUIRE_FALSE(folder.has_value());
-  CHECK(folder.error().message.find("bytes are free, a checkpoint needs") != std::string::npos);
+  CHECK(folder.error().message.find("bytes are needed for checkpoints; make room") !=
+        std::string::npos);
 }
 
 TEST_CASE("what the bits depend on is compared key by key") {

@@ -219,6 +219,72 @@ TEST_CASE("inputs that are wrong are named by file and line, and leave nothing")
   CHECK(refused.error().message.find("--json-key") != std::string::npos);
 }
 
+TEST_CASE("documents that are no text are left out and counted, or kept when that is asked for") {
+  test::ScopedTempDir dir;
+  const std::string latin(200, '\xe4');
+  const std::string nearly = std::string(300, 'a') + "\xe4" + std::string(300, 'b');  // below 1 %
+  test::write_text(dir.path() / "in/a.txt", "text");
+  test::write_text(dir.path() / "in/b.png", std::string("\x89PNG\0\0", 6));
+  test::write_text(dir.path() / "in/c.txt", latin);
+  test::write_text(dir.path() / "in/d.txt", nearly);
+  test::write_text(dir.path() / "in/e.gz", gzip(std::string("\0 packed", 8)));
+  BuildOptions options{.corpus = {.inputs = {dir.path() / "in"}}, .output = dir.str("out")};
+  const auto built = build_token_files(options, *make_byte_tokenizer());
+  REQUIRE_MESSAGE(built, (built ? "" : built.error().message));
+  CHECK(built->left_out.with_nul == 2);
+  CHECK(built->left_out.invalid_utf8 == 1);
+  CHECK(built->left_out.bytes == 6 + 200 + 8);
+  CHECK(built->left_out.examples ==
+        std::vector<std::string>{dir.str("in/b.png"), dir.str("in/c.txt"), dir.str("in/e.gz")});
+  CHECK(built->left_out.summary("document")
+            .starts_with("3 documents that are no text (0.0 MB): 2 with NUL bytes, 1 not UTF-8 ("));
+  CHECK(test::read_text(dir.path() / "out.bin") == "text" + nearly);
+  const auto manifest = Json::parse(test::read_text(dir.path() / "out.json"));
+  CHECK(manifest["left_out_documents"] == 3);
+  CHECK(manifest["left_out_bytes"] == 214);
+  options.documents.keep_non_text = true;
+  options.overwrite = true;
+  REQUIRE(build_token_files(options, *make_byte_tokenizer()));
+  CHECK(test::read_text(dir.path() / "out.bin") ==
+        "text" + std::string("\x89PNG\0\0", 6) + latin + nearly + std::string("\0 packed", 8));
+}
+
+TEST_CASE("each part of a cut file, and each JSON line, is judged by itself") {
+  test::ScopedTempDir dir;
+  std::string text;
+  for (int i = 0; i < 9; ++i)
+    text += std::string(99, static_cast<char>('a' + i)) + (i == 4 ? std::string("\0\n", 2) : "\n");
+  test::write_text(dir.path() / "long", text);
+  BuildOptions options{.corpus = {.inputs = {dir.path() / "long"}}, .output = dir.str("out")};
+  options.documents.document_bytes = 50;
+  const auto built = build_token_files(options, *make_byte_tokenizer()).value();
+  CHECK(built.left_out.with_nul == 1);
+  CHECK(built.parts[0].summary.documents == 8);
+  test::write_text(dir.path() / "x.jsonl",
+                   "{\"text\": \"good\"}\n{\"text\": \"a\\u0000b\"}\n{\"text\": \"\xff\"}\n");
+  options = {.corpus = {.inputs = {dir.path() / "x.jsonl"}}, .output = dir.str("json")};
+  options.documents.json_key = "text";
+  const auto lines = build_token_files(options, *make_byte_tokenizer()).value();
+  CHECK(lines.left_out.with_nul == 1);
+  CHECK(lines.left_out.invalid_utf8 == 1);
+  CHECK(lines.left_out.examples ==
+        std::vector<std::string>{dir.str("x.jsonl:2"), dir.str("x.jsonl:3")});
+  CHECK(test::read_text(dir.path() / "json.bin") == "good");
+}
+
+TEST_CASE("nothing but files that are no text is an error that says so") {
+  test::ScopedTempDir dir;
+  for (int i = 0; i < 200; ++i)
+    test::write_text(dir.path() / "in" / fmt::format("{:03}.png", i), std::string("\0x", 2));
+  const auto refused =
+      build_token_files({.corpus = {.inputs = {dir.path() / "in"}}, .output = dir.str("out")},
+                        *make_byte_tokenizer());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find(
+            "no input has text; left out: 200 documents that are no text") != std::string::npos);
+  CHECK(refused.error().message.find("--keep-non-text") != std::string::npos);
+}
+
 TEST_CASE("the string of a JSON line is what a JSON library reads") {
   std::string buffer;
   const auto read = [&](std::string_view line) {

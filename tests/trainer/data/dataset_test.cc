@@ -1,4 +1,4 @@
-// Permutation, EpochOrder, Dataset and Prefetcher: order, coverage, ranks, resume.
+// Permutation, EpochOrder and Dataset: order, coverage, resume.
 #include "trainer/data/dataset.h"
 
 #include <doctest/doctest.h>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tests/support/temp_dir.h"
-#include "trainer/data/prefetcher.h"
 #include "trainer/data/token_writer.h"
 
 namespace sortie::trainer {
@@ -172,58 +171,6 @@ TEST_CASE("samples can be read in any order, also backwards over epochs") {
   for (std::uint64_t i = count; i-- > 0;) CHECK(sample(*backward, i) == read[i]);
 }
 
-TEST_CASE("the samples of a step do not depend on the number of ranks") {
-  test::ScopedTempDir dir;
-  write_numbered(dir.str("n"), 100);
-  auto dataset = open({.prefixes = {dir.str("n")}, .sequence_length = 8});
-  constexpr std::uint64_t kGlobalBatch = 24;
-  const std::uint64_t consumed = dataset->samples_per_epoch() - 5;  // the step spans two epochs
-  auto rows_of_step = [&](std::int64_t dp_size, std::int64_t rows) {
-    std::vector<Ids> all;
-    const auto per_micro = static_cast<std::uint64_t>(dp_size * rows);
-    for (std::uint64_t done = 0; done < kGlobalBatch; done += per_micro)
-      for (std::int64_t rank = 0; rank < dp_size; ++rank) {
-        Batch batch;
-        REQUIRE(dataset
-                    ->read({.consumed = consumed + done,
-                            .dp_rank = rank,
-                            .dp_size = dp_size,
-                            .rows = rows},
-                           batch)
-                    .has_value());
-        REQUIRE(batch.rows == rows);
-        REQUIRE(batch.columns == 8);
-        for (std::int64_t row = 0; row < rows; ++row)
-          all.emplace_back(batch.tokens.begin() + row * 8, batch.tokens.begin() + (row + 1) * 8);
-      }
-    return all;
-  };
-  const auto reference = rows_of_step(1, 24);
-  CHECK(reference.size() == kGlobalBatch);
-  // In this order (micro step, rank, row) the rows are even the same one by one.
-  CHECK(rows_of_step(1, 3) == reference);
-  CHECK(rows_of_step(2, 4) == reference);
-  CHECK(rows_of_step(4, 3) == reference);
-  CHECK(rows_of_step(8, 3) == reference);
-}
-
-TEST_CASE("targets are the tokens after") {
-  test::ScopedTempDir dir;
-  write_numbered(dir.str("n"), 100);
-  auto dataset = open({.prefixes = {dir.str("n")}, .sequence_length = 8});
-  Batch batch;
-  REQUIRE(dataset->read({.consumed = 6, .dp_rank = 1, .dp_size = 2, .rows = 3}, batch).has_value());
-  for (std::uint64_t row = 0; row < 3; ++row) {
-    const Ids ids = sample(*dataset, 6 + 3 + row);
-    CHECK(Ids(batch.tokens.begin() + static_cast<int>(row) * 8,
-              batch.tokens.begin() + static_cast<int>(row + 1) * 8) ==
-          Ids(ids.begin(), ids.end() - 1));
-    CHECK(Ids(batch.targets.begin() + static_cast<int>(row) * 8,
-              batch.targets.begin() + static_cast<int>(row + 1) * 8) ==
-          Ids(ids.begin() + 1, ids.end()));
-  }
-}
-
 TEST_CASE("several prefixes are one set of documents") {
   test::ScopedTempDir dir;
   const std::int32_t middle = write_numbered(dir.str("a"), 50);
@@ -253,45 +200,6 @@ TEST_CASE("without a shuffle samples come as stored and start again at the end")
     for (std::size_t k = 0; k < ids.size(); ++k)
       CHECK(ids[k] == static_cast<std::int32_t>(i * 10 + k));
     CHECK(sample(*dataset, i + samples) == ids);
-  }
-}
-
-TEST_CASE("the prefetcher gives what reading gives") {
-  test::ScopedTempDir dir;
-  write_numbered(dir.str("n"), 100);
-  auto direct = open({.prefixes = {dir.str("n")}, .sequence_length = 8});
-  auto threaded = open({.prefixes = {dir.str("n")}, .sequence_length = 8});
-  BatchSlice slice{.consumed = 30, .dp_rank = 1, .dp_size = 3, .rows = 4};
-  Prefetcher prefetcher(*threaded, slice);
-  for (int i = 0; i < 50; ++i) {
-    Batch expected;
-    REQUIRE(direct->read(slice, expected).has_value());
-    const auto batch = prefetcher.next();
-    REQUIRE(batch.has_value());
-    CHECK((*batch)->tokens == expected.tokens);
-    CHECK((*batch)->targets == expected.targets);
-    slice.consumed += 12;
-  }
-}
-
-TEST_CASE("the prefetcher hands on an error and can be dropped at any time") {
-  test::ScopedTempDir dir;
-  write_numbered(dir.str("n"), 100);
-  auto dataset = Dataset::open(
-      {.prefixes = {dir.str("n")}, .sequence_length = 8, .vocab_size = 50, .shuffle = false});
-  REQUIRE(dataset.has_value());
-  {
-    Prefetcher prefetcher(**dataset, {.rows = 2});
-    int good = 0;
-    while (prefetcher.next()) ++good;
-    CHECK(good == 3);  // sample 5 ends with id 48, sample 6 would end with id 56
-    const auto again = prefetcher.next();
-    REQUIRE_FALSE(again.has_value());
-    CHECK(again.error().message.find("id 50 is outside the vocabulary of 50") != std::string::npos);
-  }
-  for (int i = 0; i < 100; ++i) {
-    Prefetcher dropped(**dataset, {.rows = 1});
-    if (i % 2 == 1) CHECK(dropped.next().has_value());
   }
 }
 

@@ -118,7 +118,9 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   job.lora.rank = 4;
   job.lora.alpha = 8;
   job.lora.modules = {"*.attention.*", "layers.1.mlp.down"};
-  TinyTraining whole(job, *communicator);
+  config::JobConfig unsaved = job;
+  unsaved.trainer.save_dir.clear();
+  TinyTraining whole(unsaved, *communicator);
   ParameterStore& store = whole.trainer->store();
   const auto before = weights_of(store);
   CHECK(before.at("layers.0.attention.qkv.lora_up") ==
@@ -132,8 +134,10 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
     CHECK((values != before.at(name)) == is_lora_name(name));
   }
 
-  TinyTraining half(job, *communicator);
-  REQUIRE(half.trainer->run());
+  {
+    TinyTraining half(job, *communicator);
+    REQUIRE(half.trainer->run());
+  }
   TinyTraining rest(job, *communicator);
   REQUIRE(rest.trainer->progress().step == 12);
   CHECK(rest.losses(12) == std::vector<double>(losses.begin() + 12, losses.end()));
@@ -212,6 +216,29 @@ TEST_CASE("a bad conversation is named with its line, and each epoch has its own
     CHECK(source.error().code == ErrorCode::data);
     CHECK(source.error().message.starts_with(dir.str("bad.jsonl:3: ")));
   }
+  const auto error_of = [&](const std::string& content) {
+    sortie::test::write_text(dir / "bad.jsonl", content);
+    const auto source = ChatSource::open(job, {dir.str("bad.jsonl")}, *tokenizer, true);
+    return source ? "none" : source.error().message;
+  };
+  const auto message = [](const std::string& role, const std::string& content) {
+    return "{\"messages\": [{\"role\": " + role + ", \"content\": " + content + "}]}";
+  };
+  const std::string at = dir.str("bad.jsonl:1: ");
+  // In words of ours, not in those of the library; a mistyped role would train on nothing.
+  CHECK(error_of(message("\"asistant\"", "\"x\""))
+            .starts_with(at + "role \"asistant\" is unknown; use one of system, developer, user, "
+                              "assistant, tool; write "));
+  CHECK(
+      error_of(message("\"user\"", "null")).starts_with(at + "\"content\" is null, not a string"));
+  CHECK(error_of(message("3", "\"x\"")).starts_with(at + "\"role\" is a number, not a string; "));
+  CHECK(error_of("{\"messages\": []}").starts_with(at + "\"messages\" is empty; "));
+  CHECK(error_of("{\"messages\": [7]}").starts_with(at + "a message is a number, not an object; "));
+  CHECK(error_of("{\"text\": \"x\"}").starts_with(at + "no \"prompt\"; "));
+  CHECK(error_of("{").starts_with(at + "not JSON; "));
+  for (const char* empty : {"", "\n \n"})
+    CHECK(error_of(empty).starts_with(dir.str("bad.jsonl: no conversation in it; ")));
+
   std::string lines;
   for (char c = 'a'; c <= 'z'; ++c)
     lines += std::string("{\"prompt\": \"") + c + "\", \"completion\": \"x\"}\n";

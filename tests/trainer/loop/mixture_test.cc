@@ -174,7 +174,6 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
     config::JobConfig job = mixture_job(family);
     job.trainer.train_iterations = 8;
     const Course whole = course_of(job, 8);
-    job.trainer.save_dir = folder.path().string();
     const auto communicator = make_single_communicator();
     Course course;
     for (int half = 0; half < 2; ++half) {
@@ -182,8 +181,11 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
       CHECK(training.trainer->progress().step == 4 * half);
       if (half == 1) CHECK(biases_of(training.trainer->store()) == course.biases);
       take_steps(training, 4, course);
+      job.trainer.load_dir = folder.path().string();
+      config::JobConfig saving = training.job;
+      saving.trainer.save_dir = folder.path().string();
       const BitFacts facts;
-      Checkpointer saver(training.job, facts, training.trainer->store(), *communicator);
+      Checkpointer saver(saving, facts, training.trainer->store(), *communicator);
       saver.set_run_id("test");
       REQUIRE(saver.save(training.trainer->progress()));
     }

@@ -87,6 +87,45 @@ TEST_CASE("training gives the same bytes with any number of threads") {
   }
 }
 
+TEST_CASE("many small files give what one large file gives, and what is no text is left out") {
+  test::ScopedTempDir dir;
+  std::string all;
+  std::vector<std::filesystem::path> small;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text =
+        "value_" + std::to_string(i % 700) + " = other_" + std::to_string(i % 31) + ";\n";
+    all += text;
+    small.push_back(dir.path() / "small" / std::to_string(i));
+    test::write_text(small.back(), text);
+    if (i % 1000 != 0) continue;
+    small.push_back(dir.path() / "small" / (std::to_string(i) + ".png"));
+    test::write_text(small.back(), std::string("\x89PNG\0\0value_value_value_", 24));
+  }
+  test::write_text(dir.path() / "large", all);
+  const auto rules = [&](const std::vector<std::filesystem::path>& files, int threads,
+                         BpeTrainingResult& result) {
+    const auto trained = train_bpe(
+        {.files = files, .vocab_size = 500, .output = dir.path() / "t.json", .threads = threads});
+    REQUIRE_MESSAGE(trained, (trained ? "" : trained.error().message));
+    result = *trained;
+    return test::read_text(dir.path() / "t.json");
+  };
+  BpeTrainingResult one, many;
+  const std::string expected = rules({dir.path() / "large"}, 1, one);
+  for (const int threads : {1, 3}) {
+    CHECK(rules(small, threads, many) == expected);
+    CHECK(many.text_bytes == one.text_bytes);
+    CHECK(many.left_out.with_nul == 3);
+    REQUIRE(many.left_out.examples.size() == 3);
+    CHECK(many.left_out.examples[1] == dir.str("small/1000.png"));
+  }
+  // A large file that is no text.
+  std::string noise(1 << 20, '\xff');
+  test::write_text(dir.path() / "noise", noise);
+  CHECK(rules({dir.path() / "noise", dir.path() / "large"}, 2, many) == expected);
+  CHECK(many.left_out.invalid_utf8 == 1);
+}
+
 TEST_CASE("training stops where no pair is left, and refuses what can not be") {
   test::ScopedTempDir dir;
   test::write_text(dir.path() / "text", "aaaa aaaa b");

@@ -35,6 +35,7 @@ constexpr TypedKernels typed_kernels() {
       .rope = rope<T>,
       .rope_interleaved = rope_interleaved<T>,
       .softmax = softmax<T>,
+      .softmax_part = softmax_part<T>,
       .softmax_backward = softmax_backward<T>,
       .exp_row = exp_row<T>,
       .scale = scale<T>,

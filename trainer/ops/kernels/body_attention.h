@@ -65,6 +65,27 @@ float softmax(float* s, void* p_v, std::int64_t n, std::int64_t width, float fac
 }
 
 template <class T>
+float softmax_part(const float* s, void* p_v, std::int64_t n, std::int64_t width, float factor,
+                   float* max, float* sum) {
+  T* p = static_cast<T*>(p_v);
+  const float here = row_max(s, n) * factor;
+  const float shift = here > *max ? here : *max;
+  float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = exp_clamped(s[i] * factor - shift);
+    store(&p[i], value);
+    total += value;
+  }
+#pragma omp simd
+  for (std::int64_t i = n; i < width; ++i) store(&p[i], 0.0f);
+  const float keep = exp_clamped(*max - shift);
+  *sum = *sum * keep + total;
+  *max = shift;
+  return keep;
+}
+
+template <class T>
 void softmax_backward(const float* s, const float* dp, void* p_v, void* ds_v, std::int64_t n,
                       std::int64_t width, float factor, float lse, float delta) {
   T* p = static_cast<T*>(p_v);

@@ -67,6 +67,12 @@ struct TypedKernels {
                            float sign);
   /// p[0, n) = softmax(scale * s[0, n)), p[n, width) = 0; s is overwritten. Returns log-sum-exp.
   float (*softmax)(float* s, void* p, std::int64_t n, std::int64_t width, float scale);
+  /// A part of a row, whose parts before had the largest scaled score `max` (first: -inf) and
+  /// `sum` = the sum of exp(scale * s - max): p[0, n) = exp(scale * s - new max), p[n, width) = 0.
+  /// Updates both, and returns the factor that turns results under the old max into those under the
+  /// new one.
+  float (*softmax_part)(const float* s, void* p, std::int64_t n, std::int64_t width, float scale,
+                        float* max, float* sum);
   /// p = exp(scale * s - lse), ds = scale * p * (dp - delta) on [0, n); both 0 on [n, width).
   void (*softmax_backward)(const float* s, const float* dp, void* p, void* ds, std::int64_t n,
                            std::int64_t width, float scale, float lse, float delta);

@@ -1,0 +1,48 @@
+# Unity builds: the sources of a folder are compiled together, so that the headers they share are parsed, and the
+# templates they share instantiated, once. File-local names must differ within a folder for this. The dev preset
+# and scripts/lint compile file by file.
+option(SORTIE_UNITY "Compile the sources of a folder together" OFF)
+set(SORTIE_UNITY_FILES 16 CACHE STRING "How many sources are compiled together at most")
+
+# sortie_unity() - groups the sources of each target in the global property SORTIE_UNITY_TARGETS by folder. Call it when
+# all sources are known. CMake itself leaves out a source with options or definitions of its own.
+function(sortie_unity)
+  if(NOT SORTIE_UNITY)
+    return()
+  endif()
+  get_property(targets GLOBAL PROPERTY SORTIE_UNITY_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(sources ${target} SOURCES)
+    get_target_property(base ${target} SOURCE_DIR)
+    set(folders "")
+    foreach(source IN LISTS sources)
+      if(NOT source MATCHES "\\.cc$")
+        continue()
+      endif()
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${base}" NORMALIZE OUTPUT_VARIABLE path)
+      cmake_path(GET path PARENT_PATH folder)
+      list(APPEND folders "${folder}")
+      list(APPEND "in_${folder}" "${path}")
+    endforeach()
+    list(REMOVE_DUPLICATES folders)
+    foreach(folder IN LISTS folders)
+      cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${CMAKE_SOURCE_DIR}" OUTPUT_VARIABLE name)
+      string(MAKE_C_IDENTIFIER "${name}" name)
+      # Groups of nearly the same size: 17 files are 9 and 8, not 16 and 1.
+      list(LENGTH "in_${folder}" files)
+      math(EXPR groups "(${files} + ${SORTIE_UNITY_FILES} - 1) / ${SORTIE_UNITY_FILES}")
+      set(index 0)
+      foreach(source IN LISTS "in_${folder}")
+        math(EXPR group "${index} * ${groups} / ${files}")
+        math(EXPR index "${index} + 1")
+        set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${name}_${group}")
+      endforeach()
+      unset("in_${folder}")
+    endforeach()
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # A type with a member of a file-local type is fine in a .cc; g++ takes an included .cc for a header.
+      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    endif()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  endforeach()
+endfunction()

@@ -1,0 +1,42 @@
+// within: at most so long for a coroutine that may hang.
+#pragma once
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/asio/spawn.h"
+
+namespace sortie {
+
+/// The value of `work`, or nothing when it has not ended after `limit`. It goes on then, and its
+/// value is dropped: it must share what it uses with nobody who may be gone by then.
+template <typename Value>
+boost::asio::awaitable<std::optional<Value>> within(std::chrono::steady_clock::duration limit,
+                                                    boost::asio::awaitable<Value> work) {
+  struct Shared {
+    explicit Shared(const boost::asio::any_io_executor& executor) : ended(executor) {}
+    boost::asio::steady_timer ended;
+    std::optional<Value> value;
+  };
+  const auto executor = co_await boost::asio::this_coro::executor;
+  const auto shared = std::make_shared<Shared>(executor);
+  constexpr auto finish = [](std::shared_ptr<Shared> to,
+                             boost::asio::awaitable<Value> from) -> boost::asio::awaitable<void> {
+    to->value.emplace(co_await std::move(from));
+    to->ended.cancel();
+  };
+  shared->ended.expires_after(limit);
+  spawn(executor, finish(shared, std::move(work)));
+  if (!shared->value)
+    co_await shared->ended.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+  co_return std::move(shared->value);
+}
+
+}  // namespace sortie

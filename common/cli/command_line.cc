@@ -1,0 +1,108 @@
+#include "common/cli/command_line.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/shell_text.h"
+#include "common/cli/tree.h"
+
+namespace sortie::cli {
+namespace {
+
+bool has_option(const CLI::App& app, const char* name) {
+  return app.get_option_no_throw(name) != nullptr;
+}
+
+/// The verb that the words name, before they are parsed: parsing may already run it.
+const CLI::App* named_verb(const CLI::App& root, const std::vector<std::string>& words) {
+  const CLI::App* level = &root;
+  for (const std::string& word : words)
+    for (const CLI::App* sub : subverbs(*level))
+      if (sub->get_name() == word) {
+        level = sub;
+        break;
+      }
+  return level;
+}
+
+/// The option or place of `app` whose value is empty, as in `--hosts "$HOSTS"` with no such
+/// variable: what is meant is not known, and to take it for "not given" would run on this machine.
+/// "" when there is none.
+std::string empty_value(const CLI::App* app) {
+  for (; app != nullptr; app = app->get_parent())
+    for (const CLI::Option* option : app->get_options())
+      if (option->get_items_expected_max() > 0 &&
+          std::ranges::find(option->results(), "") != option->results().end())
+        return option->get_name();
+  return "";
+}
+
+/// One word of shell as a program's name would fail on every host with "no such program".
+Result<> check_program(const CLI::App& root, const Verb& verb, const Program& program,
+                       const std::vector<std::string>& arguments) {
+  if (program.size() != 1 || !has_option(*verb.app, "--shell") || verb.app->count("--shell") > 0 ||
+      !looks_like_shell_line(program.front()))
+    return {};
+  return fail(ErrorCode::usage,
+              fmt::format("{}: {} is a line for a shell, not the name of a program; did you mean "
+                          "`{} {} --shell -- {}`?",
+                          root.get_name(), shell_word(program.front()), root.get_name(),
+                          shell_text(arguments), shell_word(program.front())));
+}
+
+}  // namespace
+
+bool looks_like_shell_line(std::string_view word) {
+  return word.find_first_of(" \t\n|&;<>$`") != word.npos;
+}
+
+Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
+                           std::vector<std::string> arguments) {
+  // The program is cut off first: no flag of its own can be taken for one of ours.
+  const auto dashes = std::ranges::find(arguments, "--");
+  const bool has_program = dashes != arguments.end();
+  if (has_program) program.assign(dashes + 1, arguments.end());
+  arguments.erase(dashes, arguments.end());
+  const std::vector<std::string> given = arguments;
+  std::ranges::reverse(arguments);  // CLI11 takes the last element first
+  const auto usage = [&](std::string_view message) {
+    return fail(ErrorCode::usage, fmt::format("{}: {}", root.get_name(), message));
+  };
+  const auto named = std::ranges::find(verbs, named_verb(root, given), &Verb::app);
+  if (has_program && named != verbs.end() && !named->takes_program)
+    return usage(fmt::format("`{}` takes no program after --", named->app->get_name()));
+  try {
+    root.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return Choice{nullptr, root.exit(error)};
+    // `--hosts="$HOSTS"` without such a variable.
+    for (const std::string& word : given)
+      if (word.starts_with("--") && word.find('=') == word.size() - 1)
+        return usage(fmt::format("{}: the value is empty; give it one, or leave it out",
+                                 word.substr(0, word.size() - 1)));
+    const std::string advice = did_you_mean(root, given);
+    // A short flag behind a program's name is the program's, whatever is near it here.
+    const bool option_meant = advice.contains("`--");
+    const std::string form =
+        has_program || option_meant ? "" : with_program_behind_dashes(root, verbs, given);
+    if (!form.empty())
+      return usage(fmt::format("a program stands behind --; did you mean `{}`?", form));
+    std::string what = error.what();
+    if (what == "A subcommand is required")
+      what = advice.empty() ? "a verb is missing" : "no such verb";
+    return usage(fmt::format("{}; {}", what, advice.empty() ? "try --help" : advice));
+  }
+  const auto verb = std::ranges::find_if(verbs, [](const Verb& v) { return v.app->parsed(); });
+  SORTIE_CHECK(verb != verbs.end());
+  if (const std::string name = empty_value(verb->app); !name.empty())
+    return usage(fmt::format("{}: the value is empty; give it one, or leave it out", name));
+  if (has_program && program.empty())
+    return usage("nothing follows --; a program is expected there");
+  SORTIE_TRY(check_program(root, *verb, program, given));
+  return Choice{&*verb, 0};
+}
+
+}  // namespace sortie::cli

@@ -1,0 +1,109 @@
+// What to say after something: the word that was meant, the command that may come next.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "common/base/command_name.h"
+#include "common/cli/tree.h"
+#include "common/config/text.h"
+
+namespace sortie::cli {
+namespace {
+
+constexpr std::size_t kMaxNextSteps = 3;
+
+const CLI::App* subverb(const CLI::App& app, std::string_view name) {
+  for (const CLI::App* sub : subverbs(app))
+    if (sub->get_name() == name) return sub;
+  return nullptr;
+}
+
+std::string meant(std::string_view word, const std::vector<std::string>& known) {
+  const std::string_view near = config::nearest(word, {known.begin(), known.end()});
+  return near.empty() ? "" : fmt::format("did you mean `{}`?", near);
+}
+
+bool has_spelling(const CLI::Option& option, std::string_view name) {
+  const auto names = spellings(option);
+  return std::ranges::find(names, name) != names.end();
+}
+
+const CLI::Option* option_named(const CLI::App& app, std::string_view name) {
+  for (const CLI::Option* option : named_options(app))
+    if (has_spelling(*option, name)) return option;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string did_you_mean(const CLI::App& root, const std::vector<std::string>& arguments) {
+  const CLI::App* level = &root;
+  std::size_t place = 0;  // of the next positional
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument.starts_with("-") && argument.size() > 1) {
+      const std::string name = argument.substr(0, argument.find('='));
+      const CLI::Option* option = option_named(*level, name);
+      if (option == nullptr) {
+        std::vector<std::string> flags;
+        for (const CLI::Option* known : named_options(*level))
+          for (const std::string& spelling : spellings(*known)) flags.push_back(spelling);
+        if (std::string text = meant(name, flags); !text.empty()) return text;
+        continue;
+      }
+      if (!takes_value(*option)) continue;
+      const bool inside = argument.size() > name.size();
+      const std::string value = inside                     ? argument.substr(name.size() + 1)
+                                : i + 1 < arguments.size() ? arguments[++i]
+                                                           : "";
+      const auto words = choices(*option);
+      if (!words.empty() && std::ranges::find(words, value) == words.end())
+        return meant(value, words);
+      continue;
+    }
+    if (const CLI::App* sub = subverb(*level, argument)) {
+      level = sub;
+      place = 0;
+      continue;
+    }
+    const auto places = positionals(*level);
+    if (place < places.size()) {
+      const auto words = choices(*places[place]);
+      if (places[place]->get_items_expected_max() == 1) ++place;
+      if (!words.empty() && std::ranges::find(words, argument) == words.end())
+        return meant(argument, words);
+      continue;
+    }
+    std::vector<std::string> verbs;
+    for (const CLI::App* sub : subverbs(*level)) verbs.push_back(sub->get_name());
+    return meant(argument, verbs);
+  }
+  return "";
+}
+
+bool names_a_verb(const CLI::App& root, std::string_view words) {
+  const CLI::App* level = &root;
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    const CLI::App* sub = subverb(*level, words.substr(0, end));
+    // Below a verb with verbs of its own a word must be one of them; else it is an argument.
+    if (sub == nullptr) return level != &root && subverbs(*level).empty();
+    level = sub;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return level != &root;
+}
+
+std::string next_steps(const CLI::App& root, const std::vector<std::string>& lines) {
+  std::string out;
+  const std::string name = command_line({});
+  std::size_t count = 0;
+  for (const std::string& line : lines)
+    if (count < kMaxNextSteps && names_a_verb(root, line)) {
+      out += fmt::format("{}\n  {} {}", out.empty() ? "next:" : "", name, line);
+      ++count;
+    }
+  return out;
+}
+
+}  // namespace sortie::cli

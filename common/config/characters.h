@@ -1,0 +1,11 @@
+// Characters that the forms of values are made of.
+#pragma once
+
+#include <string_view>
+
+namespace sortie::config {
+
+inline constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+inline constexpr std::string_view kDigits = "0123456789";
+
+}  // namespace sortie::config

@@ -1,0 +1,33 @@
+// The validation sets and all data files of a job, whichever keys name them. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+
+namespace sortie::config {
+
+/// One set with a loss of its own: token files or conversations, not both.
+struct ValidationSet {
+  std::string name{};
+  std::string key{};                      // that names it, for messages
+  std::vector<std::string> prefixes{};    // of token files
+  std::vector<std::string> chat_files{};  // JSONL
+};
+
+/// The set of validation_data_prefixes or validation_chat_files, called kMainSet, then those of
+/// validation_sets by name.
+std::vector<ValidationSet> validation_sets(const DataConfig& data);
+inline constexpr const char* kMainSet = "validation";
+
+/// A file that ranks read: PREFIX stands for PREFIX.bin and PREFIX.idx.
+struct DataPath {
+  std::string key;
+  std::string path;
+  bool is_prefix = false;
+};
+/// Token files, conversations and the tokenizer's file, in the order of the keys.
+std::vector<DataPath> data_paths(const DataConfig& data);
+
+}  // namespace sortie::config

@@ -1,0 +1,84 @@
+// Events as the lines that a person reads in a log.
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "common/base/quantity.h"
+#include "common/training/event.h"
+
+namespace sortie::training {
+namespace {
+
+std::string plural(std::int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string line_of(const StartEvent& e) {
+  std::string line =
+      fmt::format("training {} with {} parameters, {} on {} ({}), {} x {}, {} x {} tokens a step",
+                  e.architecture, short_number(static_cast<double>(e.parameters)), e.precision,
+                  e.cpu, e.isa, plural(e.world_size, "rank"), plural(e.threads, "thread"),
+                  e.global_batch_size, e.sequence_length);
+  line += fmt::format("; steps {} to {}", e.step + 1, e.steps);
+  if (e.step >= e.steps) line = fmt::format("training is complete: step {} of {}", e.step, e.steps);
+  return line + (e.save_dir.empty() ? "; no checkpoints: trainer.save_dir is not set"
+                                    : fmt::format("; checkpoints in {}", e.save_dir));
+}
+
+std::string line_of(const StepEvent& e) {
+  return fmt::format(
+      "step {:>6}/{}  loss {:7.4f}  lr {:.2e}  grad {:6.3f}  {:>6} tokens/s  {:>6}FLOP/s  {:5.0f} "
+      "ms  ETA {}{}",
+      e.step, e.steps, e.loss, e.lr, e.grad_norm,
+      short_number(std::isfinite(e.mean_tokens_per_s) ? e.mean_tokens_per_s : e.tokens_per_s),
+      short_number(e.flops), e.step_ms, short_time(e.eta_s), e.skipped ? "  SKIPPED" : "");
+}
+
+std::string line_of(const EvalEvent& e) {
+  std::string line = fmt::format("step {:>6}  validation loss {:.4f}", e.step, e.loss);
+  std::string sets;
+  for (const auto& [name, loss] : e.sets)
+    sets += fmt::format("{}{} {:.4f}", sets.empty() ? "" : ", ", name, loss);
+  if (!sets.empty()) line += fmt::format(" ({})", sets);
+  if (std::isfinite(e.best_loss))
+    line += e.best_step == e.step
+                ? "  (the lowest so far)"
+                : fmt::format("  (lowest: {:.4f} at step {})", e.best_loss, e.best_step);
+  return line;
+}
+
+std::string line_of(const CheckpointEvent& e) {
+  return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s)", e.step,
+                     e.best ? "of the lowest validation loss " : "", e.path,
+                     short_number(static_cast<double>(e.bytes)), e.seconds);
+}
+
+std::string line_of(const NoteEvent& e) {
+  return e.text;
+}
+
+std::string line_of(const ProfileEvent& e) {
+  return fmt::format("profile of rank {}{}", e.rank,
+                     e.path.empty() ? "" : fmt::format(": {} on {}", e.path, e.host));
+}
+
+std::string line_of(const DoneEvent& e) {
+  std::string line = fmt::format("trained to step {} of {}", e.step, e.steps);
+  if (std::isfinite(e.loss))
+    line += fmt::format(" in {}, loss {:.4f}", short_time(e.seconds), e.loss);
+  if (std::isfinite(e.validation_loss))
+    line += fmt::format(", validation loss {:.4f}", e.validation_loss);
+  line += fmt::format(", peak memory {}B a rank",
+                      short_number(static_cast<double>(e.peak_memory_bytes)));
+  if (const auto planned = e.planned_memory.find("total"); planned != e.planned_memory.end())
+    line += fmt::format(" (planned: {}B)", short_number(static_cast<double>(planned->second)));
+  return line;
+}
+
+}  // namespace
+
+std::string event_line(const Event& event) {
+  return std::visit([](const auto& value) { return line_of(value); }, event);
+}
+
+}  // namespace sortie::training

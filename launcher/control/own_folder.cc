@@ -1,0 +1,46 @@
+#include "launcher/control/own_folder.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
+
+Result<> check_own(const fs::path& path, bool may_be_missing) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT && may_be_missing) return {};
+    return std::unexpected(os_error(errno, path.string()));
+  }
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::auth, fmt::format("{}: {}; only the user who started a run can adopt it",
+                                             path.string(), why));
+  };
+  if (info.st_uid != ::geteuid())
+    return refuse(
+        fmt::format("belongs to uid {}, this process to uid {}", info.st_uid, ::geteuid()));
+  if (S_ISLNK(info.st_mode)) return refuse("is a symbolic link");
+  if ((info.st_mode & kOthersMayWrite) != 0)
+    return refuse(fmt::format("other users may write there (mode {:04o})", info.st_mode & 07777));
+  return {};
+}
+
+}  // namespace
+
+Result<> check_own_folder(const fs::path& run) {
+  SORTIE_TRY(check_own(run, false));
+  SORTIE_TRY(check_own(run / "config.toml", false));
+  SORTIE_TRY(check_own(run / "plan.json", false));
+  for (const char* name : {"events.jsonl", "logs", "wandb-run"})
+    SORTIE_TRY(check_own(run / name, true));
+  return {};
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,174 @@
+#include "launcher/run/job_options.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "common/base/shell_text.h"
+#include "common/config/container.h"
+#include "common/config/fields.h"
+#include "common/config/hostgroups.h"
+#include "common/config/hostlist.h"
+
+namespace sortie::launcher {
+
+using config::Violation;
+using Violations = std::vector<Violation>;
+
+void resolve_job_paths(config::JobConfig& job) {
+  std::error_code error;
+  const char* home = std::getenv("HOME");
+  config::resolve_paths(job, std::filesystem::current_path(error).string(), home ? home : "/");
+}
+
+namespace {
+
+/// Read only where an element of the expression is a group.
+Result<config::HostGroups> groups_for(const std::string& expression,
+                                      const config::RunnerConfig& runner) {
+  if (!config::mentions_group(expression)) return config::HostGroups();
+  config::JobConfig paths;
+  paths.runner.groups_file = runner.groups_file;
+  resolve_job_paths(paths);
+  return config::HostGroups::load(paths.runner.groups_file);
+}
+
+Result<std::vector<config::HostSlots>> hosts_of(const config::JobConfig& job) {
+  config::JobConfig resolved = job;
+  resolve_job_paths(resolved);
+  return config::job_hosts(resolved.runner);
+}
+
+/// The job's hosts without those of --exclude, as lines.
+Result<std::vector<std::string>> hosts_without(const config::JobConfig& job,
+                                               const std::string& exclude) {
+  SORTIE_ASSIGN_OR_RETURN(std::vector<config::HostSlots> hosts, hosts_of(job));
+  SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(exclude, job.runner));
+  std::vector<std::string> names;
+  for (const config::HostSlots& host : hosts) names.push_back(host.name);
+  SORTIE_ASSIGN_OR_RETURN(const auto left, config::exclude_hosts(names, exclude, &groups));
+  const std::set<std::string> kept(left.begin(), left.end());
+  std::erase_if(hosts, [&](const config::HostSlots& host) { return !kept.contains(host.name); });
+  return config::host_lines(hosts);
+}
+
+/// Options over the config; what they name wrongly.
+Violations apply(const JobOptions& options, config::LoadedJob& loaded) {
+  Violations broken;
+  config::RunnerConfig& runner = loaded.job.runner;
+  config::Origins& origins = loaded.origins;
+  const auto use_hosts = [&](const char* option, Result<std::vector<std::string>> hosts) {
+    if (!hosts) {
+      broken.push_back({option, {option}, std::move(hosts).error().message});
+      return;
+    }
+    runner.hosts = std::move(*hosts);
+    runner.hosts_file.clear();
+    origins["runner.hosts"] = origins["runner.hosts_file"] = option;
+  };
+  if (!options.groups.empty()) {
+    runner.groups_file = options.groups;
+    origins["runner.groups_file"] = "--groups";
+  }
+  if (options.slots > 0) {
+    runner.default_slots = options.slots;
+    origins["runner.default_slots"] = "--slots";
+  }
+  if (!options.hosts.empty()) use_hosts("--hosts", expand_hosts(options.hosts, runner));
+  if (!options.exclude.empty() && broken.empty())
+    use_hosts("--exclude", hosts_without(loaded.job, options.exclude));
+  if (!options.ssh_config.empty()) {
+    runner.ssh.config_file = options.ssh_config;
+    origins["runner.ssh.config_file"] = "--ssh-config";
+  }
+  if (!options.program.empty()) {
+    runner.program = options.program;
+    if (options.shell) runner.program = {"/bin/sh", "-c", options.program.front()};
+    origins["runner.program"] = "command line";
+  }
+  return broken;
+}
+
+/// What make_plan() would refuse, here with the places in the file. Without hosts that are known,
+/// what does not depend on them.
+Violations rules_of_start(const config::LoadedJob& loaded, bool hosts_known) {
+  Violations broken;
+  Result<std::vector<config::HostSlots>> hosts;
+  if (hosts_known) hosts = hosts_of(loaded.job);
+  if (!hosts)
+    broken.push_back({"R1", {"runner.hosts", "runner.hosts_file"}, hosts.error().message});
+  if (!loaded.job.runner.program.empty()) return broken;  // no job of sortie-train
+  config::JobConfig job = loaded.job;
+  resolve_job_paths(job);
+  const auto add = [&broken](Violations more) {
+    broken.insert(broken.end(), more.begin(), more.end());
+  };
+  add(config::validate_training(job));
+  add(config::check_mounted(job));
+  std::int64_t ranks = 0;
+  if (hosts)
+    for (const config::HostSlots& host : *hosts)
+      ranks += static_cast<std::int64_t>(host.slots.size());
+  if (ranks > 0) add(config::resolve_batch(job.topology, ranks).violations);
+  return broken;
+}
+
+Result<> check_program(const JobOptions& options) {
+  if (!options.program.empty() && options.program.front().empty())
+    return fail(ErrorCode::usage, "sortie: the program after -- has an empty name");
+  if (options.shell && options.program.size() != 1)
+    return fail(ErrorCode::usage,
+                fmt::format("sortie: --shell takes the command line as one argument, not {}; "
+                            "quote it: --shell -- 'df -h | tail -1'",
+                            options.program.size()));
+  return {};
+}
+
+/// What stands in the config's place but is none: a program, or hosts.
+Result<> check_config_place(const JobOptions& options) {
+  const std::string& file = options.config;
+  if (file.empty() || file.ends_with(".toml")) return {};
+  struct stat info {};
+  const bool there = ::stat(file.c_str(), &info) == 0;
+  if (there && S_ISREG(info.st_mode) && ::access(file.c_str(), X_OK) == 0)
+    return fail(
+        ErrorCode::usage,
+        fmt::format("sortie: {}: is a program, not a config; a program stands behind --, as "
+                    "in `sortie run -- {}`",
+                    file, shell_word(file)));
+  if (!there && file.find_first_of("[@,!") != file.npos)
+    return fail(ErrorCode::usage,
+                fmt::format("sortie: {}: no such config; did you mean --hosts {}?", file,
+                            shell_word(file)));
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> expand_hosts(const std::string& expression,
+                                              const config::RunnerConfig& runner) {
+  SORTIE_ASSIGN_OR_RETURN(const config::HostGroups groups, groups_for(expression, runner));
+  return config::expand_host_expression(expression, &groups);
+}
+
+Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpose) {
+  SORTIE_TRY(check_program(options));
+  SORTIE_TRY(check_config_place(options));
+  const auto amend = [&](config::LoadedJob& loaded) {
+    Violations broken = apply(options, loaded);
+    if (purpose != Purpose::start) return broken;
+    const Violations more = rules_of_start(loaded, /*hosts_known=*/broken.empty());
+    broken.insert(broken.end(), more.begin(), more.end());
+    return broken;
+  };
+  return options.config.empty()
+             ? config::load_job_text("", "command line", options.overrides, amend)
+             : config::load_job(options.config, options.overrides, amend);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,88 @@
+#include "launcher/supervise/rank_event.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "launcher/console/console.h"
+
+namespace sortie::launcher {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
+
+constexpr std::array<std::string_view, 6> kKnownTypes = {"start",      "step", "eval",
+                                                         "checkpoint", "note", "done"};
+constexpr std::array<std::string_view, 2> kSteps = {"step", "steps"};
+constexpr std::array<std::string_view, 7> kTexts = {"first_run", "architecture", "precision", "cpu",
+                                                    "isa",       "path",         "text"};
+constexpr std::array<std::string_view, 15> kNumbers = {"loss",
+                                                       "lr",
+                                                       "grad_norm",
+                                                       "tokens_per_s",
+                                                       "flops",
+                                                       "step_ms",
+                                                       "eta_s",
+                                                       "bytes",
+                                                       "seconds",
+                                                       "parameters",
+                                                       "world_size",
+                                                       "threads",
+                                                       "global_batch_size",
+                                                       "sequence_length",
+                                                       "validation_loss"};
+constexpr std::array<std::string_view, 2> kFlags = {"skipped", "best"};
+
+template <std::size_t size>
+bool contains(const std::array<std::string_view, size>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+/// A count of steps fits what trackers and journals keep it in.
+bool is_step(const json& value) {
+  if (value.is_number_unsigned())
+    return value.get<std::uint64_t>() <=
+           static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  return value.is_number_integer() && value.get<std::int64_t>() >= 0;
+}
+
+/// What the field must be; empty where it is that, or where nobody here reads it.
+std::string_view expected(std::string_view key, const json& value) {
+  if (contains(kSteps, key)) return is_step(value) ? "" : "a whole number, 0 or more";
+  if (contains(kTexts, key)) return value.is_string() ? "" : "a text";
+  if (contains(kNumbers, key)) return value.is_number() ? "" : "a number";
+  if (contains(kFlags, key)) return value.is_boolean() ? "" : "true or false";
+  return "";
+}
+
+}  // namespace
+
+Result<json> check_rank_event(std::string_view line) {
+  if (line.size() > kMaxEventBytes)
+    return fail(ErrorCode::data,
+                fmt::format("{} bytes; {} are the limit", line.size(), kMaxEventBytes));
+  auto event = parse_event(line);
+  if (!event)
+    return fail(ErrorCode::data,
+                "no JSON object with a text as its \"type\", or nested too deeply");
+  const std::string type = event->at("type").get<std::string>();
+  if (!contains(kKnownTypes, type)) return std::move(*event);
+  for (auto field = event->begin(); field != event->end();) {
+    if (field->is_null()) {  // how JSON writes a number that is not finite
+      field = event->erase(field);
+      continue;
+    }
+    const std::string_view wanted = expected(field.key(), *field);
+    if (!wanted.empty())
+      return fail(ErrorCode::data, fmt::format("\"{}\": {} is {}; it must be {}", type, field.key(),
+                                               printable(field->dump().substr(0, 60)), wanted));
+    ++field;
+  }
+  return std::move(*event);
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,240 @@
+#include "launcher/view/run_view.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "launcher/view/journal_event.h"
+
+namespace sortie::launcher {
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMaxLine = 4u << 20;
+constexpr std::size_t kMaxNamed = 64;
+
+/// A member of an event that may be missing or of another type: somebody may have edited the file.
+double number(const Json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_number() ? it->get<double>() : 0;
+}
+std::size_t count(const Json& event, const char* key) {
+  return static_cast<std::size_t>(std::clamp(number(event, key), 0.0, 1e15));
+}
+std::uint32_t u32(const Json& event, const char* key) {
+  return static_cast<std::uint32_t>(std::clamp(number(event, key), 0.0, 4e9));
+}
+std::string text(const Json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+bool flag(const Json& event, const char* key) {
+  const auto it = event.find(key);
+  return it != event.end() && it->is_boolean() && it->get<bool>();
+}
+
+void reach(Stage& stage, const Json& event, double at) {
+  if (stage.hosts++ == 0) stage.first = at;
+  stage.last = std::max(stage.last, at);
+  if (stage.last == at) stage.slowest = text(event, "host");
+}
+void add(std::vector<std::string>& list, const Json& event, const std::string& what) {
+  if (list.size() < kMaxNamed) list.push_back(text(event, "host") + ": " + what);
+}
+
+/// Of a file with an object a line: each of them, and how many lines are none. What stands behind
+/// the last line end is about to be written.
+template <class Sink>
+std::size_t read_lines(const fs::path& path, Sink&& sink) {
+  std::ifstream file(path);
+  std::size_t unreadable = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (file.eof()) break;
+    if (!sink(line)) ++unreadable;
+  }
+  return unreadable;
+}
+
+std::optional<Json> object_of(const std::string& line) {
+  if (line.size() > kMaxLine) return std::nullopt;
+  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? std::optional(std::move(json)) : std::nullopt;
+}
+
+/// A run of a million steps has as many step lines, and only the last one matters.
+bool is_step(const std::string& line) {
+  return line.find(R"("type":"step")") != line.npos;
+}
+
+}  // namespace
+
+void RunReducer::rank_exited(const Json& event) {
+  view_.leftovers_killed += count(event, "leftovers_killed");
+  const std::string how = text(event, "status");
+  RankView& rank = view_.rank[u32(event, "rank")];
+  rank.state = "ended";
+  rank.status = how;
+  if (how == "exit code 0") ++view_.exited_well;
+  if (!flag(event, "consequence")) return;
+  ++view_.consequences;
+  auto& list = view_.aftermath;
+  const auto known = std::ranges::find(list, how, &std::pair<std::string, std::size_t>::first);
+  if (known != list.end())
+    ++known->second;
+  else if (list.size() < kMaxNamed)
+    list.emplace_back(how, 1);
+}
+
+void RunReducer::journal(const Json& event) {
+  const double time = number(event, "time");
+  if (view_.begun == 0) view_.begun = time;
+  const double at = time - view_.begun;
+  const auto kind = journal_event(text(event, "event"));
+  if (!kind) return;
+  const std::string host = text(event, "host");
+  switch (*kind) {
+    case JournalEvent::begin:
+      view_.hosts = count(event, "hosts");
+      view_.ranks = count(event, "ranks");
+      break;
+    case JournalEvent::connected:
+      reach(view_.connected, event, at);
+      view_.host_state[host] = "connected";
+      break;
+    case JournalEvent::image:
+      view_.image_at = at;
+      view_.image = text(event, "image");
+      view_.image_id = text(event, "image_id");
+      view_.image_pulled = count(event, "pulled");
+      break;
+    case JournalEvent::ready:
+      reach(view_.ready, event, at);
+      view_.host_state[host] = "ready";
+      if (const std::string cgroup = text(event, "cgroup"); cgroup.starts_with("v2 "))
+        view_.cgroups[host] = cgroup.substr(3);
+      break;
+    case JournalEvent::started:
+      view_.started = at;
+      break;
+    case JournalEvent::rank_started:
+      view_.rank[u32(event, "rank")] = {"running", u32(event, "pid"), ""};
+      if (++running_ == view_.ranks) view_.all_running = at;
+      break;
+    case JournalEvent::rank_exited:
+      rank_exited(event);
+      break;
+    case JournalEvent::cause:
+      view_.cause_at =
+          number(event, "died_at") > 0 ? std::max(0.0, number(event, "died_at") - view_.begun) : at;
+      view_.cause = text(event, "text");
+      view_.cause_what = text(event, "what");
+      view_.cause_json = event.dump(-1, ' ', false, Json::error_handler_t::replace);
+      break;
+    case JournalEvent::stop:
+      if (!view_.stop_at) view_.stop_at = at;
+      view_.stop_reason = text(event, "reason");
+      view_.stop_grace_ms = u32(event, "grace_ms");
+      break;
+    case JournalEvent::host_failed:
+      view_.host_state[host] = "failed";
+      view_.host_trouble[host] = text(event, "message");
+      add(view_.failed_hosts, event, text(event, "message"));
+      break;
+    case JournalEvent::host_lost:
+      view_.host_state[host] = "lost";
+      view_.host_trouble[host] = text(event, "message");
+      add(view_.lost, event, text(event, "message"));
+      break;
+    case JournalEvent::link_lost:
+      view_.host_state[host] = "reconnecting";
+      view_.host_trouble[host] = text(event, "message");
+      break;
+    case JournalEvent::link_restored:
+      view_.host_state[host] = "ready";
+      view_.host_trouble.erase(host);
+      add(view_.gaps, event,
+          fmt::format("at +{:.3f} s connected again after {:.1f} s", at, number(event, "seconds")));
+      break;
+    case JournalEvent::swept:
+      add(view_.swept, event,
+          fmt::format("reached again; {} processes had to be killed", count(event, "killed")));
+      break;
+    case JournalEvent::unconfirmed:
+      view_.host_state[host] = "lost";
+      view_.host_trouble[host] = text(event, "why");
+      add(view_.unconfirmed, event, text(event, "why"));
+      break;
+    case JournalEvent::adopted:
+      ++view_.adoptions;
+      break;
+    case JournalEvent::end:
+      view_.ended = at;
+      view_.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
+      break;
+    case JournalEvent::staged:
+    case JournalEvent::master:
+    case JournalEvent::notice:
+    case JournalEvent::event_refused:
+    case JournalEvent::metrics_dropped:
+    case JournalEvent::not_ended:
+      break;
+  }
+}
+
+void RunReducer::metric(const Json& event) {
+  if (const auto known = training::read_event(event))
+    view_.training.take(*known, number(event, "time"));
+}
+
+RunView read_journal(const fs::path& folder) {
+  RunView view;
+  view.id = folder.filename().string();
+  view.path = folder.string();
+  RunReducer reducer(view);
+  view.unreadable_lines = read_lines(folder / "events.jsonl", [&](const std::string& line) {
+    const auto event = object_of(line);
+    if (event) reducer.journal(*event);
+    return event.has_value();
+  });
+  std::ranges::stable_sort(view.aftermath,
+                           [](const auto& a, const auto& b) { return a.second > b.second; });
+  return view;
+}
+
+TrainingView read_training(const fs::path& folder) {
+  RunView view;
+  RunReducer reducer(view);
+  std::string last_step;  // the latest that was not taken yet
+  const auto take = [&](const std::string& line) {
+    if (const auto event = object_of(line)) reducer.metric(*event);
+  };
+  read_lines(folder / "metrics.jsonl", [&](std::string& line) {
+    if (is_step(line)) {
+      last_step.swap(line);
+      return true;
+    }
+    if (!last_step.empty()) take(last_step);
+    last_step.clear();
+    take(line);
+    return true;
+  });
+  if (!last_step.empty()) take(last_step);
+  return std::move(view.training);
+}
+
+Result<RunView> read_run_view(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / "events.jsonl", ignored))
+    return fail(ErrorCode::not_found,
+                fmt::format("{}: cannot be read; was this folder made by `sortie run`?",
+                            (folder / "events.jsonl").string()));
+  RunView view = read_journal(folder);
+  view.training = read_training(folder);
+  return view;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,91 @@
+// RunView: the story of a run as its files tell it: when what happened, what was first, what
+// followed, what nobody could confirm, and how training stands. `ps`, `status`, `report`, `attach`,
+// `prune` and the end of `run` all show this. Works on runs that still go, and on files that end in
+// mid-line.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/result.h"
+#include "launcher/view/training_view.h"
+
+namespace sortie::launcher {
+
+/// When hosts reached a stage, in seconds from the start of the run.
+struct Stage {
+  std::size_t hosts = 0;
+  double first = 0, last = 0;
+  std::string slowest;  // the host that was last
+};
+
+struct RankView {
+  std::string state = "waiting";  // waiting, running, ended
+  std::uint32_t pid = 0;
+  std::string status;  // how it ended
+};
+
+struct RunView {
+  std::string id, path;
+  double begun = 0;  // seconds since 1970
+  std::size_t hosts = 0, ranks = 0;
+  Stage connected, ready;
+  std::string image, image_id;   // of the containers; empty without
+  std::size_t image_pulled = 0;  // hosts that had to pull it
+  // Seconds from the start.
+  std::optional<double> image_at, started, all_running, cause_at, stop_at, ended;
+  std::string cause;       // as it was told, with the rank's last lines; empty = none
+  std::string cause_what;  // "signal", as in cause.h
+  std::string cause_json;  // the event
+  std::string stop_reason;
+  std::uint32_t stop_grace_ms = 0;
+  std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
+  std::vector<std::pair<std::string, std::size_t>> aftermath;  // how, how many
+  std::vector<std::string> gaps;         // "h03: at +9.1 s connected again ..."
+  std::vector<std::string> lost;         // "h03: no sign of life ..."
+  std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
+  std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"
+  std::vector<std::string> failed_hosts;
+  std::optional<int> exit_code;
+  std::size_t adoptions = 0;
+  std::map<std::uint32_t, RankView> rank;           // by number, those that were heard of
+  std::map<std::string, std::string> host_state;    // connected, ready, lost, failed
+  std::map<std::string, std::string> host_trouble;  // why a host is lost or failed
+  std::map<std::string, std::string> cgroups;       // of the job on a host, where there is one
+  TrainingView training;
+  std::size_t unreadable_lines = 0;
+};
+
+/// Puts events into a view, in the order in which they were written.
+class RunReducer {
+ public:
+  explicit RunReducer(RunView& view) : view_(view) {}
+
+  /// A line of events.jsonl.
+  void journal(const nlohmann::json& event);
+  /// A line of metrics.jsonl.
+  void metric(const nlohmann::json& event);
+
+ private:
+  void rank_exited(const nlohmann::json& event);
+
+  RunView& view_;
+  std::size_t running_ = 0;
+};
+
+/// Of the run whose folder this is. ErrorCode::not_found when it has no journal.
+Result<RunView> read_run_view(const std::filesystem::path& folder);
+
+/// The journal alone: `training` stays empty. A run without a journal is one that has just begun.
+RunView read_journal(const std::filesystem::path& folder);
+
+/// metrics.jsonl alone.
+TrainingView read_training(const std::filesystem::path& folder);
+
+}  // namespace sortie::launcher

@@ -1,0 +1,167 @@
+#include "launcher/view/training_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "common/base/command_name.h"
+#include "common/base/quantity.h"
+#include "launcher/console/console.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+std::string loss_text(double loss) {
+  return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "-";
+}
+
+std::string at_step(const TrainingView::Validation& validation) {
+  return fmt::format("{} at step {}", loss_text(validation.loss), validation.step);
+}
+
+std::string step_text(const TrainingView& training) {
+  return fmt::format("{} of {}", training.step, training.steps);
+}
+
+/// The command that goes on; a name keeps the runs together in `ps`.
+std::string go_on_command(const TrainingRun& run) {
+  std::vector<std::string> words = {"run"};
+  if (!run.name.empty()) words.insert(words.end(), {"--name", run.name});
+  words.push_back((run.folder / "config.toml").string());
+  return command_line(words);
+}
+
+/// What to do next about a run that is over; empty when nothing is left to train.
+std::pair<std::string, std::string> go_on(const TrainingView& training, const TrainingRun& run) {
+  if (run.alive || training.finished()) return {};
+  if (training.checkpoint)
+    return {fmt::format("go on from step {}", training.checkpoint->step), go_on_command(run)};
+  return {fmt::format("start again at step {}", training.first_step), go_on_command(run)};
+}
+
+std::string checkpoint_text(const TrainingView& training) {
+  if (training.checkpoint)
+    return fmt::format("step {}, {}", training.checkpoint->step, training.checkpoint->path);
+  if (training.start && training.start->save_dir.empty())
+    return "none: trainer.save_dir is not set";
+  return "none";
+}
+
+/// Files in the run folder first, then those that ranks wrote themselves.
+std::vector<std::string> profiles(const TrainingView& training, const TrainingRun& run) {
+  std::vector<std::string> out;
+  for (const auto& [rank, place] : training.profiles)
+    out.push_back(place.empty() ? (run.folder / fmt::format("profile-rank-{}.json", rank)).string()
+                                : place);
+  return out;
+}
+
+std::string profiles_text(const TrainingView& training, const TrainingRun& run) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> all = profiles(training, run);
+  const std::size_t more = all.size() > kShown ? all.size() - kShown : 0;
+  all.resize(all.size() - more);
+  return fmt::format("{}{}", fmt::join(all, " "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+}  // namespace
+
+TrainingCells training_cells(const TrainingView& training, bool alive, double now) {
+  if (!training.any()) return {"-", "-", "-", "-", "-", "-"};
+  return {fmt::format("{}/{}", training.step, training.steps),
+          loss_text(training.loss),
+          alive ? short_number(training.tokens_per_s) : "-",
+          alive ? short_time(training.eta_at(now)) : "-",
+          training.checkpoint ? std::to_string(training.checkpoint->step) : "-",
+          training.best ? loss_text(training.best->loss) : "-"};
+}
+
+std::string live_line(const TrainingView& training, double now) {
+  if (!training.any()) return {};
+  std::string line = fmt::format("step {}/{}", training.step, training.steps);
+  if (std::isfinite(training.loss)) line += "  loss " + loss_text(training.loss);
+  if (std::isfinite(training.tokens_per_s))
+    line += fmt::format("  {} tokens/s", short_number(training.tokens_per_s));
+  if (std::isfinite(training.eta_s))
+    line += fmt::format("  ETA {}", short_time(training.eta_at(now)));
+  if (training.checkpoint) line += fmt::format("  checkpoint {}", training.checkpoint->step);
+  if (training.best) line += "  best " + at_step(*training.best);
+  return line;
+}
+
+std::vector<std::pair<std::string, std::string>> training_rows(const TrainingView& training,
+                                                               const TrainingRun& run, double now) {
+  Rows rows;
+  if (!training.any()) return rows;
+  std::string step = step_text(training);
+  if (run.alive && std::isfinite(training.eta_s))
+    step += fmt::format(", ETA {}", short_time(training.eta_at(now)));
+  if (run.alive && std::isfinite(training.tokens_per_s))
+    step += fmt::format(", {} tokens/s", short_number(training.tokens_per_s));
+  rows.emplace_back("step", step);
+  rows.emplace_back("loss", loss_text(training.loss));
+  if (training.validation) {
+    std::string text = at_step(*training.validation);
+    if (training.best)
+      text += training.best->step == training.validation->step
+                  ? ", the lowest so far"
+                  : fmt::format(", lowest {}", at_step(*training.best));
+    rows.emplace_back("validation", text);
+  }
+  rows.emplace_back("checkpoint", checkpoint_text(training));
+  if (training.best_checkpoint)
+    rows.emplace_back("best", fmt::format("step {}, {}", training.best_checkpoint->step,
+                                          training.best_checkpoint->path));
+  if (!training.profiles.empty()) rows.emplace_back("profiles", profiles_text(training, run));
+  if (auto next = go_on(training, run); !next.first.empty()) rows.push_back(std::move(next));
+  return rows;
+}
+
+std::string training_summary(const TrainingView& training, const TrainingRun& run) {
+  if (!training.any()) return {};
+  std::string out = fmt::format("training ended at step {}", step_text(training));
+  if (std::isfinite(training.loss)) out += fmt::format(", loss {}", loss_text(training.loss));
+  if (training.validation)
+    out += fmt::format(", validation loss {}", at_step(*training.validation));
+  if (training.best && training.best->step != training.validation.value_or(*training.best).step)
+    out += fmt::format(" (lowest {})", at_step(*training.best));
+  out += "\nlast checkpoint: " + checkpoint_text(training);
+  if (training.best_checkpoint)
+    out += fmt::format("\nlowest validation loss: step {}, {}", training.best_checkpoint->step,
+                       training.best_checkpoint->path);
+  if (!training.profiles.empty()) out += "\nprofiles: " + profiles_text(training, run);
+  if (const auto [what, command] = go_on(training, run); !what.empty())
+    out += fmt::format("\nto {}:\n  {}", what, command);
+  return out;
+}
+
+nlohmann::ordered_json training_json(const TrainingView& training, const TrainingRun& run,
+                                     double now) {
+  using Ordered = nlohmann::ordered_json;
+  if (!training.any()) return nullptr;
+  const auto validation = [](const std::optional<TrainingView::Validation>& value) {
+    return value ? Ordered{{"step", value->step}, {"loss", value->loss}} : Ordered(nullptr);
+  };
+  const auto checkpoint = [](const std::optional<TrainingView::Checkpoint>& value) {
+    return value ? Ordered{{"step", value->step}, {"path", value->path}} : Ordered(nullptr);
+  };
+  const auto next = go_on(training, run);
+  return {{"step", training.step},
+          {"steps", training.steps},
+          {"loss", training.loss},
+          {"tokens_per_s", training.tokens_per_s},
+          {"eta_s", run.alive ? Ordered(training.eta_at(now)) : Ordered(nullptr)},
+          {"validation", validation(training.validation)},
+          {"best", validation(training.best)},
+          {"checkpoint", checkpoint(training.checkpoint)},
+          {"best_checkpoint", checkpoint(training.best_checkpoint)},
+          {"profiles", profiles(training, run)},
+          {"go_on", next.second.empty() ? Ordered(nullptr) : Ordered(next.second)}};
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,41 @@
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "common/base/fnv1a.h"
+#include "common/base/utf8.h"
+
+using namespace sortie;
+
+TEST_CASE("FNV-1a gives the published values") {
+  CHECK(fnv1a_32("") == 0x811c9dc5u);
+  CHECK(fnv1a_32("foobar") == 0xbf9cf968u);
+  CHECK(fnv1a_64("") == 0xcbf29ce484222325u);
+  CHECK(fnv1a_64("foobar") == 0x85944171f73967e8u);
+}
+
+TEST_CASE("UTF-8: the longest and shortest forms, and what is none") {
+  for (const char* good : {"a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf",
+                           "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    CAPTURE(good);
+    CHECK(utf8_length(good) == std::string(good).size());
+    CHECK(utf8_length(std::string(good) + "z") == std::string(good).size());
+  }
+  // A tail alone, overlong forms, a surrogate, above U+10FFFF, bytes that begin nothing.
+  for (const char* bad :
+       {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc2", "\xe2\x82", "\xf0\x9f\x98"}) {
+    CAPTURE(bad);
+    CHECK(utf8_length(bad) == 0);
+  }
+  CHECK(utf8_length("") == 0);
+  CHECK(utf8_length(std::string(1, '\0')) == 1);
+}
+
+TEST_CASE("UTF-8: a bad run is the longest one that begins a character") {
+  CHECK(read_utf8("\xe2\x82z").bytes == 2);
+  CHECK(!read_utf8("\xe2\x82z").cut);
+  CHECK(read_utf8("\xe2\x82").cut);
+  CHECK(read_utf8("\xe0\x80").bytes == 1);
+  CHECK(!read_utf8("\xe0\x80").cut);
+}

@@ -1,0 +1,154 @@
+"""Every command that Sortie prints for a person to copy works: of the quickstart and of fine-tuning, at the end of runs, after plan,
+in the README."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from harness import BUILD, ROOT, SORTIE, check, equal
+
+SHORT = ["--set", "trainer.train_iterations=60", "--set", "trainer.save_interval=20", "--set", "trainer.eval_interval=30",
+         "--set", "runner.grace=1s"]
+
+
+class Newcomer:
+    """A person in the project's folder with a state folder of their own."""
+
+    def __init__(self):
+        self.state = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(self.state), "SORTIE_BUILD": str(BUILD)}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def call(self, *argv, seconds=300):
+        return subprocess.run([str(word) for word in argv], cwd=ROOT, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds)
+
+    def good(self, *argv, code=0, seconds=300):
+        done = self.call(*argv, seconds=seconds)
+        equal(done.returncode, code, f"exit code of {' '.join(str(word) for word in argv)} ({done.stdout[-3000:]})")
+        return done.stdout
+
+    def at_terminal(self, *argv, code=0):
+        """What the same command shows on a terminal."""
+        words = " ".join(f"'{word}'" for word in argv)
+        return self.good("script", "-qec", words, "/dev/null", code=code).replace("\r\n", "\n")
+
+    def works(self, lines):
+        check(lines, "no command was printed")
+        for line in lines:
+            self.good("bash", "-c", line)
+
+
+def after_heading(text, heading):
+    """The commands below the last such line; a comment behind one says what it is for."""
+    below = text[text.rindex(heading) + len(heading):].split("\n\n")[0]
+    return [line.strip() for line in below.splitlines() if line.strip()]
+
+
+def next_steps(text):
+    """The lines below "next:"."""
+    return [line.strip() for line in re.search(r"^next:\n((?:  .*\n?)+)", text, re.M).group(1).splitlines()]
+
+
+def scenario_quickstart_and_finetune(bed):
+    with Newcomer() as person:
+        text = person.good("scripts/quickstart", *SHORT, seconds=500)
+        commands = after_heading(text, "== next\n")
+        check(len(commands) >= 6, commands)
+        person.works(commands)
+        person.works(next_steps(text))
+        text = person.good("scripts/finetune", "freeze", "--", *SHORT, "--set", "trainer.train_iterations=80")
+        person.works(after_heading(text, "== next\n"))
+
+
+def scenario_the_quickstarts_config_is_whole(bed):
+    """The README and the first example of `sortie --help` name it."""
+    with Newcomer() as person:
+        text = person.at_terminal(SORTIE, "plan", "configs/quickstart.toml")
+        printed = [line for line in next_steps(text) if " plan " not in line]
+        equal([line.split()[1] for line in printed], ["check", "run"], "verbs after plan")
+
+
+def scenario_end_of_runs(bed):
+    with Newcomer() as person:
+        good = person.good(SORTIE, "run", "--set", "runner.mpi=off", "--", "true")
+        person.works(next_steps(good))
+        bad = person.good(SORTIE, "run", "--set", "runner.mpi=off", "--", "sh", "-c", "exit 7", code=7)
+        steps = next_steps(bad)
+        equal([line.split()[1] for line in steps], ["report", "logs", "explain"], "verbs after a run that failed")
+        person.works(steps)
+        started = person.good(SORTIE, "run", "--detach", "--set", "runner.mpi=off", "--set", "runner.grace=1s", "--", "sleep", "100")
+        commands = [re.split(r"   +", line.strip())[0] for line in started.splitlines() if line.startswith("  ")]
+        equal([line.split()[1] for line in commands], ["attach", "status", "stop"], "verbs after --detach")
+        person.works(commands[1:])
+        person.good("bash", "-c", commands[0], code=143)  # it has been stopped
+
+
+def scenario_a_config_of_ones_own(bed):
+    with Newcomer() as person:
+        job = person.state / "job.toml"
+        job.write_text(person.good(SORTIE, "config", "init"))
+        person.good(SORTIE, "config", "show", job)
+        person.good(SORTIE, "plan", job, "--set", 'data.data_prefixes=["/d/t"]', "--hosts", "gpu[01-04]")
+
+
+def commands_in(path):
+    """What a text calls a command: in backticks, or as a line of its own, as examples are."""
+    text = path.read_text(errors="replace")
+    if path.suffix in (".cc", ".h"):
+        text = re.sub(r'"\s*\n\s*"', "", text)  # literals that the compiler joins
+    yield from re.findall(r"`(sortie(?:-train)? [^`\n]+)`", text)
+    if path.suffix in (".md", ".cc") or path.parent.name in ("configs", "scripts"):
+        yield from re.findall(r"^#?\s*(?:\$ |\$bin/)?(sortie(?:-train)? [a-z].*)$", text, re.M)
+
+
+class Help:
+    """What the programs say of their verbs."""
+
+    def __init__(self):
+        self.texts = {}
+
+    def of(self, program, *verb):
+        if (program, *verb) not in self.texts:
+            done = subprocess.run([BUILD / "bin" / program, *verb, "--help"], text=True, capture_output=True)
+            self.texts[(program, *verb)] = done.stdout if done.returncode == 0 else ""
+        return self.texts[(program, *verb)]
+
+    def verbs_below(self, program, *verb):
+        return set(re.findall(r"^  ([a-z][a-z-]*) ", self.of(program, *verb), re.M))
+
+    def fault(self, command):
+        plain = re.sub(r"\{\d*\}", "", command.replace("\\n", " "))  # where a message puts something
+        words = re.split(r"\s+(?:#|  )|\s--\s", plain)[0].split()
+        program, verb = words[0], []
+        while len(words) > len(verb) + 1 and words[len(verb) + 1] in self.verbs_below(program, *verb):
+            verb.append(words[len(verb) + 1])
+        if not verb:
+            return "" if not re.match(r"[a-z]", words[1]) else f"{words[1]} is no verb"
+        known = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", self.of(program, *verb)))
+        odd = [word for word in words if re.match(r"--?[a-z]", word) and re.match(r"--?[a-zA-Z][\w-]*", word).group() not in known]
+        return f"no option {' '.join(odd)}" if odd else ""
+
+
+def scenario_commands_in_texts_exist(bed):
+    """In the README and docs, help, messages, configs and scripts: verbs and options that there are."""
+    help = Help()
+    files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*"), ROOT / "scripts/quickstart", ROOT / "scripts/finetune",
+             *(path for folder in ("common", "launcher", "runner", "trainer") for path in (ROOT / folder).rglob("*")
+               if path.suffix in (".md", ".cc", ".h"))]
+    faults, seen = [], 0
+    for path in files:
+        for command in commands_in(path):
+            seen += 1
+            if fault := help.fault(command):
+                faults.append(f"{path.relative_to(ROOT)}: {command[:120]}: {fault}")
+    check(seen > 150, f"only {seen} commands were found")
+    check(not faults, "\n".join(faults))

@@ -1,0 +1,229 @@
+"""A live supervisor and hosts whose connection breaks while their ranks are held: it reconnects, and the run goes on. And
+state folders that stall or are full: the run goes on, too."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from adopt import HOLD, all_say
+from detach import COUNTER, Detached, ended
+from harness import BUILD, Run, check, equal, executable_of, parent_of, wait_until, whole_events
+from victims import TIMING
+
+OUTAGE = 20  # seconds; TCP and the heartbeats of TIMING have long given up by then
+
+
+def events(run, name):
+    return [event for event in whole_events(run.path / "events.jsonl") if event["event"] == name]
+
+
+def supervisor_connections(bed, host):
+    """Pids of the sshd processes on `host` that carry a connection from here, not the listener."""
+    listener = bed.bed.init_pid(bed.bed.number(host))
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if parent_of(pid) == listener and executable_of(pid) == "sshd"]
+
+
+def cut_connections(bed, hosts):
+    for host in hosts:
+        for pid in supervisor_connections(bed, host):
+            os.kill(pid, signal.SIGKILL)
+
+
+def scenario_link_down_for_20_s(bed):
+    """Two of four hosts are out of reach for 20 s: their ranks count on, and every number is in the logs, once."""
+    limit = 700
+    with Detached(bed, *COUNTER, limit, "20", settings=HOLD) as run:
+        run.wait_for_numbers(20)
+        before = bed.ranks(run.id)
+        for host in ("h02", "h04"):
+            bed.link(host, "down")
+        time.sleep(OUTAGE)
+        equal(sorted(event["host"] for event in events(run, "link_lost")), ["h02", "h04"], "hosts whose link is lost")
+        equal(run.status()["state"], "running", "state meanwhile")
+        states = {host["name"]: host["state"] for host in run.status()["hosts"]}
+        equal(states["h02"], "reconnecting", "state of h02 meanwhile")
+        equal(bed.ranks(run.id), before, "ranks meanwhile")
+        for host in ("h02", "h04"):
+            bed.link(host, "up")
+        wait_until(lambda: len(events(run, "link_restored")) == 2, 30, "two hosts that are back")
+        text = (run.path / "supervisor.log").read_text()
+        check("the ranks there are held for 1m00s (runner.on_launcher_loss); reconnecting" in text, text)
+        check("connected again after" in text, text)
+        equal(run.status()["supervisor"]["epoch"], 1, "epoch: the supervisor is the same")
+        ended(run.start("attach", run.id), 60, 0)
+        run.expect_counted(limit)
+        bed.expect_nothing_left(3)
+
+
+def scenario_connections_cut_again_and_again(bed):
+    """sshd's end of every connection is killed, five times: both ends notice at once."""
+    limit = 400
+    with Detached(bed, *COUNTER, limit, "20", settings=HOLD) as run:
+        for count in range(1, 6):
+            run.wait_for_numbers(25 * count)
+            cut_connections(bed, bed.hosts)
+            wait_until(lambda: len(events(run, "link_restored")) == 4 * count, 20, f"cut {count} to be mended")
+        links = {event["link"] for event in events(run, "link_restored") if event["host"] == "h01"}
+        equal(len(links), 5, "numbers of the connections to h01")
+        ended(run.start("attach", run.id), 60, 0)
+        run.expect_counted(limit)
+        bed.expect_nothing_left(3)
+
+
+def scenario_supervisor_that_slept(bed):
+    """A laptop is shut for 15 s: the supervisor does not run, and when it wakes the network comes up later."""
+    limit = 700
+    with Detached(bed, *COUNTER, limit, "20", settings=HOLD) as run:
+        run.wait_for_numbers(20)
+        boss = run.supervisor()
+        os.kill(boss, signal.SIGSTOP)
+        for host in bed.hosts:
+            bed.link(host, "down")
+        time.sleep(15)
+        os.kill(boss, signal.SIGCONT)
+        time.sleep(3)
+        for host in bed.hosts:
+            bed.link(host, "up")
+        wait_until(lambda: len(events(run, "link_restored")) == 4, 40, "four hosts that are back")
+        equal(run.supervisor(), boss, "supervisor")
+        ended(run.start("attach", run.id), 60, 0)
+        run.expect_counted(limit)
+        bed.expect_nothing_left(3)
+
+
+def scenario_flood_across_a_cut(bed):
+    """Ranks that write as fast as they can: nothing is lost or doubled where output was under way."""
+    lines = 3000000
+    text = "".join(f"{i}\n" for i in range(lines)) + "end\n"
+    with Detached(bed, "sh", "-c", f"seq 0 {lines - 1}; echo end", hosts="h[01-02]", settings=HOLD) as run:
+        for _ in range(3):
+            cut_connections(bed, ["h01", "h02"])
+            time.sleep(0.4)
+        check(events(run, "link_lost"), "the cuts came after the last byte")
+        ended(run.start("attach", run.id), 60, 0)
+        for rank in range(2):
+            check(run.log(rank) == text, f"rank {rank}: its log of {len(run.log(rank))} bytes is not what it wrote")
+        bed.expect_nothing_left(3)
+
+
+def scenario_mpi_across_cuts(bed):
+    """Names and fences that were asked for, or answered, while a connection was broken."""
+    folder = Path(tempfile.mkdtemp(dir=bed.shared))
+    folder.chmod(0o755)
+    with Detached(bed, BUILD / "bin/e2e_mpi_adopt", folder, settings=HOLD, slots=2) as run:
+        all_say(run, "published", range(8))
+        cut_connections(bed, ["h01", "h03"])
+        (folder / "lost").touch()
+        all_say(run, "was answered", range(8))
+        wait_until(lambda: len(events(run, "link_restored")) == 2, 20, "two hosts that are back")
+        cut_connections(bed, ["h02", "h04"])
+        (folder / "adopted").touch()
+        ended(run.start("attach", run.id), 40, 0)
+        check("adopt ok size=8" in run.log(0), "rank 0 does not say that all is well")
+        bed.expect_nothing_left(3)
+
+
+def scenario_runner_killed_under_a_hold(bed):
+    """The connection ends because there is no runner any more: nobody waits for the end of the hold."""
+    with Detached(bed, "sleep", "1000", settings=HOLD) as run:
+        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        began = time.monotonic()
+        os.kill(bed.runner("h02"), signal.SIGKILL)
+        output = ended(run.start("attach", run.id), 30, 5)
+        check("h02: lost: " in output and "no runner holds this run here" in output, output)
+        check(time.monotonic() - began < 20, "the hold of 60 s was waited for")
+        bed.expect_nothing_left(5)
+
+
+def scenario_hold_is_over(bed):
+    """The link stays down: after the hold the host's ranks end there, and the run here."""
+    settings = {"runner.on_launcher_loss": "hold 5s", "runner.ssh.connect_timeout": "2s"}
+    with Detached(bed, "sleep", "1000", settings=settings) as run:
+        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        bed.link("h03", "down")
+        output = ended(run.start("attach", run.id), 60, 5)
+        check("h03: lost: no sign of life for" in output and "not reached again in" in output, output)
+        bed.expect_nothing_left(20)
+
+
+def scenario_stop_while_a_host_is_away(bed):
+    """`sortie stop` while a link is down: the host's ranks are ended when it is back within the grace."""
+    settings = {**HOLD, "runner.grace": "20s"}
+    with Detached(bed, "sh", "-c", "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done",
+                  settings=settings) as run:
+        wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
+        bed.link("h03", "down")
+        wait_until(lambda: events(run, "link_lost"), 20, "a lost link")
+        equal(run.sortie("stop", run.id).returncode, 0, "exit code of stop")
+        time.sleep(1)
+        bed.link("h03", "up")
+        ended(run.start("attach", run.id), 40, 143)
+        equal([run.log(rank) for rank in range(4)], ["told\n"] * 4, "what the ranks say")
+        bed.expect_nothing_left(3)
+
+
+def scenario_stalled_state_folder(bed):
+    """A rank's log stalls for longer than the heartbeats' timeout: no host ends anything."""
+    with Run(bed, "sh", "-c", "sleep 1; echo one; sleep 10; echo two", slots=1, settings=TIMING) as run:
+        run.wait_for_ranks(4)
+        stalled = run.folder_of_run() / "logs/rank-0.out"
+        os.mkfifo(stalled)  # whoever opens it to write waits until somebody reads it
+        time.sleep(9)
+        check(run.process.poll() is None, "the run ended while its folder stalled")
+        check(not (run.folder_of_run() / "logs/rank-1.out").exists(), "the folder did not stall")
+        reader = os.open(stalled, os.O_RDONLY | os.O_NONBLOCK)
+        equal(run.wait(20), 0, "exit code")
+        os.close(reader)
+        equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
+        run.expect(r"run folder: .*rank-0.out: Illegal seek; the run goes on")  # a pipe is no place for a log
+        check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
+        bed.expect_nothing_left(3)
+
+
+def scenario_full_disk(bed):
+    """The disk of the state folder is full for a while: that is said at once, the run goes on, the log says what is
+    missing."""
+    with tempfile.TemporaryDirectory() as own:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", own], check=True)
+        try:
+            filler = Path(own, "filler")
+            program = "sleep 1; seq 0 99999; sleep 4; echo end"
+            with Run(bed, "sh", "-c", program, slots=1, hosts="h01",
+                     settings={**TIMING, "logger.log_dir": own}) as run:
+                run.folder_of_run = lambda: [path for path in Path(own, "runs").glob("2*")][0]
+                run.wait_for_ranks(1)
+                with open(filler, "wb") as file:
+                    try:
+                        while True:
+                            file.write(bytes(4096))
+                            file.flush()
+                    except OSError:
+                        pass
+                run.wait_for_text("run folder: .*No space left on device; the run goes on")
+                check(run.process.poll() is None, "it was said at the end")
+                filler.unlink()
+                equal(run.wait(20), 0, "exit code")
+                log = run.log(0).decode()
+                check(log.endswith(" bytes are missing here: No space left on device]\nend\n"), log[-300:])
+                run.expect(r"of the ranks' output were lost")
+                names = [json.loads(line)["event"]
+                         for line in (run.folder_of_run() / "events.jsonl").read_text().splitlines()]
+                equal((names[0], names[-1]), ("begin", "end"), "first and last event: the journal has no gap")
+        finally:
+            subprocess.run(["umount", "-l", own], check=True)
+
+
+def scenario_ctrl_z(bed):
+    """Ctrl-Z would end the ranks for want of heartbeats: the run goes on, and says what to do instead."""
+    with Run(bed, "sleep", "8", slots=1, settings=TIMING) as run:
+        run.wait_for_ranks(4)
+        run.signal(signal.SIGTSTP)
+        run.wait_for_text("Ctrl-Z: not suspended: .*Ctrl-C ends it, `sortie run --detach` leaves the terminal free")
+        state = Path(f"/proc/{run.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        check(state != "T", "it is suspended")
+        equal(run.wait(20), 0, "exit code")

@@ -1,0 +1,203 @@
+// What people type out of habit, answered with the form that works.
+#include "common/cli/command_line.h"
+#include "launcher/host/fold_failures.h"
+#include "tests/launcher/command_line.h"
+
+namespace sortie::launcher {
+namespace {
+
+using test::after;
+using test::all_verbs;
+using test::has;
+using test::holds;
+using test::shell;
+using test::sortie;
+using testing::Finished;
+
+TEST_CASE("a program in front of -- is answered with the whole command in its right form") {
+  struct Row {
+    std::vector<std::string> arguments;
+    std::string form;
+  };
+  for (const Row& row : {
+           Row{{"exec", "gpu[01-04]", "uptime"}, "sortie exec --hosts 'gpu[01-04]' -- uptime"},
+           Row{{"exec", "h1,h2", "ls", "-l", "a b"}, "sortie exec --hosts h1,h2 -- ls -l 'a b'"},
+           Row{{"exec", "--hosts", "@gpu", "uname", "-r"}, "sortie exec --hosts @gpu -- uname -r"},
+           Row{{"exec", "--fold", "@gpu", "date"}, "sortie exec --fold --hosts @gpu -- date"},
+           Row{{"exec", "-q", "--config", "job.toml", "date"},
+               "sortie exec -q --config job.toml -- date"},
+           Row{{"exec", "@gpu"}, "sortie exec --hosts @gpu -- COMMAND"},
+           Row{{"run", "--hosts", "h1", "./my_mpi", "-n", "4"},
+               "sortie run --hosts h1 -- ./my_mpi -n 4"},
+           Row{{"run", "job.toml", "./my_mpi", "x"}, "sortie run job.toml -- ./my_mpi x"},
+           Row{{"plan", "--slots", "2", "python3", "train.py"},
+               "sortie plan --slots 2 -- python3 train.py"},
+       }) {
+    CAPTURE(row.form);
+    const Finished result = sortie(row.arguments);
+    CHECK_MESSAGE(has(result.output, "did you mean `" + row.form + "`?"), result.output);
+    CHECK(result.code == 2);
+    CHECK(std::ranges::count(result.output, '\n') == 1);
+  }
+  // Other mistakes keep their own answers.
+  CHECK(has(sortie({"exec", "--hsots", "a", "uptime"}).output, "did you mean `--hosts`?"));
+  CHECK(has(sortie({"status", "a", "b"}).output, "try --help"));
+}
+
+TEST_CASE("a line for a shell as the name of a program is answered with --shell") {
+  const Finished exec = sortie({"exec", "--hosts", "h1", "--", "echo $HOME; x"});
+  CHECK(exec.code == 2);
+  CHECK(has(exec.output,
+            "'echo $HOME; x' is a line for a shell, not the name of a program; did you mean "
+            "`sortie exec --hosts h1 --shell -- 'echo $HOME; x'`?\n"));
+  for (const char* verb : {"run", "plan", "check"})
+    CHECK(has(sortie({verb, "--", "a | b"}).output,
+              std::string("`sortie ") + verb + " --shell -- 'a | b'`?"));
+  CHECK(cli::looks_like_shell_line("uname -r"));
+  CHECK_FALSE(cli::looks_like_shell_line("./a-b_c.d"));
+  // --shell does it; more than one word is an argument vector, whatever is in it.
+  CHECK(sortie({"plan", "--shell", "--", "echo $HOME; x"}).code == 0);
+  CHECK(has(sortie({"plan", "--shell", "--", "echo $HOME; x"}).output,
+            "program   /bin/sh -c 'echo $HOME; x'\n"));
+  CHECK(sortie({"plan", "--", "echo", "$HOME; x"}).code == 0);
+  CHECK(has(sortie({"run", "--shell", "--", "a", "b"}).output, "one argument, not 2"));
+}
+
+TEST_CASE("a program or hosts in the config's place") {
+  const Finished program = sortie({"run", "/bin/true"});
+  CHECK(program.code == 2);
+  CHECK(has(program.output,
+            "/bin/true: is a program, not a config; a program stands behind --, as "
+            "in `sortie run -- /bin/true`"));
+  CHECK(has(sortie({"check", "gpu[01-04]"}).output, "did you mean --hosts 'gpu[01-04]'?"));
+}
+
+TEST_CASE("the config is given by its place or by --config, in every verb of a job") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "job.toml", "[runner]\nhosts = [\"h1\"]\nprogram = [\"./x\"]\n");
+  const std::string file = dir.str("job.toml");
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"plan"}, {"config", "show"}}) {
+    std::vector<std::string> placed = verb, named = verb;
+    placed.push_back(file);
+    named.insert(named.end(), {"--config", file});
+    CHECK(sortie(placed).code == 0);
+    CHECK(sortie(placed).output == sortie(named).output);
+  }
+  for (const char* verb : {"run", "check"})
+    for (const char* option : {"--config", ""}) {
+      std::vector<std::string> words = {verb};
+      if (*option != '\0') words.emplace_back(option);
+      words.push_back(dir.str("none.toml"));
+      CHECK(sortie(words).code == 9);
+    }
+  const Finished twice = sortie({"plan", file, "--config", file});
+  CHECK(twice.code == 2);
+  for (const auto& verb : all_verbs()) {
+    std::vector<std::string> asked = verb;
+    asked.push_back("--help");
+    const std::string help = sortie(asked).output;
+    // Whoever takes hosts takes groups and exclusions, and a config.
+    if (!has(help, "\n  --hosts ")) continue;
+    CAPTURE(verb);
+    for (const char* option : {"--exclude ", "--groups ", "--config ", "--set ", "--ssh-config "})
+      CHECK_MESSAGE(has(help, option), option);
+  }
+}
+
+TEST_CASE("--exclude leaves hosts out of a job, with their slots") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "groups.toml", "gpu = \"g[1-4]\"\nbad = \"g2\"\n");
+  test::write_text(dir / "hosts", "g1 slots=2\ng2 slots=2\ng3 slots=0,5\n");
+  test::write_text(dir / "job.toml",
+                   "[runner]\nhosts_file = \"" + dir.str("hosts") + "\"\nprogram = [\"x\"]\n");
+  const std::string groups = dir.str("groups.toml");
+  const Finished file =
+      sortie({"plan", dir.str("job.toml"), "--exclude", "@bad", "--groups", groups});
+  CHECK_MESSAGE(file.output.starts_with("4 ranks on 2 hosts\n"), file.output);
+  CHECK(has(file.output, "  g3       2      0       0\n           3      1       5\n"));
+  CHECK(sortie({"plan", "--hosts", "@gpu", "--exclude", "@bad,g4", "--groups", groups, "--", "x"})
+            .output.starts_with("2 ranks on 2 hosts\n"));
+  for (const char* verb : {"push", "pull"}) {
+    const Finished none = sortie(
+        {verb, "--hosts", "@gpu", "--exclude", "@gpu", "--groups", groups, "/etc/hostname", "x/"});
+    CHECK(none.code == 2);
+    CHECK_MESSAGE(has(none.output, "no host is left"), none.output);
+  }
+}
+
+TEST_CASE("verbs about a run take the last one when none is named") {
+  const test::ScopedTempDir dir;
+  const std::string state = "XDG_STATE_HOME=" + dir.str("state") + " ";
+  const std::string binary = SORTIE_BINARY;
+  CHECK(has(shell(state + binary + " status").output, "last: there is no run yet"));
+  REQUIRE(shell(state + binary + " run --set runner.mpi=off -q -- echo the words").code == 0);
+  for (const char* verb : {"status", "logs", "attach", "stop", "report"}) {
+    CAPTURE(verb);
+    CHECK(shell(state + binary + " " + verb).code == 0);
+  }
+  CHECK(shell(state + binary + " logs --grep words").output.find("the words") != std::string::npos);
+}
+
+TEST_CASE("help VERB is VERB --help") {
+  CHECK(sortie({"help"}).output == sortie({"--help"}).output);
+  for (std::vector<std::string> verb : all_verbs()) {
+    std::vector<std::string> asked = {"help"};
+    asked.insert(asked.end(), verb.begin(), verb.end());
+    verb.push_back("--help");
+    CHECK(sortie(asked).output == sortie(verb).output);
+  }
+  CHECK(has(sortie({"help", "rnu"}).output, "did you mean `run`?"));
+  CHECK(has(sortie({"help", "config", "shwo"}).output, "did you mean `show`?"));
+}
+
+TEST_CASE("groups complete after @, in every element, excluded ones too") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "groups.toml", "gpu = \"g[1-4]\"\ngood = \"g1\"\ncpu = \"c1\"\n");
+  const std::string groups = dir.str("groups.toml");
+  using Words = std::vector<std::string>;
+  CHECK(after({"exec", "--groups", groups, "--hosts", "@"}) ==
+        Words{"@cpu", "@good", "@gpu", ":nospace"});
+  CHECK(after({"run", "--groups=" + groups, "--hosts", "h1,!@g"}) ==
+        Words{"h1,!@good", "h1,!@gpu", ":nospace"});
+  CHECK(after({"pull", "--groups", groups, "--exclude=@c"}) == Words{"--exclude=@cpu", ":nospace"});
+  CHECK(after({"exec", "--groups", groups, "--hosts", "h"}) == Words{":nospace"});
+  CHECK(after({"exec", "--groups", dir.str("none"), "--hosts", "@"}) == Words{":words"});
+  CHECK(holds(after({"config", "init", "--preset", "gpt2-1"}), "gpt2-124m"));
+  // As a real bash splits the word, at the @.
+  const std::string bash =
+      "source <('" SORTIE_BINARY
+      "' completion bash); compopt() { :; }\n"
+      "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _sortie; echo \"${COMPREPLY[*]}\"; }\n";
+  const auto answer = [&](const std::string& words) {
+    return testing::run(
+               {"bash", "-c",
+                bash + "try '" SORTIE_BINARY "' exec --groups " + groups + " --hosts " + words})
+        .output;
+  };
+  CHECK(answer("@ g") == "good gpu\n");
+  CHECK(answer("@") == "cpu good gpu\n");
+  CHECK(answer("h1, @ c") == "cpu\n");
+}
+
+TEST_CASE("failures that differ in the host alone are one") {
+  const auto folded = fold_failures({
+      {"h1", "connect: h1 port 22: refused"},
+      {"h2", "resolve: name h2: not known"},
+      {"h3", "connect: h3 port 22: refused"},
+      {"10.0.0.4", "connect: 10.0.0.4 port 22: refused"},
+      {"h5", "route: 10.0.0.5:22 to [fd00::5]: down."},
+      {"h6", "route: 10.0.0.6:22 to [fd00::6]: down."},
+      {"h22", "resolve: name h2: not known"},
+  });
+  REQUIRE(folded.size() == 4);
+  CHECK(folded[0].hosts == std::vector<std::string>{"h1", "h3", "10.0.0.4"});
+  CHECK(folded[0].text == "connect: <host> port 22: refused");
+  CHECK(folded[1].text == "resolve: name h2: not known");  // one alone is as it was said
+  CHECK(folded[2].text == "route: <address>:22 to [<address>]: down.");
+  CHECK(folded[3].hosts == std::vector<std::string>{"h22"});  // it spoke of another one
+  CHECK(fold_equal({{"h1", "at h1"}, {"h2", "at h2"}, {"h3", "at h1"}}).size() == 2);
+}
+
+}  // namespace
+}  // namespace sortie::launcher

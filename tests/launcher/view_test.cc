@@ -1,0 +1,148 @@
+// The one reducer of a run's files: what `ps`, `status`, `report`, `attach` and the end of a run
+// show.
+#include "launcher/view/run_view.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "launcher/view/journal_event.h"
+#include "launcher/view/training_text.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+TEST_CASE("every event that the launcher writes is in the vocabulary and in its README") {
+  const fs::path source = SORTIE_SOURCE;
+  const std::string readme = test::read_text(source / "launcher/view/README.md");
+  const std::regex call(R"(\bevent\(\s*"([a-z_]+)\")");
+  std::set<std::string> written;
+  for (const auto& entry : fs::recursive_directory_iterator(source / "launcher")) {
+    if (entry.path().extension() != ".cc") continue;
+    const std::string text = test::read_text(entry.path());
+    for (std::sregex_iterator it(text.begin(), text.end(), call), end; it != end; ++it)
+      written.insert((*it)[1]);
+  }
+  CHECK(written.size() >= 19);
+  for (const std::string& name : written) {
+    CAPTURE(name);
+    CHECK(journal_event(name));
+    CHECK(readme.find("| `" + name + "` |") != readme.npos);
+  }
+  for (const auto& [name, event] : kJournalEvents) CHECK(written.contains(std::string(name)));
+}
+
+TrainingView taken(std::initializer_list<json> events) {
+  RunView view;
+  RunReducer reducer(view);
+  for (const json& event : events) reducer.metric(event);
+  return view.training;
+}
+
+TEST_CASE("training: the newest step, checkpoint and validation, and the lowest of all") {
+  const TrainingView view =
+      taken({{{"type", "start"},
+              {"step", 40},
+              {"steps", 100},
+              {"resumed_from", "/c/step-40"},
+              {"best_loss", 3.5},
+              {"best_step", 30},
+              {"save_dir", "/c"},
+              {"time", 10}},
+             {{"type", "step"}, {"step", 41}, {"steps", 100}, {"loss", 4.5}, {"time", 11}},
+             {{"type", "eval"}, {"step", 50}, {"loss", 3.25}, {"time", 12}},
+             {{"type", "checkpoint"}, {"step", 50}, {"path", "/c/best/step-50"}, {"best", true}},
+             {{"type", "eval"}, {"step", 60}, {"loss", 3.75}, {"time", 13}},
+             {{"type", "checkpoint"}, {"step", 60}, {"path", "/c/step-60"}, {"time", 13}},
+             {{"type", "step"},
+              {"step", 61},
+              {"steps", 100},
+              {"loss", 4},
+              {"tokens_per_s", 10},
+              {"mean_tokens_per_s", 8},
+              {"eta_s", 39},
+              {"time", 14}}});
+  CHECK(view.first_step == 40);
+  CHECK(view.step == 61);
+  CHECK(view.loss == 4);
+  CHECK(view.tokens_per_s == 8);  // the smoothed one, where there is one
+  CHECK(view.eta_at(24) == 29);
+  CHECK(view.eta_at(100) == 0);
+  CHECK(view.validation->loss == 3.75);
+  CHECK(view.best->step == 50);
+  CHECK(view.checkpoint->path == "/c/step-60");
+  CHECK(view.best_checkpoint->path == "/c/best/step-50");
+  CHECK(live_line(view, 14) ==
+        "step 61/100  loss 4.0000  8 tokens/s  ETA 39s  checkpoint 60  best 3.2500 at step 50");
+}
+
+TEST_CASE("training: a resumed run that has saved nothing goes on from where it began") {
+  const TrainingView view = taken({{{"type", "start"},
+                                    {"step", 40},
+                                    {"steps", 100},
+                                    {"resumed_from", "/c/step-40"},
+                                    {"save_dir", "/c"}}});
+  const std::string text = training_summary(view, {"/runs/x", "n", false});
+  CHECK(text.find("last checkpoint: step 40, /c/step-40\nto go on from step 40:\n  ") != text.npos);
+  CHECK(text.ends_with(" run --name n /runs/x/config.toml"));
+  CHECK(training_summary(view, {"/runs/x", "n", true}).find("to go on") == text.npos);
+}
+
+TEST_CASE("training: without checkpoints that is said; a finished one has nothing to go on with") {
+  const std::string none =
+      training_summary(taken({{{"type", "start"}, {"step", 0}, {"steps", 100}},
+                              {{"type", "step"}, {"step", 7}, {"steps", 100}, {"loss", 2}}}),
+                       {"/runs/x", "n", false});
+  CHECK(none.find("training ended at step 7 of 100, loss 2.0000\n") == 0);
+  CHECK(
+      none.find("last checkpoint: none: trainer.save_dir is not set\nto start again at step 0:") !=
+      none.npos);
+  const std::string done =
+      training_summary(taken({{{"type", "step"}, {"step", 100}, {"steps", 100}, {"loss", 2}}}),
+                       {"/runs/x", "n", false});
+  CHECK(done.find("to ") == done.npos);
+}
+
+TEST_CASE(
+    "training: what ranks say can not forge a line, and a program without training has none") {
+  const TrainingView view =
+      taken({{{"type", "step"}, {"step", 1}, {"steps", 2}},
+             {{"type", "checkpoint"}, {"step", 1}, {"path", "/c\nto go on:\n  rm -rf /"}}});
+  const std::string text = training_summary(view, {"/runs/x", "n", false});
+  CHECK(text.find("/c^Jto go on:^J  rm") != text.npos);
+  const TrainingView none = taken({{{"type", "note"}, {"text", "x"}}, {{"type", "x"}}});
+  CHECK_FALSE(none.any());
+  CHECK(training_summary(none, {}).empty());
+  CHECK(training_rows(none, {}, 0).empty());
+  CHECK(training_json(none, {}, 0).is_null());
+  CHECK(live_line(none, 0).empty());
+}
+
+TEST_CASE("a million step lines cost one look at each, and the last whole one counts") {
+  const test::ScopedTempDir dir;
+  std::string text;
+  for (int i = 1; i <= 20000; ++i)
+    text += json{{"type", "step"}, {"step", i}, {"steps", 20000}, {"loss", 1.0 / i}}.dump() + "\n";
+  test::write_text(dir / "metrics.jsonl", text + R"({"type":"step","step":1)");
+  CHECK(read_training(dir.path()).step == 20000);
+}
+
+TEST_CASE("profiles: in the run folder, or where the rank wrote it") {
+  const TrainingView view =
+      taken({{{"type", "step"}, {"step", 1}, {"steps", 2}},
+             {{"type", "profile"}, {"rank", 0}},
+             {{"type", "profile"}, {"rank", 1}, {"host", "h2"}, {"path", "/t"}}});
+  CHECK(training_summary(view, {"/runs/x", "n", true})
+            .find("profiles: /runs/x/profile-rank-0.json h2:/t") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,64 @@
+// A runner that is installed under the hash of its content runs only with that content.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/hex.h"
+#include "common/files/piece.h"
+#include "tests/support/runner_client.h"
+#include "tests/support/temp_dir.h"
+
+namespace sortie {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ended {
+  std::string output;  // both streams
+  int code = -1;
+};
+
+/// Started as a launcher does, with no launcher that says anything.
+Ended start(const fs::path& runner) {
+  Ended ended;
+  const std::string command = runner.string() + " --stdio --announce < /dev/null 2>&1 | cat -v";
+  FILE* pipe = ::popen(("bash -o pipefail -c '" + command + "'").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char buffer[512];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe))
+    ended.output.append(buffer, count);
+  const int status = ::pclose(pipe);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("a runner whose content is not that of its name goes, and says so instead of starting") {
+  const test::ScopedTempDir dir;
+  const std::string content = test::read_text(SORTIE_RUNNER_BINARY);
+  const fs::path good = dir / ("runner-" + hex(files::hash_bytes(content)));
+  fs::copy_file(SORTIE_RUNNER_BINARY, good);
+  CHECK(start(good).output.find("SORTIE HAVE") != std::string::npos);
+  CHECK(fs::exists(good));
+
+  std::fstream file(good, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);  // where no code is
+  file.put(static_cast<char>(content.back() ^ 1));
+  file.close();
+  const Ended damaged = start(good);
+  CHECK(damaged.output.find("SORTIE HAVE") == std::string::npos);
+  CHECK(damaged.output.find("was damaged on this disk") != std::string::npos);
+  CHECK(damaged.code != 0);
+  CHECK_FALSE(fs::exists(good));
+
+  const fs::path other = dir / "my-runner";  // no hash in its name: a developer's
+  fs::copy_file(SORTIE_RUNNER_BINARY, other);
+  CHECK(start(other).output.find("SORTIE HAVE") != std::string::npos);
+}
+
+}  // namespace sortie

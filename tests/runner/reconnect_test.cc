@@ -1,0 +1,140 @@
+// A runner that holds its ranks, and new connections of its launcher: which of them it obeys, and
+// that output and events go on where the launcher's own count ends.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+
+namespace {
+
+/// Numbers on stdout, and each as an event.
+wire::JobSpec counting_job() {
+  wire::JobSpec job =
+      make_job({"/usr/bin/python3", "-ISc",
+                "import os, socket, time\n"
+                "link = socket.socket(socket.AF_UNIX); link.connect(os.environ['SORTIE_SOCKET'])\n"
+                "for n in range(120):\n"
+                "    os.write(1, b'%d\\n' % n); link.sendall(b'{\"type\":\"n\",\"n\":%d}\\n' % n); "
+                "time.sleep(0.02)\n"});
+  job.hold_ms = 20000;
+  job.heartbeat_timeout_ms = 5000;
+  return job;
+}
+
+wire::Adopt order_for(const wire::JobSpec& job, std::uint32_t epoch, std::uint32_t link,
+                      std::uint64_t bytes, std::uint64_t events) {
+  wire::Adopt order;
+  order.run_id = job.run_id;
+  order.attempt = job.attempt;
+  order.node_rank = job.node_rank;
+  order.epoch = epoch;
+  order.link = link;
+  order.events = events;
+  order.log_sizes = {{0, wire::Stream::out, bytes}};
+  return order;
+}
+
+std::string numbers(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += std::to_string(i) + "\n";
+  return text;
+}
+
+std::size_t lines_of(const std::string& text) {
+  return static_cast<std::size_t>(std::ranges::count(text, '\n'));
+}
+
+}  // namespace
+
+TEST_CASE("the launcher's connection breaks: over the next one output and events go on") {
+  const wire::JobSpec job = counting_job();
+  RunnerClient first;
+  first.send_credit = false;  // what it has got is not acknowledged: the runner keeps all of it
+  REQUIRE(first.start(job));
+  first.pump(milliseconds(600));
+  REQUIRE(lines_of(first.out[0]) > 3);
+  first.close_input();
+  first.close_output();
+
+  // It has kept half of what it got, as if the rest had come in when it was gone.
+  const std::string kept = first.out[0].substr(0, first.out[0].size() / 2);
+  const std::size_t events = first.events[0].size() / 2;
+  RunnerClient second;
+  second.send(wire::Hello{wire::kProtocolVersion, "build"});
+  REQUIRE(second.expect<wire::Hello>());
+  second.send(order_for(job, 1, 2, kept.size(), events));
+  const auto adopted = second.expect<wire::Adopted>();
+  REQUIRE(adopted);
+  CHECK(adopted->epoch == 1);
+  CHECK(adopted->link == 2);
+  CHECK(adopted->events == events);
+  REQUIRE(second.wait_finished());
+  CHECK(second.exited.at(0).code == 0);
+  CHECK(kept + second.out[0] == numbers(120));
+  std::vector<std::string> all(first.events[0].begin(),
+                               first.events[0].begin() + static_cast<std::ptrdiff_t>(events));
+  all.insert(all.end(), second.events[0].begin(), second.events[0].end());
+  REQUIRE(all.size() == 120);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    CHECK(all[i] == "{\"type\":\"n\",\"n\":" + std::to_string(i) + "}");
+  second.send(wire::Goodbye{});
+  CHECK(first.wait_exit()->success());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("of several connections the holder obeys the highest epoch, then the highest link") {
+  const wire::JobSpec job = counting_job();
+  RunnerClient first;
+  REQUIRE(first.start(job));
+  REQUIRE(first.expect<wire::RankStarted>());
+  struct Row {
+    std::uint32_t epoch, link;
+    const char* refusal;  // none: obeyed
+  };
+  // The first connection is never closed here: a launcher may know of its end before the runner.
+  const Row rows[] = {
+      {1, 1, "this launcher has a later connection (link 1 is not above 1)"}, {1, 3, nullptr},
+      {1, 2, "this launcher has a later connection (link 2 is not above 3)"}, {2, 1, nullptr},
+      {1, 9, "another launcher has adopted this run (epoch 1 is below 2)"},   {2, 2, nullptr}};
+  std::vector<std::unique_ptr<RunnerClient>> clients;
+  for (const Row& row : rows) {
+    CAPTURE(row.epoch);
+    CAPTURE(row.link);
+    RunnerClient& client = *clients.emplace_back(std::make_unique<RunnerClient>());
+    client.send(wire::Hello{wire::kProtocolVersion, "build"});
+    REQUIRE(client.expect<wire::Hello>());
+    client.send(order_for(job, row.epoch, row.link, 0, 0));
+    if (row.refusal) {
+      const auto error = client.expect<wire::RunnerError>();
+      REQUIRE(error);
+      CHECK(error->code == "runner");
+      CHECK(error->message == row.refusal);
+    } else {
+      CHECK(client.expect<wire::Adopted>());
+    }
+  }
+  RunnerClient& last = *clients.back();
+  last.send(wire::Stop{0, "enough"});
+  REQUIRE(last.wait_finished());
+  last.send(wire::Goodbye{});
+  CHECK(first.wait_exit());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("whoever asks for a run that nobody holds is told so") {
+  wire::JobSpec job = counting_job();
+  RunnerClient client;
+  client.send(wire::Hello{wire::kProtocolVersion, "build"});
+  REQUIRE(client.expect<wire::Hello>());
+  client.send(order_for(job, 1, 2, 0, 0));
+  const auto error = client.expect<wire::RunnerError>();
+  REQUIRE(error);
+  CHECK(error->code == "lost");
+}

@@ -1,0 +1,126 @@
+// The command line of the built `sortie-train`: the habits of `sortie`, for every verb that it has.
+#include <filesystem>
+#include <set>
+
+#include "tests/launcher/command_line.h"
+
+namespace sortie::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using test::after;
+using test::all_verbs;
+using test::has;
+using test::holds;
+using testing::Finished;
+
+/// SORTIE_BINARY is sortie-train here.
+Finished train(std::vector<std::string> arguments) {
+  return test::sortie(std::move(arguments));
+}
+
+TEST_CASE("every verb's help begins with examples") {
+  const auto verbs = all_verbs();
+  CHECK(verbs.size() >= 16);
+  for (std::vector<std::string> verb : verbs) {
+    CAPTURE(verb);
+    std::vector<std::string> asked = {"help"};
+    asked.insert(asked.end(), verb.begin(), verb.end());
+    verb.push_back("--help");
+    const Finished help = train(verb);
+    CHECK(help.code == 0);
+    CHECK_MESSAGE(help.output.starts_with("Examples:\n  "), help.output);
+    CHECK(has(help.output, "\nUsage: sortie-train "));
+    CHECK(train(asked).output == help.output);
+  }
+  CHECK(train({"--help"}).output.starts_with("Examples:\n  sortie-train "));
+  CHECK(train({"help"}).output == train({"--help"}).output);
+  CHECK(train({"--version"}).output.starts_with("sortie-train "));
+}
+
+TEST_CASE("what is mistyped is answered with what is near, in one line, and exit code 2") {
+  struct Row {
+    std::vector<std::string> arguments;
+    std::string near;
+  };
+  for (const Row& row :
+       {Row{{"genrate"}, "did you mean `generate`?"},
+        Row{{"data", "buidl"}, "did you mean `build`?"},
+        Row{{"generate", "--promt", "x"}, "did you mean `--prompt`?"},
+        Row{{"probe", "m", "--dtype", "bf61"}, "did you mean `bf16`?"},
+        Row{{"help", "evla"}, "did you mean `eval`?"}, Row{{"man", "evla"}, "did you mean `eval`?"},
+        Row{{"checkpoint"}, "try --help"}, Row{{}, "try --help"},
+        Row{{"train", "--", "x"}, "`train` takes no program after --"}}) {
+    CAPTURE(row.near);
+    const Finished result = train(row.arguments);
+    CHECK_MESSAGE(has(result.output, row.near), result.output);
+    CHECK(result.output.starts_with("sortie-train: "));
+    CHECK(result.code == 2);
+    CHECK(std::ranges::count(result.output, '\n') == 1);
+  }
+}
+
+TEST_CASE("every manual page renders without a warning") {
+  const test::ScopedTempDir dir;
+  REQUIRE(train({"man", "--output-dir", dir.path()}).code == 0);
+  std::set<std::string> expected = {"sortie-train.1"};
+  for (const auto& verb : all_verbs())
+    if (verb.size() == 1) expected.insert("sortie-train-" + verb[0] + ".1");
+  std::set<std::string> found;
+  for (const auto& entry : fs::directory_iterator(dir.path()))
+    found.insert(entry.path().filename());
+  CHECK(found == expected);
+  for (const std::string& name : found) {
+    CAPTURE(name);
+    const Finished warnings = testing::run({"groff", "-man", "-Tutf8", "-ww", "-z", dir.str(name)});
+    CHECK(warnings.code == 0);
+    CHECK(warnings.output == "");
+  }
+}
+
+TEST_CASE("completions know verbs, flags and words") {
+  CHECK(holds(after({"gen"}), "generate"));
+  CHECK(holds(after({"data", ""}), "build"));
+  CHECK(holds(after({"generate", "--che"}), "--checkpoint"));
+  CHECK(after({"export", "--dtype", "b"}) == std::vector<std::string>{"bf16", ":words"});
+  CHECK(holds(after({"help", "ev"}), "eval"));
+  CHECK(after({"train", ""}).back() == ":files");
+  const std::string bin = fs::path(SORTIE_BINARY).parent_path().string();
+  const auto in_bash = [&](const std::string& words) {
+    return testing::run({"/usr/bin/env", "-i", "PATH=" + bin + ":/usr/bin:/bin", "bash", "-c",
+                         "source <(sortie-train completion bash); compopt() { :; }\n"
+                         "COMP_WORDS=(" +
+                             words +
+                             "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
+                             "_sortie_train; echo \"${COMPREPLY[*]}\"; complete -p sortie-train"})
+        .output;
+  };
+  CHECK(in_bash("sortie-train genera") == "generate\ncomplete -F _sortie_train sortie-train\n");
+  for (const char* shell : {"zsh", "fish"}) {
+    const std::string script = train({"completion", shell}).output;
+    CHECK(has(script, "sortie-train"));
+    CHECK_FALSE(has(script, "@PROGRAM@"));
+    CHECK_FALSE(has(script, "@NAME@"));
+  }
+}
+
+TEST_CASE("config and checkpoint are given by their place or by their name") {
+  const test::ScopedTempDir dir;
+  const std::string none = dir.str("none.toml");
+  CHECK(train({"train", none}).output == train({"train", "--config", none}).output);
+  CHECK(has(train({"train", none}).output, none + ": No such file or directory"));
+  const Finished both = train({"train", none, "--config", none});
+  CHECK(both.code == 2);
+  for (const char* verb : {"generate", "eval"}) {
+    std::vector<std::string> placed = {verb, dir.path()},
+                             named = {verb, "--checkpoint", dir.path()};
+    for (auto* arguments : {&placed, &named}) {
+      if (std::string(verb) == "eval") arguments->insert(arguments->end(), {"--data", "x"});
+      CHECK(train(*arguments).code != 2);
+    }
+    CHECK(train(placed).output == train(named).output);
+  }
+}
+
+}  // namespace
+}  // namespace sortie::trainer

@@ -1,0 +1,105 @@
+// Progress of long verbs: the rate, what is left, and when a line is shown.
+#include "trainer/cli/progress.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "common/base/fd.h"
+
+namespace sortie::trainer {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string after(ProgressMeter& meter, double seconds, WorkProgress work) {
+  meter.update(work, seconds);
+  return meter.text(seconds);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// What a ProgressLine writes to `fd` in `time`, while work is reported every 50 ms.
+std::string shown(int reader, int writer, std::chrono::milliseconds time) {
+  std::FILE* out = ::fdopen(writer, "w");
+  REQUIRE(out != nullptr);
+  {
+    ProgressLine line("data build", out);
+    const auto end = std::chrono::steady_clock::now() + time;
+    for (std::uint64_t done = 0; std::chrono::steady_clock::now() < end; done += 50'000'000) {
+      line.update({"tokenizing", done, 10'000'000'000});
+      std::this_thread::sleep_for(50ms);
+    }
+  }
+  ::fcntl(reader, F_SETFL, O_NONBLOCK);
+  std::string text(65536, '\0');
+  const ssize_t size = ::read(reader, text.data(), text.size());
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  std::fclose(out);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a line has the share, the rate and the time that is left") {
+  ProgressMeter meter;
+  for (int second = 0; second <= 20; ++second)
+    meter.update({"tokenizing", static_cast<std::uint64_t>(second) * 10'000'000, 1'000'000'000},
+                 second);
+  CHECK(meter.text(20) == "tokenizing  20 %  200.0 MB of 1.0 GB  10.0 MB/s  ETA 1:20");
+  // Time passes without a report: less is left.
+  CHECK(has(meter.text(30), "ETA 1:10"));
+  // Half the speed: the rate follows within some seconds, not at once.
+  const std::string soon = after(meter, 21, {"tokenizing", 205'000'000, 1'000'000'000});
+  CHECK(has(soon, "  9.1 MB/s"));
+  for (int second = 22; second <= 60; ++second)
+    meter.update({"tokenizing", 200'000'000 + static_cast<std::uint64_t>(second - 20) * 5'000'000,
+                  1'000'000'000},
+                 second);
+  CHECK(has(meter.text(60), "  5.0 MB/s  ETA 2:00"));
+}
+
+TEST_CASE("things that are counted, a new stage, and work whose end is not known") {
+  ProgressMeter meter;
+  meter.update({"scoring text", 0, 64, "samples"}, 0);
+  CHECK(after(meter, 4, {"scoring text", 8, 64, "samples"}) ==
+        "scoring text  12 %  8 of 64 samples  2/s  ETA 0:28");
+  CHECK(after(meter, 5, {"learning merges"}) == "learning merges  0:00 so far");
+  CHECK(meter.text(67) == "learning merges  1:02 so far");
+  // The first report may be of work that is done already.
+  CHECK(after(meter, 70, {"writing", 5'000'000, 10'000'000}) == "writing  50 %  5.0 MB of 10.0 MB");
+}
+
+TEST_CASE("a pipe gets a plain line after two seconds, and short work nothing") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const Fd reader(ends[0]);
+  const std::string text = shown(reader.get(), ends[1], 2600ms);
+  CHECK(text.starts_with("data build: tokenizing  "));
+  CHECK(has(text, "/s  ETA "));
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+  REQUIRE(::pipe(ends) == 0);
+  const Fd other(ends[0]);
+  CHECK(shown(other.get(), ends[1], 300ms) == "");
+}
+
+TEST_CASE("on a terminal one line is rewritten, and taken away at the end") {
+  int master = -1, slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  const Fd reader(master);
+  const std::string text = shown(master, slave, 2900ms);
+  CHECK(text.starts_with("\rtokenizing  "));
+  CHECK(text.find('\n') == std::string::npos);
+  CHECK(text.ends_with("\r\x1b[K"));
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,166 @@
+// The verbs of sortie-train as a user calls them.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using sortie::testing::Finished;
+
+Finished train(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SORTIE_TRAIN_BINARY);
+  return sortie::testing::run(arguments);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+constexpr const char* kConfig = R"([topology]
+global_batch_size = 2
+[trainer]
+train_iterations = 3
+threads = 1
+eval_interval = 3
+eval_samples = 2
+save_dir = "%/checkpoints"
+[model]
+vocab_size = 300
+hidden_size = 16
+num_layers = 1
+num_attention_heads = 2
+sequence_length = 16
+precision = "f32"
+[data]
+data_prefixes = ["%/tokens"]
+[data.validation_sets]
+first = "%/tokens"
+second = "%/tokens"
+)";
+
+/// A tokenizer of its own, token files built with it, and a trained checkpoint; the config names no
+/// tokenizer.
+struct Trained {
+  sortie::test::ScopedTempDir dir;
+
+  Trained() {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i) + " of the text\n";
+    sortie::test::write_text(dir.path() / "text", text);
+    make_tokenizer("one", text);
+    make_tokenizer("two", "another, yet another and again another thing\n" + text);
+    build("tokens", "hf:" + at("one.json"));
+    std::string config = kConfig;
+    for (std::size_t place; (place = config.find('%')) != config.npos;)
+      config.replace(place, 1, dir.path().string());
+    sortie::test::write_text(dir.path() / "job.toml", config);
+    const Finished trained = train({"train", "--config", at("job.toml")});
+    REQUIRE_MESSAGE(trained.code == 0, trained.output);
+    events = trained.output;
+  }
+  std::string at(const std::string& name) const { return (dir.path() / name).string(); }
+  void make_tokenizer(const std::string& name, const std::string& text) const {
+    sortie::test::write_text(dir.path() / (name + ".txt"), text);
+    const Finished made = train({"data", "train-tokenizer", "--type", "bpe", "--vocab-size", "290",
+                                 "-o", at(name + ".json"), at(name + ".txt")});
+    REQUIRE_MESSAGE(made.code == 0, made.output);
+  }
+  void build(const std::string& name, const std::string& tokenizer) const {
+    const Finished built = train(
+        {"data", "build", "--overwrite", "--tokenizer", tokenizer, "-o", at(name), at("text")});
+    REQUIRE_MESSAGE(built.code == 0, built.output);
+  }
+  std::string events;
+};
+
+}  // namespace
+
+TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is named") {
+  const Trained place;
+  fs::rename(place.at("one.json"), place.at("moved.json"));
+  const std::vector<std::string> generate = {"generate", "--checkpoint",  place.at("checkpoints"),
+                                             "--prompt", "line 7 of",     "--max-tokens",
+                                             "4",        "--temperature", "0"};
+  const Finished own = train(generate);
+  CHECK_MESSAGE(own.code == 0, own.output);
+  CHECK(own.output.starts_with("line 7 of"));
+  const auto with = [](std::vector<std::string> arguments, const std::string& tokenizer) {
+    arguments.insert(arguments.end(), {"--tokenizer", tokenizer});
+    return train(arguments);
+  };
+  CHECK(with(generate, "hf:" + place.at("moved.json")).output == own.output);
+  const Finished other = with(generate, "hf:" + place.at("two.json"));
+  CHECK(other.code == 9);
+  CHECK(has(other.output, "--tokenizer: hf:" + place.at("two.json")));
+  CHECK(has(other.output, "/tokenizer/tokenizer.json"));
+
+  const std::vector<std::string> eval = {"eval",   "--checkpoint",     place.at("checkpoints"),
+                                         "--data", place.at("tokens"), "--samples",
+                                         "2"};
+  const Finished score = train(eval);
+  CHECK_MESSAGE(score.code == 0, score.output);
+  CHECK(has(score.output, "bits per byte"));
+  // Token files of another tokenizer: no figures, which would be wrong.
+  place.build("tokens", "hf:" + place.at("two.json"));
+  const Finished refused = train(eval);
+  CHECK(refused.code == 9);
+  CHECK(has(refused.output, place.at("tokens") + " of --data: hf:" + place.at("two.json")));
+  CHECK(has(refused.output, "checkpoint " + place.at("checkpoints")));
+  CHECK_FALSE(has(refused.output, "bits per byte"));
+  // Training on them goes on from that checkpoint as little.
+  const Finished resumed = train({"train", "--config", place.at("job.toml")});
+  CHECK(resumed.code == 9);
+  CHECK(has(resumed.output, "do not have the same vocabulary"));
+}
+
+TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {
+  const Trained place;
+  const Finished own = train({"data", "inspect", place.at("tokens"), "--tokens", "4"});
+  CHECK_MESSAGE(own.code == 0, own.output);
+  CHECK(has(own.output, "as text: line"));
+  fs::copy_file(place.at("two.json"), place.at("one.json"), fs::copy_options::overwrite_existing);
+  const Finished changed = train({"data", "inspect", place.at("tokens")});
+  CHECK(changed.code == 9);
+  CHECK(has(changed.output, "has another vocabulary"));
+}
+
+TEST_CASE("a tokenizer that is not there stops training before the first step") {
+  const Trained place;
+  fs::remove(place.at("one.json"));
+  fs::remove_all(place.at("checkpoints"));
+  const Finished stopped = train({"train", "--config", place.at("job.toml")});
+  CHECK(stopped.code == 9);
+  CHECK(has(stopped.output, "was built with hf:" + place.at("one.json")));
+  CHECK_FALSE(has(stopped.output, "start  "));
+}
+
+TEST_CASE(
+    "validation sets have names and losses in the events; a finished run has no loss to tell") {
+  const Trained place;
+  /// The value of a key in the last line of a type: "eval  loss 5.6  step 3".
+  const auto value_of = [](const std::string& output, const std::string& type,
+                           const std::string& key) -> std::string {
+    std::size_t begin = output.rfind("\n" + type + "  ");
+    REQUIRE_MESSAGE(begin != std::string::npos, output);
+    const std::string line = output.substr(begin + 1, output.find('\n', begin + 1) - begin - 1);
+    begin = line.find("  " + key + " ");
+    REQUIRE_MESSAGE(begin != std::string::npos, line);
+    begin += key.size() + 3;
+    return line.substr(begin, line.find("  ", begin) - begin);
+  };
+  const std::string loss = value_of(place.events, "eval", "loss");
+  CHECK(std::stod(loss) > 0);
+  CHECK(value_of(place.events, "eval", "loss/first") == loss);
+  CHECK(value_of(place.events, "eval", "loss/second") == loss);
+  CHECK(std::stod(value_of(place.events, "done", "loss")) > 0);
+  const Finished again = train({"train", "--config", place.at("job.toml")});
+  CHECK_MESSAGE(again.code == 0, again.output);
+  CHECK(value_of(again.output, "done", "step") == "3");
+  CHECK(value_of(again.output, "done", "loss") == "null");
+}

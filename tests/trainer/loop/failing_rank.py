@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""failing_rank.py SORTIE_TRAIN: two MPI ranks under mpirun, of which one fails while the other waits for it in a collective.
+The job must end at once, with the exit code and the message of the one that failed."""
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
+
+CONFIG = """
+[topology]
+micro_batch_size = {rows}
+global_batch_size = {batch}
+[learning_rate_scheduler]
+learning_rate = 1e-3
+[data]
+data_prefixes = ["{tokens}"]
+[trainer]
+train_iterations = {steps}
+threads = 1
+[model]
+architecture = "llama"
+vocab_size = 128
+hidden_size = 64
+num_layers = 2
+num_attention_heads = 4
+attention_num_kv_heads = 2
+sequence_length = {length}
+precision = "f32"
+"""
+
+
+def build(folder, text):
+    (folder / "text.txt").write_text(text)
+    subprocess.run([TRAINER, "data", "build", "--tokenizer", "byte", "--output", folder / "tokens", folder / "text.txt"],
+                   check=True, capture_output=True, timeout=SECONDS)
+    return folder / "tokens"
+
+
+def as_rank(memory):
+    """The trainer as the rank that Open MPI's environment says; rank 1 with an address space of `memory` bytes."""
+    os.environ |= {"RANK": os.environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": os.environ["OMPI_COMM_WORLD_SIZE"]}
+    if memory and os.environ["RANK"] == "1":
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    os.execv(TRAINER, [TRAINER, "train", "--config", "job.toml"])
+
+
+def run(folder, memory=0, **config):
+    (folder / "job.toml").write_text(CONFIG.format(**({"rows": 1, "batch": 2, "length": 64, "steps": 200} | config)))
+    begin = time.monotonic()
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "btl", "self,vader",
+               sys.executable, __file__, TRAINER, "--rank", str(memory)]
+    job = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = job.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        job.terminate()  # mpirun then ends its ranks
+        out, err = job.communicate(timeout=SECONDS)
+        sys.exit(f"the job still ran after {SECONDS} s\n--- stdout\n{out[-2000:]}\n--- stderr\n{err}")
+    return job.returncode, out, err, time.monotonic() - begin
+
+
+def check(name, outcome, code, *parts):
+    returned, out, err, seconds = outcome
+    wrong = [part for part in parts if part not in err]
+    if returned != code or wrong:
+        sys.exit(f"{name}: exit code {returned}, expected {code}; not on stderr: {wrong}\n--- stdout\n{out}\n--- stderr\n{err}")
+    print(f"{name}: ended with {returned} after {seconds:.1f} s", flush=True)
+
+
+def main():
+    if sys.argv[2:3] == ["--rank"]:
+        as_rank(int(sys.argv[3]))
+    plain = "The quick brown fox jumps over the lazy dog. " * 4000
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        # Ids of the vocabulary but for one character, which one rank reads in one step.
+        middle = len(plain) // 2
+        tokens = build(folder, plain[:middle] + "\u00e9" + plain[middle:])
+        outcome = run(folder, tokens=tokens, steps=2000)
+        check("a bad token", outcome, 9, "is outside the vocabulary of 128", "sortie-train: rank ")
+        if "sortie-train: rank 0 on" in outcome[2] and "sortie-train: rank 1 on" in outcome[2]:
+            sys.exit(f"both ranks read the bad token, so nothing was tested:\n{outcome[2]}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        outcome = run(folder, tokens=build(folder, plain), rows=64, batch=128, length=1024, memory=1 << 30)
+        check("lack of memory", outcome, 3, "sortie-train: rank 1 on", "out of memory: the system gave no ")
+
+
+main()

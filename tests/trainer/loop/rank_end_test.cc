@@ -1,0 +1,105 @@
+// How a rank ends that fails. With real MPI ranks: failing_rank.py.
+#include "trainer/loop/rank_end.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+
+#include "common/base/atomic_file.h"
+#include "tests/support/temp_dir.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+
+namespace {
+
+/// A job of two ranks whose other one never comes.
+class Waiting final : public Communicator {
+ public:
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override { return {}; }
+  void all_reduce_sum(std::span<double>) override {}
+  void broadcast(std::span<std::byte>, int) override {}
+  std::vector<std::string> all_gather(std::string_view) override { return {}; }
+  void barrier() override {}
+  std::string library() const override { return "none"; }
+  bool meet(std::chrono::milliseconds) override { return false; }
+  void abort(int exit_code) override { std::_Exit(100 + exit_code); }
+};
+
+struct Ended {
+  int code = -1;
+  std::string err;
+};
+/// What becomes of a process that runs `body`; it has 20 seconds.
+template <class Body>
+Ended end_of(const Body& body) {
+  const sortie::test::ScopedTempDir dir;
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(20);
+    const int err = ::open(dir.str("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(err, STDERR_FILENO);
+    RankEnd end;
+    RankContext rank;
+    rank.rank = 1;
+    rank.world_size = 2;
+    rank.host = "h02";
+    end.set_rank(rank);
+    end.set_communicator(std::make_unique<Waiting>());
+    std::_Exit(body(end));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  Ended ended;
+  if (WIFEXITED(status)) ended.code = WEXITSTATUS(status);
+  const auto err = read_file(dir.str("err"), 1u << 20);
+  REQUIRE(err.has_value());
+  ended.err = *err;
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that fails alone ends the job, whatever kind of failure it is") {
+  const Ended error = end_of([](RankEnd& end) {
+    return end.exit_code_of([] { return fail(ErrorCode::data, "token 7 is bad"); });
+  });
+  CHECK(error.code == 109);
+  CHECK(error.err == "sortie-train: rank 1 on h02: token 7 is bad\n");
+
+  const Ended memory = end_of(
+      [](RankEnd& end) { return end.exit_code_of([]() -> Result<> { throw std::bad_alloc(); }); });
+  CHECK(memory.code == 103);
+  CHECK(memory.err.starts_with("sortie-train: rank 1 on h02: out of memory: "));
+
+  const Ended lost = end_of([](RankEnd& end) {
+    return end.exit_code_of([]() -> Result<> { throw CommunicatorError("rank 0 is gone"); });
+  });
+  CHECK(lost.code == 105);
+  CHECK(lost.err ==
+        "sortie-train: rank 1 on h02: communication between ranks broke: rank 0 is gone\n");
+}
+
+TEST_CASE("an exception of a compute thread, which nobody can catch, ends the job as well") {
+  const Ended ended = end_of([](RankEnd&) {
+    std::thread([] { throw std::bad_alloc(); }).join();
+    return 0;
+  });
+  CHECK(ended.code == 103);
+  CHECK(ended.err.starts_with("sortie-train: rank 1 on h02: out of memory: "));
+}
+
+TEST_CASE("an exception in a job of one rank is an error that comes back") {
+  RankEnd end;
+  const Result<> outcome = end.guard([]() -> Result<> { throw std::runtime_error("odd"); });
+  REQUIRE_FALSE(outcome.has_value());
+  CHECK(outcome.error().code == ErrorCode::internal);
+  CHECK(outcome.error().message == "unexpected exception: odd; please report it with this message");
+}

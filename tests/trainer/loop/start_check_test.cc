@@ -1,0 +1,139 @@
+// What can be known at the start is an error at the start: where checkpoints and profiles go, what
+// differs between ranks.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/loop/profiler.h"
+#include "trainer/loop/replica_check.h"
+#include "trainer/loop/startup_check.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// As a user who is not root, whom modes of files do not stop.
+template <class Body>
+auto as_nobody(Body body) {
+  constexpr uid_t kNobody = 65534;
+  const bool root = ::geteuid() == 0;
+  if (root) REQUIRE(::seteuid(kNobody) == 0);
+  auto result = body();
+  if (root) REQUIRE(::seteuid(0) == 0);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a save_dir that can not be written to is an error at the start") {
+  const sortie::test::ScopedTempDir dir;
+  fs::permissions(dir.path(), fs::perms(0755));
+  config::JobConfig job = tiny_job();
+  job.trainer.save_dir = dir.str("checkpoints");
+  std::string refused = as_nobody([&] { return start_error(job); });
+  if (::geteuid() == 0) {
+    CHECK(refused == "trainer.save_dir: create " + dir.str("checkpoints") + ": Permission denied");
+    // The lock file of another user's run may be opened, and nothing be written beside it.
+    fs::create_directory(dir / "checkpoints");
+    sortie::test::write_text(dir / "checkpoints/.lock", "");
+    fs::permissions(dir / "checkpoints/.lock", fs::perms(0666));
+    refused = as_nobody([&] { return start_error(job); });
+    CHECK(refused.starts_with("trainer.save_dir: "));
+    CHECK(refused.ends_with("Permission denied"));
+    CHECK(refused.find(dir.str("checkpoints/.tmp-check")) != std::string::npos);
+  } else {
+    fs::permissions(dir.path(), fs::perms(0555));
+    CHECK(start_error(job).ends_with("Permission denied"));
+    fs::permissions(dir.path(), fs::perms(0755));
+  }
+  sortie::test::write_text(dir / "file", "");
+  job.trainer.save_dir = dir.str("file/checkpoints");
+  CHECK(start_error(job) ==
+        "trainer.save_dir: create " + job.trainer.save_dir + ": Not a directory");
+}
+
+TEST_CASE("a save_dir without room for two checkpoints is an error before memory is allocated") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.model.vocab_size = 2'000'000'000;
+  job.model.hidden_size = 1 << 16;
+  const std::string refused = start_error(job);
+  CHECK(refused.starts_with("trainer.save_dir: " + job.trainer.save_dir + ": "));
+  CHECK(refused.find("bytes are needed for checkpoints; make room") != std::string::npos);
+}
+
+TEST_CASE("a save_dir that another run writes to is an error at the start") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = tiny_job();
+  job.trainer.save_dir = dir.str("checkpoints");
+  const auto communicator = make_single_communicator();
+  const TinyTraining running(job, *communicator);
+  CHECK(start_error(job).starts_with("trainer.save_dir: " + job.trainer.save_dir +
+                                     ": another run saves there ("));
+}
+
+TEST_CASE("a profile that can not be written is an error at the start, on every rank") {
+  const sortie::test::ScopedTempDir dir;
+  config::ProfilerConfig config;
+  config.profiler_output = dir.str("nowhere/trace.json");
+  const RankContext alone;                   // no launcher that could write it
+  CHECK(check_profile_path(config, alone));  // no steps to profile
+  config.profile_steps = 3;
+  const auto refused = check_profile_path(config, alone);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.starts_with("profiler.profiler_output: "));
+  config.profiler_output = dir.str("trace.json");
+  CHECK(check_profile_path(config, alone));
+  CHECK(fs::is_empty(dir.path()));
+
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  run_thread_ranks(3, [&](Communicator& communicator) {
+    RankContext rank;
+    rank.rank = communicator.rank();
+    rank.host = "host-" + std::to_string(rank.rank);
+    Result<> mine;
+    if (rank.rank == 1) mine = fail(ErrorCode::io, "disk: full");
+    const auto shared = share_failure(communicator, rank, mine);
+    const auto fine = share_failure(communicator, rank, {});
+    const std::lock_guard lock(mutex);
+    errors.push_back(shared ? "none" : shared.error().message);
+    errors.push_back(fine ? "none" : fine.error().message);
+  });
+  for (std::size_t i = 0; i < errors.size(); i += 2) {
+    CHECK(errors[i] == "rank 1 (host-1): disk: full");
+    CHECK(errors[i + 1] == "none");
+  }
+}
+
+TEST_CASE("initial weights that differ between ranks are found before the first step") {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  run_thread_ranks(3, [&](Communicator& communicator) {
+    config::JobConfig job = tiny_job();
+    job.topology.global_batch_size = 6;
+    TinyTraining training(job, communicator);
+    ParameterStore& store = training.trainer->store();
+    const auto equal = check_initial_state(communicator, training.rank, store);
+    // The last bit of one value, as another libm gives it.
+    if (communicator.rank() == 1) store.master()[5] = std::nextafter(store.master()[5], 2.0f);
+    const auto differs = check_initial_state(communicator, training.rank, store);
+    const std::lock_guard lock(mutex);
+    errors.push_back(equal ? "none" : equal.error().message);
+    errors.push_back(differs ? "none" : differs.error().message);
+  });
+  for (std::size_t i = 0; i < errors.size(); i += 2) {
+    CHECK(errors[i] == "none");
+    CHECK(errors[i + 1] ==
+          "start: initial weights differ: rank 1 (host-1) from the other ranks; every rank "
+          "computes the same ones from trainer.seed, so check the memory and the CPUs of those "
+          "hosts");
+  }
+}

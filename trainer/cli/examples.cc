@@ -1,0 +1,97 @@
+#include "trainer/cli/examples.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+namespace {
+
+struct Examples {
+  std::string_view verb;  // "data build"; "" = the program itself
+  const char* footer;
+};
+
+constexpr Examples kAllExamples[] = {
+    {"", R"(Examples:
+  sortie-train data build --tokenizer byte --split 99,1 -o data/headers /usr/include     text to token files
+  sortie-train generate --checkpoint runs/ckpt --prompt 'Once'                           continue a text
+  sortie-train checkpoint ls runs/ckpt                                                   what was saved
+  sortie-train import ~/models/pythia-70m runs/pythia                                    from Hugging Face
+
+Training itself is started by `sortie run job.toml`, on this machine or on many.
+)"},
+    {"train", R"(Examples:
+  sortie run job.toml               start all ranks of a job, each of which is a `sortie-train train`
+  sortie-train train job.toml       one rank alone, on this machine
+
+Without a config the file that SORTIE_CONFIG names is read; rank and world size are those of RANK and WORLD_SIZE.
+)"},
+    {"generate", R"(Examples:
+  sortie-train generate runs/ckpt --prompt 'Once upon a time' --max-tokens 200
+  sortie-train generate runs/ckpt --prompt 'def ' --temperature 0                   always the likeliest token
+  sortie-train generate runs/ckpt --top-p 0.9 --seed 7 --stop '<|im_end|>'          until a text, which is not shown
+)"},
+    {"eval", R"(Examples:
+  sortie-train eval runs/ckpt --data data/headers-validation                loss, perplexity, bits per byte
+  sortie-train eval runs/ckpt --data data/a data/b --samples 200 --json     for a program to read
+  sortie-train eval runs/ckpt --multiple-choice questions.jsonl             share of right answers
+)"},
+    {"merge-lora", R"(Examples:
+  sortie-train merge-lora runs/lora runs/merged     the newest checkpoint of runs/lora, with its updates in its weights
+)"},
+    {"import", R"(Examples:
+  sortie-train import ~/models/pythia-70m runs/pythia     a Hugging Face folder with config.json and safetensors
+  sortie-train import gpt2_124M.bin runs/gpt2             a file of llm.c
+)"},
+    {"export", R"(Examples:
+  sortie-train export runs/ckpt out/model                    loads in transformers
+  sortie-train export runs/ckpt out/model --dtype bf16       half the size
+)"},
+    {"probe", R"(Examples:
+  sortie-train probe runs/ckpt --tokens tokens.json --out probe.safetensors
+  sortie-train probe ~/models/pythia-70m --tokens t.json --out p.safetensors --gradients --activations 'layers.*.mlp.down'
+)"},
+    {"data", R"(Examples:
+  sortie-train data build --tokenizer hf:tokenizer.json --json-key text -o data/web 'crawl/*.jsonl.gz'
+  sortie-train data inspect data/web
+  sortie-train data train-tokenizer --type bpe --vocab-size 32000 -o tokenizer.json 'text/*.txt'
+)"},
+    {"data build", R"(Examples:
+  sortie-train data build --tokenizer byte --split 99,1 -o data/headers /usr/include        headers-train and -validation
+  sortie-train data build --tokenizer hf:tokenizer.json --json-key text --append-eod -o data/web 'crawl/*.jsonl.gz'
+  sortie-train data build --tokenizer sentencepiece:m.model --include '*.txt' -o data/books books/
+)"},
+    {"data inspect", R"(Examples:
+  sortie-train data inspect data/headers-train                  sizes, checks, the first tokens as text
+  sortie-train data inspect data/headers-train --tokens 500     more of them
+)"},
+    {"data train-tokenizer", R"(Examples:
+  sortie-train data train-tokenizer --vocab-size 32000 -o m.model 'text/*.txt'                     sentencepiece
+  sortie-train data train-tokenizer --type bpe --vocab-size 32000 -o tokenizer.json 'text/*.txt'   for transformers
+)"},
+    {"checkpoint", R"(Examples:
+  sortie-train checkpoint ls runs/ckpt           what was saved, newest first
+  sortie-train checkpoint verify runs/ckpt       read every byte, compare all hashes
+  sortie-train checkpoint model runs/pythia      its [model] for a config
+)"},
+};
+
+CLI::App& verb_named(CLI::App& root, std::string_view words) {
+  CLI::App* level = &root;
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    level = level->get_subcommand(std::string(words.substr(0, end)));
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return *level;
+}
+
+}  // namespace
+
+void set_examples(CLI::App& root) {
+  for (const Examples& entry : kAllExamples) verb_named(root, entry.verb).footer(entry.footer);
+}
+
+}  // namespace sortie::trainer

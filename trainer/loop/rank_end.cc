@@ -1,0 +1,117 @@
+#include "trainer/loop/rank_end.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::size_t kReserve = 1u << 20;
+constexpr std::chrono::seconds kPeersFailTogether{1};
+
+std::atomic<RankEnd*> current{nullptr};
+
+Error error_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const CommunicatorError& error) {
+    return {ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what())};
+  } catch (const std::bad_alloc& error) {
+    return {ErrorCode::unsupported,
+            fmt::format("out of memory: {}; lower topology.micro_batch_size, set "
+                        "topology.activation_checkpointing_type = \"every_layer\", or put fewer "
+                        "ranks on the host",
+                        error.what())};
+  } catch (const std::exception& error) {
+    return {
+        ErrorCode::internal,
+        fmt::format("unexpected exception: {}; please report it with this message", error.what())};
+  } catch (...) {
+    return {ErrorCode::internal, "unexpected exception of an unknown type; please report it"};
+  }
+}
+
+}  // namespace
+
+RankEnd::RankEnd() : communicator_(make_single_communicator()), reserve_(new std::byte[kReserve]) {
+  current = this;
+  old_terminate_ = std::set_terminate(on_terminate);
+}
+
+RankEnd::~RankEnd() {
+  std::set_terminate(old_terminate_);
+  current = nullptr;
+}
+
+void RankEnd::on_terminate() {
+  RankEnd* end = current.exchange(nullptr);
+  const std::exception_ptr exception = std::current_exception();
+  if (!exception) std::abort();
+  if (end == nullptr) {
+    // Another thread got here first and is about to end the process.
+    constexpr unsigned kPatienceSeconds = 10;
+    ::sleep(kPatienceSeconds);
+    std::abort();
+  }
+  end->reserve_.reset();
+  end->leave(error_of(exception));
+}
+
+Result<> RankEnd::guard(const std::function<Result<>()>& body) {
+  std::exception_ptr exception;
+  try {
+    return body();
+  } catch (...) {
+    exception = std::current_exception();
+  }
+  reserve_.reset();
+  Error error = error_of(exception);
+  if (communicator_->size() > 1) leave(error);
+  return std::unexpected(std::move(error));
+}
+
+int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
+  const Result<> outcome = guard(body);
+  if (outcome) return kExitOk;
+  report(outcome.error());
+  const int code = exit_code_for(outcome.error().code);
+  if (communicator_->meet(kPeersFailTogether)) return code;
+  if (rank_.run_id.empty()) communicator_->abort(code);
+  std::_Exit(code);
+}
+
+void RankEnd::report(const Error& error) {
+  // Sortie labels each line with its rank; other launchers do not.
+  const std::string where = rank_.world_size > 1 && rank_.run_id.empty()
+                                ? fmt::format("rank {} on {}: ", rank_.rank, rank_.host)
+                                : "";
+  std::fflush(stdout);
+  fmt::print(stderr, "sortie-train: {}{}\n", where, error.message);
+  std::fflush(stderr);
+  // Without a socket events are lines on stdout, which would say the same again.
+  if (!events_ || rank_.socket_path.empty()) return;
+  events_->send({{"type", "error"},
+                 {"rank", rank_.rank},
+                 {"host", rank_.host},
+                 {"code", error_code_name(error.code)},
+                 {"text", error.message}});
+  events_->flush();
+}
+
+void RankEnd::leave(const Error& error) {
+  report(error);
+  const int code = exit_code_for(error.code);
+  if (rank_.run_id.empty()) communicator_->abort(code);
+  std::_Exit(code);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,40 @@
+// Validation: the loss of fixed samples, the same on every number of ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/models/model.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/samples/sample_source.h"
+
+namespace sortie::trainer {
+
+/// A validation set; the source must outlive its use.
+struct ValidationSet {
+  std::string name;
+  SampleSource* source;
+};
+
+/// Losses in nats per token that counts.
+struct Validation {
+  struct Set {
+    std::string name;
+    double loss = 0.0;
+  };
+  double loss = 0.0;  // the mean over the sets
+  std::vector<Set> sets{};
+};
+
+struct ValidationOptions {
+  std::int64_t samples = 0;  // of each set, from its start; 0 = all of it
+  std::int64_t rows = 1;     // sequences of a forward pass
+};
+
+/// Collective; the same result on every rank. Which samples are in a forward pass does not depend
+/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits.
+Result<Validation> validate(const std::vector<ValidationSet>& sets,
+                            const ValidationOptions& options, ExecutionContext& context,
+                            const LanguageModel& model, Communicator& communicator);
+
+}  // namespace sortie::trainer

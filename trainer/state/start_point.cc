@@ -1,0 +1,183 @@
+#include "trainer/state/start_point.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/log.h"
+#include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/lineage.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+using Kind = StartPoint::Kind;
+
+/// The checkpoint that `place` is itself, or the newest good one in it; nothing where there is
+/// none.
+Result<std::optional<CheckpointEntry>> checkpoint_in(const fs::path& place, CheckDepth depth) {
+  std::error_code ignored;
+  if (fs::exists(place / kCommitFile, ignored)) {
+    SORTIE_ASSIGN_OR_RETURN(Manifest manifest, check_checkpoint(place, depth));
+    CheckpointEntry entry{.folder = place, .step = manifest.step};
+    entry.manifest = std::move(manifest);
+    return entry;
+  }
+  SORTIE_ASSIGN_OR_RETURN(LatestCheckpoint latest, find_latest(place, depth));
+  for (const std::string& text : latest.skipped) log::warning("checkpoint skipped: {}", text);
+  return std::move(latest.entry);
+}
+
+/// What load_dir or load_weights_from names.
+struct Source {
+  std::string_view key;
+  fs::path place;
+  bool one_checkpoint = false;  // else a folder of them, which may have grown
+};
+
+std::optional<Source> source_of(const config::TrainerConfig& config) {
+  Source source;
+  if (!config.load_dir.empty())
+    source = {"trainer.load_dir", config.load_dir};
+  else if (!config.load_weights_from.empty())
+    source = {"trainer.load_weights_from", config.load_weights_from};
+  else
+    return std::nullopt;
+  std::error_code ignored;
+  source.one_checkpoint = fs::exists(source.place / kCommitFile, ignored);
+  return source;
+}
+
+Manifest::Origin origin_of(const CheckpointEntry& entry) {
+  return {lineage_of(*entry.manifest), entry.step, entry.folder.string()};
+}
+
+StartPoint resume_from(CheckpointEntry entry, std::string reason) {
+  StartPoint start;
+  start.kind = Kind::resume;
+  start.folder = std::move(entry.folder);
+  start.reason = std::move(reason);
+  const Manifest& manifest = *entry.manifest;
+  // Checkpoints of older versions have no lineage: their run gets one now.
+  start.lineage = manifest.lineage.empty() ? new_lineage() : manifest.lineage;
+  start.origin = manifest.origin;
+  start.first_run_id = manifest.first_run_id.empty() ? manifest.run_id : manifest.first_run_id;
+  start.manifest = std::move(entry.manifest);
+  return start;
+}
+
+/// All checkpoints of the folder are of the newest one's run, as far as they say.
+Result<> check_one_lineage(const fs::path& save_dir, const CheckpointEntry& newest) {
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          list_checkpoints(save_dir, CheckDepth::sizes));
+  const std::string& lineage = newest.manifest->lineage;
+  for (const CheckpointEntry& entry : entries)
+    if (entry.manifest && !entry.manifest->lineage.empty() && !lineage.empty() &&
+        entry.manifest->lineage != lineage)
+      return fail(ErrorCode::config,
+                  fmt::format("trainer.save_dir {}: it has checkpoints of several runs ({} is of "
+                              "run {}, {} of run {}); move those of one of them to another folder",
+                              save_dir.string(), newest.folder.filename().string(), lineage,
+                              entry.folder.filename().string(), entry.manifest->lineage));
+  return {};
+}
+
+/// Whether the run of `own`, in save_dir, is the one that a command with this source has started.
+bool goes_on_from(const CheckpointEntry& own, const CheckpointEntry& other, const Source& source) {
+  std::error_code ignored;
+  if (fs::equivalent(own.folder, other.folder, ignored)) return true;
+  if (const auto& origin = own.manifest->origin;
+      origin && origin->lineage == lineage_of(*other.manifest))
+    return !source.one_checkpoint || origin->step == other.step;
+  if (same_run(*own.manifest, *other.manifest))
+    return source.one_checkpoint ? other.step == own.step : other.step <= own.step;
+  return may_have_started_from(*own.manifest, *other.manifest);
+}
+
+/// save_dir has a checkpoint, and another place is named to start from.
+Result<StartPoint> choose_between(const config::TrainerConfig& config, CheckpointEntry own,
+                                  const Source& source) {
+  const std::string newest = "the newest in trainer.save_dir";
+  const auto named = checkpoint_in(source.place, CheckDepth::sizes);
+  if (!named || !*named) {
+    log::warning("{} {}: no committed checkpoint in it; the run goes on from {}", source.key,
+                 source.place.string(), own.folder.string());
+    return resume_from(std::move(own), newest);
+  }
+  const CheckpointEntry& other = **named;
+  const bool same = same_run(*own.manifest, *other.manifest);
+  if (same && other.step > own.step && source.key == "trainer.load_dir") {
+    // A copy of this run's checkpoints that went further than those in save_dir.
+    SORTIE_ASSIGN_OR_RETURN(auto newer, checkpoint_in(source.place, CheckDepth::hashes));
+    if (newer && newer->step > own.step)
+      return resume_from(std::move(*newer),
+                         "in trainer.load_dir, newer than those of this run in trainer.save_dir");
+  }
+  if (goes_on_from(own, other, source)) {
+    StartPoint start = resume_from(
+        std::move(own),
+        fmt::format("{}; {} is where this run started, and is not read", newest, source.key));
+    // What this command names is recorded, so that the command is understood again after a crash.
+    if (!start.origin || source.one_checkpoint) start.origin = origin_of(other);
+    return start;
+  }
+  if (same)
+    return fail(ErrorCode::config,
+                fmt::format("{} {}: it is of step {}, but trainer.save_dir {} has step {} of the "
+                            "same run; remove {} to go on from step {}, or set trainer.save_dir to "
+                            "a new folder to start a fork from step {}",
+                            source.key, source.place.string(), other.step, config.save_dir,
+                            own.step, source.key, own.step, other.step));
+  return fail(
+      ErrorCode::config,
+      fmt::format("{} {}: trainer.save_dir {} has checkpoints up to step {} of a run that did not "
+                  "start from this one of step {}; remove {} to go on with that run, or set "
+                  "trainer.save_dir to a new folder to start another run",
+                  source.key, source.place.string(), config.save_dir, own.step, other.step,
+                  source.key));
+}
+
+Result<StartPoint> start_from(const Source& source) {
+  SORTIE_ASSIGN_OR_RETURN(std::optional<CheckpointEntry> entry,
+                          checkpoint_in(source.place, CheckDepth::hashes));
+  if (!entry)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{} {}: no committed checkpoint in it; `sortie-train checkpoint ls {}` "
+                            "shows what is there",
+                            source.key, source.place.string(), source.place.string()));
+  StartPoint start;
+  start.kind = source.key == "trainer.load_dir" ? Kind::fork : Kind::weights;
+  start.reason = source.key;
+  start.lineage = new_lineage();
+  start.origin = origin_of(*entry);
+  start.folder = std::move(entry->folder);
+  start.manifest = std::move(entry->manifest);
+  return start;
+}
+
+}  // namespace
+
+Result<StartPoint> choose_start(const config::TrainerConfig& config) {
+  const std::optional<Source> source = source_of(config);
+  if (!config.save_dir.empty()) {
+    auto own = find_latest(config.save_dir, CheckDepth::hashes);
+    if (!own) return std::unexpected(with_context(std::move(own).error(), "trainer.save_dir"));
+    if (!own->entry && !own->skipped.empty())
+      return fail(ErrorCode::checkpoint,
+                  fmt::format("trainer.save_dir {}: all of its checkpoints are damaged: {}; move "
+                              "them away to start anew",
+                              config.save_dir, fmt::join(own->skipped, "; ")));
+    for (const std::string& text : own->skipped) log::warning("checkpoint skipped: {}", text);
+    if (own->entry) {
+      SORTIE_TRY(check_one_lineage(config.save_dir, *own->entry));
+      if (source) return choose_between(config, std::move(*own->entry), *source);
+      return resume_from(std::move(*own->entry), "the newest in trainer.save_dir");
+    }
+  }
+  if (source) return start_from(*source);
+  StartPoint start;
+  start.lineage = new_lineage();
+  return start;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,46 @@
+// PieceTrie: which of many texts begin at a place.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sortie::trainer::spm {
+
+/// A double-array trie: a step is one look-up. Immutable.
+class PieceTrie {
+ public:
+  PieceTrie() = default;
+  /// Texts without NUL bytes, none twice, none empty; each with a value >= 0.
+  explicit PieceTrie(std::vector<std::pair<std::string_view, std::int32_t>> entries);
+
+  bool empty() const { return nodes_.empty(); }
+
+  /// Where a walk is. A walk begins with a default one.
+  using Place = std::uint32_t;
+  /// Steps over a byte; false when no text goes on so.
+  bool step(Place& place, char byte) const {
+    const auto label = static_cast<unsigned char>(byte);
+    const std::uint32_t next = nodes_[place].base + label;
+    if (label == 0 || next >= nodes_.size() || nodes_[next].parent != place) return false;
+    place = next;
+    return true;
+  }
+  /// The value of the text that ends here, else -1.
+  std::int32_t value(Place place) const { return nodes_[place].value; }
+
+  /// Bytes of the longest text that `text` begins with; 0 = none.
+  std::size_t longest_prefix(std::string_view text) const;
+
+ private:
+  static constexpr std::uint32_t kNoParent = ~std::uint32_t{0};
+  struct Node {
+    std::uint32_t base = 0;
+    std::uint32_t parent = kNoParent;
+    std::int32_t value = -1;
+  };
+  std::vector<Node> nodes_;
+};
+
+}  // namespace sortie::trainer::spm
