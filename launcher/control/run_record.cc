@@ -30,6 +30,16 @@ std::string text(const nlohmann::json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
+/// Of `python3 train.py` it is the script that says what runs.
+std::string program_name(const std::vector<std::string>& program) {
+  if (program.empty()) return "";
+  const std::string name = fs::path(program.front()).filename().string();
+  const bool interprets = name.starts_with("python") || name == "bash" || name == "sh" ||
+                          name == "perl" || name == "node";
+  if (!interprets || program.size() < 2 || program[1].starts_with('-')) return name;
+  return fs::path(program[1]).filename().string();
+}
+
 }  // namespace
 
 Result<> write_result(const fs::path& run, const RunResult& result) {
@@ -57,7 +67,7 @@ std::optional<RunResult> read_result(const fs::path& run) {
 }
 
 std::string default_run_name(const fs::path& config, const std::vector<std::string>& program) {
-  if (config.empty()) return program.empty() ? "" : fs::path(program.front()).filename().string();
+  if (config.empty()) return program_name(program);
   // The config of an earlier run, which goes on: under the name that it had.
   if (config.filename() == "config.toml")
     if (const RunLabel earlier = read_label(config.parent_path()); !earlier.name.empty())

@@ -3,11 +3,8 @@
 #include <fmt/core.h>
 #include <openssl/rand.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include <boost/asio/as_tuple.hpp>
 #include "common/asio/token.h"
 
 #include "common/asio/spawn.h"

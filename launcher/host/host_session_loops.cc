@@ -1,12 +1,9 @@
 // HostSession while it lives: what is read, written and watched, until it is lost or closed.
 #include <fmt/core.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include <boost/asio/as_tuple.hpp>
 #include "common/asio/token.h"
 
 #include "common/asio/spawn.h"

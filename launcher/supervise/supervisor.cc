@@ -5,9 +5,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>

@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/asio/spawn.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/reconnect.h"
@@ -74,7 +72,7 @@ void Supervisor::start_reconnect(Host& host, Error error) {
                        hold_ + job_.runner.heartbeat_timeout,
                        host.lost_at - host.restored_at < kFlapTime ? kFlapPause : milliseconds(0)};
   host.way_back = std::make_shared<Reconnect>(std::move(way));
-  asio::co_spawn(parts_.executor, reconnect(host, host.way_back), asio::detached);
+  spawn(parts_.executor, reconnect(host, host.way_back));
 }
 
 asio::awaitable<void> Supervisor::reconnect(Host& host, std::shared_ptr<Reconnect> way) {

@@ -51,7 +51,7 @@ TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
         Row{{"run"}, "neither a config file nor a program"},
         Row{{"plan", "--hosts", "a[1-", "--", "true"}, "a[1-"},
         Row{{"run", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
-        Row{{"plan", "--hosts=", "--", "true"}, "--hosts: 1 required"},
+        Row{{"plan", "--hosts=", "--", "true"}, "--hosts: the value is empty"},
         Row{{"exec", "--hosts", "", "--", "true"}, "--hosts: the value is empty"},
         Row{{"exec", "--hosts", "a", "--output-dir", "", "--", "true"}, "--output-dir: the value"},
         Row{{"check", "--ssh-config", "", "--hosts", "a"}, "--ssh-config: the value is empty"},

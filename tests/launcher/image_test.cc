@@ -101,10 +101,10 @@ TEST_CASE("a host that beats for ever and never has the image ends the run by a 
   launch.host("h2").script = answers({image(kId), {}, milliseconds(7000)});
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code != 0);
-  CHECK_MESSAGE(
-      verdict.text.find("h2: timeout: image trainer:1: runner: alive, but it has neither") !=
-          std::string::npos,
-      verdict.text);
+  CHECK_MESSAGE(verdict.text.find(
+                    "h2: timeout: image trainer:1: runner: alive, but without progress for 3 s") !=
+                    std::string::npos,
+                verdict.text);
   CHECK(launch.took < milliseconds(6000));
 }
 

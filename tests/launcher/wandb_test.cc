@@ -173,6 +173,7 @@ TEST_CASE("a W&B folder that can not be written is told once and stops nothing")
   folder->metric({{"type", "start"}, {"step", 0}});
   folder->metric({{"type", "step"}, {"step", 1}, {"loss", 2.0}});
   folder->finish(0);
+  REQUIRE(folder->drain());
   REQUIRE(folder->trouble());
   CHECK(folder->trouble()->message.find("wandb") != std::string::npos);
   CHECK(test::read_text(folder->path() / "metrics.jsonl").find("\"step\":1") != std::string::npos);

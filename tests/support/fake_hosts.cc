@@ -1,14 +1,11 @@
 #include "tests/support/fake_hosts.h"
-#include "common/asio/spawn.h"
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
 
+#include "common/asio/spawn.h"
 #include "common/asio/token.h"
 
 namespace sortie::test {
@@ -182,7 +179,7 @@ asio::awaitable<bool> FakeRunner::adopted() {
   answer.events = order.events;
   send(answer);
   beating_ = true;
-  asio::co_spawn(executor_, beat(self_.lock()), asio::detached);
+  spawn(executor_, beat(self_.lock()));
   co_return true;
 }
 

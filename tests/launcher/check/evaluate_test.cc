@@ -64,7 +64,7 @@ TEST_CASE("what is staged is looked for on this machine, and asked of no host") 
   for (const char* name : {"b.bin", "b.idx"}) write_text(dir / "books" / name, "x");
   finding = judge_staged(host, expectations(*job, false));
   CHECK(finding.verdict == Verdict::pass);
-  CHECK(finding.reason == "4 paths are on this machine, 1.0 KiB go to the host before ranks start");
+  CHECK(finding.reason == "5 paths are on this machine, 1.0 KiB go to the host before ranks start");
   host.report.folders[0].free_bytes = 500;  // the cache
   CHECK(judge_staged(host, expectations(*job, false)).verdict == Verdict::warn);
 }

@@ -97,6 +97,8 @@ boost::asio::awaitable<void> dies(FakeRunner& runner) {
 }
 
 boost::asio::awaitable<void> talks_at_length(FakeRunner& runner) {
+  co_await runner.until<wire::Hello>();
+  runner.send(wire::Hello{wire::kProtocolVersion, ""});
   co_await runner.until<wire::CheckRequest>();
   runner.send(wire::RunnerError{"runner", "\x1b[2J" + std::string(1u << 20, 'x'), -1});
   co_await runner.sleep(milliseconds(100));
