@@ -206,16 +206,16 @@ TEST_CASE("on a terminal the step line is rewritten in place, below the lines of
     Console console(style);
     json later = step(2);
     later.update({{"tokens_per_s", 12300}, {"eta_s", 1e6}});
+    console.event(later);
     console.event({{"type", "eval"}, {"step", 1}, {"loss", 2.5}});
     console.event({{"type", "checkpoint"}, {"step", 1}, {"path", "/c"}});
     const std::string first =
         "step 2/3  loss 1.0000  12.3k tokens/s  ETA 277h46m  checkpoint 1  best";
-    console.event(later);
     const std::string whole = live_line(console.training(), unix_time());
     REQUIRE(whole.size() > 60);
     CHECK(whole.starts_with(first));
     // Cut to the terminal: a line that wraps could not be taken back.
-    CHECK(terminal.read_until(whole.substr(0, 59)) == whole.substr(0, 59));
+    CHECK(terminal.read_until(whole.substr(0, 59)).ends_with(whole.substr(0, 59)));
     console.output(0, "h", Stream::out, "hello\n");
     CHECK(terminal.read_until(whole.substr(0, 59)) ==
           "\r\x1b[K[0 h] hello\n" + whole.substr(0, 59));
