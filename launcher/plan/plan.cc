@@ -130,6 +130,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     if (config::looks_secret(name)) plan.secrets.insert(name);
   SORTIE_TRY(check_exec_size(plan));
 
+  wire::NodeList nodes;
   for (const config::HostSlots& entry : hosts) {
     HostPlan host;
     host.name = entry.name;
@@ -141,8 +142,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       rank.slot = slot;
       host.ranks.push_back(std::move(rank));
     }
+    nodes.emplace_back(host.name, static_cast<std::uint32_t>(host.ranks.size()));
     plan.hosts.push_back(std::move(host));
   }
+  plan.nodes = wire::fold_nodes(nodes);
   for (HostPlan& host : plan.hosts) {
     for (RankPlan& rank : host.ranks) {
       rank.env = {{"RANK", fmt::format("{}", rank.rank)},
@@ -231,13 +234,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
       static_cast<std::uint32_t>(config::launcher_hold(job.runner.on_launcher_loss).count());
   spec.output_window = output_window(plan.hosts.size());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
-  // For PMIx alone: every host of the job to every host of the job.
-  if (spec.mpi != 0) {
-    wire::NodeList nodes;
-    for (const HostPlan& other : plan.hosts)
-      nodes.emplace_back(other.name, static_cast<std::uint32_t>(other.ranks.size()));
-    spec.nodes = wire::fold_nodes(nodes);
-  }
+  if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
   return spec;
 }
 

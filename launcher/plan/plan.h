@@ -40,6 +40,7 @@ struct HostPlan {
 
 struct LaunchPlan {
   std::vector<HostPlan> hosts;
+  std::vector<wire::NodeRun> nodes;  // `hosts` folded, once for all of them (wire/node_list.h)
   std::vector<std::string> argv;
   std::string work_dir;
   Environment env;                             // of every rank
