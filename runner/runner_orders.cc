@@ -115,7 +115,7 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
 
 Result<bool> Runner::handle_files(const wire::FilesOpen& order) {
   if (files_ || job_ || sweeping_ || check_)
-    return fail(ErrorCode::protocol, "a transfer out of turn");
+    return fail(ErrorCode::protocol, "unexpected start of a transfer");
   if (!are_heartbeats(order.heartbeat_interval_ms, order.heartbeat_timeout_ms))
     return fail(ErrorCode::protocol, "heartbeat times that can not be");
   const auto on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };

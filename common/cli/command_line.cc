@@ -73,7 +73,7 @@ Result<Choice> choose_verb(CLI::App& root, const Verbs& verbs, Program& program,
   };
   const auto named = std::ranges::find(verbs, named_verb(root, given), &Verb::app);
   if (has_program && named != verbs.end() && !named->takes_program)
-    return usage(fmt::format("`{}` takes no program after --", named->app->get_name()));
+    return usage(fmt::format("`{}` accepts no program after --", named->app->get_name()));
   try {
     root.parse(arguments);
   } catch (const CLI::ParseError& error) {

@@ -187,7 +187,7 @@ std::string not_mounted(const ContainerConfig& container, const std::string& pat
       return fmt::format("{} is its path on the host; inside the container it is {}: write that",
                          quote(path), quote(normal(mount[1] + "/" + path.substr(source.size()))));
   return fmt::format(
-      "{} lies under no mount, so it would not be there inside the container; add [{}, {}{}] to "
+      "{} is under no mount, so it would not be there inside the container; add [{}, {}{}] to "
       "runner.container.mounts, the first being where it is on the hosts",
       quote(path), quote(folder), quote(folder), write ? "" : ", \"ro\"");
 }
@@ -211,7 +211,7 @@ class MountRules {
     for (const std::string& option : split_items((*best)[2], ','))
       if (option == "ro")
         rules_.broken("E3", {std::string(key), key_of("mounts")},
-                      fmt::format("{} lies under the mount of {} at {}, which is read-only; take "
+                      fmt::format("{} is under the mount of {} at {}, which is read-only; take "
                                   "\"ro\" away from it",
                                   quote(path), quote((*best)[0]), quote((*best)[1])));
   }

@@ -105,7 +105,7 @@ const Field kFields[] = {
     {"runner.startup_timeout", runner<&Runner::startup_timeout>, DurationRange{"1s", "1h"}, "",
      "Time from connected to every rank started, per host"},
     {"runner.heartbeat_interval", runner<&Runner::heartbeat_interval>, DurationRange{"50ms", "10m"}, "",
-     "Time between signs of life of launcher and runners"},
+     "Time between heartbeats of launcher and runners"},
     {"runner.heartbeat_timeout", runner<&Runner::heartbeat_timeout>, DurationRange{"100ms", "1h"}, "",
      "Silence after which a host counts as lost; more than twice heartbeat_interval"},
     {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
@@ -126,7 +126,7 @@ const Field kFields[] = {
     {"runner.ssh.handshake_timeout", ssh<&Ssh::handshake_timeout>, kConnectStage, "", "Deadline for the SSH handshake and the host key check"},
     {"runner.ssh.auth_timeout", ssh<&Ssh::auth_timeout>, kConnectStage, "", "Deadline for authentication"},
     {"runner.ssh.fanout", ssh<&Ssh::fanout>, IntegerRange{1, 4096}, "hosts",
-     "Hosts that are being signed in to at the same time; one that does not answer counts no more after a second"},
+     "Number of hosts to connect to at the same time; a host that does not answer is not counted after a second"},
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections"},
 

@@ -60,7 +60,7 @@ std::string check_launcher_loss(std::string_view text) {
   const auto time = launcher_hold(text);
   if (text == "kill" || (time >= std::chrono::seconds(1) && time <= std::chrono::hours(24)))
     return {};
-  return fmt::format("{} says not what to do; write \"kill\" or \"hold 120s\" (1s to 24h)",
+  return fmt::format("{} is no valid policy; write \"kill\" or \"hold 120s\" (1s to 24h)",
                      quote(shorten(text)));
 }
 

@@ -98,7 +98,7 @@ asio::awaitable<void> Pass::listen(std::size_t index) {
   host->result.address = reach_address(host->result, others, interface);
   if (host->result.address.empty()) {
     host->result.report.listen_error =
-        interface.empty() ? "nobody knows at which address others reach it"
+        interface.empty() ? "its address for other hosts is unknown"
                           : "it has no address on " + interface + " (runner.network.interface)";
     co_return;
   }

@@ -101,7 +101,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
 
   const auto json = std::make_shared<bool>(false);
   CLI::App* plan = root.add_subcommand(
-      "plan", "Show what would be started where; touches no host unless told to");
+      "plan", "Show what would be started where; contacts no host without --connect");
   plan->footer(kPlanFooter);
   add_job_options(*plan, *options);
   add_shell_flag(*plan, *options);

@@ -52,7 +52,7 @@ std::string reason_to_keep(const RunRecord& record, const PruneRequest& request,
 Result<std::string> prune(const PruneRequest& request) {
   if (request.keep < 0 && request.older_than.empty())
     return fail(ErrorCode::usage,
-                "sortie prune: nothing says what may go; give --keep N or --older-than 7d");
+                "sortie prune: specify what to remove: --keep N or --older-than 7d");
   double min_age = 0;  // seconds since the end
   if (!request.older_than.empty()) {
     SORTIE_ASSIGN_OR_RETURN(const std::int64_t age, parse_age_ms(request.older_than));

@@ -146,7 +146,7 @@ Result<wire::ImageLacking> ImagePush::lacking_in(const wire::Message& message) c
     return fail(runner_error_code(*error), error->message);
   const auto* lacking = std::get_if<wire::ImageLacking>(&message);
   if (!lacking || lacking->layers > archive_->diff_ids().size())
-    return fail(ErrorCode::protocol, "runner: an answer that is none, about what it lacks");
+    return fail(ErrorCode::protocol, "runner: an invalid answer to ImageQuery");
   return *lacking;
 }
 

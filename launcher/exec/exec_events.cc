@@ -49,7 +49,7 @@ void ExecRun::on_message(std::size_t index, wire::Message message) {
   } else if (!std::holds_alternative<wire::RankStarted>(message) &&
              !std::holds_alternative<wire::RankEvent>(message)) {
     give_up(index, {ErrorCode::protocol,
-                    fmt::format("runner sent {} out of turn", wire::message_name(message))});
+                    fmt::format("runner sent an unexpected {}", wire::message_name(message))});
   }
 }
 

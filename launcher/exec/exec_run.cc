@@ -202,7 +202,7 @@ void ExecRun::on_deadline(std::size_t index) {
   }
   if (now >= active.give_up_at)
     give_up(index, {ErrorCode::timeout,
-                    "the command did not end in time after it was told to; a process there may be "
+                    "the command did not end in time after the order to stop; a process there may be "
                     "stuck"});
 }
 

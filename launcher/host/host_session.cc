@@ -132,7 +132,7 @@ asio::awaitable<Result<>> HostSession::adopt(wire::Adopt order, std::string expe
   if (!answer) co_return std::unexpected(std::move(answer).error());
   const auto* adopted = std::get_if<wire::Adopted>(&*answer);
   if (!adopted || adopted->epoch != epoch || adopted->link != link)
-    co_return fail(ErrorCode::protocol, "runner answered an adoption out of turn");
+    co_return fail(ErrorCode::protocol, "runner sent an unexpected answer to Adopt");
   events_taken_ = adopted->events;
   co_return Result<>{};
 }

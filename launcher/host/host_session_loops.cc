@@ -98,7 +98,7 @@ asio::awaitable<void> HostSession::watch_loop() {
     if (closed_ || last_heard() != before) continue;
     lost({ErrorCode::lost,
           fmt::format(
-              "no sign of life for {} s (runner.heartbeat_timeout){}",
+              "no heartbeat for {} s (runner.heartbeat_timeout){}",
               std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - last_heard()).count(),
               runner_.on_launcher_loss == "kill" ? "; its ranks end by themselves" : "")});
     co_return;

@@ -87,7 +87,7 @@ std::string ChannelState::stderr_tail() const {
 
 Error ChannelState::lost(std::string_view what) const {
   if (core_->silent())
-    return {ErrorCode::lost, fmt::format("{}: no sign of life from the host for 10 s", what)};
+    return {ErrorCode::lost, fmt::format("{}: no heartbeat from the host for 10 s", what)};
   if (closed()) return {ErrorCode::lost, fmt::format("{}: the connection was closed here", what)};
   return {ErrorCode::lost, fmt::format("{}: {}", what, core_->last_error())};
 }

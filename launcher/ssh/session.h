@@ -91,7 +91,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   bool read_armed_ = false;
   bool write_armed_ = false;
   bool closed_ = false;
-  bool silent_ = false;  // closed because no sign of life came
+  bool silent_ = false;  // closed because no heartbeat came
   int looks_ = 0;        // without news
   std::uint64_t heard_ = 0;
   boost::asio::steady_timer look_timer_;

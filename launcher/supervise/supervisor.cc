@@ -225,7 +225,7 @@ void Supervisor::note_started() {
 
 void Supervisor::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
-      "{}: ranks did not end within {:.3g} s of being told to; a process there may be stuck",
+      "{}: ranks did not end within {:.3g} s after the order to stop; a process there may hang",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
   parts_.folder.event("not_ended", {{"host", host.plan->name}});
   end_of(host, HostState::lost);

@@ -61,7 +61,7 @@ void Supervisor::on_message(Host& host, wire::Message message) {
     cause.exit_code = code == 0 ? kExitFailed : code;
     blame(std::move(cause));
   } else {
-    give_up(host, fmt::format("runner sent {} out of turn", wire::message_name(message)));
+    give_up(host, fmt::format("runner sent an unexpected {}", wire::message_name(message)));
   }
 }
 

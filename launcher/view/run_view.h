@@ -48,7 +48,7 @@ struct RunView {
   std::size_t exited_well = 0, consequences = 0, leftovers_killed = 0;
   std::vector<std::pair<std::string, std::size_t>> aftermath;  // how, how many
   std::vector<std::string> gaps;         // "h03: at +9.1 s connected again ..."
-  std::vector<std::string> lost;         // "h03: no sign of life ..."
+  std::vector<std::string> lost;         // "h03: no heartbeat ..."
   std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
   std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"
   std::vector<std::string> failed_hosts;

@@ -70,7 +70,7 @@ std::uint32_t common_layers(std::string_view inspected, const std::vector<std::s
 }
 
 Result<> LoadRole::query(wire::ImageQuery order) {
-  if (std::exchange(busy_, true)) return fail(ErrorCode::protocol, "ImageQuery out of turn");
+  if (std::exchange(busy_, true)) return fail(ErrorCode::protocol, "unexpected ImageQuery");
   spawn(io_, say_that_it_works("looking for " + order.image));
   spawn(io_, answer(std::move(order)));
   return {};
@@ -78,7 +78,7 @@ Result<> LoadRole::query(wire::ImageQuery order) {
 
 Result<> LoadRole::load(wire::ImageLoad order) {
   if (!order.file.starts_with('/') || !order.file.ends_with(".tar") || std::exchange(busy_, true))
-    return fail(ErrorCode::protocol, "ImageLoad out of turn");
+    return fail(ErrorCode::protocol, "unexpected ImageLoad");
   spawn(io_, say_that_it_works("loading " + order.image));
   spawn(io_, carry_out(std::move(order)));
   return {};

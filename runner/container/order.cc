@@ -183,7 +183,7 @@ Result<> send_order(int socket, const HeldSpec& spec, int control) {
   part->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
   if (::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-    return std::unexpected(os_error(errno, "the container takes no order", ErrorCode::spawn));
+    return std::unexpected(os_error(errno, "the container accepts no order", ErrorCode::spawn));
   return {};
 }
 

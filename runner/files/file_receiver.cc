@@ -47,7 +47,7 @@ std::string FileReceiver::staged_folder() const {
 Result<> FileReceiver::take(const wire::Message& message) {
   if (const auto* manifest = std::get_if<wire::FilesManifest>(&message))
     return take_manifest(*manifest);
-  if (!compared_) return fail(ErrorCode::protocol, "a message out of turn in a transfer");
+  if (!compared_) return fail(ErrorCode::protocol, "unexpected message in a transfer");
   if (const auto* piece = std::get_if<wire::FilePiece>(&message)) return take_piece(*piece);
   if (const auto* serve = std::get_if<wire::FilesServe>(&message)) {
     if (serve->key.size() != SealedStream::kKeyBytes)
@@ -138,7 +138,7 @@ void FileReceiver::say_wanted(std::string reason) {
 }
 
 Result<> FileReceiver::take_piece(const wire::FilePiece& piece) {
-  if (!tree_) return fail(ErrorCode::protocol, "a piece for a tree that is there");
+  if (!tree_) return fail(ErrorCode::protocol, "a piece for a tree that is complete");
   link_.send(wire::FilesCredit{piece.bytes.size()});
   SORTIE_ASSIGN_OR_RETURN(const auto taken, tree_->put(piece.entry, piece.piece, piece.bytes));
   if (taken == files::TreeWriter::Taken::wrong)

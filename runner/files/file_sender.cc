@@ -104,7 +104,7 @@ Result<> FileSender::take(const wire::Message& message) {
   }
   const auto* wanted = std::get_if<wire::FilesWanted>(&message);
   if (!wanted || !listed_ || sending_)
-    return fail(ErrorCode::protocol, "a message out of turn in a transfer");
+    return fail(ErrorCode::protocol, "unexpected message in a transfer");
   SORTIE_TRY(wanted_.add(*wanted, entries_));
   if (!wanted_.complete()) return {};
   sending_ = true;

@@ -99,7 +99,7 @@ ROWS = [
     Row("runner TERM", send(TERM, runner), 5, 10, "the runner received SIGTERM"),
     Row("runner KILL", send(KILL, runner), 5, 15, "lost: "),
     Row("runner KILL, ranks ignore TERM", send(KILL, runner), 5, 15, "lost: ", program=STUBBORN),
-    Row("runner STOP", send(STOP, runner), 5, 25, "no sign of life"),
+    Row("runner STOP", send(STOP, runner), 5, 25, "no heartbeat"),
     Row("rank KILL", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL"),
     Row("rank KILL, a container per rank", send(KILL, rank), 137, 10, r"rank 0 on \w+ .*SIGKILL", scope="rank"),
     Row("keeper KILL", send(KILL, keeper), 137, 10, r"rank 0 on \w+"),

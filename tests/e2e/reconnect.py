@@ -147,7 +147,7 @@ def scenario_hold_is_over(bed):
         wait_until(lambda: len(bed.ranks()) == 4, 20, "4 ranks")
         bed.link("h03", "down")
         output = ended(run.start("attach", run.id), 60, 5)
-        check("h03: lost: no sign of life for" in output and "not reached again in" in output, output)
+        check("h03: lost: no heartbeat for" in output and "not reached again in" in output, output)
         bed.expect_nothing_left(20)
 
 

@@ -296,7 +296,7 @@ TEST_CASE("hosts that go away, say nothing more, or talk nonsense are lost, alon
   CHECK(exec.run() == 5);
   for (const char* name : {"cut", "frozen", "wrong-rank", "no-end", "fence", "credit", "flood"})
     CHECK_MESSAGE(exec.outcome(name).kind == Kind::lost, name);
-  CHECK(exec.outcome("frozen").reason.find("no sign of life") != std::string::npos);
+  CHECK(exec.outcome("frozen").reason.find("no heartbeat") != std::string::npos);
   CHECK(exec.outcome("fine").kind == Kind::ok);
 }
 

@@ -174,7 +174,7 @@ TEST_CASE("a host that says nothing while it should have the image is lost, in t
   };
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == kExitLost);
-  CHECK(verdict.text.find("h2: lost: image trainer:1: no sign of life") != std::string::npos);
+  CHECK(verdict.text.find("h2: lost: image trainer:1: no heartbeat") != std::string::npos);
   CHECK(launch.took < milliseconds(4000));
 }
 

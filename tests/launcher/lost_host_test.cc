@@ -197,7 +197,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
   const Row rows[] = {
       {break_off, "bad: lost: Connection reset by peer"},
       {[](FakeRunner& runner) { runner.end(); }, "bad: lost: the runner ended unexpectedly"},
-      {[](FakeRunner& runner) { runner.freeze(); }, "bad: lost: no sign of life for "},
+      {[](FakeRunner& runner) { runner.freeze(); }, "bad: lost: no heartbeat for "},
       {[](FakeRunner& runner) { runner.send_bytes(std::string(16, '\xff')); },
        "bad: lost: runner: "},
       {[](FakeRunner& runner) { runner.send_bytes(wire::encode_frame(200, "?")); },

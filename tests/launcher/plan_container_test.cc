@@ -158,7 +158,7 @@ TEST_CASE("a training job's program is the image's, and its paths are under moun
   const auto bad = make_plan(job, kHosts, facts);
   REQUIRE(!bad);
   CHECK(bad.error().code == ErrorCode::config);
-  CHECK(bad.error().message.starts_with("data.data_prefixes: \"/data/text\" lies under no mount"));
+  CHECK(bad.error().message.starts_with("data.data_prefixes: \"/data/text\" is under no mount"));
   job.runner.container.mounts = {{"/host/data", "/data", "ro"}};
   const auto plan = make_plan(job, kHosts, facts);
   REQUIRE(plan);

@@ -241,7 +241,7 @@ TEST_CASE("what the trainer reads and writes lies under a mount") {
   };
   job.data.data_prefixes = {"/datasets/text"};
   CHECK(error() ==
-        "E3 data.data_prefixes: \"/datasets/text\" lies under no mount, so it would not be there "
+        "E3 data.data_prefixes: \"/datasets/text\" is under no mount, so it would not be there "
         "inside the container; add [\"/datasets\", \"/datasets\", \"ro\"] to "
         "runner.container.mounts, the first being where it is on the hosts");
   job.data.data_prefixes = {"/host/data/a/text"};
@@ -250,18 +250,18 @@ TEST_CASE("what the trainer reads and writes lies under a mount") {
         "container it is \"/data/a/text\": write that");
   job.data.data_prefixes = {};
   job.trainer.save_dir = "/save";
-  CHECK(error().starts_with("E3 trainer.save_dir: \"/save\" lies under no mount"));
+  CHECK(error().starts_with("E3 trainer.save_dir: \"/save\" is under no mount"));
   CHECK(error().find("add [\"/save\", \"/save\"] to") != std::string::npos);
   job.trainer.save_dir = "/data/save";
   CHECK(error() ==
-        "E3 trainer.save_dir: \"/data/save\" lies under the mount of \"/host/data\" at \"/data\", "
+        "E3 trainer.save_dir: \"/data/save\" is under the mount of \"/host/data\" at \"/data\", "
         "which is read-only; take \"ro\" away from it");
   job.trainer.save_dir = "";
   job.trainer.load_dir = "/old";
   CHECK(error().find("add [\"/old\", \"/old\", \"ro\"] to") != std::string::npos);
   job.trainer.load_dir = "";
   job.data.tokenizer = "sentencepiece:/tok/m.model";
-  CHECK(error().starts_with("E3 data.tokenizer: \"/tok/m.model\" lies under no mount"));
+  CHECK(error().starts_with("E3 data.tokenizer: \"/tok/m.model\" is under no mount"));
   job.runner.container.engine = "";
   CHECK(error() == "");
 }
