@@ -53,7 +53,8 @@ TEST_CASE("a trained tokenizer has the tokens and merges that the package learns
     const auto trained = train_bpe({.files = {dir.path() / "text"},
                                     .pattern = *word_pattern_by_name(name),
                                     .vocab_size = 3000,
-                                    .output = dir.path() / "tokenizer.json"});
+                                    .output = dir.path() / "tokenizer.json",
+                                    .keep_non_text = true});
     REQUIRE(trained.has_value());
     CHECK(trained->vocab_size == 3000);
     CHECK(hash_of_rules(dir.str("tokenizer.json")) == hash);
