@@ -14,4 +14,8 @@ namespace sortie::config {
 /// run. ErrorCode::config for text that is no TOML and for values that a key can not have.
 Result<JobConfig> parse_saved_job(std::string_view text, std::string_view name);
 
+/// The same for a job whose model is built from it: what is unknown in [model] and [lora], and the
+/// rules over their keys, are errors too, since another model would be computed.
+Result<JobConfig> parse_saved_model(std::string_view text, std::string_view name);
+
 }  // namespace sortie::config

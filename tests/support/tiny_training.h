@@ -134,8 +134,8 @@ struct TinyTraining {
   }
 };
 
-/// Why a trainer does not start; "none" when it does.
-inline std::string start_error(const config::JobConfig& job) {
+/// Starts a trainer, which then ends.
+inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
   const auto communicator = make_single_communicator();
   RankContext rank;
   auto events = EventSink::open("");
@@ -144,7 +144,13 @@ inline std::string start_error(const config::JobConfig& job) {
   const auto batch = config::resolve_batch(job.topology, 1);
   Trainer trainer(job, batch.plan, rank, *communicator, *events, samples, {}, cpu, DType::f32,
                   "test-build");
-  const auto started = trainer.start();
+  trainer.set_tokenizer(std::move(tokenizer));
+  return trainer.start();
+}
+
+/// Why a trainer does not start; "none" when it does.
+inline std::string start_error(const config::JobConfig& job) {
+  const auto started = start_trainer(job);
   return started ? "none" : started.error().message;
 }
 

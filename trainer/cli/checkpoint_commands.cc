@@ -14,7 +14,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/config/describe.h"
-#include "common/config/recorded.h"
+#include "common/config/saved.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/cli/report.h"
 
@@ -180,9 +180,9 @@ Result<> print_model(const fs::path& folder) {
       entries, [](const CheckpointEntry& entry) { return entry.manifest.has_value(); });
   if (good == entries.end()) return fail(ErrorCode::checkpoint, entries.front().problem);
   auto saved =
-      config::load_recorded_job(good->manifest->config, (good->folder / kManifestFile).string());
+      config::parse_saved_model(good->manifest->config, (good->folder / kManifestFile).string());
   if (!saved) return std::unexpected(std::move(saved).error());
-  fmt::print("{}", config::section_toml(saved->job, "model"));
+  fmt::print("{}", config::section_toml(*saved, "model"));
   return {};
 }
 

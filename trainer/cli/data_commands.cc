@@ -110,6 +110,7 @@ Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
                                                .vocab_size = arguments.vocab_size,
                                                .output = arguments.output,
                                                .max_bytes = arguments.max_bytes,
+                                               .keep_non_text = arguments.bpe.keep_non_text,
                                                .progress = line.callback()});
     line.finish();
     if (!left_out) return std::unexpected(left_out.error());
@@ -230,6 +231,8 @@ void add_train_tokenizer(CLI::App& data, int& exit_code) {
       ->add_option("--include", arguments->corpus.include,
                    "File name pattern for folders (repeatable)")
       ->allow_extra_args(false);
+  command->add_flag("--keep-non-text", arguments->bpe.keep_non_text,
+                    "Also take files with NUL bytes, or with more than 1 % invalid UTF-8");
   command->add_option("files", arguments->corpus.inputs, "Text files, or folders of them")
       ->required();
   command->callback([arguments, &exit_code] {

@@ -42,7 +42,7 @@ Result<> ChunkEncoder::add_lines(const TextChunk& chunk, std::vector<std::int32_
     if (!text)
       return std::unexpected(
           with_context(std::move(text).error(), fmt::format("{}:{}", chunk.file, number)));
-    const TextKind kind = documents_.keep_non_text ? TextKind::text : kind_of_text(*text);
+    const TextKind kind = kind_of_text(*text, documents_.keep_non_text);
     if (text->empty())
       ++out.empty_documents;
     else if (kind != TextKind::text)

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "common/base/atomic_file.h"
-#include "common/config/recorded.h"
+#include "common/config/saved.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/weight_types.h"
@@ -135,9 +135,9 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::sizes));
   SORTIE_ASSIGN_OR_RETURN(
-      const config::LoadedJob loaded,
-      config::load_recorded_job(reader.manifest().config, (folder / kManifestFile).string()));
-  opened.config = loaded.job.model;
+      const config::JobConfig job,
+      config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
+  opened.config = job.model;
   opened.checkpoint = folder;
   declare(opened, threads);
   const auto rows = std::make_shared<CheckpointRows>(CheckpointRows{std::move(reader)});

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
-#include "common/config/recorded.h"
+#include "common/config/saved.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/hf/import.h"
@@ -86,12 +86,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
                           CheckpointReader::open(folder, CheckDepth::sizes));
   // The model is the one that was trained: its config is part of the checkpoint.
   SORTIE_ASSIGN_OR_RETURN(
-      config::LoadedJob loaded,
-      config::load_recorded_job(reader.manifest().config, (folder / kManifestFile).string()));
+      config::JobConfig job,
+      config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
   SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts()));
   auto result = std::make_unique<LoadedModel>(threads);
   result->folder = folder;
-  result->job = std::move(loaded.job);
+  result->job = std::move(job);
   result->step = reader.manifest().step;
   result->run_id = reader.manifest().run_id;
   ParameterStore& store = result->store;

@@ -12,6 +12,10 @@ namespace sortie::trainer {
 enum class TextKind { text, nul_bytes, invalid_utf8 };
 
 TextKind kind_of_text(std::string_view bytes);
+/// The same for a user who may have said that all is text.
+inline TextKind kind_of_text(std::string_view bytes, bool keep_non_text) {
+  return keep_non_text ? TextKind::text : kind_of_text(bytes);
+}
 
 /// What was left out because it is no text. Equal for equal inputs.
 struct LeftOutText {

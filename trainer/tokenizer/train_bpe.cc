@@ -53,6 +53,8 @@ struct Portion {
 
 class TrainingText {
  public:
+  explicit TrainingText(bool keep_non_text) : keep_non_text_(keep_non_text) {}
+
   Result<> add(const std::filesystem::path& path, std::uint64_t most) {
     std::error_code error;
     const std::uint64_t size = std::filesystem::file_size(path, error);
@@ -81,7 +83,7 @@ class TrainingText {
     SORTIE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, ErrorCode::io));
     std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
     text = text.substr(0, used);
-    const TextKind kind = kind_of_text(text);
+    const TextKind kind = kind_of_text(text, keep_non_text_);
     left_out_.add(kind, text.size(), path.string());
     if (kind != TextKind::text) return {};
     // Cut so that threads can share it; the words stay the same.
@@ -99,6 +101,7 @@ class TrainingText {
   std::vector<MappedFile> mapped_;
   std::vector<Portion> portions_;
   Portion small_;
+  bool keep_non_text_;
   std::uint64_t bytes_ = 0;
   LeftOutText left_out_;
 };
@@ -106,8 +109,11 @@ class TrainingText {
 /// Counts the words of portions, which several threads take one after the other.
 class WordCounter {
  public:
-  WordCounter(WordPattern pattern, const TrainingText& corpus, const OnProgress& progress)
-      : pattern_(pattern), corpus_(corpus), progress_(progress) {}
+  WordCounter(const BpeTraining& training, const TrainingText& corpus)
+      : pattern_(training.pattern),
+        keep_non_text_(training.keep_non_text),
+        corpus_(corpus),
+        progress_(training.progress) {}
 
   /// By word, so that their order does not depend on threads.
   Result<std::map<std::string, std::int64_t>> count(int threads) {
@@ -158,7 +164,7 @@ class WordCounter {
     for (const Portion::File& file : portion.files) {
       SORTIE_ASSIGN_OR_RETURN(own.content, read_file(file.path));
       const std::string_view text = std::string_view(own.content).substr(0, file.bytes);
-      const TextKind kind = kind_of_text(text);
+      const TextKind kind = kind_of_text(text, keep_non_text_);
       left_out.add(kind, text.size(), file.path.string());
       if (kind == TextKind::text) count_words(text, own);
     }
@@ -181,6 +187,7 @@ class WordCounter {
   }
 
   WordPattern pattern_;
+  bool keep_non_text_;
   const TrainingText& corpus_;
   const OnProgress& progress_;
   std::atomic<std::size_t> next_ = 0;
@@ -287,13 +294,13 @@ Result<> check(const BpeTraining& training) {
 Result<BpeTrainingResult> train_bpe(const BpeTraining& training) {
   SORTIE_TRY(check(training));
   BpeTrainingResult result;
-  TrainingText corpus;
+  TrainingText corpus(training.keep_non_text);
   for (const auto& path : training.files) {
     if (corpus.bytes() >= training.max_bytes) break;
     SORTIE_TRY(corpus.add(path, training.max_bytes - corpus.bytes()));
   }
   corpus.close_small();
-  WordCounter counter(training.pattern, corpus, training.progress);
+  WordCounter counter(training, corpus);
   SORTIE_ASSIGN_OR_RETURN(const auto words, counter.count(training.threads));
   result.left_out = corpus.left_out();
   result.left_out.add(counter.left_out());

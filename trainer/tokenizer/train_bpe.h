@@ -22,7 +22,8 @@ struct BpeTraining {
   std::filesystem::path output{};                               // the tokenizer.json
   /// Files are used in order until this many bytes are read.
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
-  int threads = 1;  // for the counting of words; the result does not depend on it
+  bool keep_non_text = false;  // files that are no text (text_check.h) count too
+  int threads = 1;             // for the counting of words; the result does not depend on it
   OnProgress progress{};
 };
 

@@ -17,6 +17,7 @@ struct SentencepieceTraining {
   std::filesystem::path output{};  // the .model file
   /// Files are used in order until this many bytes are read: BPE needs a sample, not the corpus.
   std::uint64_t max_bytes = std::uint64_t{256} << 20;
+  bool keep_non_text = false;  // files that are no text (text_check.h) count too
   OnProgress progress{};
 };
 

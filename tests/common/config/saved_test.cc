@@ -33,3 +33,21 @@ TEST_CASE("keys of other versions are passed over, impossible values are not") {
     CHECK(bad.error().message.starts_with("manifest.json:"));
   }
 }
+
+TEST_CASE("a saved model is known as a whole, the rest of its job need not be") {
+  const auto older = parse_saved_model(
+      "[model]\nnum_layers = 3\n[trainer]\neval_iterations = 8\neval_interval = 5\n",
+      "manifest.json");
+  REQUIRE_MESSAGE(older, (older ? "" : older.error().message));
+  CHECK(older->model.num_layers == 3);
+  CHECK(older->trainer.eval_interval == 5);
+  for (const char* text :
+       {"[model]\nflux = 88\n", "[model.moe]\nflux = 88\n", "[lora]\nflux = 88\n",
+        "[model]\nhidden_size = 100\nnum_attention_heads = 7\n"}) {
+    CAPTURE(text);
+    const auto bad = parse_saved_model(text, "manifest.json");
+    REQUIRE_FALSE(bad);
+    CHECK(bad.error().code == sortie::ErrorCode::config);
+    CHECK(bad.error().message.starts_with("manifest.json:"));
+  }
+}

@@ -35,6 +35,7 @@ std::string gzip(std::string_view text) {
   return out;
 }
 
+/// With NUL characters: built with keep_non_text.
 const std::vector<std::string>& documents() {
   static const std::vector<std::string> texts = [] {
     const test::MixedText mixed(kFolder);
@@ -87,7 +88,7 @@ TEST_CASE("JSON lines, plain and as gzip, give the bytes of Megatron's builder w
       BuildOptions options{.corpus = {.inputs = {dir.path() / name}},
                            .output = dir.str("out"),
                            .overwrite = true,
-                           .documents = {.json_key = "text"},
+                           .documents = {.json_key = "text", .keep_non_text = true},
                            .threads = threads};
       CHECK(Json(hashes(options)) == expected.at("plain"));
       options.append_eod = true;
@@ -105,6 +106,7 @@ TEST_CASE("files of a folder, of a pattern and of gzip give what JSON lines give
   BuildOptions options{.corpus = {.inputs = {dir.path() / "in"}},
                        .output = dir.str("out"),
                        .overwrite = true,
+                       .documents = {.keep_non_text = true},
                        .threads = 2};
   CHECK(Json(hashes(options)) == expected.at("plain"));
   options.corpus.inputs = {dir.path() / "in" / "[01]?.txt", dir.path() / "in" / "[2-6]*"};
@@ -130,6 +132,7 @@ TEST_CASE("special tokens are put around every document, also around one that is
                        .output = dir.str("out"),
                        .add_special_tokens = true,
                        .overwrite = true,
+                       .documents = {.keep_non_text = true},
                        .threads = 2};
   REQUIRE(build_token_files(options, *tokenizer));
   const auto file = TokenFile::open(options.output).value();
@@ -174,6 +177,7 @@ TEST_CASE("a long document is cut for the threads and keeps its tokens") {
     const BuildOptions options{.corpus = {.inputs = {dir.path() / name}},
                                .output = dir.str("out"),
                                .overwrite = true,
+                               .documents = {.keep_non_text = true},
                                .threads = 3};
     REQUIRE(build_token_files(options, *qwen()).has_value());
     const auto file = TokenFile::open(dir.str("out"));

@@ -118,7 +118,7 @@ TEST_CASE("a bad line of choices is named with what is wrong") {
   };
   check("{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 1}", "answer 1 of 1 choices");
   check("{\"context\": \"a\", \"answer\": 1}", "choices");
-  check("{\"context\": \"a\", ", "parse error");
+  check("{\"context\": \"a\", ", "not JSON; write {\"context\"");
   check("{\"context\": \"\", \"choices\": [\"b\"], \"answer\": 0}", "the context is empty");
   check("{\"context\": \"a\", \"choices\": [\"\"], \"answer\": 0}", "a choice is empty");
   CHECK(error_of(training, dir / "absent").starts_with(dir.str("absent")));

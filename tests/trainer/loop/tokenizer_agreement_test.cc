@@ -159,13 +159,7 @@ TEST_CASE("a checkpoint of another tokenizer is not trained on, and all three ar
   config::JobConfig other = place.job("dogs", place.tokenizer("dogs"));
   for (std::string* key : {&other.trainer.load_dir, &other.trainer.load_weights_from}) {
     *key = place.dir.str("run");
-    const auto communicator = make_single_communicator();
-    config::JobConfig fresh = other;
-    fresh.trainer.load_dir = fresh.trainer.load_weights_from = "";
-    TinyTraining training(fresh, *communicator);
-    training.job = other;  // what the trainer refers to
-    training.trainer->set_tokenizer(find_run_tokenizer(other).value());
-    const auto started = training.trainer->start();
+    const auto started = start_trainer(other, find_run_tokenizer(other).value());
     REQUIRE_FALSE(started);
     CHECK(started.error().code == ErrorCode::data);
     CHECK(has(started.error().message, "data.tokenizer: " + place.tokenizer("dogs")));

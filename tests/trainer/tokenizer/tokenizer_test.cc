@@ -125,6 +125,22 @@ TEST_CASE("training the same text twice gives the same model") {
   CHECK(a.tokenizer->model_hash() == b.tokenizer->model_hash());
 }
 
+TEST_CASE("training leaves out what is no text, unless it is to be kept") {
+  test::ScopedTempDir dir;
+  test::write_text(dir.path() / "text", code_like_text());
+  test::write_text(dir.path() / "noise", std::string(4000, '\xff') + code_like_text());
+  SentencepieceTraining training{.files = {dir.path() / "text", dir.path() / "noise"},
+                                 .vocab_size = 320,
+                                 .output = dir.path() / "t.model"};
+  const auto some = train_sentencepiece(training);
+  REQUIRE(some.has_value());
+  CHECK(some->invalid_utf8 == 1);
+  training.keep_non_text = true;
+  const auto all = train_sentencepiece(training);
+  REQUIRE(all.has_value());
+  CHECK(all->count() == 0);
+}
+
 TEST_CASE("training that can not work says why") {
   test::ScopedTempDir dir;
   test::write_text(dir.path() / "tiny", "abc\n");

@@ -53,7 +53,8 @@ TEST_CASE("a trained tokenizer has the tokens and merges that the package learns
     const auto trained = train_bpe({.files = {dir.path() / "text"},
                                     .pattern = *word_pattern_by_name(name),
                                     .vocab_size = 3000,
-                                    .output = dir.path() / "tokenizer.json"});
+                                    .output = dir.path() / "tokenizer.json",
+                                    .keep_non_text = true});
     REQUIRE(trained.has_value());
     CHECK(trained->vocab_size == 3000);
     CHECK(hash_of_rules(dir.str("tokenizer.json")) == hash);
@@ -124,6 +125,14 @@ TEST_CASE("many small files give what one large file gives, and what is no text 
   test::write_text(dir.path() / "noise", noise);
   CHECK(rules({dir.path() / "noise", dir.path() / "large"}, 2, many) == expected);
   CHECK(many.left_out.invalid_utf8 == 1);
+  // All of them count when that is wanted.
+  std::vector<std::filesystem::path> files = small;
+  files.push_back(dir.path() / "noise");
+  const auto kept = train_bpe(
+      {.files = files, .vocab_size = 500, .output = dir.path() / "t.json", .keep_non_text = true});
+  REQUIRE(kept.has_value());
+  CHECK(kept->left_out.count() == 0);
+  CHECK(kept->text_bytes == one.text_bytes + 3 * 24 + noise.size());
 }
 
 TEST_CASE("training stops where no pair is left, and refuses what can not be") {
