@@ -4,11 +4,12 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 from exec import Exec
-from harness import HOSTS, Run, check, equal, parent_of, ssh_config_variant, wait_until, whole_events
+from harness import HOSTS, SORTIE, Run, check, equal, parent_of, ssh_config_variant, wait_until, whole_events
 
 UNREACHABLE = 4
 STARTED = "touch ~/started"  # proof that no rank ran on the hosts that were fine
@@ -184,9 +185,28 @@ def scenario_40_names_behind_a_default_jump_host(bed):
     """One sshd as it is installed in front, three behind it, 40 names: everybody is reached."""
     names = [f"t{number:02d}" for number in range(1, 41)]
     with Run(bed, "sh", "-c", "echo here", ssh_config=many_names(bed, names, "h01"), hosts="t[01-40]", slots=1,
-             settings={"runner.mpi": "off"}) as run:
+             settings={"runner.mpi": "off", "runner.allow_same_machine": "true"}) as run:
         equal(run.wait(50), 0, "exit code")
         equal([run.log(rank) for rank in range(40)], [b"here\n"] * 40, "output")
+
+
+def scenario_two_names_of_one_machine(bed):
+    """Ranks of both names would share its CPUs: refused before a rank starts, unless the config allows it; check says the same."""
+    config = many_names(bed, ["t01", "t02", "t03", "t04"])  # t01 and t04 are h02
+    job = {"ssh_config": config, "hosts": "t[01-04]", "slots": 1}
+    with Run(bed, "sh", "-c", STARTED, **job) as run:
+        equal(run.wait(20), 2, "exit code")
+        run.expect(r"t01 and t04 are two names of one machine, .*set runner.allow_same_machine = true")
+        equal(hosts_that_started(bed), [], "hosts where a rank ran")
+        bed.expect_nothing_left(3)
+    with Run(bed, "sh", "-c", "echo $(hostname)", **job, settings={"runner.allow_same_machine": "true"}) as run:
+        equal(run.wait(20), 0, "exit code where it is allowed")
+        equal([run.log(rank) for rank in range(4)], [b"h02\n", b"h03\n", b"h04\n", b"h02\n"], "hosts of the ranks")
+    argv = [SORTIE, "check", "--hosts", "t[01-04]", "--ssh-config", config]
+    for allowed in (False, True):
+        done = subprocess.run([str(word) for word in argv] + ["--set", "runner.allow_same_machine=true"] * allowed,
+                              text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
+        equal("FAIL ssh: t04: another name of the machine of t01" in done.stdout, not allowed, f"found by check ({done.stdout})")
 
 
 def connected_at(run):
