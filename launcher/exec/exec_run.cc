@@ -201,9 +201,10 @@ void ExecRun::on_deadline(std::size_t index) {
     }
   }
   if (now >= active.give_up_at)
-    give_up(index, {ErrorCode::timeout,
-                    "the command did not end in time after the order to stop; a process there may be "
-                    "stuck"});
+    give_up(index,
+            {ErrorCode::timeout,
+             "the command did not end in time after the order to stop; a process there may be "
+             "stuck"});
 }
 
 void ExecRun::stop(Active& active, milliseconds grace, const std::string& reason) {

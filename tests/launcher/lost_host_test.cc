@@ -203,7 +203,7 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
       {[](FakeRunner& runner) { runner.send_bytes(wire::encode_frame(200, "?")); },
        "bad: lost: runner: "},
       {[](FakeRunner& runner) { runner.send(wire::JobReady{}); },
-       "bad: lost: runner sent JobReady out of turn"},
+       "bad: lost: runner sent an unexpected JobReady"},
       {[](FakeRunner& runner) { runner.send(wire::Finished{}); },
        "bad: lost: runner finished without the end of rank 0"},
       {[](FakeRunner& runner) { runner.exit_rank(0, SIGTERM, true, true); },
@@ -261,7 +261,7 @@ TEST_CASE("a host whose ranks do not end is given up after grace and slack, by n
   launch.host("stuck").script = Stuck::run;
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 3);
-  CHECK(launch.shown.find("stuck: ranks did not end within 0.6 s of being told to") !=
+  CHECK(launch.shown.find("stuck: ranks did not end within 0.6 s after the order to stop") !=
         std::string::npos);
   CHECK(launch.events_named("unconfirmed").size() == 1);
   CHECK(launch.took >= milliseconds(600));

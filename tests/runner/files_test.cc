@@ -173,12 +173,12 @@ TEST_CASE("what a launcher must not ask for") {
   SUBCASE("pieces before the list") {
     runner.open(wire::FilesPurpose::put, "~/in");
     runner.client.send(wire::FilePiece{0, 0, "x"});
-    CHECK(runner.refused().find("out of turn") != std::string::npos);
+    CHECK(runner.refused().find("unexpected message in a transfer") != std::string::npos);
   }
   SUBCASE("two transfers") {
     runner.open(wire::FilesPurpose::put, "~/in");
     runner.open(wire::FilesPurpose::put, "~/in");
-    CHECK(runner.refused().find("out of turn") != std::string::npos);
+    CHECK(runner.refused().find("unexpected start of a transfer") != std::string::npos);
   }
   SUBCASE("a stage key that is a path") {
     runner.open(wire::FilesPurpose::stage, "", "", "../../" + std::string(58, 'a'));
