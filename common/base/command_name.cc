@@ -17,7 +17,7 @@ fs::path found_on_path(const std::string& name) {
   std::error_code ignored;
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());
-    const fs::path candidate = fs::path(folders.substr(0, end)) / name;
+    fs::path candidate = fs::path(folders.substr(0, end)) / name;
     if (fs::is_regular_file(candidate, ignored)) return candidate;
     folders.remove_prefix(std::min(end + 1, folders.size()));
   }

@@ -153,7 +153,7 @@ int print_man(const CLI::App& root, const Verbs& verbs, const ManOptions& option
     const auto written = write_pages(root, verbs, options);
     return written ? 0 : print_error(written.error());
   }
-  const std::string name = root.get_name();
+  const std::string& name = root.get_name();
   if (options.verb.empty()) return print_text(name, page(root, verbs, options.environment));
   for (const CLI::App* sub : subverbs(root))
     if (sub->get_name() == options.verb)

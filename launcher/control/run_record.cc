@@ -33,7 +33,7 @@ std::string text(const nlohmann::json& object, const char* key) {
 /// Of `python3 train.py` it is the script that says what runs.
 std::string program_name(const std::vector<std::string>& program) {
   if (program.empty()) return "";
-  const std::string name = fs::path(program.front()).filename().string();
+  std::string name = fs::path(program.front()).filename().string();
   const bool interprets = name.starts_with("python") || name == "bash" || name == "sh" ||
                           name == "perl" || name == "node";
   if (!interprets || program.size() < 2 || program[1].starts_with('-')) return name;

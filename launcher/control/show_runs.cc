@@ -100,7 +100,7 @@ std::string table(const std::vector<Listed>& runs) {
   std::size_t widest = 4;
   for (const Listed& run : runs)
     widest = std::max(widest, config::shorten(printable(run.record.name)).size());
-  const auto line = [widest](const auto&... cells) {
+  const auto line = [](const auto&... cells) {
     return fmt::format(
         "{:<20}  {:<{}}  {:<9}  {:>5}  {:>7}  {:>15}  {:>8}  {:>8}  {:>7}  {:>10}  {:>8}  {}\n",
         cells...);

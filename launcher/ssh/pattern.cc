@@ -1,5 +1,7 @@
 #include "launcher/ssh/pattern.h"
 
+#include <algorithm>
+
 namespace sortie::launcher::ssh {
 namespace {
 
