@@ -50,7 +50,7 @@ TEST_CASE("what is mistyped is answered with what is near, in one line, and exit
         Row{{"probe", "m", "--dtype", "bf61"}, "did you mean `bf16`?"},
         Row{{"help", "evla"}, "did you mean `eval`?"}, Row{{"man", "evla"}, "did you mean `eval`?"},
         Row{{"checkpoint"}, "try --help"}, Row{{}, "try --help"},
-        Row{{"train", "--", "x"}, "`train` takes no program after --"}}) {
+        Row{{"train", "--", "x"}, "`train` accepts no program after --"}}) {
     CAPTURE(row.near);
     const Finished result = train(row.arguments);
     CHECK_MESSAGE(has(result.output, row.near), result.output);
