@@ -39,11 +39,11 @@ std::string shown(int reader, int writer, std::chrono::milliseconds time) {
       std::this_thread::sleep_for(50ms);
     }
   }
-  ::fcntl(reader, F_SETFL, O_NONBLOCK);
-  std::string text(65536, '\0');
-  const ssize_t size = ::read(reader, text.data(), text.size());
-  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   std::fclose(out);
+  // A terminal passes bytes on when it gets to it: read to the end, which is EIO there.
+  std::string text, piece(65536, '\0');
+  for (ssize_t size; (size = ::read(reader, piece.data(), piece.size())) > 0;)
+    text.append(piece, 0, static_cast<std::size_t>(size));
   return text;
 }
 
