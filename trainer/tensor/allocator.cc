@@ -93,7 +93,7 @@ struct Allocator::State {
   }
 };
 
-Allocator::Allocator() : state_(std::make_shared<State>()) {}
+Allocator::Allocator(Device device) : device_(device), state_(std::make_shared<State>()) {}
 Allocator::~Allocator() = default;
 
 std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <memory>
 
+#include "trainer/tensor/device.h"
+
 namespace sortie::trainer {
 
 class Allocator {
  public:
-  Allocator();
+  explicit Allocator(Device device = {});
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -19,6 +21,7 @@ class Allocator {
   /// after the Allocator itself is gone. Thread-safe.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
+  Device device() const { return device_; }
   std::size_t bytes_in_use() const;
   std::size_t peak_bytes_in_use() const;   // since construction or reset_peak
   std::size_t bytes_reserved() const;      // in use and cached
@@ -27,6 +30,7 @@ class Allocator {
 
  private:
   struct State;
+  Device device_;
   std::shared_ptr<State> state_;
 };
 

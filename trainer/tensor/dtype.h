@@ -8,13 +8,29 @@
 
 namespace sortie::trainer {
 
-enum class DType : std::uint8_t { f32, bf16, i32 };
+enum class DType : std::uint8_t { f32, bf16, i32, f64, i64, u8 };
 
 constexpr std::size_t dtype_bytes(DType dtype) {
-  return dtype == DType::bf16 ? 2 : 4;
+  switch (dtype) {
+    case DType::u8: return 1;
+    case DType::bf16: return 2;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f64:
+    case DType::i64: return 8;
+  }
+  return 0;
 }
 constexpr std::string_view dtype_name(DType dtype) {
-  return dtype == DType::f32 ? "f32" : dtype == DType::bf16 ? "bf16" : "i32";
+  switch (dtype) {
+    case DType::u8: return "u8";
+    case DType::bf16: return "bf16";
+    case DType::f32: return "f32";
+    case DType::i32: return "i32";
+    case DType::f64: return "f64";
+    case DType::i64: return "i64";
+  }
+  return "?";
 }
 
 /// bfloat16 storage: the upper half of an f32. Conversion rounds to nearest even and keeps NaN a
@@ -49,6 +65,18 @@ constexpr DType dtype_of<bf16>() {
 template <>
 constexpr DType dtype_of<std::int32_t>() {
   return DType::i32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
+template <>
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::i64;
+}
+template <>
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::u8;
 }
 
 }  // namespace sortie::trainer

@@ -50,6 +50,7 @@ Tensor Tensor::empty(Allocator& allocator, DType dtype, Shape shape) {
   auto block = allocator.allocate(static_cast<std::size_t>(shape.elements()) * dtype_bytes(dtype));
   Tensor tensor = wrap(block.get(), dtype, shape);
   tensor.block_ = std::move(block);
+  tensor.device_ = allocator.device();
   return tensor;
 }
 
@@ -97,7 +98,11 @@ Tensor Tensor::view(Shape shape) const {
     result.strides_[static_cast<std::size_t>(next)] = stride;
     return shape[next--];
   };
-  if (elements() == 0) return wrap(data_, dtype_, shape);
+  if (elements() == 0) {
+    Tensor nothing = wrap(data_, dtype_, shape);
+    nothing.device_ = device_;
+    return nothing;
+  }
   std::int64_t run = 1;
   std::int64_t base = shape_.dims() > 0 ? stride(-1) : 1;
   for (int dim = shape_.dims() - 1; dim >= 0; --dim) {

@@ -41,11 +41,12 @@ class Tensor {
   /// Uninitialised dense memory from `allocator` (returned to it with the last view).
   static Tensor empty(Allocator& allocator, DType dtype, Shape shape);
   static Tensor zeros(Allocator& allocator, DType dtype, Shape shape);
-  /// A view of memory that the caller keeps alive.
+  /// A view of host memory that the caller keeps alive.
   static Tensor wrap(void* data, DType dtype, Shape shape);
 
   bool defined() const { return data_ != nullptr; }
   DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
   const Shape& shape() const { return shape_; }
   std::int64_t size(int dim) const { return shape_[dim]; }
   std::int64_t elements() const { return shape_.elements(); }
@@ -80,6 +81,7 @@ class Tensor {
   std::shared_ptr<void> block_;
   void* data_ = nullptr;
   DType dtype_ = DType::f32;
+  Device device_;
   Shape shape_;
   std::array<std::int64_t, kMaxDims> strides_{};
 };

@@ -1,0 +1,23 @@
+// Where a tensor's memory lies, and what computes on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sortie::trainer {
+
+enum class DeviceKind : std::uint8_t {
+  cpu,
+  guarded,  // the CPU on memory that only ops can touch: finds host accesses (tests)
+  meta,     // shapes and sizes without memory: planning
+};
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;  // among the devices of its kind that this process uses
+
+  bool operator==(const Device&) const = default;
+  std::string to_string() const;  // "cpu:0"
+};
+
+}  // namespace sortie::trainer
