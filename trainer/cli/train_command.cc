@@ -161,9 +161,10 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     end.set_communicator(std::move(mpi));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(end.communicator(), rank, told, build, *training, validation.sets, cpu,
-                         precision));
-  SORTIE_TRY(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank)));
+  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
+                                    validation.sets, cpu, precision)));
+  SORTIE_TRY(
+      end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
   const std::string crowded = crowded_hosts(end.communicator(), rank);
   if (rank.rank == 0 && !crowded.empty()) {
     end.events().send(training::to_json(training::NoteEvent{crowded}));
