@@ -270,7 +270,7 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
   config::JobConfig job = program_job();
   job.runner.cpu_binding = "none";
   const LaunchPlan bare = *make_plan(job, {{"localhost", {0, 1}}}, here);
-  CHECK(bare.gpus_here == 0u);
+  CHECK(bare.hosts[0].gpus == 0u);
   CHECK(table(bare) ==
         "2 ranks on 1 host\n\n"
         "  host       rank  local\n"
@@ -283,7 +283,15 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
         "  host       rank  local  device\n"
         "  localhost     0      0       0\n"
         "                1      1       1");
-  CHECK_FALSE(plan_json(*make_plan(job, kTwoHosts, here))["hosts"][0].contains("gpus"));
+  LaunchPlan two = *make_plan(job, kTwoHosts, here);
+  CHECK_FALSE(plan_json(two)["hosts"][0].contains("gpus"));
+  CHECK(table(two).find("slot") != std::string::npos);
+  for (HostPlan& host : two.hosts) host.gpus = 0;  // as they said themselves
+  CHECK(table(two).starts_with("5 ranks on 2 hosts\n\n  host  rank  local\n  h1       0      0\n"));
+  two.hosts[0].gpus = 8;
+  CHECK(table(two).find("device\n  h1       0      0       0\n") != std::string::npos);
+  CHECK(table(two).ends_with("      -"));
+  CHECK(plan_json(two)["hosts"][0]["gpus"] == 8);
 }
 
 TEST_CASE("the hash of a training covers the config that the trainer reads, whole") {

@@ -1,6 +1,7 @@
 // The verbs of sortie-train as a user calls them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -117,6 +118,37 @@ TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is
   const Finished resumed = train({"train", "--config", place.at("job.toml")});
   CHECK(resumed.code == 9);
   CHECK(has(resumed.output, "do not have the same vocabulary"));
+}
+
+TEST_CASE("-v says what the program does, -q nothing but errors; answers are printed with both") {
+  const Trained place;
+  const std::vector<std::string> eval = {"eval",   place.at("checkpoints"), "--samples",   "2",
+                                         "--data", place.at("tokens"),      "--precision", "f32"};
+  const auto with = [&](const std::string& flag, bool before) {
+    std::vector<std::string> arguments = eval;
+    arguments.insert(before ? arguments.begin() : arguments.end(), flag);
+    return train(arguments);
+  };
+  const Finished plain = train(eval);
+  CHECK_MESSAGE(plain.code == 0, plain.output);
+  for (const bool before : {false, true}) {
+    CHECK(with("-q", before).output == plain.output);
+    const Finished verbose = with("--verbose", before);
+    CHECK(has(verbose.output, "sortie-train: debug: " + place.at("checkpoints")));
+    CHECK(has(verbose.output, ", loaded in "));
+    CHECK(verbose.output.ends_with(plain.output));
+  }
+  // A warning and a hint are messages; the answer is not, nor is an error.
+  const std::string exported = place.at("exported");
+  REQUIRE(train({"export", place.at("checkpoints"), exported}).code == 0);
+  const Finished loud = train({"import", exported, place.at("loud")});
+  CHECK(has(loud.output, "checkpoint model"));
+  const Finished quiet = train({"import", "-q", exported, place.at("quiet")});
+  CHECK(quiet.code == 0);
+  CHECK(quiet.output.starts_with(place.at("quiet")));
+  CHECK(std::ranges::count(quiet.output, '\n') == 1);
+  CHECK(has(train({"-q", "import", place.at("none"), place.at("more")}).output,
+            "sortie-train import: "));
 }
 
 TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {

@@ -12,6 +12,7 @@
 #include "tests/support/mixed_text.h"
 #include "tests/support/temp_dir.h"
 #include "trainer/tokenizer/spm_bpe.h"
+#include "trainer/tokenizer/spm_json.h"
 #include "trainer/tokenizer/spm_trie.h"
 #include "trainer/tokenizer/spm_unigram.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -192,6 +193,51 @@ TEST_CASE("ids are the library's whatever is done with spaces, bytes and symbols
       options["model_type"] = type;
       compare(texts(), std::move(options));
     }
+}
+
+TEST_CASE("a model as tokenizer.json has the same ids, where it has one") {
+  const Options plain = {{"model_type", "bpe"},         {"normalization_rule_name", "identity"},
+                         {"byte_fallback", "true"},     {"remove_extra_whitespaces", "false"},
+                         {"vocab_size", "2000"},        {"minloglevel", "2"},
+                         {"hard_vocab_limit", "false"}, {"character_coverage", "0.98"},
+                         {"num_threads", "1"},          {"max_sentence_length", "20000"}};
+  const auto changed = [&](const Options& by) {
+    Options options = plain;
+    for (const auto& [key, value] : by) options[key] = value;
+    return train(options, texts().training());
+  };
+  const test::ScopedTempDir dir;
+  for (const Options& by : {Options{{"add_dummy_prefix", "false"}, {"split_digits", "true"}},
+                            Options{{"allow_whitespace_only_pieces", "true"}},
+                            Options{{"control_symbols", "<a>,<b>"}, {"byte_fallback", "false"}}}) {
+    const std::string model = changed(by);
+    const auto json = tokenizer_json_of_sentencepiece(model);
+    REQUIRE(json);
+    test::write_text(dir.path() / "m.model", model);
+    test::write_text(dir.path() / "tokenizer.json", *json);
+    const auto pieces = load_sentencepiece(dir.path() / "m.model").value();
+    const auto loaded = load_hf_tokenizer(dir.path());
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    CHECK(vocabulary_hash(**loaded) == vocabulary_hash(*pieces));
+    std::map<std::int32_t, int> seen;
+    std::string repaired;
+    for (const std::string& text : texts().questions()) {
+      const std::string_view valid = repair_utf8(text, repaired);
+      if (valid.find("</s>") != valid.npos) continue;  // a token there, text here
+      const Ids expected = encode(*pieces, valid);
+      CHECK_MESSAGE(encode(**loaded, valid) == expected,
+                    fmt::format("a text of {} bytes", valid.size()));
+      for (const std::int32_t id : expected) ++seen[id];
+    }
+    CHECK(seen.size() > 300);
+  }
+  for (const Options& by : {Options{{"model_type", "unigram"}}, Options{{"model_type", "char"}},
+                            Options{{"normalization_rule_name", "nmt_nfkc"}},
+                            Options{{"remove_extra_whitespaces", "true"}},
+                            Options{{"treat_whitespace_as_suffix", "true"}},
+                            Options{{"user_defined_symbols", "[SEP]"}}})
+    CHECK_FALSE(tokenizer_json_of_sentencepiece(changed(by)));
+  CHECK_FALSE(tokenizer_json_of_sentencepiece("no model"));
 }
 
 TEST_CASE("models of words and characters are left to the library") {
