@@ -61,6 +61,7 @@ class Trainer {
   void allocate();
   struct Batch {
     Tensor tokens, targets;
+    std::int64_t counted = 0;  // targets that count, where they are masked
   };
   /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
   /// same.
@@ -75,8 +76,9 @@ class Trainer {
   /// The targets that count in the step's global batch; reads its micro-batches where they have to
   /// be counted.
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
-  Result<double> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                                  std::vector<Batch>& batches, std::int64_t targets);
+  /// loss f64 [2] += the sum and the number of the micro-batch's losses.
+  Result<> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                            std::vector<Batch>& batches, std::int64_t targets, Tensor& loss);
   void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds);
   void update(StepReport& report);

@@ -7,6 +7,7 @@
 
 #include "common/base/elapsed.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
 namespace {
@@ -33,10 +34,20 @@ void Trainer::begin_reading() {
 Result<Trainer::Batch> Trainer::next_batch(std::int64_t first_sample) {
   Profiler::Section section(profiler_, "data");
   const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
-  Batch batch{context_.empty(DType::i32, shape), context_.empty(DType::i32, shape)};
-  const auto elements = static_cast<std::size_t>(batch.tokens.elements());
-  SORTIE_TRY(prefetcher_->next(first_sample, {batch.tokens.data<std::int32_t>(), elements},
-                               {batch.targets.data<std::int32_t>(), elements}));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
+  std::vector<std::int32_t> targets(tokens.size());
+  SORTIE_TRY(prefetcher_->next(first_sample, tokens, targets));
+  Batch batch;
+  if (training_.masks_targets())
+    batch.counted = std::ranges::count_if(targets, [](std::int32_t id) { return id >= 0; });
+  Event copied;
+  {
+    const auto stream = context_.with_stream(StreamKind::copy);
+    batch.tokens = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
+    batch.targets = ops::tensor_from_host<std::int32_t>(context_, targets, shape);
+    copied = context_.record();
+  }
+  context_.wait(copied);
   return batch;
 }
 
@@ -46,17 +57,16 @@ Result<std::int64_t> Trainer::count_targets(std::int64_t micro_steps, std::vecto
   double counted = 0.0;
   for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
     SORTIE_ASSIGN_OR_RETURN(Batch batch, next_batch(first_sample_of(micro)));
-    const auto* targets = batch.targets.data<std::int32_t>();
-    counted += static_cast<double>(std::count_if(targets, targets + batch.targets.elements(),
-                                                 [](std::int32_t target) { return target >= 0; }));
+    counted += static_cast<double>(batch.counted);
     batches.push_back(std::move(batch));
   }
   communicator_.all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }
 
-Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                                         std::vector<Batch>& batches, std::int64_t targets) {
+Result<> Trainer::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                                   std::vector<Batch>& batches, std::int64_t targets,
+                                   Tensor& loss) {
   Batch batch;
   if (!batches.empty()) {
     batch = std::move(batches[static_cast<std::size_t>(micro_step)]);
@@ -70,18 +80,17 @@ Result<double> Trainer::forward_backward(std::int64_t micro_step, std::int64_t m
   context.routers.loss_scale =
       static_cast<float>(1.0 / static_cast<double>(micro_steps * communicator_.size()));
   Graph graph(context_, Graph::Mode::record);
-  ops::CrossEntropyResult loss;
   {
     Profiler::Section section(profiler_, "forward");
     const auto scale =
         static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
-    loss = model_.loss(graph, batch.tokens, batch.targets, scale, context);
+    model_.loss(graph, batch.tokens, batch.targets, scale, context, loss);
   }
   Profiler::Section section(profiler_, "backward");
   if (micro_step + 1 == micro_steps) reducer_->begin();
   graph.backward({});
-  routing_.add(context);
-  return loss.loss_sum;
+  routing_.add(context_, context);
+  return {};
 }
 
 /// What every rank must know alike: the loss, and whether one of them wants to stop or to save.
@@ -100,10 +109,10 @@ void Trainer::agree(StepReport& report, double loss_sum, std::int64_t targets, d
 /// The losses beside the loss, and over all ranks what the routers' biases go by.
 void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets) {
   if (!routing_.any()) return;
-  communicator_.all_reduce_sum(routing_.sums());
-  report.balance_loss =
-      routing_.balance_loss() / static_cast<double>(micro_steps * communicator_.size());
-  report.mtp_loss = routing_.mtp_loss() / static_cast<double>(std::max<std::int64_t>(targets, 1));
+  const ops::HostAccess<double> sums(context_, routing_.sums());
+  communicator_.all_reduce_sum(sums.span());
+  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * communicator_.size());
+  report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
 }
 
 /// Why the update must not be made; empty when it may.
@@ -121,7 +130,6 @@ std::string Trainer::skip_reason(const StepReport& report) const {
 
 void Trainer::update(StepReport& report) {
   Profiler::Section section(profiler_, "optimizer");
-  report.grad_norm = optimizer_.gradient_norm(context_);
   report.skip_reason = skip_reason(report);
   report.skipped = !report.skip_reason.empty();
   losses_.add(report.loss);
@@ -131,7 +139,7 @@ void Trainer::update(StepReport& report) {
     if (job_.model.moe.bias_update_rate > 0)
       routing_.balance(store_, job_.model.moe.bias_update_rate);
   }
-  routing_.clear();
+  routing_.clear(context_);
   store_.zero_gradients();
 }
 
@@ -149,16 +157,24 @@ Result<StepReport> Trainer::step() {
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
-  double loss_sum = 0.0;
-  for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
-    SORTIE_ASSIGN_OR_RETURN(const double sum,
-                            forward_backward(micro, micro_steps, batches, targets));
-    loss_sum += sum;
-  }
+  // What the host has to know of the step: loss, counted targets, squared norm. Read once.
+  const Tensor sums = context_.zeros(DType::f64, {3});
+  Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+  for (std::int64_t micro = 0; micro < micro_steps; ++micro)
+    SORTIE_TRY(forward_backward(micro, micro_steps, batches, targets, loss));
   {
     Profiler::Section section(profiler_, "reduce");
     reducer_->finish();
-    agree(report, loss_sum, targets, seconds_since(begin));
+  }
+  {
+    Profiler::Section section(profiler_, "optimizer");
+    optimizer_.squared_gradient_norm(context_, squared_norm);
+  }
+  {
+    Profiler::Section section(profiler_, "reduce");
+    const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    report.grad_norm = std::sqrt(read[2]);
+    agree(report, read[0], targets, seconds_since(begin));
     agree_on_routing(report, micro_steps, targets);
   }
   update(report);
