@@ -20,8 +20,8 @@ namespace {
 std::map<std::string, std::vector<float>> weights_of(ParameterStore& store) {
   std::map<std::string, std::vector<float>> all;
   for (const auto& parameter : store.parameters()) {
-    all[parameter->name()] = test::host_values(
-        store, store.master().slice(0, parameter->offset(), parameter->elements()));
+    all[parameter->name()] =
+        host_values(store, store.master().slice(0, parameter->offset(), parameter->elements()));
   }
   return all;
 }
