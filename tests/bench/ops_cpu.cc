@@ -11,6 +11,7 @@
 
 #include "tests/bench/step_floor_cpu.h"
 #include "trainer/ops/attention.h"
+#include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/norm.h"
@@ -85,11 +86,11 @@ class OpsBench {
     Tensor dw = context_.zeros(DType::f32, {n, k}), dbias = context_.zeros(DType::f32, {n}), none;
     // A step changes the weight once: packing is part of what it costs.
     add(name + " forward", calls, [&] {
-      w.changed();
+      ops::weight_changed(context_, w);
       ops::linear_forward(context_, x, w, bias, y);
     });
     add(name + " backward data", calls, [&] {
-      w.changed();
+      ops::weight_changed(context_, w);
       ops::linear_backward_data(context_, dy, w, dx);
     });
     add(name + " backward weight alone", 0,
@@ -142,8 +143,8 @@ class OpsBench {
         [&] { ops::gelu_backward(context_, ops::Gelu::exact, dup, up, activated); });
     const Tensor gate_up = filled(dtype_, {m, 2 * s.ffn});
     Tensor dgate_up = context_.empty(dtype_, {m, 2 * s.ffn});
-    add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, activated); });
-    add("swiglu backward", 0, [&] { ops::swiglu_backward(context_, dup, gate_up, dgate_up); });
+    add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, {}, activated); });
+    add("swiglu backward", 0, [&] { ops::swiglu_backward(context_, dup, gate_up, {}, dgate_up); });
   }
 
   void head(const GptShape& s, std::int64_t m) {
@@ -154,12 +155,14 @@ class OpsBench {
       tokens.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % s.vocab);
     Tensor dh = context_.empty(dtype_, {m, s.hidden});
     Tensor dw = context_.zeros(DType::f32, {s.vocab, s.hidden});
+    Tensor loss = context_.zeros(DType::f64, {2}), none;
+    const ops::CrossEntropySpec spec{.vocab_size = s.vocab, .grad_scale = 1e-3f};
     add("head, loss, gradients", 1, [&] {
-      w.changed();
-      (void)ops::linear_cross_entropy(context_, h, w, tokens, s.vocab, 1e-3f, dh, dw);
+      ops::weight_changed(context_, w);
+      ops::linear_cross_entropy(context_, h, w, tokens, spec, dh, dw, loss);
     });
     add("head, loss only", 0,
-        [&] { (void)ops::linear_cross_entropy(context_, h, w, tokens, s.vocab, 1e-3f, {}, {}); });
+        [&] { ops::linear_cross_entropy(context_, h, w, tokens, spec, none, none, loss); });
     add("embedding forward", 1, [&] { ops::embedding_forward(context_, tokens, w.plain(), dh); });
     add("embedding backward", 1, [&] { ops::embedding_backward(context_, tokens, h, dw); });
   }
@@ -167,21 +170,14 @@ class OpsBench {
   void optimizer(const GptShape& s) {
     const std::int64_t count =
         s.vocab * s.hidden + s.layers * (4 * s.hidden * s.hidden + 2 * s.hidden * s.ffn);
-    const auto range = [](const Tensor& tensor) {
-      return std::span(tensor.data<float>(), static_cast<std::size_t>(tensor.elements()));
-    };
-    const Tensor w = context_.zeros(DType::f32, {count}), g = context_.zeros(DType::f32, {count});
-    const Tensor m = context_.zeros(DType::f32, {count}), v = context_.zeros(DType::f32, {count});
-    const Tensor narrow = context_.zeros(DType::bf16, {count});
-    const auto compute = dtype_ == DType::bf16
-                             ? std::span(narrow.data<bf16>(), static_cast<std::size_t>(count))
-                             : std::span<bf16>();
-    add("zero the gradients", 1,
-        [&] { std::fill_n(g.data<float>(), static_cast<std::size_t>(count), 0.0f); });
-    add("sum of squares", 1, [&] { (void)ops::sum_of_squares(context_, range(g)); });
+    Tensor w = context_.zeros(DType::f32, {count}), g = context_.zeros(DType::f32, {count});
+    Tensor m = context_.zeros(DType::f32, {count}), v = context_.zeros(DType::f32, {count});
+    Tensor compute = dtype_ == DType::bf16 ? context_.zeros(DType::bf16, {count}) : Tensor();
+    Tensor sum = context_.empty(DType::f64, {1});
+    add("zero the gradients", 1, [&] { ops::fill(context_, 0.0, g); });
+    add("sum of squares", 1, [&] { ops::sum_of_squares(context_, g, sum); });
     const ops::AdamWStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
-    add("adamw", 1,
-        [&] { ops::adamw(context_, step, range(w), range(g), range(m), range(v), compute); });
+    add("adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); });
   }
 
   ExecutionContext context_;

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "trainer/nn/random.h"
+#include "trainer/random/random.h"
 #include "trainer/samples/sample_source.h"
 
 namespace sortie::bench {

@@ -4,8 +4,9 @@
 #include <filesystem>
 
 #include "common/base/check.h"
+#include "tests/support/flat_values.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/nn/random.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer::test {
 
@@ -91,6 +92,7 @@ struct TinyTraining {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
+    rank.device = device();
     rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",
@@ -112,15 +114,25 @@ struct TinyTraining {
   Batch first_rows(std::int64_t rows) {
     const std::int64_t length = job.model.sequence_length;
     const auto width = static_cast<std::size_t>(length);
-    Batch batch{trainer->context().empty(DType::i32, {rows, length}),
-                trainer->context().empty(DType::i32, {rows, length})};
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width),
+        targets(tokens.size());
     for (std::int64_t row = 0; row < rows; ++row) {
-      const auto read =
-          training->sample(row, {batch.tokens.data<std::int32_t>() + row * length, width},
-                           {batch.targets.data<std::int32_t>() + row * length, width});
+      const std::size_t begin = static_cast<std::size_t>(row) * width;
+      const auto read = training->sample(row, std::span(tokens).subspan(begin, width),
+                                         std::span(targets).subspan(begin, width));
       SORTIE_CHECK(read.has_value(), "{}", read ? "" : read.error().message);
     }
-    return batch;
+    return {to_device(tokens, {rows, length}), to_device(targets, {rows, length})};
+  }
+  Tensor to_device(const std::vector<std::int32_t>& values, Shape shape) {
+    return ops::tensor_from_host<std::int32_t>(trainer->context(), values, shape);
+  }
+  /// The loss of a batch, summed over what counts, and the number of these.
+  ops::CrossEntropyResult loss(Graph& graph, const Batch& batch, float grad_scale,
+                               ForwardContext& forward) {
+    return ops::read_cross_entropy(
+        trainer->context(),
+        trainer->model().loss(graph, batch.tokens, batch.targets, grad_scale, forward));
   }
 
   std::vector<double> losses(int steps) {
@@ -138,6 +150,7 @@ struct TinyTraining {
 inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
   const auto communicator = make_single_communicator();
   RankContext rank;
+  rank.device = device();
   auto events = EventSink::open("");
   ProgressionSource samples(job.model.vocab_size);
   const CpuFacts cpu = cpu_facts();

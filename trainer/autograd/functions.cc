@@ -188,13 +188,13 @@ Var rope(Graph& graph, const Var& x, std::int64_t heads, const AttentionShape& s
 Var swiglu(Graph& graph, const Var& gate_up) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(gate_up.data.dtype(), {gate_up.data.size(0), gate_up.data.size(1) / 2});
-  ops::swiglu_forward(context, gate_up.data, y);
+  ops::swiglu_forward(context, gate_up.data, {}, y);
   Var out = graph.value(y);
   graph.record([&graph, &context, gate_up, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dx = context.empty(gate_up.data.dtype(), gate_up.data.shape());
-    ops::swiglu_backward(context, dy, gate_up.data, dx);
+    ops::swiglu_backward(context, dy, gate_up.data, {}, dx);
     graph.add_grad(*gate_up.grad, std::move(dx));
   });
   return out;
@@ -244,22 +244,19 @@ Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_
   return out;
 }
 
-ops::CrossEntropyResult head_loss(Graph& graph, const Var& h, Parameter& head,
-                                  const Tensor& targets, std::int64_t vocab_size,
-                                  float grad_scale) {
+void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& targets,
+               const ops::CrossEntropySpec& spec, Tensor& loss) {
   ExecutionContext& context = graph.context();
+  Tensor dh, none;
   if (!graph.recording())
-    return ops::linear_cross_entropy(context, h.data, head.packed(), targets, vocab_size,
-                                     grad_scale, {}, {});
-  Tensor dh = context.empty(h.data.dtype(), h.data.shape());
-  const auto result = ops::linear_cross_entropy(context, h.data, head.packed(), targets, vocab_size,
-                                                grad_scale, dh, head.grad());
+    return ops::linear_cross_entropy(context, h.data, head.packed(), targets, spec, dh, none, loss);
+  dh = context.empty(h.data.dtype(), h.data.shape());
+  ops::linear_cross_entropy(context, h.data, head.packed(), targets, spec, dh, head.grad(), loss);
   graph.use(head);
   graph.record([&graph, &head, dh, h_grad = h.grad]() mutable {
     graph.add_grad(*h_grad, std::move(dh));
     head.use_done();
   });
-  return result;
 }
 
 }  // namespace sortie::trainer

@@ -61,9 +61,10 @@ Var scaled(Graph& graph, const Var& x, float factor);
 /// x itself where nothing is dropped. x [B*T, C] of `samples` = B samples.
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples);
 
-/// Loss of the language-model head, summed over rows with a target. Where the graph records, the
-/// gradients of `grad_scale * sum` are computed at once and enter the tape at h.
-ops::CrossEntropyResult head_loss(Graph& graph, const Var& h, Parameter& head,
-                                  const Tensor& targets, std::int64_t vocab_size, float grad_scale);
+/// Loss of the language-model head, summed over rows with a target, and their number: added to
+/// `loss` f64 [2], see ops::linear_cross_entropy. Where the graph records, the gradients of
+/// `grad_scale * sum` are computed at once and enter the tape at h.
+void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& targets,
+               const ops::CrossEntropySpec& spec, Tensor& loss);
 
 }  // namespace sortie::trainer

@@ -1,28 +1,9 @@
 #include "trainer/autograd/kv_cache.h"
 
-#include <cstring>
-
 #include "trainer/ops/attention_cached.h"
+#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
-namespace {
-
-/// Tokens [at, at + N) of `cache` [B, capacity, KV, D] = x [B, N, KV, D].
-void store(const Tensor& x, Tensor& cache, std::int64_t at) {
-  const std::size_t element = dtype_bytes(x.dtype());
-  const std::size_t bytes = static_cast<std::size_t>(x.size(3)) * element;
-  const auto row = [element](const Tensor& t, std::int64_t b, std::int64_t i, std::int64_t h) {
-    return static_cast<std::byte*>(t.raw()) +
-           static_cast<std::size_t>(b * t.stride(0) + i * t.stride(1) + h * t.stride(2)) * element;
-  };
-  for (std::int64_t b = 0; b < x.size(0); ++b)
-    for (std::int64_t i = 0; i < x.size(1); ++i)
-      for (std::int64_t h = 0; h < x.size(2); ++h)
-        std::memcpy(row(cache, b, at + i, h), row(x, b, i, h), bytes);
-}
-
-}  // namespace
-
 void KvCache::begin(std::int64_t tokens) {
   SORTIE_CHECK(length_ + tokens <= capacity_, "{} tokens and {} more in a cache of {}", length_,
                tokens, capacity_);
@@ -43,8 +24,10 @@ void KvCache::attend(ExecutionContext& context, const Tensor& q, const Tensor& k
     layers_.push_back({context.empty(k.dtype(), {k.size(0), capacity_, k.size(2), k.size(3)}),
                        context.empty(v.dtype(), {v.size(0), capacity_, v.size(2), v.size(3)})});
   Layer& layer = layers_[next_++];
-  store(k, layer.keys, length_);
-  store(v, layer.values, length_);
+  Tensor new_keys = layer.keys.slice(1, length_, new_tokens_);
+  Tensor new_values = layer.values.slice(1, length_, new_tokens_);
+  ops::copy(context, k, new_keys);
+  ops::copy(context, v, new_values);
   if (length_ == 0) {  // the first tokens: as without a cache
     Tensor lse = context.empty(DType::f32, {q.size(0), q.size(2), q.size(1)});
     ops::attention_forward(context, q, k, v, mask, out, lse);

@@ -26,7 +26,7 @@ void use_done(std::span<Parameter* const> parameters) {
 /// Sorted rows of the width `cols`, in memory whose size does not depend on the routing.
 Tensor sorted_rows(ExecutionContext& context, const ops::ExpertRows& rows, DType dtype,
                    std::int64_t cols) {
-  return context.empty(dtype, {rows.capacity, cols}).slice(0, 0, rows.rows);
+  return context.empty(dtype, {rows.capacity, cols});
 }
 
 std::vector<const ops::PackedWeight*> packed(std::span<Parameter* const> parameters) {
@@ -77,13 +77,13 @@ Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
 Var sorted_swiglu(Graph& graph, const Var& gate_up, const SharedRows& rows) {
   ExecutionContext& context = graph.context();
   Tensor y = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1) / 2);
-  ops::swiglu_forward(context, gate_up.data, y);
+  ops::swiglu_forward(context, gate_up.data, rows->row_count(), y);
   Var out = graph.value(y);
   graph.record([&graph, &context, rows, gate_up, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dx = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1));
-    ops::swiglu_backward(context, dy, gate_up.data, dx);
+    ops::swiglu_backward(context, dy, gate_up.data, rows->row_count(), dx);
     graph.add_grad(*gate_up.grad, std::move(dx));
   });
   return out;
@@ -106,9 +106,10 @@ Var combine(Graph& graph, const Var& sorted, const Var& weights, const SharedRow
   return out;
 }
 
-void add_to(std::vector<double>& sums, const std::vector<double>& values) {
-  sums.resize(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+/// f64 [count] that starts at zero.
+Tensor& started(ExecutionContext& context, Tensor& sums, std::int64_t count) {
+  if (!sums.defined()) sums = context.zeros(DType::f64, {count});
+  return sums;
 }
 
 }  // namespace
@@ -162,17 +163,14 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
     pass.choices.resize(std::max(pass.choices.size(), place + 1));
     pass.choices[place] = routed.experts;
     pass.counts.resize(pass.choices.size());
-    std::vector<double>& sent = pass.counts[place];
-    sent.assign(static_cast<std::size_t>(spec.experts), 0.0);
-    const auto* chosen = routed.experts.data<std::int32_t>();
-    for (std::int64_t i = 0; i < routed.experts.elements(); ++i)
-      ++sent[static_cast<std::size_t>(chosen[i])];
+    pass.counts[place] = context.empty(DType::f64, {spec.experts});
+    ops::count_choices(context, routed.experts, pass.counts[place]);
     if (losses.sequence > 0.0)
-      pass.sequence_loss +=
-          losses.sequence * ops::sequence_balance(context, scores, counts, spec.top_k);
+      ops::sequence_balance(context, scores, counts, spec.top_k, losses.sequence,
+                            started(context, pass.sequence_loss, 1));
     if (losses.load > 0.0) {
-      add_to(pass.assigned, ops::column_sums(counts));
-      add_to(pass.scores, ops::column_sums(scores));
+      ops::column_sums(context, counts, started(context, pass.assigned, spec.experts));
+      ops::column_sums(context, scores, started(context, pass.scores, spec.experts));
       pass.rows += static_cast<double>(rows);
     }
   }
@@ -198,9 +196,10 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
   return routed;
 }
 
-void finish_routing(double load_coefficient, RouterPass& pass) {
+void finish_routing(ExecutionContext& context, double load_coefficient, RouterPass& pass) {
   if (load_coefficient > 0.0 && pass.rows > 0.0)
-    pass.load_loss = load_coefficient * ops::load_balance(pass.assigned, pass.scores, pass.rows);
+    ops::load_balance(context, pass.assigned, pass.scores, pass.rows, load_coefficient,
+                      started(context, pass.load_loss, 1));
 }
 
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,

@@ -20,13 +20,15 @@ struct RouterPass {
   /// The gradients of the losses below are times this: 1 / number of micro-batches of the step.
   float loss_scale = 1.0f;
 
-  // Left behind by the first forward pass of training, not by its recomputation.
-  std::vector<Tensor> choices = {};                // i32 [M, k] per mixture
-  std::vector<std::vector<double>> counts = {};    // rows sent to each expert, per mixture
-  double sequence_loss = 0.0;                      // sum over mixtures of coefficient * loss
-  std::vector<double> assigned = {}, scores = {};  // of load_balance, summed over mixtures
-  double rows = 0.0;
-  double load_loss = 0.0;  // coefficient * loss, over all mixtures; see finish_routing()
+  // Left behind by the first forward pass of training, not by its recomputation. What is not
+  // computed is undefined.
+  std::vector<Tensor> choices = {};   // i32 [M, k] per mixture
+  std::vector<Tensor> counts = {};    // f64 [E]: rows sent to each expert, per mixture
+  Tensor assigned = {}, scores = {};  // f64 [E] of load_balance, summed over mixtures
+  double rows = 0.0;                  // of these
+  /// f64 [1]: coefficient * loss, of the sequences' balance summed over mixtures, then, by
+  /// finish_routing(), of the load balance over all mixtures. f64 [1].
+  Tensor sequence_loss = {}, load_loss = {};
 
   /// Forgets what an earlier pass left behind.
   void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale}; }
@@ -47,7 +49,7 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
              const RouterLosses& losses, std::int64_t sequences, std::int64_t index,
              RouterPass& pass);
 /// After the last router of a pass: the load-balancing loss over all of them.
-void finish_routing(double load_coefficient, RouterPass& pass);
+void finish_routing(ExecutionContext& context, double load_coefficient, RouterPass& pass);
 
 /// y [M, C] = sum_j weights_j * down_e(silu(gate_e x) * up_e x) over a row's experts e. gate_up [2
 /// F, C] and down [C, F] per expert; those without rows get zero gradient.

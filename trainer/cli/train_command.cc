@@ -1,7 +1,6 @@
 #include "trainer/cli/train_command.h"
 
 #include <fmt/core.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -142,7 +141,6 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
-  omp_set_num_threads(rank.threads);
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
              rank.threads);
 

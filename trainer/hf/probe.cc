@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/base/atomic_file.h"
+#include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer {
@@ -109,9 +110,7 @@ class Output {
 
 Tensor as_tensor(ExecutionContext& context, const Batch& batch,
                  const std::vector<std::int32_t>& values) {
-  Tensor tensor = context.empty(DType::i32, {batch.rows, batch.width});
-  std::memcpy(tensor.raw(), values.data(), values.size() * sizeof(std::int32_t));
-  return tensor;
+  return ops::tensor_from_host<std::int32_t>(context, values, {batch.rows, batch.width});
 }
 
 /// Position t predicts label t + 1; the last one predicts nothing.
@@ -135,17 +134,14 @@ void run_logits(OpenedModel& opened, const Batch& batch, const std::string& patt
       const std::int64_t tokens = batch.rows * batch.width;
       output.add(fmt::format("activation.{}", name),
                  {batch.rows, batch.width, value.elements() / tokens},
-                 {wide.data<float>(), static_cast<std::size_t>(wide.elements())});
+                 ops::copy_to_host<float>(*opened.context, wide));
     });
   const Tensor logits =
       opened.model->logits(graph, as_tensor(*opened.context, batch, batch.input_ids));
-  const auto vocab = static_cast<std::size_t>(logits.size(1));
-  std::vector<float> dense;
-  for (std::int64_t row = 0; row < logits.size(0); ++row) {
-    const float* from = logits.data<float>() + row * logits.stride(0);
-    dense.insert(dense.end(), from, from + vocab);
-  }
-  output.add("logits", {batch.rows, batch.width, logits.size(1)}, dense);
+  Tensor dense = opened.context->empty(DType::f32, logits.shape());  // without padding
+  ops::copy(*opened.context, logits, dense);
+  output.add("logits", {batch.rows, batch.width, logits.size(1)},
+             ops::copy_to_host<float>(*opened.context, dense));
 }
 
 Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Output& output) {
@@ -159,15 +155,18 @@ Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Outpu
                                        as_tensor(*opened.context, batch, targets),
                                        1.0f / static_cast<float>(count), context);
   // transformers adds the balance loss of all routers to the loss, where the config says so.
-  const auto mean =
-      static_cast<float>(loss.loss_sum / static_cast<double>(count) + context.routers.load_loss);
+  const Tensor& load = context.routers.load_loss;
+  const double balance = load.defined() ? ops::read_scalar<double>(*opened.context, load) : 0.0;
+  const double sum = ops::read_cross_entropy(*opened.context, loss).loss_sum;
+  const auto mean = static_cast<float>(sum / static_cast<double>(count) + balance);
   output.add("loss", {}, {&mean, 1});
   if (!gradients) return {};
   graph.backward({});
+  const ops::HostAccess<float> gradient_values(*opened.context, opened.store->gradients());
   for (const HfTensor& tensor : opened.tensors)
     if (!tensor.mtp && tensor.parameter->spec().use != Use::state)
       output.add("grad." + without_prefix(tensor.name, opened.left_out_prefix), tensor.shape,
-                 write_hf_tensor(tensor, StorageType::f32, opened.store->gradients()));
+                 write_hf_tensor(tensor, StorageType::f32, gradient_values.span()));
   return {};
 }
 

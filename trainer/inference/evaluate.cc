@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "trainer/ops/copy.h"
 #include "trainer/samples/json_member.h"
 
 namespace sortie::trainer {
@@ -69,16 +70,19 @@ Result<double> log_probability(ExecutionContext& context, const LanguageModel& m
   const auto window = static_cast<std::size_t>(model.shape().sequence_length);
   const std::size_t dropped = all.size() - 1 > window ? all.size() - 1 - window : 0;
   const std::size_t length = all.size() - 1 - dropped;
-  Tensor tokens = context.empty(DType::i32, {1, static_cast<std::int64_t>(length)});
-  Tensor targets = context.empty(DType::i32, {1, static_cast<std::int64_t>(length)});
+  std::vector<std::int32_t> tokens(length), targets(length);
   for (std::size_t i = 0; i < length; ++i) {
     const std::size_t next = i + dropped + 1;
-    tokens.data<std::int32_t>()[i] = all[i + dropped];
-    targets.data<std::int32_t>()[i] = next >= begin ? all[next] : -100;
+    tokens[i] = all[i + dropped];
+    targets[i] = next >= begin ? all[next] : -100;
   }
   ForwardContext forward;
   Graph graph(context, Graph::Mode::inference);
-  return -model.loss(graph, tokens, targets, 0.0f, forward).loss_sum;
+  const Shape shape{1, static_cast<std::int64_t>(length)};
+  const Tensor loss =
+      model.loss(graph, ops::tensor_from_host<std::int32_t>(context, tokens, shape),
+                 ops::tensor_from_host<std::int32_t>(context, targets, shape), 0.0f, forward);
+  return -ops::read_cross_entropy(context, loss).loss_sum;
 }
 
 }  // namespace
@@ -99,12 +103,12 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
   TextScore score;
   for (std::int64_t first = 0; first < samples; first += batch) {
     const std::int64_t rows = std::min(batch, samples - first);
-    Tensor tokens = context.empty(DType::i32, {rows, length});
-    Tensor targets = context.empty(DType::i32, {rows, length});
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width);
+    std::vector<std::int32_t> targets(tokens.size());
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::span<std::int32_t> target(targets.data<std::int32_t>() + row * length, width);
-      SORTIE_TRY(
-          source.sample(first + row, {tokens.data<std::int32_t>() + row * length, width}, target));
+      const std::size_t begin = static_cast<std::size_t>(row) * width;
+      const auto target = std::span(targets).subspan(begin, width);
+      SORTIE_TRY(source.sample(first + row, std::span(tokens).subspan(begin, width), target));
       std::vector<std::int32_t> counted;
       std::ranges::copy_if(target, std::back_inserter(counted),
                            [](std::int32_t id) { return id >= 0; });
@@ -112,7 +116,11 @@ Result<TextScore> score_text(ExecutionContext& context, const LanguageModel& mod
     }
     ForwardContext forward;
     Graph graph(context, Graph::Mode::inference);
-    const auto loss = model.loss(graph, tokens, targets, 0.0f, forward);
+    const Shape shape{rows, length};
+    const auto loss = ops::read_cross_entropy(
+        context,
+        model.loss(graph, ops::tensor_from_host<std::int32_t>(context, tokens, shape),
+                   ops::tensor_from_host<std::int32_t>(context, targets, shape), 0.0f, forward));
     score.nats += loss.loss_sum;
     score.tokens += loss.count;
     if (progress)

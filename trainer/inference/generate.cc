@@ -4,7 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "trainer/nn/random.h"
+#include "trainer/ops/copy.h"
+#include "trainer/ops/tokens.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 
@@ -59,12 +61,11 @@ Tensor NextToken::logits(const std::vector<std::int32_t>& text) {
   const std::int64_t known = cache_ ? cache_->length() : 0;
   const std::int64_t count = size - begin_ - known;
   SORTIE_CHECK(count > 0, "a text of {} tokens has not grown", size);
-  Tensor tokens = context_.empty(DType::i32, {1, count});
-  std::copy(text.end() - count, text.end(), tokens.data<std::int32_t>());
+  const Tensor tokens = ops::tensor_from_host<std::int32_t>(
+      context_, std::span(text).last(static_cast<std::size_t>(count)), {1, count});
   ForwardContext forward;
   forward.positions = context_.empty(DType::i32, {1, count});
-  std::iota(forward.positions.data<std::int32_t>(), forward.positions.data<std::int32_t>() + count,
-            static_cast<std::int32_t>(known));
+  ops::count_positions(context_, known, forward.positions);
   Graph graph(context_, Graph::Mode::inference);
   if (!cache_) return model_.last_logits(graph, tokens, forward);
   cache_->begin(count);
@@ -82,7 +83,7 @@ void generate(ExecutionContext& context, const LanguageModel& model,
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     const Tensor logits = next.logits(prompt);
     const std::int32_t token =
-        sample_token({logits.data<float>(), static_cast<std::size_t>(logits.elements())}, options,
+        sample_token(ops::copy_to_host<float>(context, logits.view({logits.elements()})), options,
                      static_cast<std::uint64_t>(i));
     if (std::ranges::find(options.stop_tokens, token) != options.stop_tokens.end() ||
         !on_token(token))

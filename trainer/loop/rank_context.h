@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/result.h"
+#include "trainer/tensor/device.h"
 
 namespace sortie::trainer {
 
@@ -18,6 +19,7 @@ struct RankContext {
   std::string config_path;  // SORTIE_CONFIG: the resolved config
   std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
   int threads = 1;          // OMP_NUM_THREADS, else the usable cores
+  Device device = {};       // that it computes on
 };
 
 /// ErrorCode::config for a variable that is not a number or out of range.

@@ -7,13 +7,17 @@
 #include <algorithm>
 #include <map>
 
+#include "trainer/ops/copy.h"
+
 namespace sortie::trainer {
 namespace {
 
 std::string state_hash(ParameterStore& store) {
   XXH64_hash_t hash = 0;
-  for (const std::span<float> buffer : {store.master(), store.moment1(), store.moment2()})
-    hash = XXH3_64bits_withSeed(buffer.data(), buffer.size_bytes(), hash);
+  for (const Tensor& buffer : {store.master(), store.moment1(), store.moment2()}) {
+    const ops::HostAccess<float> values(store.context(), buffer);
+    hash = XXH3_64bits_withSeed(values.span().data(), values.span().size_bytes(), hash);
+  }
   return fmt::format("{:016x}", hash);
 }
 

@@ -2,22 +2,28 @@
 
 #include <algorithm>
 
+#include "trainer/ops/copy.h"
+
 namespace sortie::trainer {
 namespace {
 
-/// Loss and number of targets of the samples [first, first + rows).
-Result<ops::CrossEntropyResult> score(SampleSource& source, std::int64_t first, std::int64_t rows,
-                                      ExecutionContext& context, const LanguageModel& model) {
+/// sums f64 [2] += loss and number of targets of the samples [first, first + rows).
+Result<> score(SampleSource& source, std::int64_t first, std::int64_t rows,
+               ExecutionContext& context, const LanguageModel& model, Tensor sums) {
   const std::int64_t length = model.shape().sequence_length;
   const auto width = static_cast<std::size_t>(length);
-  Tensor tokens = context.empty(DType::i32, {rows, length});
-  Tensor targets = context.empty(DType::i32, {rows, length});
-  for (std::int64_t row = 0; row < rows; ++row)
-    SORTIE_TRY(source.sample(first + row, {tokens.data<std::int32_t>() + row * length, width},
-                             {targets.data<std::int32_t>() + row * length, width}));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width), targets(tokens.size());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::size_t begin = static_cast<std::size_t>(row) * width;
+    SORTIE_TRY(source.sample(first + row, std::span(tokens).subspan(begin, width),
+                             std::span(targets).subspan(begin, width)));
+  }
   ForwardContext forward;
   Graph graph(context, Graph::Mode::inference);
-  return model.loss(graph, tokens, targets, 0.0f, forward);
+  model.loss(graph, ops::tensor_from_host<std::int32_t>(context, tokens, {rows, length}),
+             ops::tensor_from_host<std::int32_t>(context, targets, {rows, length}), 0.0f, forward,
+             sums);
+  return {};
 }
 
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
@@ -27,15 +33,13 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t passes = (samples + options.rows - 1) / options.rows;
   // One sum per forward pass, so that adding the ranks' shares is exact: all but one are 0.
-  std::vector<double> sums(static_cast<std::size_t>(2 * passes), 0.0);
+  const Tensor each = context.zeros(DType::f64, {2 * passes});
   for (std::int64_t pass = communicator.rank(); pass < passes; pass += communicator.size()) {
     const std::int64_t first = pass * options.rows;
-    SORTIE_ASSIGN_OR_RETURN(
-        const auto loss,
-        score(source, first, std::min(options.rows, samples - first), context, model));
-    sums[static_cast<std::size_t>(2 * pass)] = loss.loss_sum;
-    sums[static_cast<std::size_t>(2 * pass + 1)] = static_cast<double>(loss.count);
+    SORTIE_TRY(score(source, first, std::min(options.rows, samples - first), context, model,
+                     each.slice(0, 2 * pass, 2)));
   }
+  std::vector<double> sums = ops::copy_to_host<double>(context, each);
   communicator.all_reduce_sum(sums);
   double nats = 0.0, targets = 0.0;
   for (std::size_t i = 0; i < sums.size(); i += 2) {

@@ -36,7 +36,7 @@ struct ForwardContext {
   std::int64_t first_sample = 0;
   /// What routers of experts are told, and what they and multi-token prediction leave behind.
   RouterPass routers = {};
-  double mtp_loss = 0.0;  // coefficient * loss, summed as the main loss is
+  Tensor mtp_loss = {};  // f64 [2]: coefficient * loss, summed as the main loss is, and a count
 
   /// The dropout of a place in the model; none outside of training.
   ops::Dropout dropout(double probability, std::string_view place) const;

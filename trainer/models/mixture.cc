@@ -1,8 +1,7 @@
 #include "trainer/models/mixture.h"
 
-#include <algorithm>
-
 #include "common/config/architectures.h"
+#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
 namespace {
@@ -112,36 +111,50 @@ std::vector<Parameter*> router_biases(ParameterStore& store) {
   return biases;
 }
 
-void StepRouting::add(const ForwardContext& context) {
-  const RouterPass& pass = context.routers;
-  any_ = any_ || !pass.counts.empty() || context.mtp_loss != 0.0;
-  if (sizes_.empty())
-    for (const auto& counts : pass.counts) {
-      sizes_.push_back(counts.size());
-      sums_.resize(sums_.size() + counts.size());
+void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) {
+  const RouterPass& pass = forward.routers;
+  if (pass.counts.empty() && !forward.mtp_loss.defined()) return;
+  if (!sums_.defined()) {
+    std::int64_t all = 2;
+    for (const Tensor& counts : pass.counts) {
+      sizes_.push_back(counts.elements());
+      all += counts.elements();
     }
-  sums_[0] += pass.sequence_loss + pass.load_loss;
-  sums_[1] += context.mtp_loss;
-  auto sum = sums_.begin() + 2;
-  for (const auto& counts : pass.counts)
-    sum = std::transform(counts.begin(), counts.end(), sum, sum, std::plus<>());
+    sums_ = context.zeros(DType::f64, {all});
+  }
+  const auto add_at = [&](std::int64_t place, const Tensor& values) {
+    Tensor sum = sums_.slice(0, place, values.elements());
+    ops::accumulate(context, values, sum);
+  };
+  if (pass.sequence_loss.defined() || pass.load_loss.defined()) {
+    Tensor balance = pass.sequence_loss.defined() ? pass.sequence_loss : pass.load_loss;
+    if (pass.sequence_loss.defined() && pass.load_loss.defined())
+      ops::accumulate(context, pass.load_loss, balance);
+    add_at(0, balance);
+  }
+  if (forward.mtp_loss.defined()) add_at(1, forward.mtp_loss.slice(0, 0, 1));
+  std::int64_t place = 2;
+  for (const Tensor& counts : pass.counts) {
+    add_at(place, counts);
+    place += counts.elements();
+  }
 }
 
 void StepRouting::balance(ParameterStore& store, double rate) const {
   const std::vector<Parameter*> biases = router_biases(store);
   SORTIE_CHECK(biases.size() == sizes_.size(), "{} biases of {} mixtures", biases.size(),
                sizes_.size());
-  auto begin = sums_.begin() + 2;
+  std::int64_t place = 2;
   for (std::size_t i = 0; i < biases.size(); ++i) {
-    const auto end = begin + static_cast<std::ptrdiff_t>(sizes_[i]);
     Tensor bias = biases[i]->weight();
-    ops::update_router_bias({begin, end}, static_cast<float>(rate), bias);
-    begin = end;
+    ops::update_router_bias(store.context(), sums_.slice(0, place, sizes_[i]),
+                            static_cast<float>(rate), bias);
+    place += sizes_[i];
   }
 }
 
-void StepRouting::clear() {
-  std::fill(sums_.begin(), sums_.end(), 0.0);
+void StepRouting::clear(ExecutionContext& context) {
+  if (sums_.defined()) ops::fill(context, 0.0, sums_);
 }
 
 }  // namespace sortie::trainer

@@ -65,22 +65,21 @@ std::vector<Parameter*> router_biases(ParameterStore& store);
 /// What the routers and multi-token prediction left behind in one step, over its micro-batches.
 class StepRouting {
  public:
-  void add(const ForwardContext& context);
+  void add(ExecutionContext& context, const ForwardContext& forward);
   /// False for models without mixtures and multi-token prediction.
-  bool any() const { return any_; }
-  /// Everything as one row, to be summed over ranks in place.
-  std::span<double> sums() { return sums_; }
+  bool any() const { return sums_.defined(); }
+  /// Everything as one row f64, to be summed over ranks in place: the routers' balance losses,
+  /// summed over micro-batches; the loss of multi-token prediction, summed over tokens; then the
+  /// counts, mixture by mixture.
+  Tensor& sums() { return sums_; }
 
-  double balance_loss() const { return sums_[0]; }  // of routers, summed over micro-batches
-  double mtp_loss() const { return sums_[1]; }      // summed over tokens
   /// Moves the biases of the routers by `rate` towards an even load.
   void balance(ParameterStore& store, double rate) const;
-  void clear();
+  void clear(ExecutionContext& context);
 
  private:
-  bool any_ = false;
-  std::vector<double> sums_ = {0.0, 0.0};  // then the counts, mixture by mixture
-  std::vector<std::size_t> sizes_;         // experts of each mixture
+  Tensor sums_;
+  std::vector<std::int64_t> sizes_;  // experts of each mixture
 };
 
 }  // namespace sortie::trainer

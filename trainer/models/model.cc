@@ -5,7 +5,8 @@
 #include "common/config/architectures.h"
 #include "trainer/models/rope_scaling.h"
 #include "trainer/nn/modules.h"
-#include "trainer/nn/random.h"
+#include "trainer/ops/tokens.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 
@@ -58,18 +59,8 @@ void LanguageModel::find_documents(ExecutionContext& execution, const Tensor& to
   if (document_end_ < 0 || context.document_start.defined() || context.positions.defined()) return;
   context.document_start = execution.empty(DType::i32, tokens.shape());
   if (reset_positions_) context.positions = execution.empty(DType::i32, tokens.shape());
-  const auto* ids = tokens.data<std::int32_t>();
-  auto* starts = context.document_start.data<std::int32_t>();
-  std::int32_t start = 0;
-  for (std::int64_t i = 0; i < tokens.elements(); ++i) {
-    const auto t = static_cast<std::int32_t>(i % context.tokens);
-    if (t == 0)
-      start = 0;
-    else if (ids[i - 1] == document_end_)
-      start = t;
-    starts[i] = start;
-    if (reset_positions_) context.positions.data<std::int32_t>()[i] = t - start;
-  }
+  ops::find_documents(execution, tokens, static_cast<std::int32_t>(document_end_),
+                      context.document_start, context.positions);
 }
 
 /// The embedding of the tokens plus, where there is a table, that of their positions.
@@ -79,8 +70,7 @@ Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& 
     Tensor places = context.positions;
     if (!places.defined()) {
       places = graph.context().empty(DType::i32, {context.batch, context.tokens});
-      for (std::int64_t i = 0; i < places.elements(); ++i)
-        places.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % context.tokens);
+      ops::count_positions(graph.context(), 0, places);
     }
     hidden.branch = embedding(graph, places, *positions_);
   }
@@ -109,17 +99,24 @@ Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardConte
   return residual_norm(graph, hidden.residual, hidden.branch, final_norm_).normed;
 }
 
-ops::CrossEntropyResult LanguageModel::loss(Graph& graph, const Tensor& tokens,
-                                            const Tensor& targets, float grad_scale,
-                                            ForwardContext& context) const {
+void LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
+                         float grad_scale, ForwardContext& context, Tensor& loss) const {
   context.routers.begin();
   const Var hidden = final_hidden(graph, tokens, context);
-  const auto result = head_loss(graph, hidden, *head_, targets.view({targets.elements()}),
-                                shape_.vocab_size, grad_scale);
-  if (mtp_ != nullptr && context.training && graph.recording())
-    context.mtp_loss = mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale,
-                                  recompute_layers_, context);
-  finish_routing(load_coefficient_, context.routers);
+  head_loss(graph, hidden, *head_, targets.view({targets.elements()}),
+            {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss);
+  if (mtp_ != nullptr && context.training && graph.recording()) {
+    context.mtp_loss = graph.context().zeros(DType::f64, {2});
+    mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale, recompute_layers_,
+               context);
+  }
+  finish_routing(graph.context(), load_coefficient_, context.routers);
+}
+
+Tensor LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
+                           float grad_scale, ForwardContext& context) const {
+  Tensor result = graph.context().zeros(DType::f64, {2});
+  loss(graph, tokens, targets, grad_scale, context, result);
   return result;
 }
 

@@ -19,12 +19,15 @@ class LanguageModel {
 
   const ModelShape& shape() const { return shape_; }
 
-  /// Loss summed over targets >= 0 of one micro-batch: tokens, targets [B, T] i32. Where the graph
-  /// records, backward() then gives the gradients of grad_scale * (sum + context.mtp_loss), and of
-  /// the routers' losses times their scale; `context` must live until then. Multi-token prediction
-  /// and the sequences' balance take part in training only.
-  ops::CrossEntropyResult loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
-                               float grad_scale, ForwardContext& context) const;
+  /// loss f64 [2] += (loss summed over targets >= 0 of one micro-batch, their number); tokens,
+  /// targets [B, T] i32. Where the graph records, backward() then gives the gradients of grad_scale
+  /// * (sum + context.mtp_loss), and of the routers' losses times their scale; `context` must live
+  /// until then. Multi-token prediction and the sequences' balance take part in training only.
+  void loss(Graph& graph, const Tensor& tokens, const Tensor& targets, float grad_scale,
+            ForwardContext& context, Tensor& loss) const;
+  /// The same from zero; ops::read_cross_entropy() brings it to the host.
+  Tensor loss(Graph& graph, const Tensor& tokens, const Tensor& targets, float grad_scale,
+              ForwardContext& context) const;
 
   /// Logits [B * T, vocab_size] f32, of the model as it predicts.
   Tensor logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;

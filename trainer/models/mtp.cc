@@ -1,22 +1,16 @@
 #include "trainer/models/mtp.h"
 
+#include "trainer/ops/tokens.h"
+
 namespace sortie::trainer {
 namespace {
 
-/// Row i of a sequence gets the value of row i + k, and `missing` where that is past the sequence
-/// or in another document.
-Tensor shifted(ExecutionContext& context, const Tensor& values, const Tensor& document_start,
+/// Token i of a sequence becomes token i + k, and `missing` where that is past the sequence or in
+/// another document.
+Tensor shifted(ExecutionContext& context, const Tensor& tokens, const Tensor& document_start,
                std::int64_t k, std::int32_t missing) {
-  const std::int64_t batch = values.size(0), length = values.size(1);
-  Tensor out = context.empty(DType::i32, {batch, length});
-  const auto* in = values.data<std::int32_t>();
-  const auto* start = document_start.defined() ? document_start.data<std::int32_t>() : nullptr;
-  for (std::int64_t b = 0; b < batch; ++b)
-    for (std::int64_t i = 0; i < length; ++i) {
-      const std::int64_t at = b * length + i;
-      const bool there = i + k < length && (start == nullptr || start[at + k] == start[at]);
-      out.data<std::int32_t>()[at] = there ? in[at + k] : missing;
-    }
+  Tensor out = context.empty(DType::i32, tokens.shape());
+  ops::shift_tokens(context, tokens, document_start, k, missing, out);
   return out;
 }
 
@@ -47,11 +41,10 @@ MultiTokenPrediction::MultiTokenPrediction(const config::ModelConfig& config,
   }
 }
 
-double MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& tokens,
-                                  const Tensor& targets, Parameter& table, Parameter& head,
-                                  float grad_scale, bool recompute_layers,
-                                  ForwardContext& context) const {
-  double sum = 0.0;
+void MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& tokens,
+                                const Tensor& targets, Parameter& table, Parameter& head,
+                                float grad_scale, bool recompute_layers,
+                                ForwardContext& context) const {
   Var h = hidden;
   std::int64_t k = 0;
   for (const Depth& depth : depths_) {
@@ -67,12 +60,12 @@ double MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor&
       return {residual_norm(inner, out.residual, out.branch, depth.final_norm).normed};
     };
     h = recompute_layers ? recompute(graph, {h}, segment)[0] : segment(graph, {h})[0];
-    sum +=
-        coefficient_ * head_loss(graph, h, head, labels.view({labels.elements()}), vocab_size_,
-                                 static_cast<float>(static_cast<double>(grad_scale) * coefficient_))
-                           .loss_sum;
+    head_loss(graph, h, head, labels.view({labels.elements()}),
+              {.vocab_size = vocab_size_,
+               .grad_scale = static_cast<float>(static_cast<double>(grad_scale) * coefficient_),
+               .loss_scale = coefficient_},
+              context.mtp_loss);
   }
-  return sum;
 }
 
 }  // namespace sortie::trainer

@@ -93,19 +93,11 @@ void merge_lora(ParameterStore& store) {
   for (const auto& parameter : store.parameters()) {
     if (!parameter->low_rank()) continue;
     const LowRank& low = *parameter->low_rank();
-    const std::int64_t rows = parameter->spec().shape[0], columns = parameter->spec().shape[1];
-    const std::int64_t rank = low.down->spec().shape[0];
-    float* weight = store.master().data() + parameter->offset();
-    const float* down = store.master().data() + low.down->offset();
-    float* up = store.master().data() + low.up->offset();
-#pragma omp parallel for schedule(static)
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t r = 0; r < rank; ++r) {
-        const float factor = low.scale * up[row * rank + r];
-        for (std::int64_t column = 0; column < columns; ++column)
-          weight[row * columns + column] += factor * down[r * columns + column];
-      }
-    std::fill_n(up, rows * rank, 0.0f);
+    const auto values_of = [&store](const Parameter& of) {
+      return store.master().slice(0, of.offset(), of.elements()).view(of.spec().shape);
+    };
+    Tensor weight = values_of(*parameter), up = values_of(*low.up);
+    ops::merge_low_rank(store.context(), up, values_of(*low.down), low.scale, weight);
   }
 }
 

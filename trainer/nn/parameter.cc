@@ -1,11 +1,11 @@
 #include "trainer/nn/parameter.h"
 
 #include <algorithm>
-#include <cstring>
 #include <ranges>
 
-#include "trainer/nn/random.h"
+#include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
@@ -33,6 +33,7 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
 
 void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
                               bool with_optimizer) {
+  context_ = &context;
   compute_ = compute;
   const auto lay_out = [this](bool trained, std::int64_t offset) {
     for (const auto& parameter : std::views::reverse(parameters_)) {
@@ -66,18 +67,12 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
 
 void ParameterStore::initialize(std::uint64_t seed) {
   for (auto& parameter : parameters_) {
-    float* values = master().data() + parameter->offset_;
+    Tensor values = master_.slice(0, parameter->offset_, parameter->elements());
     const Init init = parameter->spec_.init;
-    const std::uint64_t key = random_key(seed, parameter->name());
-    const std::int64_t count = parameter->elements();
-#pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (init.kind == Init::Kind::normal)
-        values[i] =
-            static_cast<float>(init.std_dev) * random_normal(key, static_cast<std::uint64_t>(i));
-      else
-        values[i] = init.kind == Init::Kind::ones ? 1.0f : 0.0f;
-    }
+    if (init.kind == Init::Kind::normal)
+      ops::random_normal(*context_, random_key(seed, parameter->name()), 0, init.std_dev, values);
+    else
+      ops::fill(*context_, init.kind == Init::Kind::ones ? 1.0 : 0.0, values);
   }
 }
 
@@ -94,19 +89,8 @@ std::int64_t ParameterStore::parameter_elements() const {
   return total;
 }
 
-std::span<bf16> ParameterStore::compute_copy() {
-  if (!compute_copy_.defined()) return {};
-  return {compute_copy_.data<bf16>(), static_cast<std::size_t>(compute_copy_.elements())};
-}
-
 void ParameterStore::zero_gradients() {
-  float* values = gradients().data();
-  const std::int64_t count = trained_elements_;
-  constexpr std::int64_t kPiece = 1 << 18;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t begin = 0; begin < count; begin += kPiece)
-    std::memset(values + begin, 0,
-                sizeof(float) * static_cast<std::size_t>(std::min(kPiece, count - begin)));
+  ops::fill(*context_, 0.0, gradients_);
 }
 
 void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
@@ -115,7 +99,7 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
 
 void ParameterStore::weights_changed() {
   for (auto& parameter : parameters_)
-    if (parameter->packed_) parameter->packed_->changed();
+    if (parameter->packed_) ops::weight_changed(*context_, *parameter->packed_);
 }
 
 }  // namespace sortie::trainer

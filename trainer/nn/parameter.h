@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -120,11 +119,15 @@ class ParameterStore {
   std::int64_t trained_elements() const { return trained_elements_; }  // of them, in front
   std::int64_t parameter_elements() const;                             // without padding and state
   DType compute_dtype() const { return compute_; }
-  std::span<float> master() { return span_of(master_); }
-  std::span<float> gradients() { return span_of(gradients_); }  // and moments: of what is trained
-  std::span<float> moment1() { return span_of(moment1_); }
-  std::span<float> moment2() { return span_of(moment2_); }
-  std::span<bf16> compute_copy();  // empty when compute is f32
+  /// Of finalize().
+  ExecutionContext& context() { return *context_; }
+  /// The flat buffers, f32 [elements] but for the bf16 copy, which is undefined when compute is
+  /// f32.
+  Tensor& master() { return master_; }
+  Tensor& gradients() { return gradients_; }  // and moments: of what is trained
+  Tensor& moment1() { return moment1_; }
+  Tensor& moment2() { return moment2_; }
+  Tensor& compute_copy() { return compute_copy_; }
 
   void zero_gradients();
   /// Call after the master weights were written other than through ops::adamw: refreshes the bf16
@@ -137,11 +140,8 @@ class ParameterStore {
   void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }
 
  private:
-  static std::span<float> span_of(Tensor& tensor) {
-    if (!tensor.defined()) return {};
-    return {tensor.data<float>(), static_cast<std::size_t>(tensor.elements())};
-  }
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;

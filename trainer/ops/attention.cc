@@ -1,9 +1,12 @@
 // Checks of attention and RoPE, and the RoPE table.
 #include "trainer/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
-#include "trainer/ops/attention_impl.h"
+#include "common/model/tiling.h"
+#include "trainer/ops/copy.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -37,6 +40,22 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
                "lse {} for q {}", lse.shape().to_string(), q.shape().to_string());
 }
 
+/// Multiply-adds of one product of queries with keys per dimension, over all heads: the tiles that
+/// the kernels compute where there is one document.
+std::int64_t computed_scores(const Tensor& q, const AttentionMask& mask) {
+  const std::int64_t tokens = q.size(1);
+  const auto tiling = model::attention_tiling(tokens, mask.window);
+  std::int64_t scores = 0;
+  for (std::int64_t begin = 0; begin < tokens; begin += tiling.rows) {
+    const std::int64_t end = std::min(begin + tiling.rows, tokens);
+    constexpr std::int64_t kUnit = 64;  // longer windows begin at multiples of it
+    std::int64_t first = mask.window > 0 ? std::max<std::int64_t>(0, begin - mask.window + 1) : 0;
+    if (!tiling.one_tile) first = first / kUnit * kUnit;
+    scores += (end - begin) * (end - first);
+  }
+  return scores * q.size(0) * q.size(2);
+}
+
 }  // namespace
 
 std::vector<double> rope_frequencies(std::int64_t rotary_dims, double base) {
@@ -53,13 +72,18 @@ RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
   const auto half = static_cast<std::int64_t>(frequencies.size());
   RopeTable table{context.empty(DType::f32, {positions, half}),
                   context.empty(DType::f32, {positions, half}), 2 * half};
+  if (context.device().kind == DeviceKind::meta) return table;  // the sines of 8B take a while
+  std::vector<float> cos(static_cast<std::size_t>(positions * half)), sin(cos.size());
   for (std::int64_t i = 0; i < half; ++i) {
     for (std::int64_t t = 0; t < positions; ++t) {
       const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
-      table.cos.data<float>()[t * half + i] = static_cast<float>(std::cos(angle) * factor);
-      table.sin.data<float>()[t * half + i] = static_cast<float>(std::sin(angle) * factor);
+      const auto at = static_cast<std::size_t>(t * half + i);
+      cos[at] = static_cast<float>(std::cos(angle) * factor);
+      sin[at] = static_cast<float>(std::sin(angle) * factor);
     }
   }
+  copy_from_host<float>(context, cos, table.cos);
+  copy_from_host<float>(context, sin, table.sin);
   return table;
 }
 
@@ -73,7 +97,8 @@ void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Te
                                         positions.shape() == Shape({x.size(0), x.size(1)})),
                "positions {} {} for x {}", dtype_name(positions.dtype()),
                positions.shape().to_string(), x.shape().to_string());
-  if (x.elements() > 0 && table.rotary_dims > 0) rope_cpu(context, x, table, positions, inverse);
+  if (x.elements() > 0 && table.rotary_dims > 0)
+    dispatch<&Backend::rope>(context, x, table, positions, inverse);
 }
 
 void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -81,7 +106,9 @@ void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor&
   check_inputs(q, k, v, mask, lse);
   const Shape result{q.size(0), q.size(1), q.size(2), v.size(3)};
   check_heads(out, q.dtype(), result, "out");
-  if (q.elements() > 0) attention_forward_cpu(context, q, k, v, mask, out, lse);
+  if (q.elements() == 0) return;
+  context.count_flop(2 * computed_scores(q, mask) * (q.size(3) + v.size(3)));
+  dispatch<&Backend::attention_forward>(context, q, k, v, mask, out, lse);
 }
 
 void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor& k,
@@ -94,7 +121,9 @@ void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor
   check_heads(dq, q.dtype(), q.shape(), "dq");
   check_heads(dk, q.dtype(), k.shape(), "dk");
   check_heads(dv, q.dtype(), v.shape(), "dv");
-  if (q.elements() > 0) attention_backward_cpu(context, q, k, v, out, lse, dout, mask, dq, dk, dv);
+  if (q.elements() == 0) return;
+  context.count_flop(2 * computed_scores(q, mask) * (3 * q.size(3) + 2 * v.size(3)));
+  dispatch<&Backend::attention_backward>(context, q, k, v, out, lse, dout, mask, dq, dk, dv);
 }
 
 }  // namespace sortie::trainer::ops

@@ -1,5 +1,7 @@
 #include "trainer/ops/attention_cached.h"
 
+#include "trainer/ops/dispatch.h"
+
 namespace sortie::trainer::ops {
 
 void attention_cached(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -19,7 +21,8 @@ void attention_cached(ExecutionContext& context, const Tensor& q, const Tensor& 
                "q {}, k {}, v {}, out {}", q.shape().to_string(), k.shape().to_string(),
                v.shape().to_string(), out.shape().to_string());
   SORTIE_CHECK(!mask.document_start.defined() && !mask.dropout, "documents or dropout");
-  attention_cached_cpu(context, q, k, v, mask, out);
+  context.count_flop(2 * q.elements() / q.size(3) * k.size(1) * (q.size(3) + v.size(3)));
+  dispatch<&Backend::attention_cached>(context, q, k, v, mask, out);
 }
 
 }  // namespace sortie::trainer::ops

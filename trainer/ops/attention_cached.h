@@ -11,7 +11,4 @@ namespace sortie::trainer::ops {
 void attention_cached(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionMask& mask, Tensor& out);
 
-void attention_cached_cpu(ExecutionContext& context, const Tensor& q, const Tensor& k,
-                          const Tensor& v, const AttentionMask& mask, Tensor& out);
-
 }  // namespace sortie::trainer::ops

@@ -1,7 +1,7 @@
 // Checks of activations, embedding and conversions.
 #include "trainer/ops/elementwise.h"
 
-#include "trainer/ops/elementwise_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -21,34 +21,42 @@ void check_tokens(const Tensor& tokens, const Tensor& rows) {
                rows.shape().to_string());
 }
 
+void check_row_count(const Tensor& rows) {
+  SORTIE_CHECK(!rows.defined() || (rows.dtype() == DType::i64 && rows.elements() == 1),
+               "a number of rows is {} {}", dtype_name(rows.dtype()), rows.shape().to_string());
+}
+
 }  // namespace
 
-void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, Tensor& y) {
+void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, const Tensor& rows,
+                    Tensor& y) {
+  check_row_count(rows);
   SORTIE_CHECK(gate_up.size(-1) == 2 * y.size(-1) && y.size(-1) > 0, "gate_up {}, y {}",
                gate_up.shape().to_string(), y.shape().to_string());
   check_rows(y, gate_up, y.size(-1), "y");
-  swiglu_forward_cpu(context, gate_up, y);
+  dispatch<&Backend::swiglu_forward>(context, gate_up, rows, y);
 }
 
 void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
-                     Tensor& dgate_up) {
+                     const Tensor& rows, Tensor& dgate_up) {
+  check_row_count(rows);
   SORTIE_CHECK(gate_up.size(-1) == 2 * dy.size(-1) && dy.size(-1) > 0, "gate_up {}, dy {}",
                gate_up.shape().to_string(), dy.shape().to_string());
   check_rows(dy, gate_up, dy.size(-1), "dy");
   check_rows(dgate_up, gate_up, gate_up.size(-1), "dgate_up");
-  swiglu_backward_cpu(context, dy, gate_up, dgate_up);
+  dispatch<&Backend::swiglu_backward>(context, dy, gate_up, rows, dgate_up);
 }
 
 void gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor& y) {
   check_rows(y, x, x.size(-1), "y");
-  gelu_forward_cpu(context, kind, x, y);
+  dispatch<&Backend::gelu_forward>(context, kind, x, y);
 }
 
 void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
                    Tensor& dx) {
   check_rows(dy, x, x.size(-1), "dy");
   check_rows(dx, x, x.size(-1), "dx");
-  gelu_backward_cpu(context, kind, dy, x, dx);
+  dispatch<&Backend::gelu_backward>(context, kind, dy, x, dx);
 }
 
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,
@@ -58,7 +66,7 @@ void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Te
       table.shape().dims() == 2 && table.dtype() == y.dtype() && table.size(1) == y.size(-1),
       "table {} {}, y {} {}", dtype_name(table.dtype()), table.shape().to_string(),
       dtype_name(y.dtype()), y.shape().to_string());
-  embedding_forward_cpu(context, tokens, table, y);
+  dispatch<&Backend::embedding_forward>(context, tokens, table, y);
 }
 
 void embedding_backward(ExecutionContext& context, const Tensor& tokens, const Tensor& dy,
@@ -68,7 +76,7 @@ void embedding_backward(ExecutionContext& context, const Tensor& tokens, const T
       dtable.dtype() == DType::f32 && dtable.shape().dims() == 2 && dtable.size(1) == dy.size(-1),
       "dtable {} {}, dy {}", dtype_name(dtable.dtype()), dtable.shape().to_string(),
       dy.shape().to_string());
-  embedding_backward_cpu(context, tokens, dy, dtable);
+  dispatch<&Backend::embedding_backward>(context, tokens, dy, dtable);
 }
 
 void add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y) {
@@ -76,7 +84,7 @@ void add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y)
                a.shape().to_string(), b.shape().to_string(), y.shape().to_string());
   check_rows(b, a, a.size(-1), "b");
   check_rows(y, a, a.size(-1), "y");
-  add_cpu(context, a, b, y);
+  dispatch<&Backend::add>(context, a, b, y);
 }
 
 void convert(ExecutionContext& context, const Tensor& from, Tensor& to) {
@@ -84,7 +92,7 @@ void convert(ExecutionContext& context, const Tensor& from, Tensor& to) {
                    to.dense() && from.elements() == to.elements(),
                "{} {} to {} {}", dtype_name(from.dtype()), from.shape().to_string(),
                dtype_name(to.dtype()), to.shape().to_string());
-  convert_cpu(context, from, to);
+  dispatch<&Backend::convert>(context, from, to);
 }
 
 }  // namespace sortie::trainer::ops

@@ -6,9 +6,11 @@
 namespace sortie::trainer::ops {
 
 /// y [M, F] = silu(gate) * up with gate_up [M, 2 F] = [gate | up]  (Shazeer 2020).
-void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, Tensor& y);
+/// `rows` i64 [1]: only so many rows from the first one on; undefined: all.
+void swiglu_forward(ExecutionContext& context, const Tensor& gate_up, const Tensor& rows,
+                    Tensor& y);
 void swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
-                     Tensor& dgate_up);
+                     const Tensor& rows, Tensor& dgate_up);
 
 /// GELU (Hendrycks & Gimpel 2016).
 ///   exact: x * 0.5 * (1 + erf(x / sqrt 2))

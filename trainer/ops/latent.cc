@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "trainer/ops/attention.h"
-#include "trainer/ops/latent_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -26,12 +26,12 @@ void check_keys(const Tensor& k, const Tensor& kv, const Tensor& rope) {
 void latent_keys_forward(ExecutionContext& context, const Tensor& kv, const Tensor& rope,
                          Tensor& k) {
   check_keys(k, kv, rope);
-  latent_keys_forward_cpu(context, kv, rope, k);
+  dispatch<&Backend::latent_keys_forward>(context, kv, rope, k);
 }
 
 void latent_keys_backward(ExecutionContext& context, const Tensor& dk, Tensor& dkv, Tensor& drope) {
   check_keys(dk, dkv, drope);
-  latent_keys_backward_cpu(context, dk, dkv, drope);
+  dispatch<&Backend::latent_keys_backward>(context, dk, dkv, drope);
 }
 
 void concat_columns(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y) {
@@ -40,7 +40,7 @@ void concat_columns(ExecutionContext& context, const Tensor& a, const Tensor& b,
                    y.shape() == Shape({a.size(0), a.size(1) + b.size(1)}),
                "[{} | {}] into {}", a.shape().to_string(), b.shape().to_string(),
                y.shape().to_string());
-  concat_columns_cpu(context, a, b, y);
+  dispatch<&Backend::concat_columns>(context, a, b, y);
 }
 
 std::vector<double> yarn_frequencies(std::int64_t rotary_dims, double base, const Yarn& yarn) {

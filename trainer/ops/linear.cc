@@ -1,7 +1,8 @@
 // Checks of the linear products.
 #include "trainer/ops/linear.h"
 
-#include "trainer/ops/linear_impl.h"
+#include "trainer/ops/copy.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -24,7 +25,21 @@ void check_weight_gradient(const Tensor& dw, std::int64_t n, std::int64_t k) {
                dw.shape().to_string(), n, k);
 }
 
+/// Counts 2 M N K.
+void count_product(ExecutionContext& context, std::int64_t m, std::int64_t n, std::int64_t k) {
+  context.count_flop(2 * m * n * k);
+}
+
 }  // namespace
+
+PackedWeight::PackedWeight(Tensor plain) : plain_(std::move(plain)) {
+  SORTIE_CHECK(plain_.shape().dims() == 2 && plain_.dense() && is_float(plain_), "weight {} {}",
+               dtype_name(plain_.dtype()), plain_.shape().to_string());
+}
+
+void weight_changed(ExecutionContext& context, const PackedWeight& w) {
+  dispatch<&Backend::weight_changed>(context, w);
+}
 
 void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeight& w,
                     const Tensor& bias, Tensor& y) {
@@ -39,7 +54,9 @@ void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeig
                "x {}, w {}, y {}", x.shape().to_string(), plain.shape().to_string(),
                y.shape().to_string());
   check_vector(bias, out.cols, "bias");
-  if (in.rows > 0) linear_forward_cpu(context, x, w, bias, y);
+  if (in.rows == 0) return;
+  count_product(context, in.rows, out.cols, in.cols);
+  dispatch<&Backend::linear_forward>(context, x, w, bias, y);
 }
 
 void linear_backward_data(ExecutionContext& context, const Tensor& dy, const PackedWeight& w,
@@ -54,7 +71,9 @@ void linear_backward_data(ExecutionContext& context, const Tensor& dy, const Pac
   SORTIE_CHECK(in.rows == out.rows && in.cols == plain.size(0) && out.cols == plain.size(1),
                "dy {}, w {}, dx {}", dy.shape().to_string(), plain.shape().to_string(),
                dx.shape().to_string());
-  if (in.rows > 0) linear_backward_data_cpu(context, dy, w, dx);
+  if (in.rows == 0) return;
+  count_product(context, in.rows, in.cols, out.cols);
+  dispatch<&Backend::linear_backward_data>(context, dy, w, dx);
 }
 
 void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const Tensor& x,
@@ -67,13 +86,14 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
                x.shape().to_string());
   check_weight_gradient(dw, gradient.cols, in.cols);
   check_vector(dbias, gradient.cols, "dbias");
-  if (in.rows > 0) linear_backward_weight_cpu(context, dy, x, dw, dbias);
+  if (in.rows == 0) return;
+  if (dw.defined()) count_product(context, in.rows, gradient.cols, in.cols);
+  dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias);
 }
 
-CrossEntropyResult linear_cross_entropy(ExecutionContext& context, const Tensor& h,
-                                        const PackedWeight& w, const Tensor& targets,
-                                        std::int64_t vocab_size, float grad_scale, Tensor dh,
-                                        Tensor dw) {
+void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
+                          const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
+                          Tensor& dw, Tensor& loss) {
   const Tensor& plain = w.plain();
   const auto in = h.matrix();
   SORTIE_CHECK(is_float(h) && h.dtype() == plain.dtype() && in.cols == plain.size(1),
@@ -82,8 +102,11 @@ CrossEntropyResult linear_cross_entropy(ExecutionContext& context, const Tensor&
   SORTIE_CHECK(targets.dtype() == DType::i32 && targets.dense() && targets.elements() == in.rows,
                "targets {} {} for {} rows", dtype_name(targets.dtype()),
                targets.shape().to_string(), in.rows);
-  SORTIE_CHECK(vocab_size > 0 && vocab_size <= plain.size(0), "vocabulary {} of {} rows",
-               vocab_size, plain.size(0));
+  SORTIE_CHECK(spec.vocab_size > 0 && spec.vocab_size <= plain.size(0), "vocabulary {} of {} rows",
+               spec.vocab_size, plain.size(0));
+  SORTIE_CHECK(loss.dtype() == DType::f64 && loss.dense() && loss.elements() == 2,
+               "loss is {} {}, expected f64 [2]", dtype_name(loss.dtype()),
+               loss.shape().to_string());
   SORTIE_CHECK(dh.defined() || !dw.defined(), "dw comes with dh");
   if (dh.defined()) {
     const auto out = dh.matrix();
@@ -92,8 +115,27 @@ CrossEntropyResult linear_cross_entropy(ExecutionContext& context, const Tensor&
                  h.shape().to_string());
     check_weight_gradient(dw, plain.size(0), plain.size(1));
   }
-  if (in.rows == 0) return {};
-  return linear_cross_entropy_cpu(context, h, w, targets, vocab_size, grad_scale, dh, dw);
+  if (in.rows == 0) return;
+  const std::int64_t products = 1 + (dh.defined() ? 1 : 0) + (dw.defined() ? 1 : 0);
+  count_product(context, products * in.rows, spec.vocab_size, in.cols);
+  dispatch<&Backend::linear_cross_entropy>(context, h, w, targets, spec, dh, dw, loss);
+}
+
+CrossEntropyResult read_cross_entropy(ExecutionContext& context, const Tensor& loss) {
+  double values[2];
+  copy_to_host<double>(context, loss, values);
+  return {values[0], static_cast<std::int64_t>(values[1])};
+}
+
+void merge_low_rank(ExecutionContext& context, Tensor& up, const Tensor& down, float scale,
+                    Tensor& w) {
+  SORTIE_CHECK(up.dtype() == DType::f32 && up.dense() && down.dtype() == DType::f32 &&
+                   down.dense() && w.dtype() == DType::f32 && w.dense() &&
+                   w.shape() == Shape({up.size(0), down.size(1)}) && up.size(1) == down.size(0),
+               "w {}, up {}, down {}", w.shape().to_string(), up.shape().to_string(),
+               down.shape().to_string());
+  count_product(context, w.size(0), w.size(1), up.size(1));
+  dispatch<&Backend::merge_low_rank>(context, up, down, scale, w);
 }
 
 }  // namespace sortie::trainer::ops

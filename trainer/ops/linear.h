@@ -2,31 +2,40 @@
 // strided rows. Sums are in f32 whatever the dtype.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer::ops {
 
-/// A weight in the layouts that the products like best, made on first use after each change.
-/// `plain` [N, K] (f32 or bf16) is owned by the parameter buffer; call changed() after it was
-/// written.
+/// What a backend keeps of a weight: copies in the layouts that its products like best.
+class PackedCopies {
+ public:
+  virtual ~PackedCopies() = default;
+  virtual std::size_t bytes() const = 0;
+};
+
+/// A weight that is multiplied. `plain` [N, K] (f32 or bf16) is owned by the parameter buffer; call
+/// weight_changed() after it was written. A backend makes its copies on first use after each
+/// change.
 class PackedWeight {
  public:
   explicit PackedWeight(Tensor plain);
-  ~PackedWeight();
-  PackedWeight(PackedWeight&&) noexcept;
 
-  const Tensor& plain() const;
-  void changed();                    // drops the packed copies (memory is kept for the next ones)
-  std::size_t packed_bytes() const;  // of that memory
-
-  struct Impl;  // defined in linear_cpu.cc
-  Impl& impl() const { return *impl_; }
+  const Tensor& plain() const { return plain_; }
+  std::size_t packed_bytes() const { return copies_ ? copies_->bytes() : 0; }
+  /// The backend's; null until it is set.
+  std::unique_ptr<PackedCopies>& copies() const { return copies_; }
 
  private:
-  std::unique_ptr<Impl> impl_;
+  Tensor plain_;
+  mutable std::unique_ptr<PackedCopies> copies_;
 };
+
+/// Drops the packed copies (their memory is kept for the next ones).
+void weight_changed(ExecutionContext& context, const PackedWeight& w);
 
 /// y [M, N] = x [M, K] . W^T + bias [N] (f32; may be undefined). y's dtype may be x's dtype or f32.
 void linear_forward(ExecutionContext& context, const Tensor& x, const PackedWeight& w,
@@ -43,21 +52,33 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
 
 /// LM head and cross-entropy in one, in chunks of rows so that logits [M, V] never exist as a
 /// whole:
-///   logits = h . W^T ; loss_sum += sum over rows with target >= 0 of -log softmax(logits)[target]
-/// and, when dh is defined, at once the gradients of `grad_scale * loss_sum` (dw only where
+///   logits = h . W^T
+///   loss f64 [2] += (loss_scale * sum over rows with target >= 0 of -log softmax(logits)[target],
+///                    number of these rows)
+/// and, when dh is defined, at once the gradients of `grad_scale` * that sum (dw only where
 /// defined):
 ///   dh [M, K] = grad_scale * (softmax - onehot) . W ;  dw [N, K] (f32) += grad_scale * (softmax -
 ///   onehot)^T . h
 /// Columns >= vocab_size (padding of W) are left out of the softmax and get zero gradient.
-/// Source: cross-entropy of a softmax; gradient p - y. Returns the number of counted rows.
+/// targets: i32 [M], -100 = not counted. Source: cross-entropy of a softmax; gradient p - y.
+struct CrossEntropySpec {
+  std::int64_t vocab_size = 0;
+  float grad_scale = 0.0f;
+  double loss_scale = 1.0;
+};
+void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
+                          const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
+                          Tensor& dw, Tensor& loss);
+
+/// The two numbers of `loss`, on the host.
 struct CrossEntropyResult {
   double loss_sum = 0.0;
   std::int64_t count = 0;
 };
-CrossEntropyResult linear_cross_entropy(ExecutionContext& context, const Tensor& h,
-                                        const PackedWeight& w,
-                                        const Tensor& targets /* i32 [M], -100 = not counted */,
-                                        std::int64_t vocab_size, float grad_scale, Tensor dh,
-                                        Tensor dw);
+CrossEntropyResult read_cross_entropy(ExecutionContext& context, const Tensor& loss);
+
+/// w [N, K] += scale * up [N, R] . down [R, K], all f32 and dense; up becomes zero.
+void merge_low_rank(ExecutionContext& context, Tensor& up, const Tensor& down, float scale,
+                    Tensor& w);
 
 }  // namespace sortie::trainer::ops

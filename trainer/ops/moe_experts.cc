@@ -1,9 +1,9 @@
-// Checks of the experts' ops, and the sorting.
+// Checks of the experts' ops.
 #include "trainer/ops/moe_experts.h"
 
 #include <algorithm>
 
-#include "trainer/ops/moe_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -21,7 +21,7 @@ void check_matrix(const Tensor& x, DType dtype, std::int64_t rows, std::int64_t 
 
 void check_rows(const ExpertRows& rows, const Tensor& sorted, const Tensor& tokens) {
   SORTIE_CHECK(sorted.dtype() != DType::i32, "sorted rows are {}", dtype_name(sorted.dtype()));
-  check_matrix(sorted, sorted.dtype(), rows.rows, sorted.size(-1), "sorted");
+  check_matrix(sorted, sorted.dtype(), rows.capacity, sorted.size(-1), "sorted");
   check_matrix(tokens, sorted.dtype(), rows.tokens, sorted.size(-1), "tokens");
 }
 
@@ -30,13 +30,19 @@ void check_weights(const ExpertRows& rows, const Tensor& weights, const char* na
   SORTIE_CHECK(weights.dense(), "{} must be dense", name);
 }
 
+/// Of the rows that were chosen; products of padding are not counted.
+void count_products(ExecutionContext& context, const ExpertRows& rows, std::int64_t n,
+                    std::int64_t k) {
+  context.count_flop(2 * rows.tokens * rows.top_k * n * k);
+}
+
 void check_products(const ExpertRows& rows, const Tensor& narrow, const Tensor& wide,
                     std::span<const PackedWeight* const> weights) {
-  SORTIE_CHECK(weights.size() == rows.counts.size(), "{} weights for {} experts", weights.size(),
-               rows.counts.size());
+  SORTIE_CHECK(weights.size() == static_cast<std::size_t>(rows.experts),
+               "{} weights for {} experts", weights.size(), rows.experts);
   for (const PackedWeight* weight : weights) {
-    check_matrix(narrow, weight->plain().dtype(), rows.rows, weight->plain().size(1), "x");
-    check_matrix(wide, weight->plain().dtype(), rows.rows, weight->plain().size(0), "y");
+    check_matrix(narrow, weight->plain().dtype(), rows.capacity, weight->plain().size(1), "x");
+    check_matrix(wide, weight->plain().dtype(), rows.capacity, weight->plain().size(0), "y");
     SORTIE_CHECK(weight->plain().shape() == weights[0]->plain().shape(), "experts differ in shape");
   }
 }
@@ -51,50 +57,33 @@ ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
   ExpertRows rows;
   rows.tokens = experts.size(0);
   rows.top_k = experts.size(1);
+  rows.experts = expert_count;
   const std::int64_t choices = experts.elements();
-  const auto* chosen = experts.data<std::int32_t>();
-  rows.counts.assign(static_cast<std::size_t>(expert_count), 0);
-  for (std::int64_t i = 0; i < choices; ++i) {
-    SORTIE_CHECK(chosen[i] >= 0 && chosen[i] < expert_count, "expert {} of {}", chosen[i],
-                 expert_count);
-    ++rows.counts[static_cast<std::size_t>(chosen[i])];
-  }
-  rows.begin = {0};
-  for (const std::int64_t count : rows.counts)
-    rows.begin.push_back(rows.begin.back() + padded(count));
-  rows.rows = rows.begin.back();
   rows.capacity = padded(choices + std::min(choices, expert_count) * (kExpertRowUnit - 1));
-
+  rows.begin = context.empty(DType::i64, {expert_count + 1});
   rows.row_of = context.empty(DType::i32, experts.shape());
-  rows.source = context.empty(DType::i32, {rows.capacity}).slice(0, 0, rows.rows);
-  auto* source = rows.source.data<std::int32_t>();
-  std::fill_n(source, rows.rows, -1);
-  std::vector<std::int64_t> next(rows.begin.begin(), rows.begin.end() - 1);
-  for (std::int64_t i = 0; i < choices; ++i) {
-    const std::int64_t row = next[static_cast<std::size_t>(chosen[i])]++;
-    rows.row_of.data<std::int32_t>()[i] = static_cast<std::int32_t>(row);
-    source[row] = static_cast<std::int32_t>(i);
-  }
+  rows.source = context.empty(DType::i32, {rows.capacity});
+  dispatch<&Backend::sort_by_expert>(context, experts, rows);
   return rows;
 }
 
 void dispatch_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
                       Tensor& sorted) {
   check_rows(rows, sorted, x);
-  dispatch_forward_cpu(context, rows, x, sorted);
+  dispatch<&Backend::dispatch_forward>(context, rows, x, sorted);
 }
 
 void dispatch_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dsorted,
                        Tensor& dx) {
   check_rows(rows, dsorted, dx);
-  dispatch_backward_cpu(context, rows, dsorted, dx);
+  dispatch<&Backend::dispatch_backward>(context, rows, dsorted, dx);
 }
 
 void combine_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& sorted,
                      const Tensor& weights, Tensor& y) {
   check_rows(rows, sorted, y);
   check_weights(rows, weights, "weights");
-  combine_forward_cpu(context, rows, sorted, weights, y);
+  dispatch<&Backend::combine_forward>(context, rows, sorted, weights, y);
 }
 
 void combine_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dy,
@@ -104,34 +93,38 @@ void combine_backward(ExecutionContext& context, const ExpertRows& rows, const T
   check_rows(rows, dsorted, dy);
   check_weights(rows, weights, "weights");
   check_weights(rows, dweights, "dweights");
-  combine_backward_cpu(context, rows, dy, sorted, weights, dsorted, dweights);
+  dispatch<&Backend::combine_backward>(context, rows, dy, sorted, weights, dsorted, dweights);
 }
 
 void grouped_linear_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
                             std::span<const PackedWeight* const> weights, Tensor& y) {
   check_products(rows, x, y, weights);
-  grouped_linear_forward_cpu(context, rows, x, weights, y);
+  count_products(context, rows, y.size(1), x.size(1));
+  dispatch<&Backend::grouped_linear_forward>(context, rows, x, weights, y);
 }
 
 void grouped_linear_backward_data(ExecutionContext& context, const ExpertRows& rows,
                                   const Tensor& dy, std::span<const PackedWeight* const> weights,
                                   Tensor& dx) {
   check_products(rows, dx, dy, weights);
-  grouped_linear_backward_data_cpu(context, rows, dy, weights, dx);
+  count_products(context, rows, dy.size(1), dx.size(1));
+  dispatch<&Backend::grouped_linear_backward_data>(context, rows, dy, weights, dx);
 }
 
 void grouped_linear_backward_weight(ExecutionContext& context, const ExpertRows& rows,
                                     const Tensor& dy, const Tensor& x, std::span<Tensor> dw) {
-  SORTIE_CHECK(dw.size() == rows.counts.size(), "{} gradients for {} experts", dw.size(),
-               rows.counts.size());
-  check_matrix(x, dy.dtype(), rows.rows, x.size(-1), "x");
-  check_matrix(dy, x.dtype(), rows.rows, dy.size(-1), "dy");
+  SORTIE_CHECK(dw.size() == static_cast<std::size_t>(rows.experts), "{} gradients for {} experts",
+               dw.size(), rows.experts);
+  check_matrix(x, dy.dtype(), rows.capacity, x.size(-1), "x");
+  check_matrix(dy, x.dtype(), rows.capacity, dy.size(-1), "dy");
   for (const Tensor& gradient : dw) {
     if (!gradient.defined()) continue;
     check_matrix(gradient, DType::f32, dy.size(1), x.size(1), "dw");
     SORTIE_CHECK(gradient.dense(), "dw must be dense");
   }
-  grouped_linear_backward_weight_cpu(context, rows, dy, x, dw);
+  if (std::ranges::any_of(dw, &Tensor::defined))
+    count_products(context, rows, dy.size(1), x.size(1));
+  dispatch<&Backend::grouped_linear_backward_weight>(context, rows, dy, x, dw);
 }
 
 }  // namespace sortie::trainer::ops

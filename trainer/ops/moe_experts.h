@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
@@ -13,28 +12,31 @@ namespace sortie::trainer::ops {
 using model::kExpertRowUnit;
 
 /// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
-/// are in token order.
+/// are in token order. Which are whose is known on the device alone: sorted tensors have `capacity`
+/// rows, of which ops touch those that there are.
 struct ExpertRows {
-  std::int64_t tokens = 0, top_k = 0;
-  std::int64_t rows = 0;             // with padding
-  std::int64_t capacity = 0;         // the most that `rows` can be for these sizes
-  std::vector<std::int64_t> begin;   // [E + 1], multiples of kExpertRowUnit
-  std::vector<std::int64_t> counts;  // [E], without padding
-  Tensor row_of;                     // i32 [M, k]
-  Tensor source;                     // i32 [rows]: m * k + j, or -1 for padding
+  std::int64_t tokens = 0, top_k = 0, experts = 0;
+  std::int64_t capacity = 0;  // the most rows, with padding, for these sizes
+  Tensor begin;               // i64 [E + 1], multiples of kExpertRowUnit; the last one: all rows
+  Tensor row_of;              // i32 [M, k]
+  Tensor source;              // i32 [capacity]: m * k + j, or -1 for padding
+
+  /// i64 [1]: how many of the `capacity` rows there are.
+  Tensor row_count() const { return begin.slice(0, experts, 1); }
 };
 /// experts i32 [M, k], all in [0, expert_count).
 ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
                           std::int64_t expert_count);
 
-/// sorted [rows, C] = x [M, C] by token, padding zero.
+/// sorted [capacity, C] = x [M, C] by token, padding zero.
 void dispatch_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
                       Tensor& sorted);
 /// dx [M, C] = sum of a token's k rows of dsorted, in the order of its choices.
 void dispatch_backward(ExecutionContext& context, const ExpertRows& rows, const Tensor& dsorted,
                        Tensor& dx);
 
-/// y [M, C] = sum over a token's choices j of weights [M, k]_j (f32) * its row of sorted [rows, C].
+/// y [M, C] = sum over a token's choices j of weights [M, k]_j (f32) * its row of sorted [capacity,
+/// C].
 void combine_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& sorted,
                      const Tensor& weights, Tensor& y);
 /// dsorted = weight * dy (padding zero), dweights = dot(dy, row).
@@ -42,11 +44,11 @@ void combine_backward(ExecutionContext& context, const ExpertRows& rows, const T
                       const Tensor& sorted, const Tensor& weights, Tensor& dsorted,
                       Tensor& dweights);
 
-/// Expert e's rows of y [rows, N] = its rows of x [rows, K] . W_e^T for every e. An expert without
-/// rows takes no part.
+/// Expert e's rows of y [capacity, N] = its rows of x [capacity, K] . W_e^T for every e. An expert
+/// without rows takes no part.
 void grouped_linear_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,
                             std::span<const PackedWeight* const> weights, Tensor& y);
-/// Expert e's rows of dx [rows, K] = its rows of dy [rows, N] . W_e
+/// Expert e's rows of dx [capacity, K] = its rows of dy [capacity, N] . W_e
 void grouped_linear_backward_data(ExecutionContext& context, const ExpertRows& rows,
                                   const Tensor& dy, std::span<const PackedWeight* const> weights,
                                   Tensor& dx);

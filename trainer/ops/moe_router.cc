@@ -1,10 +1,7 @@
-// Checks of the routers, and what is small enough for one thread.
+// Checks of the routers.
 #include "trainer/ops/moe_router.h"
 
-#include <cmath>
-#include <numeric>
-
-#include "trainer/ops/moe_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -19,6 +16,12 @@ void check_choices(const Tensor& x, const Shape& shape, const char* name) {
   SORTIE_CHECK(x.dtype() == DType::i32 && x.dense() && x.shape() == shape,
                "{} is {} {}, expected dense i32 {}", name, dtype_name(x.dtype()),
                x.shape().to_string(), shape.to_string());
+}
+
+void check_sums(const Tensor& x, std::int64_t elements, const char* name) {
+  SORTIE_CHECK(x.dtype() == DType::f64 && x.dense() && x.elements() == elements,
+               "{} is {} {}, expected {} dense f64", name, dtype_name(x.dtype()),
+               x.shape().to_string(), elements);
 }
 
 void check_spec(const RouterSpec& s) {
@@ -51,7 +54,7 @@ void route_forward(ExecutionContext& context, const RouterSpec& spec, const Tens
   if (replay.defined()) check_choices(replay, {rows, spec.top_k}, "replay");
   check_choices(experts, {rows, spec.top_k}, "experts");
   check_f32(weights, experts.shape(), "weights");
-  route_forward_cpu(context, spec, logits, bias, replay, scores, experts, weights);
+  dispatch<&Backend::route_forward>(context, spec, logits, bias, replay, scores, experts, weights);
 }
 
 void route_backward(ExecutionContext& context, const RouterSpec& spec, const Tensor& scores,
@@ -63,19 +66,20 @@ void route_backward(ExecutionContext& context, const RouterSpec& spec, const Ten
   if (dweights.defined()) check_f32(dweights, experts.shape(), "dweights");
   if (dscores.defined()) check_f32(dscores, scores.shape(), "dscores");
   check_f32(dlogits, scores.shape(), "dlogits");
-  route_backward_cpu(context, spec, scores, experts, dweights, dscores, dlogits);
+  dispatch<&Backend::route_backward>(context, spec, scores, experts, dweights, dscores, dlogits);
 }
 
 void count_top_experts(ExecutionContext& context, const Tensor& scores, std::int64_t top_k,
                        Tensor& counts) {
   check_sequences(scores, counts, top_k);
-  count_top_experts_cpu(context, scores, top_k, counts);
+  dispatch<&Backend::count_top_experts>(context, scores, top_k, counts);
 }
 
-double sequence_balance(ExecutionContext& context, const Tensor& scores, const Tensor& counts,
-                        std::int64_t top_k) {
+void sequence_balance(ExecutionContext& context, const Tensor& scores, const Tensor& counts,
+                      std::int64_t top_k, double coefficient, Tensor& loss) {
   check_sequences(scores, counts, top_k);
-  return sequence_balance_cpu(context, scores, counts, top_k);
+  check_sums(loss, 1, "loss");
+  dispatch<&Backend::sequence_balance>(context, scores, counts, top_k, coefficient, loss);
 }
 
 void sequence_balance_backward(ExecutionContext& context, const Tensor& scores,
@@ -83,53 +87,41 @@ void sequence_balance_backward(ExecutionContext& context, const Tensor& scores,
                                Tensor& dscores) {
   check_sequences(scores, counts, top_k);
   check_f32(dscores, scores.shape(), "dscores");
-  sequence_balance_backward_cpu(context, scores, counts, top_k, scale, dscores);
+  dispatch<&Backend::sequence_balance_backward>(context, scores, counts, top_k, scale, dscores);
 }
 
-std::vector<double> column_sums(const Tensor& matrix) {
+void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& counts) {
+  check_choices(experts, {experts.size(0), experts.size(-1)}, "experts");
+  check_sums(counts, counts.elements(), "counts");
+  dispatch<&Backend::count_choices>(context, experts, counts);
+}
+
+void column_sums(ExecutionContext& context, const Tensor& matrix, Tensor& sums) {
   check_f32(matrix, {matrix.size(0), matrix.size(-1)}, "matrix");
-  const std::int64_t cols = matrix.size(1);
-  std::vector<double> sums(static_cast<std::size_t>(cols));
-  const float* values = matrix.data<float>();
-  for (std::int64_t row = 0; row < matrix.size(0); ++row)
-    for (std::int64_t col = 0; col < cols; ++col)
-      sums[static_cast<std::size_t>(col)] += static_cast<double>(values[row * cols + col]);
-  return sums;
+  check_sums(sums, matrix.size(1), "sums");
+  dispatch<&Backend::column_sums>(context, matrix, sums);
 }
 
-double load_balance(const std::vector<double>& assigned, const std::vector<double>& score_sums,
-                    double rows) {
-  SORTIE_CHECK(assigned.size() == score_sums.size() && rows > 0, "{} experts, {} sums, {} rows",
-               assigned.size(), score_sums.size(), rows);
-  return static_cast<double>(assigned.size()) *
-         std::inner_product(assigned.begin(), assigned.end(), score_sums.begin(), 0.0) /
-         (rows * rows);
+void load_balance(ExecutionContext& context, const Tensor& assigned, const Tensor& score_sums,
+                  double rows, double coefficient, Tensor& loss) {
+  check_sums(assigned, assigned.elements(), "assigned");
+  check_sums(score_sums, assigned.elements(), "score sums");
+  check_sums(loss, 1, "loss");
+  SORTIE_CHECK(rows > 0, "{} rows", rows);
+  dispatch<&Backend::load_balance>(context, assigned, score_sums, rows, coefficient, loss);
 }
 
-void load_balance_backward(ExecutionContext&, const std::vector<double>& assigned, double rows,
+void load_balance_backward(ExecutionContext& context, const Tensor& assigned, double rows,
                            float scale, Tensor& dscores) {
-  const auto experts = static_cast<std::int64_t>(assigned.size());
-  check_f32(dscores, {dscores.size(0), experts}, "dscores");
-  std::vector<float> slope;
-  for (const double count : assigned)
-    slope.push_back(static_cast<float>(static_cast<double>(scale) * static_cast<double>(experts) *
-                                       count / (rows * rows)));
-  float* out = dscores.data<float>();
-  for (std::int64_t row = 0; row < dscores.size(0); ++row)
-    for (std::int64_t e = 0; e < experts; ++e)
-      out[row * experts + e] += slope[static_cast<std::size_t>(e)];
+  check_sums(assigned, dscores.size(-1), "assigned");
+  check_f32(dscores, {dscores.size(0), dscores.size(-1)}, "dscores");
+  dispatch<&Backend::load_balance_backward>(context, assigned, rows, scale, dscores);
 }
 
-void update_router_bias(const std::vector<double>& counts, float rate, Tensor& bias) {
-  const auto experts = static_cast<std::int64_t>(counts.size());
-  check_f32(bias, {experts}, "bias");
-  const double mean =
-      std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(experts);
-  float* values = bias.data<float>();
-  for (std::size_t e = 0; e < counts.size(); ++e) {
-    if (counts[e] < mean) values[e] += rate;
-    if (counts[e] > mean) values[e] -= rate;
-  }
+void update_router_bias(ExecutionContext& context, const Tensor& counts, float rate, Tensor& bias) {
+  check_f32(bias, {bias.elements()}, "bias");
+  check_sums(counts, bias.elements(), "counts");
+  dispatch<&Backend::update_router_bias>(context, counts, rate, bias);
 }
 
 }  // namespace sortie::trainer::ops

@@ -2,8 +2,6 @@
 // that keep the experts evenly loaded. All in f32 whatever the activation dtype.
 #pragma once
 
-#include <vector>
-
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer::ops {
@@ -36,6 +34,9 @@ void route_backward(ExecutionContext& context, const RouterSpec& spec, const Ten
                     const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
                     Tensor& dlogits);
 
+/// counts f64 [E] (overwritten): how often each expert is in `experts` i32 [M, k].
+void count_choices(ExecutionContext& context, const Tensor& experts, Tensor& counts);
+
 /// counts [S, E] f32 (overwritten): how often an expert is among the top_k of the scores alone
 /// (neither bias nor groups), per sequence of M / S rows.
 void count_top_experts(ExecutionContext& context, const Tensor& scores, std::int64_t top_k,
@@ -43,27 +44,29 @@ void count_top_experts(ExecutionContext& context, const Tensor& scores, std::int
 
 /// Sequence-wise balance loss (DeepSeek-AI 2024), the mean over sequences of sum_e f_e P_e:
 ///   f_e = E / (k T) * counts_e,  P_e = mean over the T tokens of scores_e / sum of scores
-double sequence_balance(ExecutionContext& context, const Tensor& scores, const Tensor& counts,
-                        std::int64_t top_k);
+/// loss f64 [1] += coefficient * that.
+void sequence_balance(ExecutionContext& context, const Tensor& scores, const Tensor& counts,
+                      std::int64_t top_k, double coefficient, Tensor& loss);
 /// dscores (added to) += scale * d sequence_balance / d scores.
 void sequence_balance_backward(ExecutionContext& context, const Tensor& scores,
                                const Tensor& counts, std::int64_t top_k, float scale,
                                Tensor& dscores);
 
-/// Column sums [E] of a matrix [M, E] f32, in row order.
-std::vector<double> column_sums(const Tensor& matrix);
+/// sums f64 [E] += column sums of a matrix [M, E] f32, each added up in row order.
+void column_sums(ExecutionContext& context, const Tensor& matrix, Tensor& sums);
 
 /// Load-balancing loss over all layers of a micro-batch together (Fedus et al. 2021, summed over
-/// layers as Mixtral does): with C_e the assignments and Q_e the scores of expert e, both summed
-/// over all layers' `rows` rows,
-///   loss = E * sum_e (C_e / rows) (Q_e / rows)
-double load_balance(const std::vector<double>& assigned, const std::vector<double>& score_sums,
-                    double rows);
+/// layers as Mixtral does): with C_e the assignments and Q_e the scores of expert e (f64 [E]), both
+/// summed over all layers' `rows` rows,
+///   loss f64 [1] += coefficient * E * sum_e (C_e / rows) (Q_e / rows)
+void load_balance(ExecutionContext& context, const Tensor& assigned, const Tensor& score_sums,
+                  double rows, double coefficient, Tensor& loss);
 /// dscores (added to) += scale * d load_balance / d scores: scale * E * C_e / rows^2 in every row.
-void load_balance_backward(ExecutionContext& context, const std::vector<double>& assigned,
-                           double rows, float scale, Tensor& dscores);
+void load_balance_backward(ExecutionContext& context, const Tensor& assigned, double rows,
+                           float scale, Tensor& dscores);
 
-/// Aux-loss-free balancing (Wang et al. 2024): bias_e += rate * sign(mean(counts) - counts_e).
-void update_router_bias(const std::vector<double>& counts, float rate, Tensor& bias);
+/// Aux-loss-free balancing (Wang et al. 2024): bias_e += rate * sign(mean(counts) - counts_e), with
+/// counts f64 [E].
+void update_router_bias(ExecutionContext& context, const Tensor& counts, float rate, Tensor& bias);
 
 }  // namespace sortie::trainer::ops

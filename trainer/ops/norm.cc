@@ -1,7 +1,7 @@
 // Checks of the norms.
 #include "trainer/ops/norm.h"
 
-#include "trainer/ops/norm_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
 namespace {
@@ -36,8 +36,8 @@ void residual_norm_forward(ExecutionContext& context, NormKind kind, const Tenso
   check_f32(stats, 2 * rows.rows, "stats");
   SORTIE_CHECK(kind == NormKind::layer || !bias.defined(), "an RMS norm has no bias");
   if (rows.rows > 0)
-    residual_norm_forward_cpu(context, kind, residual, branch, weight, bias, eps, residual_out, y,
-                              stats);
+    dispatch<&Backend::residual_norm_forward>(context, kind, residual, branch, weight, bias, eps,
+                                              residual_out, y, stats);
 }
 
 void residual_norm_backward(ExecutionContext& context, NormKind kind, const Tensor& dy,
@@ -53,7 +53,8 @@ void residual_norm_backward(ExecutionContext& context, NormKind kind, const Tens
   check_f32(stats, 2 * rows.rows, "stats");
   SORTIE_CHECK(kind == NormKind::layer || !dbias.defined(), "an RMS norm has no bias");
   if (rows.rows > 0)
-    residual_norm_backward_cpu(context, kind, dy, dresidual, x, weight, stats, dx, dweight, dbias);
+    dispatch<&Backend::residual_norm_backward>(context, kind, dy, dresidual, x, weight, stats, dx,
+                                               dweight, dbias);
 }
 
 }  // namespace sortie::trainer::ops

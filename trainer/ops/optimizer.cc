@@ -1,24 +1,35 @@
 // Checks of the flat updates.
 #include "trainer/ops/optimizer.h"
 
-#include "trainer/ops/optimizer_impl.h"
+#include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
+namespace {
 
-double sum_of_squares(ExecutionContext& context, std::span<const float> values) {
-  return sum_of_squares_cpu(context, values);
+bool is_range(const Tensor& x, DType dtype, std::int64_t elements) {
+  return x.dtype() == dtype && x.dense() && x.elements() == elements;
 }
 
-void adamw(ExecutionContext& context, const AdamWStep& step, std::span<float> w,
-           std::span<const float> grad, std::span<float> m, std::span<float> v,
-           std::span<bf16> compute) {
-  SORTIE_CHECK(grad.size() == w.size() && m.size() == w.size() && v.size() == w.size() &&
-                   (compute.empty() || compute.size() == w.size()),
-               "ranges of {}, {}, {}, {}, {}", w.size(), grad.size(), m.size(), v.size(),
-               compute.size());
+}  // namespace
+
+void sum_of_squares(ExecutionContext& context, const Tensor& values, Tensor& sum) {
+  SORTIE_CHECK(is_range(values, DType::f32, values.elements()) && is_range(sum, DType::f64, 1),
+               "sum of {} {} in {} {}", dtype_name(values.dtype()), values.shape().to_string(),
+               dtype_name(sum.dtype()), sum.shape().to_string());
+  dispatch<&Backend::sum_of_squares>(context, values, sum);
+}
+
+void adamw(ExecutionContext& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
+           Tensor& m, Tensor& v, Tensor& compute) {
+  const std::int64_t count = w.elements();
+  SORTIE_CHECK(is_range(w, DType::f32, count) && is_range(grad, DType::f32, count) &&
+                   is_range(m, DType::f32, count) && is_range(v, DType::f32, count) &&
+                   (!compute.defined() || is_range(compute, DType::bf16, count)),
+               "ranges of {}, {}, {}, {}, {}", count, grad.elements(), m.elements(), v.elements(),
+               compute.elements());
   SORTIE_CHECK(step.correction1 > 0.0f && step.correction2 > 0.0f, "corrections {}, {}",
                step.correction1, step.correction2);
-  adamw_cpu(context, step, w, grad, m, v, compute);
+  dispatch<&Backend::adamw>(context, step, w, grad, m, v, compute);
 }
 
 }  // namespace sortie::trainer::ops

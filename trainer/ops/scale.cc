@@ -1,5 +1,7 @@
 #include "trainer/ops/scale.h"
 
+#include "trainer/ops/dispatch.h"
+
 namespace sortie::trainer::ops {
 
 void scale(ExecutionContext& context, const Tensor& x, float factor, Tensor& y) {
@@ -7,7 +9,7 @@ void scale(ExecutionContext& context, const Tensor& x, float factor, Tensor& y) 
                    x.dense() && y.dense(),
                "{} {} into {} {}", dtype_name(x.dtype()), x.shape().to_string(),
                dtype_name(y.dtype()), y.shape().to_string());
-  scale_cpu(context, x, factor, y);
+  dispatch<&Backend::scale>(context, x, factor, y);
 }
 
 }  // namespace sortie::trainer::ops

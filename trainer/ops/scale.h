@@ -8,6 +8,4 @@ namespace sortie::trainer::ops {
 /// x and y dense, of one dtype and shape; y may be x.
 void scale(ExecutionContext& context, const Tensor& x, float factor, Tensor& y);
 
-void scale_cpu(ExecutionContext& context, const Tensor& x, float factor, Tensor& y);
-
 }  // namespace sortie::trainer::ops

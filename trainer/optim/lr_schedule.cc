@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/nn/portable_math.h"
+#include "trainer/random/portable_math.h"
 
 namespace sortie::trainer {
 namespace {

@@ -3,11 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "trainer/nn/portable_math.h"
 #include "trainer/ops/optimizer.h"
 #include "trainer/optim/lr_schedule.h"
+#include "trainer/random/portable_math.h"
 
 namespace sortie::trainer {
 
@@ -42,9 +41,9 @@ Result<> Optimizer::assign_groups() {
   return {};
 }
 
-double Optimizer::gradient_norm(ExecutionContext& context) {
+void Optimizer::squared_gradient_norm(ExecutionContext& context, Tensor& sum) {
   // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
-  return std::sqrt(ops::sum_of_squares(context, store_.gradients()));
+  ops::sum_of_squares(context, store_.gradients(), sum);
 }
 
 double Optimizer::learning_rate(std::int64_t step) const {
@@ -73,18 +72,18 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
         learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
     decays.push_back(group.weight_decay.value_or(config.weight_decay));
   }
-  const std::span<bf16> copy = store_.compute_copy();
   for (std::size_t i = 0; i < group_of_.size(); ++i) {
     const Parameter& parameter = *store_.parameters()[i];
     if (!parameter.trained()) continue;
-    const auto begin = static_cast<std::size_t>(parameter.offset());
-    const auto count = static_cast<std::size_t>(parameter.elements());
+    const auto range = [&parameter](const Tensor& flat) {
+      return flat.slice(0, parameter.offset(), parameter.elements());
+    };
     step.lr = rates[group_of_[i]];
     step.weight_decay = parameter.spec().decay ? static_cast<float>(decays[group_of_[i]]) : 0.0f;
-    ops::adamw(context, step, store_.master().subspan(begin, count),
-               store_.gradients().subspan(begin, count), store_.moment1().subspan(begin, count),
-               store_.moment2().subspan(begin, count),
-               copy.empty() ? copy : copy.subspan(begin, count));
+    Tensor weights = range(store_.master()), copy;
+    Tensor first = range(store_.moment1()), second = range(store_.moment2());
+    if (store_.compute_copy().defined()) copy = range(store_.compute_copy());
+    ops::adamw(context, step, weights, range(store_.gradients()), first, second, copy);
   }
   store_.weights_changed();
 }

@@ -18,9 +18,9 @@ class Optimizer {
   /// and for a parameter that two groups include.
   Result<> assign_groups();
 
-  /// L2 norm of all gradients, which must be final (reduced over all ranks), so that every rank
-  /// decides alike. Not finite when one of them is not.
-  double gradient_norm(ExecutionContext& context);
+  /// sum f64 [1] = squared L2 norm of all gradients, which must be final (reduced over all ranks),
+  /// so that every rank decides alike. Not finite when one of them is not.
+  void squared_gradient_norm(ExecutionContext& context, Tensor& sum);
   /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
   /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
   void update(ExecutionContext& context, std::int64_t step, double grad_norm);

@@ -48,15 +48,16 @@ void GradientReducer::begin() {
 void GradientReducer::issue_ready() {
   while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
     Bucket& bucket = buckets_[next_++];
-    bucket.handle = communicator_.all_reduce_sum_async(
-        store_.gradients().subspan(static_cast<std::size_t>(bucket.begin),
-                                   static_cast<std::size_t>(bucket.end - bucket.begin)));
+    bucket.values = std::make_unique<ops::HostAccess<float>>(
+        store_.context(), store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin));
+    bucket.handle = communicator_.all_reduce_sum_async(bucket.values->span());
   }
 }
 
 void GradientReducer::poll() {
   while (first_open_ < next_ && buckets_[first_open_].handle->poll()) {
     buckets_[first_open_].handle.reset();
+    buckets_[first_open_].values.reset();
     ++first_open_;
   }
 }
@@ -71,6 +72,7 @@ void GradientReducer::finish() {
   for (; first_open_ < buckets_.size(); ++first_open_) {
     buckets_[first_open_].handle->wait();
     buckets_[first_open_].handle.reset();
+    buckets_[first_open_].values.reset();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/nn/parameter.h"
+#include "trainer/ops/copy.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
@@ -32,6 +33,7 @@ class GradientReducer {
   struct Bucket {
     std::int64_t begin = 0, end = 0;  // elements of the flat buffer
     int parameters = 0, missing = 0;
+    std::unique_ptr<ops::HostAccess<float>> values;  // while the handle is there
     std::unique_ptr<CollectiveHandle> handle;
   };
   void issue_ready();

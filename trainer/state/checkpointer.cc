@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
+#include "trainer/ops/copy.h"
 #include "trainer/state/checkpoint_state.h"
 #include "trainer/state/saved_job.h"
 
@@ -28,11 +29,22 @@ struct NamedBuffer {
   bool of_trained = false;  // others have nothing in it
   bool holds(const Parameter& parameter) const { return !of_trained || parameter.trained(); }
 };
-std::array<NamedBuffer, 3> buffers_of(ParameterStore& store) {
-  return {{{"model.", store.master()},
-           {"optimizer.m.", store.moment1(), true},
-           {"optimizer.v.", store.moment2(), true}}};
-}
+/// The host's view of the state while it lives.
+class OpenState {
+ public:
+  explicit OpenState(ParameterStore& store)
+      : master_(store.context(), store.master()),
+        moment1_(store.context(), store.moment1()),
+        moment2_(store.context(), store.moment2()) {}
+  std::array<NamedBuffer, 3> buffers() const {
+    return {{{"model.", master_.span()},
+             {"optimizer.m.", moment1_.span(), true},
+             {"optimizer.v.", moment2_.span(), true}}};
+  }
+
+ private:
+  ops::HostAccess<float> master_, moment1_, moment2_;
+};
 
 std::span<float> values_of(std::span<float> buffer, const Parameter& parameter) {
   return buffer.subspan(static_cast<std::size_t>(parameter.offset()),
@@ -127,7 +139,8 @@ Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Se
   if (start_.lineage.empty()) start_.lineage = new_lineage();
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
-  for (const NamedBuffer& buffer : buffers_of(store_)) {
+  const OpenState state(store_);
+  for (const NamedBuffer& buffer : state.buffers()) {
     for (const auto& parameter : store_.parameters()) {
       if (!buffer.holds(*parameter)) continue;
       const Dims shape = dims_of(parameter->spec().shape);
@@ -227,7 +240,8 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
                           CheckpointReader::open(start_.folder, CheckDepth::sizes));
   const Manifest& manifest = reader.manifest();
   const bool weights_alone = start_.kind == StartPoint::Kind::weights;
-  for (const NamedBuffer& buffer : buffers_of(store_)) {
+  const OpenState state(store_);
+  for (const NamedBuffer& buffer : state.buffers()) {
     // Imported weights come without moments, which then start at zero.
     if (buffer.of_trained && (weights_alone || manifest.run_id == kImportRun)) continue;
     SORTIE_TRY(read_buffer(reader, buffer, store_));
@@ -269,7 +283,8 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   if (loaded) header = {loaded->progress, 1, loaded->kind};
   communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
   if (header.found == 0) return std::nullopt;
-  for (const NamedBuffer& buffer : buffers_of(store_))
+  const OpenState state(store_);
+  for (const NamedBuffer& buffer : state.buffers())
     communicator_.broadcast(std::as_writable_bytes(buffer.values), 0);
   if (!loaded) {
     loaded.emplace();

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/store.h"
 #include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
+#include "trainer/ops/copy.h"
 #include "trainer/storage/sha256.h"
 #include "trainer/tokenizer/stored_tokenizer.h"
 
@@ -27,14 +28,15 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
   job.lora = {};
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
+  const ops::HostAccess<float> master(loaded.context, loaded.store.master());
   for (const auto& parameter : loaded.store.parameters()) {
     if (is_lora_name(parameter->name())) continue;
     Dims shape;
     for (int i = 0; i < parameter->spec().shape.dims(); ++i)
       shape.push_back(parameter->spec().shape[i]);
-    const auto data = std::as_bytes(
-        loaded.store.master().subspan(static_cast<std::size_t>(parameter->offset()),
-                                      static_cast<std::size_t>(parameter->elements())));
+    const auto data =
+        std::as_bytes(master.span().subspan(static_cast<std::size_t>(parameter->offset()),
+                                            static_cast<std::size_t>(parameter->elements())));
     pieces.push_back(
         {"model." + parameter->name(), StorageType::f32, shape, Piece::whole(shape), data});
     bytes += data.size();

@@ -12,6 +12,7 @@
 #include "trainer/hf/import.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/nn/lora.h"
+#include "trainer/ops/copy.h"
 #include "trainer/samples/tokenizer_agreement.h"
 
 namespace sortie::trainer {
@@ -106,15 +107,18 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   for (const auto& parameter : store.parameters()) all += bytes_of(parameter);
   if (progress) progress({"loading checkpoint", 0, all});
   store.finalize(result->context, dtype, 16, /*with_optimizer=*/false);
-  for (const auto& parameter : store.parameters()) {
-    Dims shape;
-    for (int i = 0; i < parameter->spec().shape.dims(); ++i)
-      shape.push_back(parameter->spec().shape[i]);
-    const auto values = store.master().subspan(static_cast<std::size_t>(parameter->offset()),
-                                               static_cast<std::size_t>(parameter->elements()));
-    SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
-    done += bytes_of(parameter);
-    if (progress) progress({"loading checkpoint", done, all});
+  {
+    const ops::HostAccess<float> master(store.context(), store.master());
+    for (const auto& parameter : store.parameters()) {
+      Dims shape;
+      for (int i = 0; i < parameter->spec().shape.dims(); ++i)
+        shape.push_back(parameter->spec().shape[i]);
+      const auto values = master.span().subspan(static_cast<std::size_t>(parameter->offset()),
+                                                static_cast<std::size_t>(parameter->elements()));
+      SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
+      done += bytes_of(parameter);
+      if (progress) progress({"loading checkpoint", done, all});
+    }
   }
   store.refresh_compute_copy(result->context);
   return result;

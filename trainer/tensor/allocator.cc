@@ -2,18 +2,15 @@
 // two).
 #include "trainer/tensor/allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <unordered_map>
 #include <vector>
 
-#include "common/base/check.h"
 #include "common/base/size_class.h"
+#include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
 namespace {
@@ -33,22 +30,12 @@ class OutOfMemory final : public std::bad_alloc {
   char text_[160];
 };
 
-/// A block of `size` bytes, of which `used` are asked for now; null when the system has none.
-void* system_allocate(std::size_t size, std::size_t used) {
-  const std::size_t alignment = size >= kHugePage ? kHugePage : kBlockAlignment;
-  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* block = std::aligned_alloc(alignment, rounded);
-  if (block == nullptr) return nullptr;
-  // A hint: where the system refuses it, the block is on small pages. The tail stays on those: a
-  // large one there would take memory that nobody uses.
-  if (const std::size_t whole = used / kHugePage * kHugePage; whole > 0)
-    (void)madvise(block, whole, MADV_HUGEPAGE);
-  return block;
-}
-
 }  // namespace
 
 struct Allocator::State {
+  explicit State(Device& device) : memory(make_device_memory(device)) {}
+
+  std::shared_ptr<DeviceMemory> memory;
   mutable std::mutex mutex;
   std::unordered_map<std::size_t, std::vector<void*>> free_blocks;
   std::size_t in_use = 0;
@@ -58,7 +45,7 @@ struct Allocator::State {
 
   ~State() {
     for (auto& [size, blocks] : free_blocks)
-      for (void* block : blocks) std::free(block);
+      for (void* block : blocks) memory->give_back(block);
   }
 
   void* take(std::size_t size, std::size_t used) {
@@ -79,7 +66,7 @@ struct Allocator::State {
   }
 
   void* take_new(std::size_t size, std::size_t used) {
-    void* block = system_allocate(size, used);
+    void* block = memory->take(size, used);
     if (block == nullptr) throw OutOfMemory(size, reserved);
     reserved += size;
     ++system_calls;
@@ -93,7 +80,7 @@ struct Allocator::State {
   }
 };
 
-Allocator::Allocator(Device device) : device_(device), state_(std::make_shared<State>()) {}
+Allocator::Allocator(Device device) : device_(device), state_(std::make_shared<State>(device_)) {}
 Allocator::~Allocator() = default;
 
 std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {

@@ -1,6 +1,6 @@
-// Caching host allocator: freed blocks are kept by size and handed out again, so that after the
-// first step nothing is allocated. Blocks are 64-byte aligned; large ones are on 2 MiB pages where
-// allowed.
+// Caching allocator of a device's memory: freed blocks are kept by size and handed out again, so
+// that after the first step nothing is allocated. Blocks are 64-byte aligned. On the meta device it
+// counts, and that is all.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@ namespace sortie::trainer {
 
 class Allocator {
  public:
+  /// A guarded device gets an arena of its own: device() then says which.
   explicit Allocator(Device device = {});
   ~Allocator();
   Allocator(const Allocator&) = delete;

@@ -1,14 +1,22 @@
 // ExecutionContext: everything an op needs besides its tensors. One per rank.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "trainer/tensor/allocator.h"
+#include "trainer/tensor/stream.h"
 #include "trainer/tensor/tensor.h"
 
 namespace sortie::trainer {
+
+namespace ops {
+class Backend;
+}
 
 struct CpuFacts {
   std::string model;     // "AMD EPYC ..."
@@ -20,14 +28,15 @@ CpuFacts cpu_facts();
 
 class ExecutionContext {
  public:
-  /// `threads` compute threads (OpenMP and oneDNN) for this process.
-  explicit ExecutionContext(int threads);
+  /// A context of `device` with `threads` compute threads (OpenMP and oneDNN) for this process.
+  explicit ExecutionContext(int threads, Device device = {});
   ~ExecutionContext();
 
+  Device device() const { return allocator_.device(); }
   Allocator& allocator() { return allocator_; }
   int threads() const { return threads_; }
   Tensor empty(DType dtype, Shape shape) { return Tensor::empty(allocator_, dtype, shape); }
-  Tensor zeros(DType dtype, Shape shape) { return Tensor::zeros(allocator_, dtype, shape); }
+  Tensor zeros(DType dtype, Shape shape);
 
   /// Called by ops between pieces of long work so that communication makes progress.
   void poll() {
@@ -41,17 +50,56 @@ class ExecutionContext {
   bool keeps_packed_weights() const { return keeps_packed_weights_; }
   void keep_packed_weights(bool keep) { keeps_packed_weights_ = keep; }
 
-  /// Backend state (oneDNN engine, stream, primitive caches); defined and used by op *_cpu.cc files
-  /// only.
-  struct Backend;
-  Backend& backend() { return *backend_; }
+  /// What computes. Fronts of ops reach it through ops/dispatch.h.
+  ops::Backend& backend() { return *backend_; }
+  /// How an op's front reaches the backend: a plain call; between opening and closing the guarded
+  /// memory; or later, from a queue.
+  enum class Dispatch : std::uint8_t { direct, guarded, deferred };
+  Dispatch dispatch() const { return dispatch_; }
+
+  /// Floating-point operations of the products that were asked for, 2 M N K each; of attention, of
+  /// the tiles that are computed.
+  std::int64_t flop() const { return flop_; }
+  void count_flop(std::int64_t count) { flop_ += count; }
+
+  /// The stream that ops go to; with_stream() changes it while what it returns lives.
+  StreamKind stream() const { return stream_; }
+  class StreamScope {
+   public:
+    StreamScope(ExecutionContext& context, StreamKind stream)
+        : context_(context), before_(std::exchange(context.stream_, stream)) {}
+    ~StreamScope() { context_.stream_ = before_; }
+    StreamScope(const StreamScope&) = delete;
+    StreamScope& operator=(const StreamScope&) = delete;
+
+   private:
+    ExecutionContext& context_;
+    StreamKind before_;
+  };
+  [[nodiscard]] StreamScope with_stream(StreamKind stream) { return {*this, stream}; }
+  /// The current stream's end, and making the current stream wait for an event.
+  Event record() { return queues_ ? queues_->record(stream_) : Event(); }
+  void wait(const Event& event) {
+    if (queues_) queues_->wait(stream_, event);
+  }
+  /// Until all streams have done their work.
+  void synchronize();
+
+  /// From now on ops are done late, streams in a random order (tests).
+  void defer(std::uint64_t seed);
+  /// Of deferred contexts, for ops/dispatch.h: adds work to the current stream.
+  void enqueue(std::function<void()> op);
 
  private:
   int threads_;
   bool keeps_packed_weights_ = true;
+  Dispatch dispatch_ = Dispatch::direct;
+  StreamKind stream_ = StreamKind::compute;
+  std::int64_t flop_ = 0;
   Allocator allocator_;
   std::function<void()> poll_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ops::Backend> backend_;
+  std::unique_ptr<WorkQueues> queues_;  // of a deferred context; what they hold goes first
 };
 
 }  // namespace sortie::trainer

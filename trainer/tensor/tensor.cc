@@ -1,7 +1,7 @@
 // Shapes, views and slices.
 #include "trainer/tensor/tensor.h"
 
-#include <cstring>
+#include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
 
@@ -54,10 +54,11 @@ Tensor Tensor::empty(Allocator& allocator, DType dtype, Shape shape) {
   return tensor;
 }
 
-Tensor Tensor::zeros(Allocator& allocator, DType dtype, Shape shape) {
-  Tensor tensor = empty(allocator, dtype, shape);
-  std::memset(tensor.data_, 0, static_cast<std::size_t>(shape.elements()) * dtype_bytes(dtype));
-  return tensor;
+void Tensor::check_host_access() const {
+  SORTIE_CHECK(host_can_access(device_),
+               "the host reads or writes {} {} on {} outside of an op; use copy_to_host, "
+               "copy_from_host or HostAccess",
+               dtype_name(dtype_), shape_.to_string(), device_.to_string());
 }
 
 std::int64_t Tensor::stride(int dim) const {

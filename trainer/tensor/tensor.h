@@ -40,7 +40,6 @@ class Tensor {
 
   /// Uninitialised dense memory from `allocator` (returned to it with the last view).
   static Tensor empty(Allocator& allocator, DType dtype, Shape shape);
-  static Tensor zeros(Allocator& allocator, DType dtype, Shape shape);
   /// A view of host memory that the caller keeps alive.
   static Tensor wrap(void* data, DType dtype, Shape shape);
 
@@ -57,11 +56,15 @@ class Tensor {
   /// How many Tensors share this memory (0 for wrap()).
   long owners() const { return block_.use_count(); }
 
+  /// The elements, for ops and named host accesses: on a device that the host can not touch now it
+  /// stops the program.
   template <class T>
   T* data() const {
     SORTIE_CHECK(dtype_of<T>() == dtype_, "tensor holds {}", dtype_name(dtype_));
+    if (device_.kind != DeviceKind::cpu) check_host_access();
     return static_cast<T*>(data_);
   }
+  /// The address of the first element, whether it can be read or not.
   void* raw() const { return data_; }
 
   /// Elements [begin, begin + count) of dimension `dim`, as a view.
@@ -78,6 +81,8 @@ class Tensor {
   Matrix matrix() const;
 
  private:
+  void check_host_access() const;
+
   std::shared_ptr<void> block_;
   void* data_ = nullptr;
   DType dtype_ = DType::f32;

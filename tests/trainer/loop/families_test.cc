@@ -55,7 +55,7 @@ Outcome outcome_of(const config::JobConfig& job, int steps, int ranks = 1, int t
   run_thread_ranks(ranks, [&](Communicator& communicator) {
     TinyTraining training(job, communicator, DType::f32, threads);
     const std::vector<double> losses = training.losses(steps);
-    const auto master = training.trainer->store().master();
+    const auto master = host_values(training.trainer->store(), training.trainer->store().master());
     const std::lock_guard lock(mutex);
     if (communicator.rank() == 0) outcome = {losses, {master.begin(), master.end()}};
   });
@@ -143,7 +143,7 @@ TEST_CASE("every family with dropout: a resumed run has the bits of one that was
     CHECK(second.trainer->progress().step == 3);
     const std::vector<double> rest = second.losses(3);
     CHECK(std::equal(rest.begin(), rest.end(), straight.losses.begin() + 3));
-    const auto master = second.trainer->store().master();
+    const auto master = host_values(second.trainer->store(), second.trainer->store().master());
     CHECK(std::equal(master.begin(), master.end(), straight.weights.begin()));
     std::filesystem::remove_all(folder);
   });
@@ -164,17 +164,17 @@ TEST_CASE("the gradient of every family is the slope of the loss, dropout and do
       ForwardContext forward;
       forward.training = true;
       forward.seed = 3;
-      const double sum = training.trainer->model()
-                             .loss(graph, batch.tokens, batch.targets, 1.0f, forward)
-                             .loss_sum;
+      const double sum = training.loss(graph, batch, 1.0f, forward).loss_sum;
       if (record) graph.backward({});
       return sum;
     };
     loss(true);
     for (const auto& parameter : store.parameters()) {
       CAPTURE(parameter->name());
-      float* weights = store.master().data() + parameter->offset();
-      const float* gradient = store.gradients().data() + parameter->offset();
+      const auto master = host_view(store, store.master());
+      const auto gradients = host_view(store, store.gradients());
+      float* weights = master.data() + parameter->offset();
+      const float* gradient = gradients.data() + parameter->offset();
       const auto count = static_cast<std::size_t>(parameter->elements());
       const std::vector<float> kept(weights, weights + count);
       double norm = 0;
@@ -206,15 +206,12 @@ TEST_CASE("packed documents are computed as if each were alone") {
     ExecutionContext& context = training.trainer->context();
     const LanguageModel& model = training.trainer->model();
     const auto logits = [&](const std::vector<std::int32_t>& ids) {
-      Tensor tokens = context.empty(DType::i32, {1, static_cast<std::int64_t>(ids.size())});
-      std::ranges::copy(ids, tokens.data<std::int32_t>());
+      const Tensor tokens = training.to_device(ids, {1, static_cast<std::int64_t>(ids.size())});
       Graph graph(context, Graph::Mode::inference);
       const Tensor out = model.logits(graph, tokens);
       std::vector<std::vector<float>> rows;
-      for (std::int64_t row = 0; row < out.size(0); ++row) {
-        const float* from = out.data<float>() + row * out.stride(0);
-        rows.emplace_back(from, from + out.size(1));
-      }
+      for (std::int64_t row = 0; row < out.size(0); ++row)
+        rows.push_back(ops::copy_to_host<float>(context, out.slice(0, row, 1)));
       return rows;
     };
     const auto packed = logits({1, 2, 3, 7, 4, 5, 6, 8, 9, 7, 1});

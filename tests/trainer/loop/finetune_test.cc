@@ -20,8 +20,8 @@ namespace {
 std::map<std::string, std::vector<float>> weights_of(ParameterStore& store) {
   std::map<std::string, std::vector<float>> all;
   for (const auto& parameter : store.parameters()) {
-    const float* begin = store.master().data() + parameter->offset();
-    all[parameter->name()] = {begin, begin + parameter->elements()};
+    all[parameter->name()] =
+        host_values(store, store.master().slice(0, parameter->offset(), parameter->elements()));
   }
   return all;
 }
@@ -145,11 +145,12 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   const auto tuned = load_model(dir.str("lora"), 1, "f32");
   REQUIRE(tuned);
   const auto score = [&](LoadedModel& loaded) {
-    Tensor tokens = loaded.context.empty(DType::i32, {1, 19});
-    for (std::int32_t i = 0; i < 19; ++i) tokens.data<std::int32_t>()[i] = i * 3 % 50;
+    std::vector<std::int32_t> ids;
+    for (std::int32_t i = 0; i < 19; ++i) ids.push_back(i * 3 % 50);
+    const Tensor tokens = ops::tensor_from_host<std::int32_t>(loaded.context, ids, {1, 19});
     Graph graph(loaded.context, Graph::Mode::inference);
     const Tensor logits = loaded.model->last_logits(graph, tokens);
-    return std::vector<float>(logits.data<float>(), logits.data<float>() + logits.elements());
+    return ops::copy_to_host<float>(loaded.context, logits.view({logits.elements()}));
   };
   const std::vector<float> expected = score(**tuned);
   REQUIRE(write_merged(**tuned, dir / "merged"));

@@ -46,8 +46,7 @@ Values gradients_of(const config::JobConfig& job, DType precision) {
     CHECK(parameter->pending_uses() == 0);
     CHECK(parameter->grad().defined() == parameter->trained());
     if (!parameter->trained()) continue;
-    const float* values = parameter->grad().data<float>();
-    all[parameter->name()] = {values, values + parameter->elements()};
+    all[parameter->name()] = host_values(store, parameter->grad());
   }
   return all;
 }
@@ -62,8 +61,8 @@ Values weights_after(const config::JobConfig& job, int steps, int ranks) {
     const std::lock_guard lock(mutex);
     if (communicator.rank() != 0) return;
     for (const auto& parameter : store.parameters()) {
-      const float* values = store.master().data() + parameter->offset();
-      all[parameter->name()] = {values, values + parameter->elements()};
+      all[parameter->name()] =
+          host_values(store, store.master().slice(0, parameter->offset(), parameter->elements()));
     }
   });
   return all;
@@ -119,13 +118,13 @@ TEST_CASE("buffers of gradients and moments hold what is trained alone") {
     CHECK(parameter->offset() + parameter->elements() <= store.trained_elements());
     trained += parameter->elements();
   }
-  const auto size = static_cast<std::int64_t>(store.gradients().size());
+  const auto size = store.gradients().elements();
   CHECK(size == store.trained_elements());
-  CHECK(static_cast<std::int64_t>(store.moment1().size()) == size);
-  CHECK(static_cast<std::int64_t>(store.moment2().size()) == size);
+  CHECK(store.moment1().elements() == size);
+  CHECK(store.moment2().elements() == size);
   CHECK(size >= trained);
   CHECK(size < trained + 16 * static_cast<std::int64_t>(store.parameters().size()));
-  CHECK(static_cast<std::int64_t>(store.master().size()) > 2 * size);
+  CHECK(store.master().elements() > 2 * size);
 }
 
 TEST_CASE(

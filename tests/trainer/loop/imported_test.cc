@@ -41,16 +41,19 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   CHECK(training.trainer->progress().step == 0);
   const OpenedModel original = open_model(source, {}).value();
   // The weights are the folder's, the moments zero.
-  const auto master = training.trainer->store().master();
+  const auto master = host_values(training.trainer->store(), training.trainer->store().master());
+  const auto original_master = host_values(*original.store, original.store->master());
   for (const auto& parameter : training.trainer->store().parameters()) {
     CAPTURE(parameter->name());
     const Parameter* same = original.store->find(parameter->name());
     REQUIRE(same != nullptr);
     CHECK(std::equal(master.begin() + parameter->offset(),
                      master.begin() + parameter->offset() + parameter->elements(),
-                     original.store->master().begin() + same->offset()));
+                     original_master.begin() + same->offset()));
   }
-  for (const float moment : training.trainer->store().moment1()) CHECK(moment == 0.0f);
+  for (const float moment :
+       host_values(training.trainer->store(), training.trainer->store().moment1()))
+    CHECK(moment == 0.0f);
   REQUIRE(training.trainer->run());
 
   const auto exported = export_hf(scratch / "run", scratch / "out", {});
@@ -63,15 +66,16 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   CHECK(Json::parse(read_file(scratch / "out" / "config.json").value()) ==
         Json::parse(read_file(source / "config.json").value()));
   const OpenedModel trained = open_model(scratch / "out", {}).value();
-  const auto after = training.trainer->store().master();
+  const auto after = host_values(training.trainer->store(), training.trainer->store().master());
+  const auto trained_master = host_values(*trained.store, trained.store->master());
   const Parameter* embedding = trained.store->find("embedding.weight");
   const Parameter* mine = training.trainer->store().find("embedding.weight");
   // All rows of the vocabulary; those of its padding are not exported.
   const std::int64_t count = 37 * 16;
   CHECK(std::equal(after.begin() + mine->offset(), after.begin() + mine->offset() + count,
-                   trained.store->master().begin() + embedding->offset()));
-  CHECK_FALSE(std::equal(
-      after.begin() + mine->offset(), after.begin() + mine->offset() + count,
-      original.store->master().begin() + original.store->find("embedding.weight")->offset()));
+                   trained_master.begin() + embedding->offset()));
+  CHECK_FALSE(
+      std::equal(after.begin() + mine->offset(), after.begin() + mine->offset() + count,
+                 original_master.begin() + original.store->find("embedding.weight")->offset()));
   fs::remove_all(scratch);
 }

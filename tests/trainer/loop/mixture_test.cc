@@ -26,8 +26,8 @@ struct Course {
 std::vector<float> biases_of(ParameterStore& store) {
   std::vector<float> biases;
   for (const Parameter* bias : router_biases(store)) {
-    const float* values = bias->weight().data<float>();
-    biases.insert(biases.end(), values, values + bias->elements());
+    const std::vector<float> values = host_values(store, bias->weight());
+    biases.insert(biases.end(), values.begin(), values.end());
   }
   return biases;
 }
@@ -149,7 +149,7 @@ TEST_CASE("the bias evens out the load of experts") {
     ParameterStore& store = training.trainer->store();
     const Parameter* router = store.find("layers.1.mlp.router.weight");
     for (std::int64_t i = 0; i < router->elements(); ++i)
-      store.master()[static_cast<std::size_t>(router->offset() + i)] *= 12.0f;
+      host_view(store, store.master())[static_cast<std::size_t>(router->offset() + i)] *= 12.0f;
     store.weights_changed();
     training.losses(60);
     // The load of the same samples under the biases that there are now.
@@ -158,7 +158,8 @@ TEST_CASE("the bias evens out the load of experts") {
     const TinyTraining::Batch batch = training.first_rows(8);
     Graph graph(training.trainer->context(), Graph::Mode::record);
     training.trainer->model().loss(graph, batch.tokens, batch.targets, 1.0f, context);
-    const std::vector<double>& counts = context.routers.counts.at(0);
+    const auto counts =
+        ops::copy_to_host<double>(training.trainer->context(), context.routers.counts.at(0));
     CHECK(std::accumulate(counts.begin(), counts.end(), 0.0) == 8 * 19 * 2);
     return *std::ranges::max_element(counts) / (8 * 19 * 2 / 6.0);
   };
@@ -199,7 +200,7 @@ TEST_CASE("a skipped step leaves the biases alone") {
   training.losses(2);
   ParameterStore& store = training.trainer->store();
   const std::vector<float> before = biases_of(store);
-  store.gradients()[3] = std::nanf("");
+  host_view(store, store.gradients())[3] = std::nanf("");
   const auto report = training.trainer->step();
   REQUIRE(report);
   CHECK(report->skipped);

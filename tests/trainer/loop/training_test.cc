@@ -88,14 +88,17 @@ TEST_CASE("with masked targets a step is the mean over the tokens that count, ho
   ExecutionContext& context = training.trainer->context();
   double sum = 0, count = 0, means = 0;
   for (std::int64_t micro = 0; micro < 4; ++micro) {
-    Tensor tokens = context.empty(DType::i32, {2, 19}),
-           targets = context.empty(DType::i32, {2, 19});
-    for (std::int64_t row = 0; row < 2; ++row)
-      REQUIRE(source.sample(2 * micro + row, {tokens.data<std::int32_t>() + row * 19, 19},
-                            {targets.data<std::int32_t>() + row * 19, 19}));
+    std::vector<std::int32_t> tokens(2 * 19), targets(2 * 19);
+    for (std::int64_t row = 0; row < 2; ++row) {
+      const auto begin = static_cast<std::size_t>(row) * 19;
+      REQUIRE(source.sample(2 * micro + row, std::span(tokens).subspan(begin, 19),
+                            std::span(targets).subspan(begin, 19)));
+    }
     ForwardContext forward;
     Graph graph(context, Graph::Mode::inference);
-    const auto loss = training.trainer->model().loss(graph, tokens, targets, 0.0f, forward);
+    const auto loss = training.loss(
+        graph, {training.to_device(tokens, {2, 19}), training.to_device(targets, {2, 19})}, 0.0f,
+        forward);
     sum += loss.loss_sum;
     count += static_cast<double>(loss.count);
     means += loss.loss_sum / static_cast<double>(loss.count) / 4;
@@ -133,9 +136,7 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
           store.weights_changed();
           Graph graph(context, record ? Graph::Mode::record : Graph::Mode::inference);
           ForwardContext forward;
-          const double sum = training.trainer->model()
-                                 .loss(graph, batch.tokens, batch.targets, 1.0f, forward)
-                                 .loss_sum;
+          const double sum = training.loss(graph, batch, 1.0f, forward).loss_sum;
           if (record) graph.backward({});
           return sum;
         };
@@ -144,8 +145,10 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         // parameter.
         for (const auto& parameter : store.parameters()) {
           CAPTURE(parameter->name());
-          float* weights = store.master().data() + parameter->offset();
-          const float* gradient = store.gradients().data() + parameter->offset();
+          const auto master = host_view(store, store.master());
+          const auto gradients = host_view(store, store.gradients());
+          float* weights = master.data() + parameter->offset();
+          const float* gradient = gradients.data() + parameter->offset();
           const auto count = static_cast<std::size_t>(parameter->elements());
           const std::vector<float> kept(weights, weights + count);
           double slope = 0, scale = 0;
@@ -178,15 +181,15 @@ TEST_CASE("a step with non-finite gradients changes nothing but the position") {
   TinyTraining training(tiny_job(), *communicator);
   training.losses(2);
   ParameterStore& store = training.trainer->store();
-  const std::vector<float> before(store.master().begin(), store.master().end());
-  store.gradients()[3] = std::nanf("");  // as if a kernel had produced it
+  const std::vector<float> before = host_values(store, store.master());
+  host_view(store, store.gradients())[3] = std::nanf("");  // as if a kernel had produced it
   const auto report = training.trainer->step();
   REQUIRE(report);
   CHECK(report->skipped);
   CHECK(training.trainer->progress().step == 3);
   CHECK(training.trainer->progress().updates == 2);
   CHECK(training.trainer->progress().consecutive_skips == 1);
-  CHECK(std::equal(before.begin(), before.end(), store.master().begin()));
+  CHECK(before == host_values(store, store.master()));
   CHECK(!training.trainer->step()->skipped);
   CHECK(training.trainer->progress().consecutive_skips == 0);
 }

@@ -3,10 +3,11 @@
 
 #include <cmath>
 
+#include "tests/support/flat_values.h"
 #include "tests/trainer/models/deepseek_reference.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
-#include "trainer/nn/random.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
@@ -59,14 +60,12 @@ DeepseekBatch tiny_batch(bool documents) {
 
 Tensor to_tensor(ExecutionContext& context, const DeepseekBatch& batch,
                  const std::vector<std::int32_t>& values) {
-  Tensor tensor = context.empty(DType::i32, {batch.sequences, batch.length});
-  std::copy(values.begin(), values.end(), tensor.data<std::int32_t>());
-  return tensor;
+  return ops::tensor_from_host<std::int32_t>(context, values, {batch.sequences, batch.length});
 }
 
 /// The trainer's model with the biases away from zero, and what it computes.
 struct Trained {
-  ExecutionContext context{1};
+  ExecutionContext context{1, test::device()};
   ParameterStore store;
   config::ModelConfig config;
   LanguageModel model;
@@ -77,14 +76,15 @@ struct Trained {
       : config(model_config), model(context, config, store, recompute) {
     store.finalize(context, DType::f32, 16, true);
     store.initialize(3);
+    const auto master = test::host_view(store, store.master());
     for (Parameter* bias : router_biases(store))
       for (std::int64_t e = 0; e < bias->elements(); ++e)
-        store.master()[static_cast<std::size_t>(bias->offset() + e)] =
+        master[static_cast<std::size_t>(bias->offset() + e)] =
             0.1f * random_normal(9, static_cast<std::uint64_t>(e));
     for (const auto& parameter : store.parameters())
       if (parameter->spec().use == Use::vector)
         for (std::int64_t i = 0; i < parameter->elements(); ++i)
-          store.master()[static_cast<std::size_t>(parameter->offset() + i)] +=
+          master[static_cast<std::size_t>(parameter->offset() + i)] +=
               0.2f * random_normal(7, static_cast<std::uint64_t>(i));
     store.weights_changed();
   }
@@ -94,15 +94,18 @@ struct Trained {
     if (!batch.document_start.empty())
       forward.document_start = to_tensor(context, batch, batch.document_start);
     Graph graph(context, Graph::Mode::record);
-    loss = model.loss(graph, to_tensor(context, batch, batch.tokens),
-                      to_tensor(context, batch, batch.targets), grad_scale, forward);
+    loss = ops::read_cross_entropy(
+        context, model.loss(graph, to_tensor(context, batch, batch.tokens),
+                            to_tensor(context, batch, batch.targets), grad_scale, forward));
     graph.backward({});
   }
+  std::vector<double> read(const Tensor& sums) { return ops::copy_to_host<double>(context, sums); }
   Weights weights() {
     Weights out;
     for (const auto& parameter : store.parameters()) {
-      const float* values = store.master().data() + parameter->offset();
-      out[parameter->name()] = std::vector<double>(values, values + parameter->elements());
+      const auto values = test::host_values(
+          store, store.master().slice(0, parameter->offset(), parameter->elements()));
+      out[parameter->name()] = std::vector<double>(values.begin(), values.end());
     }
     return out;
   }
@@ -153,16 +156,20 @@ TEST_CASE("DeepSeek-V3 equals the written-out model: losses, loads and every gra
         const auto expected =
             reference::deepseek(config, trained.weights(), batch, static_cast<double>(0.3f), 2.0);
         CHECK(trained.loss.loss_sum == doctest::Approx(expected.loss).epsilon(1e-6));
-        CHECK(trained.forward.mtp_loss == doctest::Approx(expected.mtp_loss).epsilon(1e-6));
-        CHECK(trained.forward.routers.sequence_loss ==
+        CHECK(trained.read(trained.forward.mtp_loss)[0] ==
+              doctest::Approx(expected.mtp_loss).epsilon(1e-6));
+        CHECK(trained.read(trained.forward.routers.sequence_loss)[0] ==
               doctest::Approx(expected.balance).epsilon(1e-6));
-        CHECK(trained.forward.routers.counts == expected.counts);
+        std::vector<std::vector<double>> counts;
+        for (const Tensor& each : trained.forward.routers.counts)
+          counts.push_back(trained.read(each));
+        CHECK(counts == expected.counts);
         for (const auto& parameter : trained.store.parameters()) {
           CAPTURE(parameter->name());
           CHECK(parameter->pending_uses() == 0);
           CHECK(parameter->grad().defined() == (parameter->spec().use != Use::state));
           if (!parameter->grad().defined()) continue;
-          const float* gradient = parameter->grad().data<float>();
+          const auto gradient = test::host_values(trained.store, parameter->grad());
           const auto& exact = expected.gradients.at(parameter->name());
           double dot = 0, own = 0, other = 0;
           for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -188,7 +195,7 @@ TEST_CASE("no target is predicted across the end of a sequence or a document") {
   Trained trained(config, false);
   trained.run({1, 1, {3}, {4}, {}}, 1.0f, 1.0f);
   CHECK(trained.loss.count == 1);
-  CHECK(trained.forward.mtp_loss == 0.0);
+  CHECK(trained.read(trained.forward.mtp_loss)[0] == 0.0);
 }
 
 }  // namespace sortie::trainer

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "trainer/nn/parameter.h"
-#include "trainer/nn/random.h"
+#include "trainer/random/random.h"
 
 using namespace sortie::trainer;
 

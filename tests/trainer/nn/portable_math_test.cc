@@ -1,6 +1,6 @@
 // The functions behind initial values and schedules: right to the last bits, and the same bits
 // everywhere.
-#include "trainer/nn/portable_math.h"
+#include "trainer/random/portable_math.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <numbers>
 #include <tuple>
 
-#include "trainer/nn/random.h"
+#include "trainer/random/random.h"
 
 using namespace sortie::trainer;
 

@@ -39,6 +39,17 @@ Inputs make_inputs(DType dtype, const Case& c) {
   return in;
 }
 
+/// The op with a loss of its own, read.
+ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h,
+                                      const ops::PackedWeight& w, const Tensor& targets,
+                                      std::int64_t vocab_size, float grad_scale, Tensor dh,
+                                      Tensor dw) {
+  Tensor loss = context.zeros(DType::f64, {2});
+  ops::linear_cross_entropy(context, h, w, targets,
+                            {.vocab_size = vocab_size, .grad_scale = grad_scale}, dh, dw, loss);
+  return ops::read_cross_entropy(context, loss);
+}
+
 }  // namespace
 
 TEST_CASE("loss and gradients equal the reference") {
@@ -56,8 +67,8 @@ TEST_CASE("loss and gradients equal the reference") {
       Tensor dh = make_tensor(v.context, v.dtype, {c.m, c.k}, {}, 8);
       const Values before = random_values(DType::f32, 3, c.n * c.k);
       Tensor dw = make_tensor(v.context, DType::f32, {c.n, c.k}, before);
-      const auto result = ops::linear_cross_entropy(v.context, h, weight, targets, c.vocab,
-                                                    static_cast<float>(scale), dh, dw);
+      const auto result =
+          cross_entropy(v.context, h, weight, targets, c.vocab, static_cast<float>(scale), dh, dw);
       CHECK(result.count == expected.count);
       // Logits are f32 sums of exact products, also in bf16: the loss does not see the dtype.
       CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
@@ -66,8 +77,8 @@ TEST_CASE("loss and gradients equal the reference") {
       for (std::size_t i = 0; i < added.size(); ++i) added[i] -= before[i];
       CHECK(relative_error(added, expected.dw) <= v.tolerance);
 
-      const auto loss_only = ops::linear_cross_entropy(v.context, h, weight, targets, c.vocab,
-                                                       static_cast<float>(scale), {}, {});
+      const auto loss_only =
+          cross_entropy(v.context, h, weight, targets, c.vocab, static_cast<float>(scale), {}, {});
       CHECK(loss_only.loss_sum == result.loss_sum);
       CHECK(loss_only.count == result.count);
     }
@@ -81,9 +92,8 @@ TEST_CASE("padded rows of the weight are not touched, whatever they hold") {
     std::fill(in.w.begin() + 33 * 8, in.w.end(), kNaN);
     const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
     Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
-    const auto result =
-        ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
-                                  weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
     CHECK(std::isfinite(result.loss_sum));
     CHECK(all_finite(values_of(dh)));
     CHECK(values_of(dw.slice(0, 33, 7)) == Values(7 * 8, 0.0));
@@ -96,9 +106,8 @@ TEST_CASE("far apart logits neither overflow nor lose the loss") {
     const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {3, 1}, {200.0, -200.0, 0.0}));
     Inputs in{{1.0, 1.0}, {}, {0, 1}};
     Tensor dh = v.context.empty(v.dtype, {2, 1}), dw = v.context.zeros(DType::f32, {3, 1});
-    const auto result =
-        ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {2, 1}, in.h), weight,
-                                  in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {2, 1}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
     CHECK(result.loss_sum == doctest::Approx(400.0));
     CHECK(values_of(dw) == Values{1.0, -1.0, 0.0});
     CHECK(values_of(dh) == Values{0.0, 400.0});
@@ -116,8 +125,8 @@ TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
       Tensor dh = v.context.empty(v.dtype, {c.m, c.k}),
              dw = v.context.zeros(DType::f32, {c.n, c.k});
       const auto result =
-          ops::linear_cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
-                                    weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+          cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h), weight,
+                        in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
       CHECK_FALSE(std::isfinite(result.loss_sum));
       CHECK_FALSE(all_finite(values_of(dh.slice(0, 3, 1))));
       CHECK_FALSE(all_finite(values_of(dw)));
@@ -133,9 +142,8 @@ TEST_CASE("the loss and its gradients have the same bits on any number of thread
       const Inputs in = make_inputs(dtype, c);
       const ops::PackedWeight weight(make_tensor(context, dtype, {c.n, c.k}, in.w));
       Tensor dh = context.empty(dtype, {c.m, c.k}), dw = context.zeros(DType::f32, {c.n, c.k});
-      const auto result =
-          ops::linear_cross_entropy(context, make_tensor(context, dtype, {c.m, c.k}, in.h), weight,
-                                    in.targets_tensor(context), c.vocab, 1.0f, dh, dw);
+      const auto result = cross_entropy(context, make_tensor(context, dtype, {c.m, c.k}, in.h),
+                                        weight, in.targets_tensor(context), c.vocab, 1.0f, dh, dw);
       Values all = values_of(dh);
       const Values more = values_of(dw);
       all.insert(all.end(), more.begin(), more.end());
@@ -143,6 +151,24 @@ TEST_CASE("the loss and its gradients have the same bits on any number of thread
       return all;
     });
   }
+}
+
+TEST_CASE("a loss is added to what was there, times its scale") {
+  ExecutionContext context(1);
+  const Case c{6, 12, 8, 12, 1.0};
+  const Inputs in = make_inputs(DType::f32, c);
+  const ops::PackedWeight weight(make_tensor(context, DType::f32, {c.n, c.k}, in.w));
+  const Tensor h = make_tensor(context, DType::f32, {c.m, c.k}, in.h);
+  const Tensor targets = in.targets_tensor(context);
+  const auto once = cross_entropy(context, h, weight, targets, c.vocab, 1.0f, {}, {});
+  Tensor loss = context.zeros(DType::f64, {2}), none;
+  for (int i = 0; i < 2; ++i)
+    ops::linear_cross_entropy(context, h, weight, targets,
+                              {.vocab_size = c.vocab, .grad_scale = 1.0f, .loss_scale = 0.25}, none,
+                              none, loss);
+  const auto twice = ops::read_cross_entropy(context, loss);
+  CHECK(twice.loss_sum == 0.25 * once.loss_sum + 0.25 * once.loss_sum);
+  CHECK(twice.count == 2 * once.count);
 }
 
 }  // namespace sortie::trainer

@@ -38,10 +38,11 @@ TEST_CASE("SwiGLU equals the reference forward and backward") {
       const Values dy = random_values(v.dtype, 2, rows * cols);
       const Tensor in = make_tensor(v.context, v.dtype, {rows, 2 * cols}, gate_up, 2);
       Tensor y = make_tensor(v.context, v.dtype, {rows, cols}, {}, 1);
-      ops::swiglu_forward(v.context, in, y);
+      ops::swiglu_forward(v.context, in, {}, y);
       CHECK(relative_error(values_of(y), reference::swiglu(gate_up, rows, cols)) <= v.tolerance);
       Tensor d = make_tensor(v.context, v.dtype, {rows, 2 * cols}, {}, 3);
-      ops::swiglu_backward(v.context, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1), in, d);
+      ops::swiglu_backward(v.context, make_tensor(v.context, v.dtype, {rows, cols}, dy, 1), in, {},
+                           d);
       CHECK(relative_error(values_of(d), reference::swiglu_backward(dy, gate_up, rows, cols)) <=
             v.tolerance);
     });
@@ -99,7 +100,7 @@ TEST_CASE("activations hold point by point over the whole range of f32") {
     Values both = x;
     both.insert(both.end(), ones.begin(), ones.end());
     Tensor silu = v.context.empty(v.dtype, {1, count});
-    ops::swiglu_forward(v.context, make_tensor(v.context, v.dtype, {1, 2 * count}, both), silu);
+    ops::swiglu_forward(v.context, make_tensor(v.context, v.dtype, {1, 2 * count}, both), {}, silu);
     const Values expected_silu = reference::swiglu(both, 1, count), got_silu = values_of(silu);
     // Relative to each value, also in the tails (down to where f32 underflows).
     const auto close = [](double a, double b, double tolerance) {
@@ -135,11 +136,11 @@ TEST_CASE("activations keep NaN") {
         ops::gelu_backward(v.context, kind, bad, good, y);
         CHECK(all_nan(y));
       }
-      ops::swiglu_forward(v.context, bad, half);
+      ops::swiglu_forward(v.context, bad, {}, half);
       CHECK(all_nan(half));
-      ops::swiglu_backward(v.context, half, good, y);
+      ops::swiglu_backward(v.context, half, good, {}, y);
       CHECK(all_nan(y));
-      ops::swiglu_backward(v.context, good.slice(1, 0, cols), bad, y);
+      ops::swiglu_backward(v.context, good.slice(1, 0, cols), bad, {}, y);
       CHECK(all_nan(y));
     }
   });

@@ -64,9 +64,8 @@ TEST_CASE("views split and join what lies densely") {
 
 TEST_CASE("an op may reuse memory only where it is the only owner") {
   Allocator allocator;
-  Tensor x = Tensor::zeros(allocator, DType::f32, {4});
+  Tensor x = Tensor::empty(allocator, DType::f32, {4});
   CHECK(x.sole_owner());
-  CHECK(x.data<float>()[3] == 0.0f);
   const Tensor y = x.view({2, 2});
   CHECK_FALSE(x.sole_owner());
   float memory[2];
@@ -101,7 +100,7 @@ TEST_CASE("a block outlives its allocator") {
   Tensor tensor;
   {
     Allocator allocator;
-    tensor = Tensor::zeros(allocator, DType::f32, {1000});
+    tensor = Tensor::empty(allocator, DType::f32, {1000});
   }
   tensor.data<float>()[999] = 1.0f;
   CHECK(tensor.data<float>()[999] == 1.0f);

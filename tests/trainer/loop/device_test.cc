@@ -1,0 +1,108 @@
+// What must hold on every device: a step is the same bits when its ops run late, in any order that
+// streams and events allow, and the meta device counts what the CPU takes.
+#include <doctest/doctest.h>
+
+#include "tests/support/tiny_mixture.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+namespace {
+
+config::JobConfig job_of(const std::string& architecture) {
+  const bool mixture = architecture == "deepseek-v3" || architecture == "mixtral";
+  config::JobConfig job = mixture ? mixture_job(architecture) : tiny_job(architecture);
+  job.model.embedding_dropout = mixture ? 0.0 : 0.1;
+  job.model.document_end_token = 7;
+  job.model.reset_positions = true;
+  job.optimizer.gradient_clipping = 1.0;
+  return job;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> weights;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const config::JobConfig& job, std::uint64_t late_seed) {
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  if (late_seed != 0) training.trainer->context().defer(late_seed);
+  Outcome outcome{training.losses(2), {}};
+  ParameterStore& store = training.trainer->store();
+  outcome.weights = host_values(store, store.master());
+  return outcome;
+}
+
+/// Bytes and operations of forward, backward and update of one micro-batch.
+struct Cost {
+  std::size_t peak = 0, in_use = 0, reserved = 0;
+  std::int64_t flop = 0;
+};
+
+Cost cost_of(const config::JobConfig& job, DType dtype, bool recompute, Device device) {
+  ExecutionContext context(1, device);
+  context.keep_packed_weights(job.topology.gradient_accumulation_steps > 1);
+  ParameterStore store;
+  const LanguageModel model(context, job.model, store, recompute);
+  Optimizer optimizer(job, store);
+  REQUIRE(optimizer.assign_groups());
+  store.finalize(context, dtype, 16, true);
+  store.initialize(1);
+  store.refresh_compute_copy(context);
+  for (int step = 1; step <= 2; ++step) {
+    const Tensor tokens = context.zeros(DType::i32, {2, job.model.sequence_length});
+    ForwardContext forward;
+    forward.training = true;
+    Graph graph(context, Graph::Mode::record);
+    (void)model.loss(graph, tokens, tokens, 1.0f, forward);
+    graph.backward({});
+    Tensor norm = context.empty(DType::f64, {1});
+    optimizer.squared_gradient_norm(context, norm);
+    optimizer.update(context, step, 1.0);
+    store.zero_gradients();
+  }
+  const Allocator& allocator = context.allocator();
+  return {allocator.peak_bytes_in_use(), allocator.bytes_in_use(), allocator.bytes_reserved(),
+          context.flop()};
+}
+
+}  // namespace
+
+TEST_CASE("ops that run late, in any order that events allow, give the same bits") {
+  if (device().kind != DeviceKind::cpu) return;  // the CPU's contexts alone run late
+  for (const char* architecture : {"llama", "gpt2", "deepseek-v3", "mixtral"}) {
+    CAPTURE(std::string(architecture));
+    const config::JobConfig job = job_of(architecture);
+    const Outcome at_once = outcome_of(job, 0);
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      CAPTURE(seed);
+      CHECK(outcome_of(job, seed) == at_once);
+    }
+  }
+}
+
+TEST_CASE("the meta device allocates and counts what a step takes") {
+  for (const char* architecture : {"llama", "gpt2", "gpt-neo-x", "deepseek-v3", "mixtral"})
+    for (const bool recompute : {false, true})
+      for (const bool keeps : {false, true}) {
+        CAPTURE(std::string(architecture));
+        CAPTURE(recompute);
+        CAPTURE(keeps);
+        config::JobConfig job = job_of(architecture);
+        job.topology.gradient_accumulation_steps = keeps ? 2 : 1;
+        const DType dtype = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+        const Cost real = cost_of(job, dtype, recompute, {});
+        const Cost meta = cost_of(job, dtype, recompute, {.kind = DeviceKind::meta});
+        CHECK(meta.flop == real.flop);
+        CHECK(meta.flop > 0);
+        const auto near = [](std::size_t a, std::size_t b) {
+          return doctest::Approx(static_cast<double>(b)).epsilon(0.01) == static_cast<double>(a);
+        };
+        CHECK(near(meta.peak, real.peak));
+        CHECK(near(meta.in_use, real.in_use));
+        CHECK(near(meta.reserved, real.reserved));
+      }
+}

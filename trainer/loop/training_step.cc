@@ -1,0 +1,233 @@
+#include "trainer/loop/training_step.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "common/base/elapsed.h"
+#include "trainer/nn/lora.h"
+#include "trainer/ops/copy.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
+                           const RankContext& rank, Communicator& communicator,
+                           SampleSource& training)
+    : job_(job),
+      batch_(batch),
+      communicator_(communicator),
+      training_(training),
+      context_(rank.threads, rank.device),
+      model_(context_, job.model, store_,
+             job.topology.activation_checkpointing_type == "every_layer"),
+      optimizer_(job, store_),
+      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
+      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
+      profiler_(job.profiler, rank.rank) {
+  // One micro-batch uses each copy once.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
+}
+
+Result<> TrainingStep::prepare() {
+  SORTIE_TRY(add_lora(job_.lora, store_));
+  SORTIE_TRY(freeze_parameters(job_, store_));
+  return optimizer_.assign_groups();
+}
+
+void TrainingStep::allocate(DType precision) {
+  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  store_.finalize(context_, precision, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
+                                               job_.optimizer.allreduce_bucket_size);
+  context_.set_poll([this] { reducer_->poll(); });
+}
+
+void TrainingStep::resume(const TrainingProgress& progress) {
+  optimizer_.set_updates(progress.updates);
+  losses_.set_state(progress.losses);
+  gradient_norms_.set_state(progress.gradient_norms);
+}
+
+void TrainingStep::begin_reading(const TrainingProgress& progress) {
+  consumed_samples_ = progress.consumed_samples;
+  ReadingCourse course;
+  course.first = first_sample_of(0);
+  // A step is a whole number of micro-steps, so the distance is the same within steps and between.
+  course.stride = communicator_.size() * batch_.micro_batch_size;
+  course.rows = batch_.micro_batch_size;
+  course.length = job_.model.sequence_length;
+  course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations);
+  // Where targets are counted first, a step takes all of its micro-batches at once.
+  constexpr std::int64_t kAhead = 4;
+  course.ahead = static_cast<std::size_t>(
+      training_.masks_targets() ? batch_.gradient_accumulation_steps + kAhead : kAhead);
+  prefetcher_ = std::make_unique<Prefetcher>(training_, course);
+}
+
+Result<TrainingStep::Batch> TrainingStep::next_batch(std::int64_t first_sample) {
+  Profiler::Section section(profiler_, "data");
+  const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
+  std::vector<std::int32_t> targets(tokens.size());
+  SORTIE_TRY(prefetcher_->next(first_sample, tokens, targets));
+  Batch batch;
+  if (training_.masks_targets())
+    batch.counted = std::ranges::count_if(targets, [](std::int32_t id) { return id >= 0; });
+  Event copied;
+  {
+    const auto stream = context_.with_stream(StreamKind::copy);
+    batch.tokens = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
+    batch.targets = ops::tensor_from_host<std::int32_t>(context_, targets, shape);
+    copied = context_.record();
+  }
+  context_.wait(copied);
+  return batch;
+}
+
+Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
+                                                 std::vector<Batch>& batches) {
+  const std::int64_t samples = micro_steps * communicator_.size() * batch_.micro_batch_size;
+  if (!training_.masks_targets()) return samples * job_.model.sequence_length;
+  double counted = 0.0;
+  for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
+    SORTIE_ASSIGN_OR_RETURN(Batch batch, next_batch(first_sample_of(micro)));
+    counted += static_cast<double>(batch.counted);
+    batches.push_back(std::move(batch));
+  }
+  communicator_.all_reduce_sum({&counted, 1});
+  return static_cast<std::int64_t>(counted);
+}
+
+Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                                        std::vector<Batch>& batches, std::int64_t targets,
+                                        Tensor& loss) {
+  Batch batch;
+  if (!batches.empty()) {
+    batch = std::move(batches[static_cast<std::size_t>(micro_step)]);
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(batch, next_batch(first_sample_of(micro_step)));
+  }
+  ForwardContext context;
+  context.training = true;
+  context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
+  context.first_sample = first_sample_of(micro_step);
+  context.routers.loss_scale =
+      static_cast<float>(1.0 / static_cast<double>(micro_steps * communicator_.size()));
+  Graph graph(context_, Graph::Mode::record);
+  {
+    Profiler::Section section(profiler_, "forward");
+    const auto scale =
+        static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
+    model_.loss(graph, batch.tokens, batch.targets, scale, context, loss);
+  }
+  Profiler::Section section(profiler_, "backward");
+  if (micro_step + 1 == micro_steps) reducer_->begin();
+  graph.backward({});
+  routing_.add(context_, context);
+  return {};
+}
+
+/// What every rank must know alike: the loss, and what they tell each other beside it.
+void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags) {
+  std::vector<double> sums = {loss_sum};
+  sums.insert(sums.end(), flags.begin(), flags.end());
+  communicator_.all_reduce_sum(sums);
+  report.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+  std::copy(sums.begin() + 1, sums.end(), flags.begin());
+}
+
+/// The losses beside the loss, and over all ranks what the routers' biases go by.
+void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps,
+                                    std::int64_t targets) {
+  if (!routing_.any()) return;
+  const ops::HostAccess<double> sums(context_, routing_.sums());
+  communicator_.all_reduce_sum(sums.span());
+  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * communicator_.size());
+  report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+}
+
+/// Why the update must not be made; empty when it may.
+std::string TrainingStep::skip_reason(const StepReport& report) const {
+  if (!std::isfinite(report.grad_norm)) return "gradients are not finite";
+  const auto far = [](const char* what, double value, const OutlierDetector& seen) {
+    return fmt::format("the {} of {:.4g} is {:.1f} deviations above its mean of {:.4g}", what,
+                       value, seen.deviations(value), seen.state().mean);
+  };
+  if (losses_.stands_out(report.loss)) return far("loss", report.loss, losses_);
+  if (gradient_norms_.stands_out(report.grad_norm))
+    return far("gradient norm", report.grad_norm, gradient_norms_);
+  return {};
+}
+
+void TrainingStep::update(StepReport& report) {
+  Profiler::Section section(profiler_, "optimizer");
+  report.skip_reason = skip_reason(report);
+  report.skipped = !report.skip_reason.empty();
+  losses_.add(report.loss);
+  gradient_norms_.add(report.grad_norm);
+  if (!report.skipped) {
+    optimizer_.update(context_, report.step, report.grad_norm);
+    if (job_.model.moe.bias_update_rate > 0)
+      routing_.balance(store_, job_.model.moe.bias_update_rate);
+  }
+  routing_.clear(context_);
+  store_.zero_gradients();
+}
+
+Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,
+                                      Flags flags) {
+  StepReport report;
+  report.step = progress.step + 1;
+  report.learning_rate = optimizer_.learning_rate(report.step);
+  report.samples = config::batch_size_at(batch_, progress.consumed_samples);
+  report.tokens = report.samples * job_.model.sequence_length;
+  const std::int64_t micro_steps =
+      report.samples / (batch_.micro_batch_size * communicator_.size());
+  const auto begin = Clock::now();
+  profiler_.begin_step(report.step);
+  if (!prefetcher_) begin_reading(progress);
+  consumed_samples_ = progress.consumed_samples;
+
+  std::vector<Batch> batches;
+  SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
+  // What the host has to know of the step: loss, counted targets, squared norm. Read once.
+  const Tensor sums = context_.zeros(DType::f64, {3});
+  Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+  for (std::int64_t micro = 0; micro < micro_steps; ++micro)
+    SORTIE_TRY(forward_backward(micro, micro_steps, batches, targets, loss));
+  {
+    Profiler::Section section(profiler_, "reduce");
+    reducer_->finish();
+  }
+  {
+    Profiler::Section section(profiler_, "optimizer");
+    optimizer_.squared_gradient_norm(context_, squared_norm);
+  }
+  {
+    Profiler::Section section(profiler_, "reduce");
+    const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    report.grad_norm = std::sqrt(read[2]);
+    tell(seconds_since(begin), flags);
+    agree(report, read[0], targets, flags);
+    agree_on_routing(report, micro_steps, targets);
+  }
+  update(report);
+  report.data_seconds = prefetcher_->take_waited_seconds();
+  progress.step = report.step;
+  progress.loss = report.loss;
+  progress.consumed_samples += report.samples;
+  progress.updates = optimizer_.updates();
+  progress.consecutive_skips = report.skipped ? progress.consecutive_skips + 1 : 0;
+  progress.losses = losses_.state();
+  progress.gradient_norms = gradient_norms_.state();
+  return report;
+}
+
+}  // namespace sortie::trainer

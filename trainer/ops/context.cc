@@ -1,0 +1,42 @@
+// What an execution context is made of, and its queues.
+#include "trainer/tensor/context.h"
+
+#include "trainer/ops/cpu/cpu_backend.h"
+#include "trainer/ops/meta/meta_backend.h"
+
+namespace sortie::trainer {
+namespace ops {
+
+std::unique_ptr<Backend> make_backend(Device device, int threads) {
+  if (device.kind == DeviceKind::meta) return std::make_unique<MetaBackend>(threads);
+  return std::make_unique<CpuBackend>(threads);
+}
+
+}  // namespace ops
+
+ExecutionContext::ExecutionContext(int threads, Device device)
+    : threads_(threads), allocator_(device), backend_(ops::make_backend(device, threads)) {
+  SORTIE_CHECK(threads >= 1, "{} threads", threads);
+  if (device.kind != DeviceKind::cpu) dispatch_ = Dispatch::guarded;
+}
+
+ExecutionContext::~ExecutionContext() {
+  // What nobody waited for is done nevertheless, as on a device.
+  if (queues_) queues_->synchronize();
+}
+
+void ExecutionContext::defer(std::uint64_t seed) {
+  SORTIE_CHECK(device().kind == DeviceKind::cpu && !queues_, "only a context of the CPU, once");
+  queues_ = std::make_unique<WorkQueues>(seed);
+  dispatch_ = Dispatch::deferred;
+}
+
+void ExecutionContext::enqueue(std::function<void()> op) {
+  queues_->add(stream_, std::move(op));
+}
+
+void ExecutionContext::synchronize() {
+  if (queues_) queues_->synchronize();
+}
+
+}  // namespace sortie::trainer

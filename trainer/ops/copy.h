@@ -1,0 +1,83 @@
+// Filling and copying tensors. The host reads and writes a tensor's values by these functions
+// alone: they wait for the streams that are to be waited for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trainer/tensor/context.h"
+#include "trainer/tensor/device_memory.h"
+
+namespace sortie::trainer::ops {
+
+/// All elements = value; x dense. Every page is first touched by the thread that later works on it.
+void fill(ExecutionContext& context, double value, Tensor& x);
+/// to = from: one dtype and shape, up to 4 dimensions, strided. No overlap.
+void copy(ExecutionContext& context, const Tensor& from, Tensor& to);
+/// x[i] = std_dev * normal(key, first + i), dense f32: random_normal() of trainer/random.
+void random_normal(ExecutionContext& context, std::uint64_t key, std::int64_t first, double std_dev,
+                   Tensor& x);
+/// sums += from, f64, element by element.
+void accumulate(ExecutionContext& context, const Tensor& from, Tensor& sums);
+
+/// For the templates below: bytes of a dense tensor. copy_to_host waits until all streams are done.
+void copy_bytes_to_host(ExecutionContext& context, const Tensor& from, std::span<std::byte> to);
+void copy_bytes_from_host(ExecutionContext& context, std::span<const std::byte> from, Tensor& to);
+
+/// The values of a dense tensor of as many elements.
+template <class T>
+void copy_to_host(ExecutionContext& context, const Tensor& from, std::span<T> to) {
+  SORTIE_CHECK(from.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(from.dtype()));
+  copy_bytes_to_host(context, from, std::as_writable_bytes(to));
+}
+template <class T>
+std::vector<T> copy_to_host(ExecutionContext& context, const Tensor& from) {
+  std::vector<T> values(static_cast<std::size_t>(from.elements()));
+  copy_to_host<T>(context, from, values);
+  return values;
+}
+/// In the current stream; `from` may be changed as soon as the call returns.
+template <class T>
+void copy_from_host(ExecutionContext& context, std::span<const T> from, Tensor& to) {
+  SORTIE_CHECK(to.dtype() == dtype_of<T>(), "tensor holds {}", dtype_name(to.dtype()));
+  copy_bytes_from_host(context, std::as_bytes(from), to);
+}
+/// A new tensor with these values.
+template <class T>
+Tensor tensor_from_host(ExecutionContext& context, std::span<const T> from, Shape shape) {
+  Tensor to = context.empty(dtype_of<T>(), shape);
+  copy_from_host<T>(context, from, to);
+  return to;
+}
+template <class T>
+T read_scalar(ExecutionContext& context, const Tensor& from) {
+  T value{};
+  copy_to_host<T>(context, from, std::span<T>(&value, 1));
+  return value;
+}
+
+/// The memory of a dense tensor as host memory, while this object lives: for communication and
+/// checkpoints, on devices whose memory the host has. Waits for all streams first.
+template <class T>
+class HostAccess {
+ public:
+  HostAccess(ExecutionContext& context, const Tensor& tensor)
+      : open_((context.synchronize(), tensor.device())) {
+    if (!tensor.defined()) return;
+    SORTIE_CHECK(tensor.dense(), "host access to a strided tensor");
+    values_ = {tensor.data<T>(), static_cast<std::size_t>(tensor.elements())};
+  }
+  std::span<T> span() const { return values_; }
+  T* data() const { return values_.data(); }
+  std::size_t size() const { return values_.size(); }
+  T& operator[](std::size_t index) const { return values_[index]; }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+
+ private:
+  OpenMemory open_;
+  std::span<T> values_;
+};
+
+}  // namespace sortie::trainer::ops

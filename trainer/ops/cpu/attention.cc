@@ -1,0 +1,159 @@
+// Causal attention, forward. Every row of queries goes over its keys tile by tile; where there is
+// more than one tile, the softmax is made up as it goes (Milakov and Gimelshein 2018, Dao et al.
+// 2022). Products are oneDNN's on one thread each, so the bits do not depend on threads.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "trainer/ops/cpu/attention_tiles.h"
+#include "trainer/ops/cpu/cpu_backend.h"
+#include "trainer/ops/cpu/dropout_rows.h"
+
+namespace sortie::trainer::ops {
+namespace {
+
+class Forward {
+ public:
+  Forward(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
+          const AttentionMask& mask, Tensor& out, Tensor& lse)
+      : context_(context),
+        q_(q),
+        k_(k),
+        v_(v),
+        mask_(mask),
+        out_(out),
+        lse_(lse),
+        tiles_(mask, tokens_),
+        products_(context, tiles_, q.dtype(), q.size(3), value_dims_,
+                  {q.stride(1), k.stride(1), v.stride(1), out.stride(1), 0, 0}, false),
+        rows_(typed_kernels(context, q.dtype())),
+        f32_(kernels(context).f32) {
+    const auto scores = static_cast<std::size_t>(tiles_.most_scores());
+    const auto block = static_cast<std::size_t>(tiles_.one_tile() ? 0 : tiles_.tiling().rows);
+    const std::size_t parts[] = {
+        scores * sizeof(float), scores * dtype_bytes(q.dtype()), products_.scratch_bytes(),
+        block * static_cast<std::size_t>(value_dims_) * sizeof(float), block * 2 * sizeof(float)};
+    for (int thread = 0; thread < context.threads(); ++thread) memory_.emplace_back(context, parts);
+  }
+
+  void run() {
+    const std::int64_t heads = q_.size(0) * heads_, blocks = tiles_.blocks();
+    if (tiles_.one_tile()) {
+      parallel_tasks(context_, heads, [&](std::int64_t task, int thread) {
+        for (std::int64_t block = 0; block < blocks; ++block)
+          one_tile(task / heads_, task % heads_, tiles_.tile(block, 0), thread);
+      });
+    } else {
+      // The last blocks see the most keys: they go first, so that no thread is left with one.
+      parallel_tasks(context_, heads * blocks, [&](std::int64_t task, int thread) {
+        const std::int64_t head = task % heads;
+        many_tiles(head / heads_, head % heads_, blocks - 1 - task / heads, thread);
+      });
+    }
+    context_.poll();
+  }
+
+ private:
+  enum Part { kScores, kProbabilities, kProduct, kSums, kRowState };
+
+  /// Scaled scores of the tile are in part kScores after this.
+  void scores(std::int64_t b, std::int64_t h, const Tile& tile, int thread) {
+    const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
+    products_.of(tile).scores->run(cpu_state(context_).stream, head_of(q_, b, h).row(tile.begin),
+                                   head_of(k_, b, h / group_).row(tile.first), own.part(kScores),
+                                   nullptr, own.part(kProduct), thread);
+  }
+  /// Probabilities of the tile times its values, to `to`.
+  void values(std::int64_t b, std::int64_t h, const Tile& tile, void* to, int thread) {
+    const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
+    products_.of(tile).values->run(cpu_state(context_).stream, own.part(kProbabilities),
+                                   head_of(v_, b, h / group_).row(tile.first), to, nullptr,
+                                   own.part(kProduct), thread);
+  }
+  /// softmax(scores, probabilities, row, n, width) for the seen part of every row; the rest is 0.
+  template <class Softmax>
+  void for_each_row(std::int64_t b, std::int64_t h, const Tile& tile, int thread,
+                    const Softmax& softmax) {
+    const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
+    const std::size_t element = dtype_bytes(q_.dtype());
+    const std::int64_t line = tiles_.line(tile);
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      const std::int64_t t = tile.begin + r;
+      const auto [unseen, seen] = tiles_.seen(tile, b, t);
+      std::byte* to =
+          own.part<std::byte>(kProbabilities) + static_cast<std::size_t>(r * line) * element;
+      if (seen == 0) {
+        std::memset(to, 0, static_cast<std::size_t>(tile.keys) * element);
+        continue;
+      }
+      std::memset(to, 0, static_cast<std::size_t>(unseen) * element);
+      std::byte* from = to + static_cast<std::size_t>(unseen) * element;
+      softmax(own.part<float>(kScores) + r * line + unseen, from, r, seen, tile.keys - unseen);
+      if (mask_.dropout)
+        drop(rows_, element, mask_.dropout, b, (h * tokens_ + t) * tokens_ + tile.first + unseen,
+             from, seen);
+    }
+  }
+
+  float* row_lse(std::int64_t b, std::int64_t h) {
+    return lse_.data<float>() + (b * heads_ + h) * tokens_;
+  }
+
+  void one_tile(std::int64_t b, std::int64_t h, const Tile& tile, int thread) {
+    scores(b, h, tile, thread);
+    for_each_row(b, h, tile, thread,
+                 [&](float* s, void* p, std::int64_t r, std::int64_t n, std::int64_t width) {
+                   row_lse(b, h)[tile.begin + r] = rows_.softmax(s, p, n, width, mask_.scale);
+                 });
+    values(b, h, tile, head_of(out_, b, h).row(tile.begin), thread);
+  }
+
+  void many_tiles(std::int64_t b, std::int64_t h, std::int64_t block, int thread) {
+    const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
+    const Tile all = tiles_.tile(block, 0);
+    auto* sums = own.part<float>(kSums);  // [rows, value_dims], of probabilities not yet normalised
+    auto* max = own.part<float>(kRowState);
+    float* total = max + tiles_.tiling().rows;
+    std::memset(sums, 0, static_cast<std::size_t>(all.rows * value_dims_) * sizeof(float));
+    std::fill_n(max, all.rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(total, all.rows, 0.0f);
+    for (std::int64_t column = 0; column < tiles_.columns(); ++column) {
+      const Tile tile = tiles_.tile(block, column);
+      if (!tiles_.any_seen(tile, b)) continue;
+      scores(b, h, tile, thread);
+      for_each_row(b, h, tile, thread,
+                   [&](float* s, void* p, std::int64_t r, std::int64_t n, std::int64_t width) {
+                     const float keep =
+                         rows_.softmax_part(s, p, n, width, mask_.scale, &max[r], &total[r]);
+                     if (keep != 1.0f) f32_.scale(sums + r * value_dims_, value_dims_, keep);
+                   });
+      values(b, h, tile, sums, thread);
+    }
+    for (std::int64_t r = 0; r < all.rows; ++r) {
+      f32_.scale(sums + r * value_dims_, value_dims_, 1.0f / total[r]);
+      rows_.from_f32(sums + r * value_dims_, head_of(out_, b, h).row(all.begin + r), value_dims_);
+      row_lse(b, h)[all.begin + r] = max[r] + std::log(total[r]);
+    }
+  }
+
+  ExecutionContext& context_;
+  const Tensor &q_, &k_, &v_;
+  const AttentionMask& mask_;
+  Tensor &out_, &lse_;
+  const std::int64_t tokens_ = q_.size(1), heads_ = q_.size(2), group_ = heads_ / k_.size(2);
+  const std::int64_t value_dims_ = v_.size(3);
+  const Tiles tiles_;
+  const ProductTable products_;
+  const TypedKernels &rows_, &f32_;
+  std::vector<ThreadMemory> memory_;
+};
+
+}  // namespace
+
+void CpuBackend::attention_forward(ExecutionContext& context, const Tensor& q, const Tensor& k,
+                                   const Tensor& v, const AttentionMask& mask, Tensor& out,
+                                   Tensor& lse) {
+  Forward(context, q, k, v, mask, out, lse).run();
+}
+
+}  // namespace sortie::trainer::ops

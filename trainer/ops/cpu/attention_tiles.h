@@ -1,0 +1,119 @@
+// What the forward and the backward pass of attention share: heads as matrices, the cut of the
+// scores into tiles (common/model/tiling.h), the products of a tile, and a thread's memory.
+// Included by files of this folder only.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/model/tiling.h"
+#include "trainer/ops/attention.h"
+#include "trainer/ops/cpu/matmul.h"
+
+namespace sortie::trainer::ops {
+
+/// A head of a [B, T, H, D] view: first element and row stride.
+struct Head {
+  std::byte* data;
+  std::int64_t stride;
+  std::size_t bytes;  // of an element
+  std::byte* row(std::int64_t t) const {
+    return data + static_cast<std::size_t>(t * stride) * bytes;
+  }
+};
+Head head_of(const Tensor& x, std::int64_t b, std::int64_t h);
+
+/// Query rows [begin, begin + rows) against keys [first, first + keys).
+struct Tile {
+  std::int64_t begin, rows, first, keys;
+};
+
+/// The keys of a tile that a row sees, counted from the tile's first one; none when seen is 0.
+struct Seen {
+  std::int64_t unseen, seen;
+};
+
+/// The tiles of a head. Widths are those of few shapes however long the sequence is: a tile that is
+/// not whole ends with its rows, and a window's first one begins at a multiple of 64.
+class Tiles {
+ public:
+  Tiles(const AttentionMask& mask, std::int64_t tokens)
+      : mask_(mask), tokens_(tokens), tiling_(model::attention_tiling(tokens, mask.window)) {}
+
+  const model::AttentionTiling& tiling() const { return tiling_; }
+  bool one_tile() const { return tiling_.one_tile; }
+  std::int64_t blocks() const { return (tokens_ + tiling_.rows - 1) / tiling_.rows; }
+  /// Columns of keys, 1 where a block has one tile.
+  std::int64_t columns() const {
+    return one_tile() ? 1 : (tokens_ + tiling_.keys - 1) / tiling_.keys;
+  }
+  /// The tile of a block of rows in a column of keys; keys is 0 where there is none.
+  Tile tile(std::int64_t block, std::int64_t column) const;
+  /// Whether a row of the tile sees a key of it: documents can leave it empty.
+  bool any_seen(const Tile& tile, std::int64_t b) const;
+  /// What row `t` of sample `b` sees of the tile.
+  Seen seen(const Tile& tile, std::int64_t b, std::int64_t t) const;
+  /// Elements between two rows of the tile's scores.
+  std::int64_t line(const Tile& tile) const {
+    return model::attention_line(one_tile() ? tile.keys : tiling_.keys);
+  }
+  std::int64_t most_scores() const { return tiling_.rows * model::attention_line(tiling_.keys); }
+
+ private:
+  std::int64_t first_key(std::int64_t b, std::int64_t t) const;
+
+  const AttentionMask& mask_;
+  std::int64_t tokens_;
+  model::AttentionTiling tiling_;
+};
+
+/// The products of a tile. Those of the other pass are null.
+struct TileProducts {
+  using Product = std::shared_ptr<const Matmul>;
+  Product scores;          // Q . K^T, f32
+  Product values;          // P . V
+  Product dprobabilities;  // dO . V^T, f32
+  Product dq;              // dS . K
+  Product dk, dv;          // dS^T . Q and P^T . dO, added to f32 sums
+  std::vector<Product> all() const { return {scores, values, dprobabilities, dq, dk, dv}; }
+};
+
+/// Row strides of the operands.
+struct AttentionStrides {
+  std::int64_t q, k, v, out, dout, dq;
+};
+
+/// The products of every shape of tile, held for as long as they are used. Where a block has one
+/// tile, results (out, dq) go to their tensors in the input's type, else they are added up in f32
+/// in dense rows.
+class ProductTable {
+ public:
+  ProductTable(ExecutionContext& context, const Tiles& tiles, DType dtype, std::int64_t dims,
+               std::int64_t value_dims, const AttentionStrides& strides, bool backward);
+  const TileProducts& of(const Tile& tile) const { return products_.at({tile.rows, tile.keys}); }
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+
+ private:
+  std::map<std::pair<std::int64_t, std::int64_t>, TileProducts> products_;
+  std::size_t scratch_bytes_ = 0;
+};
+
+/// A thread's memory in parts, each aligned.
+class ThreadMemory {
+ public:
+  ThreadMemory(ExecutionContext& context, std::span<const std::size_t> part_bytes);
+  template <class T = void>
+  T* part(std::size_t index) const {
+    return static_cast<T*>(parts_[index]);
+  }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::vector<void*> parts_;
+};
+
+}  // namespace sortie::trainer::ops

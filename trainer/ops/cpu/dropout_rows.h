@@ -1,0 +1,30 @@
+// What dropout and attention share. Included by files of this folder only.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "trainer/ops/dropout.h"
+#include "trainer/ops/kernels/table.h"
+
+namespace sortie::trainer::ops {
+
+/// The generator's state for the elements of sample `b` of the batch from `begin` on.
+DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begin);
+
+/// Dropout in place on `n` elements of one dtype, the first of which is number `begin` of sample
+/// `b`.
+inline void drop(const TypedKernels& kernels, std::size_t element_bytes, const Dropout& dropout,
+                 std::int64_t b, std::int64_t begin, void* x, std::int64_t n) {
+  constexpr std::int64_t kRun = std::int64_t{1} << 32;  // the generator's state changes here
+  auto* at = static_cast<std::byte*>(x);
+  while (n > 0) {
+    const std::int64_t here = std::min(n, kRun - begin % kRun);
+    kernels.dropout(dropout_row(dropout, b, begin), at, at, here);
+    at += static_cast<std::size_t>(here) * element_bytes;
+    begin += here;
+    n -= here;
+  }
+}
+
+}  // namespace sortie::trainer::ops

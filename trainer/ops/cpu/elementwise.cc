@@ -1,0 +1,138 @@
+// Activations, embedding and conversions over threads.
+#include <cstring>
+
+#include "trainer/ops/cpu/cpu_backend.h"
+
+namespace sortie::trainer::ops {
+namespace {
+
+constexpr std::int64_t kRowGrain = 4;
+constexpr std::int64_t kFlatGrain = 16384;  // elements
+
+/// Addresses elements of a matrix of any dtype.
+class Rows {
+ public:
+  explicit Rows(const Tensor& tensor)
+      : matrix_(tensor.matrix()), bytes_(dtype_bytes(tensor.dtype())) {}
+  std::byte* at(std::int64_t row, std::int64_t col = 0) const {
+    return static_cast<std::byte*>(matrix_.data) +
+           static_cast<std::size_t>(row * matrix_.stride + col) * bytes_;
+  }
+  std::int64_t rows() const { return matrix_.rows; }
+  std::int64_t cols() const { return matrix_.cols; }
+
+ private:
+  Tensor::Matrix matrix_;
+  std::size_t bytes_;
+};
+
+/// `rows` where it is given, which is at most `all`.
+std::int64_t counted(const Tensor& rows, std::int64_t all) {
+  if (!rows.defined()) return all;
+  SORTIE_CHECK(*rows.data<std::int64_t>() <= all, "{} rows of {}", *rows.data<std::int64_t>(), all);
+  return *rows.data<std::int64_t>();
+}
+
+template <class Body>
+void for_each_row(ExecutionContext& context, std::int64_t rows, const Body& body) {
+  parallel_ranges(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) body(row);
+  });
+  context.poll();
+}
+
+}  // namespace
+
+void CpuBackend::swiglu_forward(ExecutionContext& context, const Tensor& gate_up,
+                                const Tensor& rows, Tensor& y) {
+  const Rows in(gate_up), out(y);
+  const auto& kernels = typed_kernels(context, y.dtype());
+  for_each_row(context, counted(rows, out.rows()), [&](std::int64_t row) {
+    kernels.swiglu_forward(in.at(row), in.at(row, out.cols()), out.at(row), out.cols());
+  });
+}
+
+void CpuBackend::swiglu_backward(ExecutionContext& context, const Tensor& dy, const Tensor& gate_up,
+                                 const Tensor& rows, Tensor& dgate_up) {
+  const Rows gradient(dy), in(gate_up), out(dgate_up);
+  const std::int64_t cols = gradient.cols();
+  const auto& kernels = typed_kernels(context, dy.dtype());
+  for_each_row(context, counted(rows, gradient.rows()), [&](std::int64_t row) {
+    kernels.swiglu_backward(gradient.at(row), in.at(row), in.at(row, cols), out.at(row),
+                            out.at(row, cols), cols);
+  });
+}
+
+void CpuBackend::gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor& y) {
+  const Rows in(x), out(y);
+  const auto& kernels = typed_kernels(context, x.dtype());
+  const auto forward = kind == Gelu::exact ? kernels.gelu_forward : kernels.gelu_new_forward;
+  for_each_row(context, in.rows(),
+               [&](std::int64_t row) { forward(in.at(row), out.at(row), in.cols()); });
+}
+
+void CpuBackend::gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy,
+                               const Tensor& x, Tensor& dx) {
+  const Rows gradient(dy), in(x), out(dx);
+  const auto& kernels = typed_kernels(context, x.dtype());
+  const auto backward = kind == Gelu::exact ? kernels.gelu_backward : kernels.gelu_new_backward;
+  for_each_row(context, in.rows(), [&](std::int64_t row) {
+    backward(gradient.at(row), in.at(row), out.at(row), in.cols());
+  });
+}
+
+void CpuBackend::embedding_forward(ExecutionContext& context, const Tensor& tokens,
+                                   const Tensor& table, Tensor& y) {
+  const Rows from(table), out(y);
+  const auto* ids = tokens.data<std::int32_t>();
+  const std::size_t row_bytes = static_cast<std::size_t>(out.cols()) * dtype_bytes(y.dtype());
+  for_each_row(context, out.rows(), [&](std::int64_t row) {
+    SORTIE_CHECK(ids[row] >= 0 && ids[row] < from.rows(), "token {} of {}", ids[row], from.rows());
+    std::memcpy(out.at(row), from.at(ids[row]), row_bytes);
+  });
+}
+
+void CpuBackend::embedding_backward(ExecutionContext& context, const Tensor& tokens,
+                                    const Tensor& dy, Tensor& dtable) {
+  const Rows gradient(dy), sums(dtable);
+  const auto* ids = tokens.data<std::int32_t>();
+  const auto& kernels = typed_kernels(context, dy.dtype());
+  for (std::int64_t row = 0; row < gradient.rows(); ++row)
+    SORTIE_CHECK(ids[row] >= 0 && ids[row] < sums.rows(), "token {} of {}", ids[row], sums.rows());
+  // Each thread has its columns of all tokens: the order of the additions is the tokens'.
+  parallel_ranges(context, gradient.cols(), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = 0; row < gradient.rows(); ++row)
+      kernels.add_to_f32(reinterpret_cast<float*>(sums.at(ids[row], begin)),
+                         gradient.at(row, begin), end - begin);
+  });
+  context.poll();
+}
+
+void CpuBackend::add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y) {
+  const Rows first(a), second(b), out(y);
+  const auto& kernels = typed_kernels(context, a.dtype());
+  for_each_row(context, out.rows(), [&](std::int64_t row) {
+    kernels.add(first.at(row), second.at(row), out.at(row), out.cols());
+  });
+}
+
+void CpuBackend::convert(ExecutionContext& context, const Tensor& from, Tensor& to) {
+  const std::size_t from_bytes = dtype_bytes(from.dtype());
+  const std::size_t to_bytes = dtype_bytes(to.dtype());
+  const auto* in = static_cast<const std::byte*>(from.raw());
+  auto* out = static_cast<std::byte*>(to.raw());
+  const auto& narrow = kernels(context).bf16;
+  parallel_ranges(context, from.elements(), kFlatGrain, [&](std::int64_t begin, std::int64_t end) {
+    const std::byte* source = in + static_cast<std::size_t>(begin) * from_bytes;
+    std::byte* target = out + static_cast<std::size_t>(begin) * to_bytes;
+    if (from.dtype() == to.dtype())
+      std::memcpy(target, source, static_cast<std::size_t>(end - begin) * to_bytes);
+    else if (to.dtype() == DType::bf16)
+      narrow.from_f32(reinterpret_cast<const float*>(source), target, end - begin);
+    else
+      narrow.to_f32(source, reinterpret_cast<float*>(target), end - begin);
+  });
+  context.poll();
+}
+
+}  // namespace sortie::trainer::ops

@@ -1,0 +1,59 @@
+// The packed copies of a weight, per layout that a product asked for. Included by files of this
+// folder.
+#pragma once
+
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "common/model/tiling.h"
+#include "trainer/ops/linear.h"
+
+namespace sortie::trainer::ops {
+
+/// Copies of one matrix in oneDNN's layouts. Different row counts may like different layouts, so
+/// there can be a few.
+class PackedForms {
+ public:
+  /// The matrix B [k, n] at `plain` (strides row, col) in layout `desc`: the plain memory itself
+  /// when that is the layout, else a copy: one that is kept, made anew when it is stale, or, where
+  /// the context keeps none, one that lives as long as the caller holds it.
+  std::shared_ptr<const void> get(ExecutionContext& context, DType dtype, const void* plain,
+                                  std::int64_t row, std::int64_t col,
+                                  const dnnl::memory::desc& desc);
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const Form& form : forms_) sum += form.desc.get_size();
+    return sum;
+  }
+  void mark_stale() {
+    for (Form& form : forms_) form.fresh = false;
+  }
+
+ private:
+  struct Form {
+    dnnl::memory::desc desc;
+    std::shared_ptr<void> memory;
+    bool fresh = false;
+  };
+  std::vector<Form> forms_;
+};
+
+struct CpuPackedCopies final : PackedCopies {
+  explicit CpuPackedCopies(std::size_t tiles) : tile_forward(tiles), tile_backward_data(tiles) {}
+  std::size_t bytes() const override;
+  void mark_stale();
+
+  PackedForms forward, backward_data;
+  // The same for tiles of kVocabularyTile rows, which linear_cross_entropy works on.
+  std::vector<PackedForms> tile_forward, tile_backward_data;
+};
+/// Made when first asked for.
+CpuPackedCopies& copies_of(const PackedWeight& w);
+
+/// Rows of the first product of an expert with so many rows.
+std::int64_t grouped_piece(std::int64_t rows);
+
+using model::kVocabularyTile;
+
+}  // namespace sortie::trainer::ops

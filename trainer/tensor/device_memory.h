@@ -1,0 +1,40 @@
+// Where an Allocator's blocks come from: one source per kind of device.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "trainer/tensor/device.h"
+
+namespace sortie::trainer {
+
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  /// A block of `size` bytes, 64-byte aligned, of which `used` are asked for now; null when there
+  /// is no more. Blocks live as long as the source unless they are given back.
+  virtual void* take(std::size_t size, std::size_t used) = 0;
+  virtual void give_back(void* block) = 0;
+};
+
+/// cpu: the heap, large blocks on 2 MiB pages where allowed. guarded: an arena of its own, which
+/// gets `device`'s index. meta: addresses without memory, which no two blocks share.
+std::shared_ptr<DeviceMemory> make_device_memory(Device& device);
+
+/// Makes a guarded arena accessible while it lives; nests. On a meta device it says that the thread
+/// is in an op: addresses may be taken there.
+class OpenMemory {
+ public:
+  explicit OpenMemory(Device device);
+  ~OpenMemory();
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+
+ private:
+  Device device_;
+};
+
+/// Whether this process may read and write the device's memory now.
+bool host_can_access(Device device);
+
+}  // namespace sortie::trainer
