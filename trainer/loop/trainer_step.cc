@@ -89,12 +89,14 @@ void Trainer::agree(StepReport& report, double loss_sum, std::int64_t targets, d
   const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
   const bool over = communicator_.rank() == 0 && limit > 0 && trained_seconds_ + seconds >= limit;
   double sums[] = {loss_sum, over ? 1.0 : 0.0, signals_ && signals_->stop_requested() ? 1.0 : 0.0,
-                   signals_ && signals_->take_save_request() ? 1.0 : 0.0};
+                   signals_ && signals_->take_save_request() ? 1.0 : 0.0,
+                   checkpointer_.has_written() ? 1.0 : 0.0};
   communicator_.all_reduce_sum(sums);
   report.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(targets, 1));
   report.time_is_up = sums[1] > 0;
   report.stop_requested = sums[2] > 0;
   report.save_requested = sums[3] > 0;
+  report.saves_written = sums[4] == communicator_.size();
 }
 
 /// The losses beside the loss, and over all ranks what the routers' biases go by.
