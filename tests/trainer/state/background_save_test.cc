@@ -24,6 +24,7 @@ using Series = Checkpointer::Series;
 
 config::JobConfig saving_job(const std::string& save_dir) {
   config::JobConfig job = tiny_job();
+  job.topology.global_batch_size = 12;  // for 1, 2 and 3 ranks
   job.trainer.save_dir = save_dir;
   job.trainer.save_interval = 1;
   job.trainer.keep_last = 2;

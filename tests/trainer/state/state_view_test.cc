@@ -165,8 +165,8 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
     config::ModelConfig probe;
     probe.architecture = family.name;
     const config::JobConfig job = config::architecture_of(probe).mixture
-                                      ? test::mixture_job(std::string(family.name))
-                                      : test::tiny_job(std::string(family.name));
+                                      ? trainer::test::mixture_job(std::string(family.name))
+                                      : trainer::test::tiny_job(std::string(family.name));
     const auto make = [&](ParameterStore& store, int part, int parts) {
       const LanguageModel model(context, job.model, store, false);
       const auto cut = store.cut({.dense = {part, parts}, .expert = {part, parts}});
