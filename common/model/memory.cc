@@ -54,6 +54,12 @@ std::int64_t take_packed(Kept& kept, const Machine& machine, const ParameterInfo
   return bytes;
 }
 
+/// Whether checkpoints are written beside training; the last one is waited for and needs no copy.
+bool saves_beside_training(const config::TrainerConfig& trainer) {
+  return trainer.async_save && !trainer.save_dir.empty() &&
+         (trainer.save_interval > 0 || (trainer.keep_best && trainer.eval_interval > 0));
+}
+
 /// Whether an update takes the gradients of several micro-batches.
 bool accumulates(const config::TopologyConfig& topology, std::int64_t micro_batch_size,
                  std::int64_t world_size) {
@@ -67,9 +73,10 @@ Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_b
                               std::int64_t world_size, Machine machine) {
   machine.keeps_packed = accumulates(job.topology, micro_batch_size, world_size);
   SORTIE_ASSIGN_OR_RETURN(Network network, open_network(job, micro_batch_size));
-  std::int64_t elements = 0, trained = 0;
+  std::int64_t elements = 0, trained = 0, saved = 0;
   for (const ParameterInfo& parameter : network.parameters()) {
     const std::int64_t own = round_up(parameter.elements(), kCacheLine);
+    saved += parameter.elements() * (parameter.trained ? 3 : 1);
     elements += own;
     if (parameter.trained) trained += own;
   }
@@ -83,6 +90,10 @@ Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_b
   if (machine.element == kBf16) plan.weights += kept.take(elements * kBf16);
   plan.gradients = kept.take(padded * kF32);
   plan.optimizer = kept.take(padded * kF32) + kept.take(padded * kF32);
+  // Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
+  // copy of the whole.
+  if (saves_beside_training(job.trainer))
+    plan.snapshot = (saved + world_size - 1) / world_size * kF32;
   if (machine.keeps_packed)
     for (const ParameterInfo& parameter : network.parameters())
       plan.packed += take_packed(kept, machine, parameter);

@@ -6,7 +6,8 @@
 
 namespace sortie::trainer {
 
-model::MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator) {
+model::MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator,
+                                std::uint64_t snapshot) {
   const auto signed_of = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes); };
   const std::int64_t f32 = sizeof(float);
   model::MemoryUse use;
@@ -15,6 +16,7 @@ model::MemoryUse measure_memory(const ParameterStore& store, const Allocator& al
     use.weights += store.flat_elements() * signed_of(sizeof(bf16));
   use.gradients = store.trained_elements() * f32;
   use.optimizer = 2 * use.gradients;
+  use.snapshot = static_cast<std::int64_t>(snapshot);
   for (const auto& parameter : store.parameters())
     use.packed += signed_of(parameter->packed_bytes());
   const std::int64_t peak = signed_of(allocator.peak_bytes_in_use());

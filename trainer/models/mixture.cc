@@ -40,7 +40,8 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                         Init::normal(spec_.std_dev),
                         Use::f32_matrix,
                         true,
-                        {}});
+                        {},
+                        {.partial_gradient = true}});
   if (spec_.bias)
     bias_ = &store.add(
         {name + std::string(kBiasName), {count}, Init::zeros(), Use::state, /*decay=*/false, {}});
@@ -51,13 +52,15 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                                    Init::normal(spec_.std_dev),
                                    Use::matrix,
                                    true,
-                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}}}));
+                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}},
+                                   {.axis = 0, .group = ReduceGroup::expert}}));
     down_.push_back(&store.add({expert + ".down.weight",
                                 {spec_.hidden, spec_.ffn},
                                 Init::normal(spec_.out_std),
                                 Use::matrix,
                                 true,
-                                {}}));
+                                {},
+                                {.axis = 1, .group = ReduceGroup::expert}}));
   }
   if (spec_.shared_ffn > 0)
     shared_ = add_swiglu(store, name + ".shared", spec_.hidden, spec_.shared_ffn, spec_.std_dev,

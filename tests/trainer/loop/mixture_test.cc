@@ -186,7 +186,8 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
       config::JobConfig saving = training.job;
       saving.trainer.save_dir = folder.path().string();
       const BitFacts facts;
-      Checkpointer saver(saving, facts, training.trainer->store(), *communicator);
+      Checkpointer saver(saving, facts, training.trainer->store(), *communicator,
+                         training.trainer->context());
       saver.set_run_id("test");
       REQUIRE(saver.save(training.trainer->progress()));
     }
