@@ -8,6 +8,7 @@
 #include "common/cli/common_verbs.h"
 #include "common/cli/print.h"
 #include "common/cli/tree.h"
+#include "trainer/cli/bench_commands.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/eval_command.h"
@@ -38,7 +39,7 @@ Of a rank; set by \fBsortie\fR(1).
 
 /// Whether the verb runs a model, with compute threads.
 bool computes(std::string_view verb) {
-  return verb == "train" || verb == "eval" || verb == "generate";
+  return verb == "train" || verb == "eval" || verb == "generate" || verb == "bench";
 }
 
 }  // namespace
@@ -59,6 +60,7 @@ int main(int argc, char** argv) {
   trainer::add_hf_commands(app, exit_code);
   trainer::add_data_commands(app, exit_code);
   trainer::add_checkpoint_commands(app, exit_code);
+  trainer::add_bench_commands(app, exit_code);
   trainer::set_examples(app);
   cli::Verbs verbs;
   collect_verbs(app, exit_code, verbs);
