@@ -10,6 +10,7 @@
 #include "common/cli/common_verbs.h"
 #include "common/cli/print.h"
 #include "common/cli/tree.h"
+#include "trainer/cli/bench_commands.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/eval_command.h"
@@ -45,7 +46,7 @@ bool computes(std::span<char* const> arguments) {
       std::ranges::find_if(arguments, [](std::string_view word) { return !word.starts_with('-'); });
   if (verb == arguments.end()) return false;
   const std::string_view name = *verb;
-  return name == "train" || name == "eval" || name == "generate";
+  return name == "train" || name == "eval" || name == "generate" || name == "bench";
 }
 
 /// The flags that all verbs have, before the verb runs.
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   trainer::add_hf_commands(app, exit_code);
   trainer::add_data_commands(app, exit_code);
   trainer::add_checkpoint_commands(app, exit_code);
+  trainer::add_bench_commands(app, exit_code);
   trainer::set_examples(app);
   cli::Verbs verbs;
   collect_verbs(app, exit_code, verbs);

@@ -22,14 +22,26 @@ class Waiting : public Communicator {
  public:
   int rank() const override { return 1; }
   int size() const override { return 2; }
-  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override { return {}; }
-  void all_reduce_sum(std::span<double>) override {}
-  void broadcast(std::span<std::byte>, int) override {}
-  std::vector<std::string> all_gather(std::string_view) override { return {}; }
-  void barrier() override {}
+  const std::string& name() const override { return name_; }
   std::string library() const override { return "none"; }
+  Handle all_reduce_async(const Tensor&, ReduceOp) override { return {}; }
+  Handle reduce_scatter_async(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
+  Handle all_gather_async(const Tensor&, const Tensor&) override { return {}; }
+  Handle broadcast_async(const Tensor&, int) override { return {}; }
+  Handle all_to_all_async(const Tensor&, std::span<const std::int64_t>, const Tensor&,
+                          std::span<const std::int64_t>) override {
+    return {};
+  }
+  Handle send_async(const Tensor&, int) override { return {}; }
+  Handle receive_async(const Tensor&, int) override { return {}; }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int, std::string) override { return {}; }
+  std::vector<std::string> all_gather(std::string_view) override { return {}; }
   bool meet(std::chrono::milliseconds) override { return false; }
   void abort(int exit_code) override { std::_Exit(100 + exit_code); }
+
+ private:
+  std::string name_ = "world";
 };
 
 /// Of which the other rank ends at the same time.

@@ -10,6 +10,7 @@
 #include "trainer/loop/profiler.h"
 #include "trainer/loop/replica_check.h"
 #include "trainer/loop/startup_check.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
