@@ -20,7 +20,8 @@ ExecutionContext::ExecutionContext(int threads, Device device)
   if (device.kind != DeviceKind::cpu) dispatch_ = Dispatch::guarded;
 }
 
-// Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees it.
+// Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees
+// it.
 ExecutionContext::~ExecutionContext() = default;
 
 void ExecutionContext::defer(std::uint64_t seed) {
