@@ -12,7 +12,7 @@ Result<std::unique_ptr<LoadedModel>> load_checkpoint(std::string_view verb,
                                                      int threads, const std::string& precision) {
   const auto begin = std::chrono::steady_clock::now();
   ProgressLine line{std::string(verb)};
-  auto loaded = load_model(place, threads, precision, line.callback());
+  auto loaded = load_model(place, threads, precision, Device{}, line.callback());
   line.finish();
   if (!loaded) return loaded;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;

@@ -113,7 +113,7 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
     return fail(ErrorCode::usage,
                 fmt::format("{}: there is something already; name a new folder", out.string()));
   SORTIE_ASSIGN_OR_RETURN(StoredModel found,
-                          find_model(checkpoint, /*threads=*/1, options.progress));
+                          find_model(checkpoint, /*threads=*/1, Device{}, options.progress));
   OpenedModel& opened = found.opened;
   std::vector<StorageType> types = opened.types;
   if (options.type)

@@ -37,7 +37,7 @@ struct StoredModel {
 };
 /// Of a place as open_model() takes it. `progress` counts the tensors of a checkpoint.
 Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
-                               const OnProgress& progress = {});
+                               Device device = {}, const OnProgress& progress = {});
 
 Dims dims_of(const Shape& shape);
 
@@ -45,6 +45,7 @@ struct OpenOptions {
   DType dtype = DType::f32;
   int threads = 1;
   bool gradients = false;  // memory for them
+  Device device = {};      // that the weights lie on
 };
 /// A checkpoint, the newest of a folder of checkpoints, a Hugging Face folder, or a file, which is
 /// one of llm.c.

@@ -39,10 +39,10 @@ class GradientReducer {
 
  private:
   struct Bucket {
-    std::int64_t begin = 0, end = 0;                 // elements of the flat buffer
-    int parameters = 0, missing = 0;                 // that lie in it, wholly or in part
-    std::unique_ptr<ops::HostAccess<float>> values;  // while the handle is there
-    std::unique_ptr<CollectiveHandle> handle;
+    std::int64_t begin = 0, end = 0;                      // elements of the flat buffer
+    int parameters = 0, missing = 0;                      // that lie in it, wholly or in part
+    std::unique_ptr<ops::HostAccess<float>> values = {};  // while the handle is there
+    std::unique_ptr<CollectiveHandle> handle = {};
   };
   void issue_ready();
 

@@ -20,7 +20,7 @@ struct LoadedModel {
   ParameterStore store;
   std::unique_ptr<LanguageModel> model;
 
-  explicit LoadedModel(int threads) : context(threads) {}
+  LoadedModel(int threads, Device device) : context(threads, device) {}
   /// `named`, which must have the vocabulary of the checkpoint's own; empty: the checkpoint's own,
   /// that is the one it holds, else the one that its config names. ErrorCode::data where there is
   /// none.
@@ -34,6 +34,7 @@ struct LoadedModel {
 /// `progress` counts the bytes of the weights as f32.
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
                                                 const std::string& precision = "auto",
+                                                Device device = {},
                                                 const OnProgress& progress = {});
 
 }  // namespace sortie::trainer

@@ -142,7 +142,7 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   REQUIRE(rest.trainer->progress().step == 12);
   CHECK(rest.losses(12) == std::vector<double>(losses.begin() + 12, losses.end()));
 
-  const auto tuned = load_model(dir.str("lora"), 1, "f32");
+  const auto tuned = load_model(dir.str("lora"), 1, "f32", device());
   REQUIRE(tuned);
   const auto score = [&](LoadedModel& loaded) {
     std::vector<std::int32_t> ids;
@@ -155,9 +155,9 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   const std::vector<float> expected = score(**tuned);
   REQUIRE(write_merged(**tuned, dir / "merged"));
   std::vector<WorkProgress> reported;
-  const auto merged = load_model(dir.str("merged"), 1, "f32", [&](const WorkProgress& progress) {
-    reported.push_back(progress);
-  });
+  const auto merged =
+      load_model(dir.str("merged"), 1, "f32", device(),
+                 [&](const WorkProgress& progress) { reported.push_back(progress); });
   REQUIRE(merged);
   // The whole of the weights is known from the first report on, and reached with the last.
   REQUIRE(reported.size() > 2);

@@ -39,7 +39,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
   CHECK(training.trainer->progress().step == 0);
-  const OpenedModel original = open_model(source, {}).value();
+  const OpenedModel original = open_model(source, {.device = device()}).value();
   // The weights are the folder's, the moments zero.
   const auto master = host_values(training.trainer->store(), training.trainer->store().master());
   const auto original_master = host_values(*original.store, original.store->master());
@@ -65,7 +65,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   using Json = nlohmann::json;
   CHECK(Json::parse(read_file(scratch / "out" / "config.json").value()) ==
         Json::parse(read_file(source / "config.json").value()));
-  const OpenedModel trained = open_model(scratch / "out", {}).value();
+  const OpenedModel trained = open_model(scratch / "out", {.device = device()}).value();
   const auto after = host_values(training.trainer->store(), training.trainer->store().master());
   const auto trained_master = host_values(*trained.store, trained.store->master());
   const Parameter* embedding = trained.store->find("embedding.weight");
