@@ -62,6 +62,12 @@ ExecutionContext::~ExecutionContext() = default;
 
 namespace ops {
 
+Isa isa_of(ExecutionContext& context) {
+  for (const Isa isa : {Isa::baseline, Isa::avx2})
+    if (isa <= best_isa() && context.backend().kernels == &kernels_of(isa)) return isa;
+  return Isa::avx512;
+}
+
 void use_isa(ExecutionContext& context, Isa isa) {
   context.backend().kernels = &kernels_of(isa);
 }
