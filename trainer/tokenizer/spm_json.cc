@@ -16,8 +16,8 @@ using OrderedJson = nlohmann::ordered_json;
 using spm::Piece;
 using Ids = std::unordered_map<std::string_view, std::int32_t>;
 
-bool keeps_text_but_spaces(const spm::Model& model) {
-  return model.type == spm::Model::Type::bpe && model.charsmap.empty() &&
+bool is_convertible(const spm::Model& model) {
+  return model.type == spm::Model::Type::bpe && model.byte_fallback && model.charsmap.empty() &&
          model.escape_whitespaces && !model.remove_extra_whitespaces && !model.whitespace_as_suffix;
 }
 
@@ -74,7 +74,7 @@ OrderedJson replace_json(std::string_view from, std::string_view to) {
 
 std::optional<std::string> tokenizer_json_of_sentencepiece(std::string_view file) {
   const auto model = spm::parse_model(file);
-  if (!model || !keeps_text_but_spaces(*model)) return {};
+  if (!model || !is_convertible(*model)) return {};
   const auto ids = merged_pieces(*model);
   if (!ids) return {};
   const auto merges = merges_of(*model, *ids);
@@ -90,7 +90,7 @@ std::optional<std::string> tokenizer_json_of_sentencepiece(std::string_view file
     tokens.push_back(piece.text);
   }
   root["model"]["fuse_unk"] = true;
-  root["model"]["byte_fallback"] = model->byte_fallback;
+  root["model"]["byte_fallback"] = true;
   OrderedJson normalizers = OrderedJson::array(), decoders = OrderedJson::array();
   if (model->dummy_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", spm::kSpace}});
   normalizers.push_back(replace_json(" ", spm::kSpace));

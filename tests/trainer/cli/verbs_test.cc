@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cpu/cpu_list.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
@@ -148,6 +149,23 @@ TEST_CASE("-v says what the program does, -q nothing but errors; answers are pri
   CHECK(std::ranges::count(quiet.output, '\n') == 1);
   CHECK(has(train({"-q", "import", place.at("none"), place.at("more")}).output,
             "sortie-train import: "));
+}
+
+TEST_CASE("a training with more compute threads than cores says so at its start") {
+  const Trained place;
+  CHECK_FALSE(has(place.log, "compute threads"));  // it has one
+  std::string config = sortie::test::read_text(place.at("job.toml"));
+  const int cores = static_cast<int>(sortie::cpu::allowed_cpus().size());
+  const std::string one = "threads = 1\n";
+  REQUIRE(has(config, one));
+  config.replace(config.find(one), one.size(), "threads = " + std::to_string(cores + 1) + "\n");
+  sortie::test::write_text(place.at("crowded.toml"), config);
+  const Finished crowded = train({"train", place.at("crowded.toml")});
+  CHECK_MESSAGE(
+      has(crowded.output, ": " + std::to_string(cores + 1) + " compute threads on " +
+                              std::to_string(cores) + " core" + (cores == 1 ? "" : "s") +
+                              "; set trainer.threads lower, or give these hosts fewer slots"),
+      crowded.output);
 }
 
 TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {
