@@ -26,13 +26,19 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome outcome_of(const config::JobConfig& job, std::uint64_t late_seed) {
-  const auto communicator = make_single_communicator();
-  TinyTraining training(job, *communicator);
-  if (late_seed != 0) training.trainer->context().defer(late_seed);
-  Outcome outcome{training.losses(2), {}};
-  ParameterStore& store = training.trainer->store();
-  outcome.weights = host_values(store, store.master());
+/// Two steps of rank 0; `late_seed` 0: ops are done at once.
+Outcome outcome_of(const config::JobConfig& job, std::uint64_t late_seed, int ranks = 1) {
+  Outcome outcome;
+  run_thread_ranks(ranks, [&](Communicator& communicator) {
+    TinyTraining training(job, communicator);
+    if (late_seed != 0)
+      training.trainer->context().defer(late_seed +
+                                        static_cast<std::uint64_t>(communicator.rank()));
+    std::vector<double> losses = training.losses(2);
+    if (communicator.rank() != 0) return;
+    ParameterStore& store = training.trainer->store();
+    outcome = {std::move(losses), host_values(store, store.master())};
+  });
   return outcome;
 }
 
@@ -85,6 +91,16 @@ TEST_CASE("ops that run late, in any order that events allow, give the same bits
       CAPTURE(seed);
       CHECK(outcome_of(job, seed) == at_once);
     }
+  }
+}
+
+TEST_CASE("late ops and the reduction of gradients wait for each other") {
+  if (device().kind != DeviceKind::cpu) return;
+  const config::JobConfig job = job_of("llama");
+  const Outcome at_once = outcome_of(job, 0, 2);
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    CHECK(outcome_of(job, 100 * seed, 2) == at_once);
   }
 }
 

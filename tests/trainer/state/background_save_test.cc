@@ -11,6 +11,7 @@
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/parallel/thread_ranks.h"
 #include "trainer/state/state_view.h"
 
 using namespace sortie;

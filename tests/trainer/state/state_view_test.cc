@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/config/architectures.h"
+#include "tests/support/flat_values.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 #include "trainer/checkpoint/reader.h"
@@ -17,6 +18,8 @@ using namespace sortie::trainer;
 namespace fs = std::filesystem;
 
 namespace {
+
+using test::host_view;
 
 void declare_small_model(ParameterStore& store) {
   const CutRule rows{.axis = 0}, columns{.axis = 1};
@@ -33,12 +36,15 @@ void make_part(ParameterStore& store, ExecutionContext& context, int index, int 
   REQUIRE(store.cut({.dense = {index, count}}));
   store.finalize(context, DType::f32, 16, true);
   store.initialize(5);
+  const auto master = host_view(store, store.master());
+  const auto moment1 = host_view(store, store.moment1());
+  const auto moment2 = host_view(store, store.moment2());
   for (const auto& parameter : store.parameters())
     for (std::int64_t i = parameter->offset(); i < parameter->offset() + parameter->elements();
          ++i) {
       const auto at = static_cast<std::size_t>(i);
-      store.moment1()[at] = 2.0f * store.master()[at];
-      store.moment2()[at] = store.master()[at] + 1.0f;
+      moment1[at] = 2.0f * master[at];
+      moment2[at] = master[at] + 1.0f;
     }
 }
 
@@ -183,7 +189,8 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
       for (const StatePiece& piece : StateAccess(half).pieces(TiedCopies::include)) {
         if (piece.moment) continue;
         const Parameter& own = *whole.find(piece.parameter->name());
-        const auto values = whole.master().subspan(static_cast<std::size_t>(own.offset()));
+        const auto values =
+            host_view(whole, whole.master()).span().subspan(static_cast<std::size_t>(own.offset()));
         bool equal = true;
         for_each_shared_run(Piece::whole(piece.shape), piece.piece,
                             [&](std::int64_t from, std::int64_t to, std::int64_t count) {
