@@ -123,8 +123,8 @@ class Checkpointer {
   /// Waits until no save is under way; collective. What take_outcomes() has not given, alike on
   /// every rank.
   std::vector<Outcome> finish();
-  /// Saves the state where it lies and waits for the commit; collective. After finish(). Succeeds
-  /// or fails alike on every rank.
+  /// Saves the state where it lies and waits for the commit, after an earlier save; collective.
+  /// Succeeds or fails alike on every rank.
   Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
   std::uint64_t snapshot_bytes() const { return snapshot_.bytes(); }

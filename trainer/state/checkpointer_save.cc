@@ -286,11 +286,12 @@ std::vector<Checkpointer::Outcome> Checkpointer::finish() {
 }
 
 Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
-  SORTIE_CHECK(!flight_, "finish() first");
+  std::vector<Outcome> earlier = finish();
   launch(progress, {series}, Source::live);
   std::vector<Outcome> outcomes = finish();
-  SORTIE_CHECK(!outcomes.empty(), "a save has no outcome");
-  return std::move(outcomes.back().saved);
+  SORTIE_CHECK(outcomes.size() == 1, "{} outcomes of one save", outcomes.size());
+  ended_ = std::move(earlier);
+  return std::move(outcomes.front().saved);
 }
 
 }  // namespace sortie::trainer
