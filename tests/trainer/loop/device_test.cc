@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/tiny_mixture.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
