@@ -21,15 +21,16 @@ config::JobConfig job_of(const std::string& architecture) {
   return job;
 }
 
-struct Outcome {
+struct StepsOutcome {
   std::vector<double> losses;
   std::vector<float> weights;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const StepsOutcome&) const = default;
 };
 
 /// Two steps of rank 0; `late_seed` 0: ops are done at once.
-Outcome outcome_of(const config::JobConfig& job, std::uint64_t late_seed, int ranks = 1) {
-  Outcome outcome;
+StepsOutcome steps_outcome_of(const config::JobConfig& job, std::uint64_t late_seed,
+                              int ranks = 1) {
+  StepsOutcome outcome;
   run_thread_ranks(ranks, [&](Communicator& communicator) {
     TinyTraining training(job, communicator);
     if (late_seed != 0)
@@ -87,10 +88,10 @@ TEST_CASE("ops that run late, in any order that events allow, give the same bits
   for (const char* architecture : {"llama", "gpt2", "deepseek-v3", "mixtral"}) {
     CAPTURE(std::string(architecture));
     const config::JobConfig job = job_of(architecture);
-    const Outcome at_once = outcome_of(job, 0);
+    const StepsOutcome at_once = steps_outcome_of(job, 0);
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       CAPTURE(seed);
-      CHECK(outcome_of(job, seed) == at_once);
+      CHECK(steps_outcome_of(job, seed) == at_once);
     }
   }
 }
@@ -98,10 +99,10 @@ TEST_CASE("ops that run late, in any order that events allow, give the same bits
 TEST_CASE("late ops and the reduction of gradients wait for each other") {
   if (device().kind != DeviceKind::cpu) return;
   const config::JobConfig job = job_of("llama");
-  const Outcome at_once = outcome_of(job, 0, 2);
+  const StepsOutcome at_once = steps_outcome_of(job, 0, 2);
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
-    CHECK(outcome_of(job, 100 * seed, 2) == at_once);
+    CHECK(steps_outcome_of(job, 100 * seed, 2) == at_once);
   }
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using test::host_view;
+using trainer::test::host_view;
 
 void declare_small_model(ParameterStore& store) {
   const CutRule rows{.axis = 0}, columns{.axis = 1};
