@@ -8,6 +8,7 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/node_list.h"
+#include "tests/launcher/environment.h"
 
 namespace sortie::launcher {
 namespace {
@@ -26,11 +27,6 @@ config::JobConfig trainer_job() {
 
 LauncherFacts facts() {
   return {"/opt/sortie/bin/sortie-train", "/work", {}, {}};
-}
-
-std::string value_of(const Environment& env, std::string_view name) {
-  const auto found = std::ranges::find(env, name, &Environment::value_type::first);
-  return found == env.end() ? "(unset)" : found->second;
 }
 
 const std::vector<config::HostSlots> kTwoHosts = {{"h1", {0, 1}}, {"h2", {0, 2, 5}}};
@@ -318,18 +314,18 @@ TEST_CASE("the hash of a training covers the config that the trainer reads, whol
 
 TEST_CASE("the plan as JSON") {
   const LaunchPlan plan = *make_plan(program_job(), kTwoHosts, facts());
-  const auto json = plan_json(plan);
-  CHECK(json["schema"] == "sortie/plan/1");
-  CHECK(json["world_size"] == 5);
-  CHECK(json["argv"] == plan.argv);
-  CHECK(json["env"].is_object());
-  CHECK_FALSE(json.contains("batch"));
-  REQUIRE(json["hosts"].size() == 2);
-  CHECK(json["hosts"][1]["name"] == "h2");
-  CHECK(json["hosts"][1]["ranks"][2]["rank"] == 4);
-  CHECK(json["hosts"][1]["ranks"][2]["slot"] == 5);
-  CHECK(json["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
-  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(json));
+  const auto parsed = plan_json(plan);
+  CHECK(parsed["schema"] == "sortie/plan/1");
+  CHECK(parsed["world_size"] == 5);
+  CHECK(parsed["argv"] == plan.argv);
+  CHECK(parsed["env"].is_object());
+  CHECK_FALSE(parsed.contains("batch"));
+  REQUIRE(parsed["hosts"].size() == 2);
+  CHECK(parsed["hosts"][1]["name"] == "h2");
+  CHECK(parsed["hosts"][1]["ranks"][2]["rank"] == 4);
+  CHECK(parsed["hosts"][1]["ranks"][2]["slot"] == 5);
+  CHECK(parsed["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
+  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(parsed));
   config::JobConfig job = program_job();
   job.runner.program = {"./ring", "\xff"};  // any bytes may be an argument
   CHECK(nlohmann::json::parse(plan_json_text(*make_plan(job, kTwoHosts, facts())))["argv"][1] ==

@@ -12,23 +12,33 @@ enum class DType : std::uint8_t { f32, bf16, i32, f64, i64, u8 };
 
 constexpr std::size_t dtype_bytes(DType dtype) {
   switch (dtype) {
-    case DType::u8: return 1;
-    case DType::bf16: return 2;
+    case DType::u8:
+      return 1;
+    case DType::bf16:
+      return 2;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
   }
   return 0;
 }
 constexpr std::string_view dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::u8: return "u8";
-    case DType::bf16: return "bf16";
-    case DType::f32: return "f32";
-    case DType::i32: return "i32";
-    case DType::f64: return "f64";
-    case DType::i64: return "i64";
+    case DType::u8:
+      return "u8";
+    case DType::bf16:
+      return "bf16";
+    case DType::f32:
+      return "f32";
+    case DType::i32:
+      return "i32";
+    case DType::f64:
+      return "f64";
+    case DType::i64:
+      return "i64";
   }
   return "?";
 }

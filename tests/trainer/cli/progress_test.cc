@@ -12,20 +12,18 @@
 #include <thread>
 
 #include "common/base/fd.h"
+#include "tests/support/text.h"
 #include "trainer/cli/output_options.h"
 
 namespace sortie::trainer {
 namespace {
 
+using test::has;
 using namespace std::chrono_literals;
 
 std::string after(ProgressMeter& meter, double seconds, WorkProgress work) {
   meter.update(work, seconds);
   return meter.text(seconds);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// What a ProgressLine writes to `fd` in `time`, while work is reported every 50 ms.

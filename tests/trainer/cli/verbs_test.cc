@@ -9,8 +9,11 @@
 #include "common/cpu/cpu_list.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace {
+
+using sortie::test::has;
 
 namespace fs = std::filesystem;
 using sortie::testing::Finished;
@@ -18,10 +21,6 @@ using sortie::testing::Finished;
 Finished train(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), SORTIE_TRAIN_BINARY);
   return sortie::testing::run(arguments);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 constexpr const char* kConfig = R"([topology]

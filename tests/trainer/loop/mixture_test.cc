@@ -56,7 +56,7 @@ Course course_of(const config::JobConfig& job, int steps, int ranks = 1, int thr
   return course;
 }
 
-void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
+void check_all_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -107,8 +107,8 @@ TEST_CASE("data parallel mixtures equal one rank, with the same biases") {
     for (const int ranks : {2, 4}) {
       CAPTURE(ranks);
       const Course several = course_of(mixture_job(family), 20, ranks);
-      check_close(one.losses, several.losses, 1e-5);
-      check_close(one.balance, several.balance, 1e-5);
+      check_all_close(one.losses, several.losses, 1e-5);
+      check_all_close(one.balance, several.balance, 1e-5);
       CHECK(one.biases == several.biases);
     }
   }
@@ -119,9 +119,9 @@ TEST_CASE("accumulation equals one large micro-batch, with the same biases") {
   const Course pieces = course_of(job, 20);
   job.topology.micro_batch_size = 8;
   const Course whole = course_of(job, 20);
-  check_close(pieces.losses, whole.losses, 1e-5);
-  check_close(pieces.balance, whole.balance, 1e-5);
-  check_close(pieces.mtp, whole.mtp, 1e-5);
+  check_all_close(pieces.losses, whole.losses, 1e-5);
+  check_all_close(pieces.balance, whole.balance, 1e-5);
+  check_all_close(pieces.mtp, whole.mtp, 1e-5);
   CHECK(pieces.biases == whole.biases);
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/base/atomic_file.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/data/build.h"
@@ -22,6 +23,8 @@ using namespace sortie::trainer::test;
 namespace fs = std::filesystem;
 
 namespace {
+
+using sortie::test::has;
 
 constexpr std::int64_t kVocabulary = 300;
 
@@ -76,10 +79,6 @@ struct Workplace {
     return find_latest(dir.path() / name)->entry->folder;
   }
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string error_of(const config::JobConfig& job) {
   const auto found = find_run_tokenizer(job);
