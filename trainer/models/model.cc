@@ -31,7 +31,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
   embedding_ =
       &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
-  if (family.learned_positions)
+  if (!config::architecture_of(config).rope)  // a table that is added to the embedding
     positions_ = &store.add({"positions.weight",
                              {shape_.num_positions, shape_.hidden},
                              Init::normal(config.init_std),
@@ -46,6 +46,8 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
               ? embedding_
               : &store.add(
                     {"head.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+  for (Parameter* rows : {embedding_, head_})
+    rows->set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
   if (config.mtp.num_layers > 0)
     mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }

@@ -1,4 +1,4 @@
-#include "trainer/loop/memory_report.h"
+#include "trainer/planning/memory_use.h"
 
 #include <algorithm>
 
@@ -6,10 +6,10 @@
 
 namespace sortie::trainer {
 
-model::MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator) {
+MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator) {
   const auto signed_of = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes); };
   const std::int64_t f32 = sizeof(float);
-  model::MemoryUse use;
+  MemoryUse use;
   use.weights = store.flat_elements() * f32;
   if (store.compute_dtype() == DType::bf16)
     use.weights += store.flat_elements() * signed_of(sizeof(bf16));
@@ -20,17 +20,13 @@ model::MemoryUse measure_memory(const ParameterStore& store, const Allocator& al
   const std::int64_t peak = signed_of(allocator.peak_bytes_in_use());
   use.activations = peak - signed_of(allocator.bytes_in_use());
   use.cached = signed_of(allocator.bytes_reserved()) - peak;
-  use.process = std::max<std::int64_t>(0, peak_memory_bytes() - use.total());
   return use;
 }
 
-Result<model::MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
-                                     std::int64_t world_size, DType dtype, int threads,
-                                     const CpuFacts& cpu) {
-  return model::plan_memory(job, micro_batch_size, world_size,
-                            {.element = static_cast<std::int64_t>(dtype_bytes(dtype)),
-                             .threads = threads,
-                             .packs_for_avx512 = cpu.isa.starts_with("avx512")});
+MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator) {
+  MemoryUse use = tensor_memory(store, allocator);
+  use.process = std::max<std::int64_t>(0, peak_memory_bytes() - use.total());
+  return use;
 }
 
 }  // namespace sortie::trainer
