@@ -1,7 +1,6 @@
 #include "trainer/cli/train_command.h"
 
 #include <fmt/core.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -141,7 +140,6 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
-  omp_set_num_threads(rank.threads);
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));

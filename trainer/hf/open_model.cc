@@ -32,8 +32,8 @@ Result<fs::path> find_checkpoint(const fs::path& place) {
 }
 
 /// Declares the parameters; they have no memory yet, so that what a file asks for is checked first.
-void declare(OpenedModel& opened, int threads) {
-  opened.context = std::make_unique<ExecutionContext>(threads);
+void declare(OpenedModel& opened, int threads, Device device) {
+  opened.context = std::make_unique<ExecutionContext>(threads, device);
   opened.store = std::make_unique<ParameterStore>();
   opened.model = std::make_unique<LanguageModel>(*opened.context, opened.config, *opened.store,
                                                  /*recompute_layers=*/false);
@@ -58,14 +58,14 @@ struct FolderRows {
   }
 };
 
-Result<> find_in_folder(StoredModel& found, const fs::path& place, int threads) {
+Result<> find_in_folder(StoredModel& found, const fs::path& place, int threads, Device device) {
   OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(place));
   opened.config = folder.model();
   opened.config_json = folder.config_json();
   opened.left_out_prefix = folder.left_out_prefix();
   opened.assets = place;
-  declare(opened, threads);
+  declare(opened, threads, device);
   const auto rows = std::make_shared<FolderRows>(FolderRows{std::move(folder)});
   SORTIE_ASSIGN_OR_RETURN(const auto stored, rows->folder.match(opened.tensors));
   for (std::size_t i = 0; i < stored.size(); ++i) {
@@ -78,13 +78,13 @@ Result<> find_in_folder(StoredModel& found, const fs::path& place, int threads) 
   return {};
 }
 
-Result<> find_in_llmc(StoredModel& found, const fs::path& place, int threads) {
+Result<> find_in_llmc(StoredModel& found, const fs::path& place, int threads, Device device) {
   OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(LlmcFile opened_file, LlmcFile::open(place));
   const auto file = std::make_shared<const LlmcFile>(std::move(opened_file));
   opened.config = file->header().model;
   SORTIE_ASSIGN_OR_RETURN(opened.config_json, file->config_json());
-  declare(opened, threads);
+  declare(opened, threads, device);
   opened.types.assign(opened.tensors.size(), file->header().type);
   found.row = [file](const Parameter& parameter, std::int64_t row) {
     return file->row(parameter.name(), row);
@@ -130,7 +130,7 @@ struct CheckpointRows {
   }
 };
 
-Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads) {
+Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads, Device device) {
   OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
@@ -140,7 +140,7 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
   opened.config = job.model;
   opened.checkpoint = folder;
-  declare(opened, threads);
+  declare(opened, threads, device);
   const auto rows = std::make_shared<CheckpointRows>(CheckpointRows{std::move(reader)});
   for (const auto& parameter : opened.store->parameters()) SORTIE_TRY(rows->add(*parameter));
   found.row = [rows](const Parameter& parameter, std::int64_t row) {
@@ -163,17 +163,18 @@ TensorData StoredModel::parameter_data(const Parameter& parameter, StorageType t
                      [this, &parameter](std::int64_t r) { return row(parameter, r); });
 }
 
-Result<StoredModel> find_model(const fs::path& place, int threads) {
+Result<StoredModel> find_model(const fs::path& place, int threads, Device device) {
   StoredModel found;
   std::error_code ignored;
-  SORTIE_TRY(HfFolder::is_one(place)               ? find_in_folder(found, place, threads)
-             : fs::is_regular_file(place, ignored) ? find_in_llmc(found, place, threads)
-                                                   : find_in_checkpoint(found, place, threads));
+  SORTIE_TRY(HfFolder::is_one(place) ? find_in_folder(found, place, threads, device)
+             : fs::is_regular_file(place, ignored)
+                 ? find_in_llmc(found, place, threads, device)
+                 : find_in_checkpoint(found, place, threads, device));
   return found;
 }
 
 Result<OpenedModel> open_model(const fs::path& place, const OpenOptions& options) {
-  SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(place, options.threads));
+  SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(place, options.threads, options.device));
   ParameterStore& store = *found.opened.store;
   store.finalize(*found.opened.context, options.dtype, 16, options.gradients);
   {

@@ -35,7 +35,8 @@ struct StoredModel {
   TensorData parameter_data(const Parameter& parameter, StorageType type) const;
 };
 /// Of a place as open_model() takes it.
-Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1);
+Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
+                               Device device = {});
 
 Dims dims_of(const Shape& shape);
 
@@ -43,6 +44,7 @@ struct OpenOptions {
   DType dtype = DType::f32;
   int threads = 1;
   bool gradients = false;  // memory for them
+  Device device = {};      // that the weights lie on
 };
 /// A checkpoint, the newest of a folder of checkpoints, a Hugging Face folder, or a file, which is
 /// one of llm.c.

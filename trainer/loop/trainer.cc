@@ -11,7 +11,6 @@
 #include "common/base/elapsed.h"
 #include "common/base/log.h"
 #include "trainer/loop/replica_check.h"
-#include "trainer/nn/lora.h"
 
 namespace sortie::trainer {
 namespace {
@@ -56,57 +55,36 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       rank_(rank),
       communicator_(communicator),
       report_(job_, batch_, rank_, events, !validation.empty()),
-      training_(training),
       validation_(std::move(validation)),
       cpu_(cpu),
       facts_(bit_facts(cpu, rank, communicator, training, precision, build)),
       precision_(precision),
-      context_(rank.threads, rank.device),
-      model_(context_, job.model, store_,
-             job.topology.activation_checkpointing_type == "every_layer"),
-      prepared_(add_lora(job.lora, store_)),
-      optimizer_(job, store_),
-      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
-      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
-      checkpointer_(job, facts_, store_, communicator),
-      profiler_(job.profiler, rank.rank) {
-  if (prepared_) prepared_ = freeze_parameters(job, store_);
-  if (prepared_) prepared_ = optimizer_.assign_groups();
-  // One micro-batch uses each copy once.
-  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
+      step_(job, batch, rank, communicator, training),
+      prepared_(step_.prepare()),
+      checkpointer_(job, facts_, step_.store(), communicator) {
   checkpointer_.set_run_id(rank.run_id);
-}
-
-void Trainer::allocate() {
-  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
-  store_.finalize(context_, precision_, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
-  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
-                                               job_.optimizer.allreduce_bucket_size);
-  context_.set_poll([this] { reducer_->poll(); });
 }
 
 Result<> Trainer::start() {
   if (started_) return {};
   SORTIE_TRY(prepared_);
   SORTIE_TRY(checkpointer_.prepare());
-  allocate();
+  step_.allocate(precision_);
   if (!checkpointer_.loads_all_values())
-    store_.initialize(static_cast<std::uint64_t>(job_.trainer.seed));
+    store().initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
     // A fork's own folder has no checkpoint of this step.
     if (loaded->kind == StartPoint::Kind::resume) last_saved_step_ = progress_.step;
-    optimizer_.set_updates(progress_.updates);
-    losses_.set_state(progress_.losses);
-    gradient_norms_.set_state(progress_.gradient_norms);
+    step_.resume(progress_);
     report_.loaded(*loaded);
   } else {
     report_.from_seed();
   }
-  SORTIE_TRY(check_initial_state(communicator_, rank_, store_));
-  store_.refresh_compute_copy(context_);
-  store_.weights_changed();
+  SORTIE_TRY(check_initial_state(communicator_, rank_, store()));
+  store().refresh_compute_copy(context());
+  store().weights_changed();
   started_ = true;
   return {};
 }
@@ -159,8 +137,8 @@ Result<> Trainer::evaluate_and_keep() {
 /// that can not be written costs no training.
 void Trainer::keep_profile() {
   const std::filesystem::path path = profile_path(job_.profiler, rank_);
-  if (path.empty()) return report_.profile(profiler_.trace(), "");  // the launcher writes it
-  if (const Result<> written = profiler_.write(path))
+  if (path.empty()) return report_.profile(step_.profiler().trace(), "");  // the launcher writes it
+  if (const Result<> written = step_.profiler().write(path))
     report_.profile({}, path.string());
   else
     log::warning("profile of rank {}: {}", rank_.rank, written.error().message);
@@ -169,7 +147,7 @@ void Trainer::keep_profile() {
 /// What is due at the end of a step: checks, validation, checkpoints.
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
-  if (profiler_.complete()) keep_profile();
+  if (step_.profiler().complete()) keep_profile();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
     return fail(ErrorCode::diverged,
                 fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
@@ -182,7 +160,7 @@ Result<> Trainer::after_step(const StepReport& report) {
   const bool stop = report.stop_requested;
   const bool end = last_step() || report.time_is_up || stop;
   if (due(config.replica_check_interval))
-    SORTIE_TRY(check_replicas(communicator_, rank_, store_, report.step));
+    SORTIE_TRY(check_replicas(communicator_, rank_, store(), report.step));
   // Who is told to stop has little time: the checkpoint comes first, and nothing else.
   if (!validation_.empty() && config.eval_interval > 0 && !stop &&
       (end || due(config.eval_interval)))
@@ -195,9 +173,36 @@ Result<> Trainer::after_step(const StepReport& report) {
                           report.step, config.save_dir));
 }
 
+/// What the ranks tell each other with a step's loss.
+enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kStepFlags };
+
+Result<StepReport> Trainer::step() {
+  const auto begin = Clock::now();
+  const auto tell = [this](double seconds, TrainingStep::Flags flags) {
+    const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
+    flags[kTimeIsUp] =
+        communicator_.rank() == 0 && limit > 0 && trained_seconds_ + seconds >= limit;
+    flags[kStop] = signals_ && signals_->stop_requested();
+    flags[kSave] = signals_ && signals_->take_save_request();
+  };
+  double flags[kStepFlags] = {};
+  SORTIE_ASSIGN_OR_RETURN(StepReport report, step_.take(progress_, tell, flags));
+  report.time_is_up = flags[kTimeIsUp] > 0;
+  report.stop_requested = flags[kStop] > 0;
+  report.save_requested = flags[kSave] > 0;
+  trained_seconds_ += seconds_since(begin);
+  if (signals_ && report.stop_requested) signals_->step_ended();
+  return report;
+}
+
+Result<Validation> Trainer::evaluate() {
+  return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
+                  model(), communicator_);
+}
+
 Result<> Trainer::run() {
   SORTIE_TRY(start());
-  begin_reading();
+  step_.begin_reading(progress_);
   report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
   if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0)
     SORTIE_TRY(evaluate_and_keep());  // what training starts from
@@ -212,10 +217,10 @@ Result<> Trainer::run() {
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
-  profiler_.end();
-  if (profiler_.complete()) keep_profile();
+  step_.profiler().end();
+  if (step_.profiler().complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
-               trained_seconds_, measure_memory(store_, context_.allocator()));
+               trained_seconds_, measure_memory(store(), context().allocator()));
   return {};
 }
 

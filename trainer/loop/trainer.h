@@ -1,23 +1,16 @@
-// Trainer: the loop (trainer.cc). One step reads as its sentences (trainer_step.cc): batch,
-// forward, backward (and reduce), update.
+// Trainer: the loop around training steps: the start, validation, checkpoints, signals, reports.
 #pragma once
 
 #include <memory>
 
 #include "common/config/schema.h"
 #include "common/config/validate.h"
-#include "trainer/loop/profiler.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/run_report.h"
 #include "trainer/loop/signals.h"
 #include "trainer/loop/step_report.h"
+#include "trainer/loop/training_step.h"
 #include "trainer/loop/validation.h"
-#include "trainer/models/mixture.h"
-#include "trainer/models/model.h"
-#include "trainer/optim/optimizer.h"
-#include "trainer/optim/outliers.h"
-#include "trainer/parallel/gradient_reducer.h"
-#include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
@@ -47,43 +40,16 @@ class Trainer {
   /// The losses of the validation sets.
   Result<Validation> evaluate();
 
-  ParameterStore& store() { return store_; }
+  ParameterStore& store() { return step_.store(); }
   const TrainingProgress& progress() const { return progress_; }
-  ExecutionContext& context() { return context_; }
-  const LanguageModel& model() const { return model_; }
+  ExecutionContext& context() { return step_.context(); }
+  const LanguageModel& model() const { return step_.model(); }
   /// Initial weights, or the state of the checkpoint that the run starts from; what can be known to
   /// go wrong later is an error here, before memory is allocated where that is possible. Called by
   /// run(), where it has not been called yet.
   Result<> start();
 
  private:
-  /// The flat buffers, and what reduces them.
-  void allocate();
-  struct Batch {
-    Tensor tokens, targets;
-    std::int64_t counted = 0;  // targets that count, where they are masked
-  };
-  /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
-  /// same.
-  std::int64_t first_sample_of(std::int64_t micro_step) const {
-    return progress_.consumed_samples +
-           (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
-  }
-  /// The next micro-batch of training.
-  Result<Batch> next_batch(std::int64_t first_sample);
-  /// Begins to read ahead from the sample that training goes on with.
-  void begin_reading();
-  /// The targets that count in the step's global batch; reads its micro-batches where they have to
-  /// be counted.
-  Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
-  /// loss f64 [2] += the sum and the number of the micro-batch's losses.
-  Result<> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                            std::vector<Batch>& batches, std::int64_t targets, Tensor& loss);
-  void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
-  void agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds);
-  void update(StepReport& report);
-  std::string skip_reason(const StepReport& report) const;
-
   Result<> after_step(const StepReport& report);
   Result<> evaluate_and_keep();
   void keep_profile();
@@ -96,23 +62,14 @@ class Trainer {
   const RankContext& rank_;
   Communicator& communicator_;
   RunReport report_;
-  SampleSource& training_;
   std::vector<ValidationSet> validation_;
   const CpuFacts cpu_;
   const BitFacts facts_;
   const DType precision_;
-  ExecutionContext context_;
-  ParameterStore store_;
-  LanguageModel model_;
-  Result<> prepared_;  // of what [lora] and [optimizer] say about parameters; told by start()
-  Optimizer optimizer_;
-  OutlierDetector losses_, gradient_norms_;
-  std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
+  TrainingStep step_;
+  Result<> prepared_;  // what [lora] and [optimizer] say about parameters; told by start()
   Checkpointer checkpointer_;
-  Profiler profiler_;
   TrainingProgress progress_;
-  StepRouting routing_;                   // of the step in progress
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   bool started_ = false;
   std::int64_t last_saved_step_ = -1;

@@ -81,7 +81,7 @@ Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& toke
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
-                                                const std::string& precision) {
+                                                const std::string& precision, Device device) {
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, resolve_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::sizes));
@@ -90,7 +90,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
       config::JobConfig job,
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
   SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts()));
-  auto result = std::make_unique<LoadedModel>(threads);
+  auto result = std::make_unique<LoadedModel>(threads, device);
   result->folder = folder;
   result->job = std::move(job);
   result->step = reader.manifest().step;

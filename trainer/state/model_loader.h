@@ -19,7 +19,7 @@ struct LoadedModel {
   ParameterStore store;
   std::unique_ptr<LanguageModel> model;
 
-  explicit LoadedModel(int threads) : context(threads) {}
+  LoadedModel(int threads, Device device) : context(threads, device) {}
   /// `named`, which must have the vocabulary of the checkpoint's own; empty: the checkpoint's own,
   /// that is the one it holds, else the one that its config names. ErrorCode::data where there is
   /// none.
@@ -31,6 +31,7 @@ struct LoadedModel {
 
 /// From a checkpoint's folder, or the newest in a folder of them. `precision` as in [model].
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
-                                                const std::string& precision = "auto");
+                                                const std::string& precision = "auto",
+                                                Device device = {});
 
 }  // namespace sortie::trainer

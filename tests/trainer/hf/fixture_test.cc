@@ -54,7 +54,7 @@ class Fixture {
       : folder_(folder), file_(SafetensorsFile::open(folder / "reference.safetensors").value()) {}
 
   OpenedModel open(DType dtype) const {
-    auto opened = open_model(folder_, {dtype, 1, /*gradients=*/true});
+    auto opened = open_model(folder_, {dtype, 1, /*gradients=*/true, test::device()});
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().message));
     return std::move(*opened);
   }

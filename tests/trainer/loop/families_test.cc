@@ -55,8 +55,7 @@ Outcome outcome_of(const config::JobConfig& job, int steps, int ranks = 1, int t
   run_thread_ranks(ranks, [&](Communicator& communicator) {
     TinyTraining training(job, communicator, DType::f32, threads);
     const std::vector<double> losses = training.losses(steps);
-    const auto master =
-        test::host_values(training.trainer->store(), training.trainer->store().master());
+    const auto master = host_values(training.trainer->store(), training.trainer->store().master());
     const std::lock_guard lock(mutex);
     if (communicator.rank() == 0) outcome = {losses, {master.begin(), master.end()}};
   });
@@ -144,8 +143,7 @@ TEST_CASE("every family with dropout: a resumed run has the bits of one that was
     CHECK(second.trainer->progress().step == 3);
     const std::vector<double> rest = second.losses(3);
     CHECK(std::equal(rest.begin(), rest.end(), straight.losses.begin() + 3));
-    const auto master =
-        test::host_values(second.trainer->store(), second.trainer->store().master());
+    const auto master = host_values(second.trainer->store(), second.trainer->store().master());
     CHECK(std::equal(master.begin(), master.end(), straight.weights.begin()));
     std::filesystem::remove_all(folder);
   });
@@ -173,8 +171,8 @@ TEST_CASE("the gradient of every family is the slope of the loss, dropout and do
     loss(true);
     for (const auto& parameter : store.parameters()) {
       CAPTURE(parameter->name());
-      const auto master = test::host_view(store, store.master());
-      const auto gradients = test::host_view(store, store.gradients());
+      const auto master = host_view(store, store.master());
+      const auto gradients = host_view(store, store.gradients());
       float* weights = master.data() + parameter->offset();
       const float* gradient = gradients.data() + parameter->offset();
       const auto count = static_cast<std::size_t>(parameter->elements());

@@ -20,8 +20,8 @@ namespace {
 std::map<std::string, std::vector<float>> weights_of(ParameterStore& store) {
   std::map<std::string, std::vector<float>> all;
   for (const auto& parameter : store.parameters()) {
-    all[parameter->name()] = test::host_values(
-        store, store.master().slice(0, parameter->offset(), parameter->elements()));
+    all[parameter->name()] =
+        host_values(store, store.master().slice(0, parameter->offset(), parameter->elements()));
   }
   return all;
 }
@@ -142,7 +142,7 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   REQUIRE(rest.trainer->progress().step == 12);
   CHECK(rest.losses(12) == std::vector<double>(losses.begin() + 12, losses.end()));
 
-  const auto tuned = load_model(dir.str("lora"), 1, "f32");
+  const auto tuned = load_model(dir.str("lora"), 1, "f32", device());
   REQUIRE(tuned);
   const auto score = [&](LoadedModel& loaded) {
     std::vector<std::int32_t> ids;
@@ -154,7 +154,7 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   };
   const std::vector<float> expected = score(**tuned);
   REQUIRE(write_merged(**tuned, dir / "merged"));
-  const auto merged = load_model(dir.str("merged"), 1, "f32");
+  const auto merged = load_model(dir.str("merged"), 1, "f32", device());
   REQUIRE(merged);
   CHECK((*merged)->store.find("layers.0.attention.qkv.lora_up") == nullptr);
   const std::vector<float> got = score(**merged);

@@ -46,7 +46,7 @@ Values gradients_of(const config::JobConfig& job, DType precision) {
     CHECK(parameter->pending_uses() == 0);
     CHECK(parameter->grad().defined() == parameter->trained());
     if (!parameter->trained()) continue;
-    all[parameter->name()] = test::host_values(store, parameter->grad());
+    all[parameter->name()] = host_values(store, parameter->grad());
   }
   return all;
 }
@@ -61,8 +61,8 @@ Values weights_after(const config::JobConfig& job, int steps, int ranks) {
     const std::lock_guard lock(mutex);
     if (communicator.rank() != 0) return;
     for (const auto& parameter : store.parameters()) {
-      all[parameter->name()] = test::host_values(
-          store, store.master().slice(0, parameter->offset(), parameter->elements()));
+      all[parameter->name()] =
+          host_values(store, store.master().slice(0, parameter->offset(), parameter->elements()));
     }
   });
   return all;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "tests/support/flat_values.h"
 #include "trainer/hf/import.h"
 #include "trainer/inference/generate.h"
 #include "trainer/state/model_loader.h"
@@ -26,7 +27,7 @@ TEST_CASE("greedy text of imported models is that of transformers") {
     fs::remove_all(scratch);
     const auto imported = import_hf(folder.path(), scratch);
     REQUIRE_MESSAGE(imported, (imported ? "" : imported.error().message));
-    const auto loaded = load_model(scratch, 1, "f32");
+    const auto loaded = load_model(scratch, 1, "f32", trainer::test::device());
     REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
     const auto expected = nlohmann::json::parse(read_file(folder.path() / "greedy.json").value());
     REQUIRE(expected["prompts"].size() == 2);
@@ -66,7 +67,7 @@ TEST_CASE("an imported model speaks with the tokenizer of its folder, and stops 
     REQUIRE(write_file_atomic(source / "generation_config.json",
                               nlohmann::json{{"eos_token_id", ends}}.dump()));
     REQUIRE(import_hf(source, scratch / "checkpoint"));
-    return load_model(scratch / "checkpoint", 1, "f32").value();
+    return load_model(scratch / "checkpoint", 1, "f32", trainer::test::device()).value();
   };
   const auto model = loaded({5, 7});
   const auto tokenizer = model->tokenizer().value();

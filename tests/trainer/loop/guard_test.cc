@@ -59,13 +59,13 @@ TEST_CASE("a step whose loss stands out is skipped, and says why") {
   for (int i = 0; i < 150; ++i) skipped += training.trainer->step()->skipped;
   CHECK(skipped == 0);
   ParameterStore& store = training.trainer->store();
-  const std::vector<float> before = test::host_values(store, store.master());
+  const std::vector<float> before = host_values(store, store.master());
   const auto report = training.trainer->step();
   REQUIRE(report);
   CHECK(report->skipped);
   CHECK(report->skip_reason.starts_with("the loss of "));
   CHECK(report->skip_reason.find("deviations above its mean of ") != std::string::npos);
-  CHECK(before == test::host_values(store, store.master()));
+  CHECK(before == host_values(store, store.master()));
   CHECK(training.trainer->progress().updates == 150);
   CHECK_FALSE(training.trainer->step()->skipped);
 }
@@ -80,7 +80,7 @@ TEST_CASE("a replica that differs is named with its host") {
     ParameterStore& store = training.trainer->store();
     const auto equal = check_replicas(communicator, training.rank, store, 2);
     if (communicator.rank() == 2) {  // one bit of one moment
-      const auto moment2 = test::host_view(store, store.moment2());
+      const auto moment2 = host_view(store, store.moment2());
       std::uint32_t bits = 0;
       std::memcpy(&bits, &moment2[100], sizeof bits);
       bits ^= 1u << 3;
@@ -109,7 +109,7 @@ TEST_CASE("two replicas that differ are both named, and the run ends with that")
     // An op of one rank that is not deterministic.
     training.trainer->context().set_poll([&] {
       ParameterStore& store = training.trainer->store();
-      if (communicator.rank() == 1) test::host_view(store, store.moment1())[5] += 1e-3f;
+      if (communicator.rank() == 1) host_view(store, store.moment1())[5] += 1e-3f;
     });
     const auto outcome = training.trainer->run();
     const std::lock_guard lock(mutex);

@@ -39,11 +39,10 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
   CHECK(training.trainer->progress().step == 0);
-  const OpenedModel original = open_model(source, {}).value();
+  const OpenedModel original = open_model(source, {.device = device()}).value();
   // The weights are the folder's, the moments zero.
-  const auto master =
-      test::host_values(training.trainer->store(), training.trainer->store().master());
-  const auto original_master = test::host_values(*original.store, original.store->master());
+  const auto master = host_values(training.trainer->store(), training.trainer->store().master());
+  const auto original_master = host_values(*original.store, original.store->master());
   for (const auto& parameter : training.trainer->store().parameters()) {
     CAPTURE(parameter->name());
     const Parameter* same = original.store->find(parameter->name());
@@ -53,7 +52,7 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
                      original_master.begin() + same->offset()));
   }
   for (const float moment :
-       test::host_values(training.trainer->store(), training.trainer->store().moment1()))
+       host_values(training.trainer->store(), training.trainer->store().moment1()))
     CHECK(moment == 0.0f);
   REQUIRE(training.trainer->run());
 
@@ -66,10 +65,9 @@ TEST_CASE("an imported model is trained and exported, and keeps what its folder 
   using Json = nlohmann::json;
   CHECK(Json::parse(read_file(scratch / "out" / "config.json").value()) ==
         Json::parse(read_file(source / "config.json").value()));
-  const OpenedModel trained = open_model(scratch / "out", {}).value();
-  const auto after =
-      test::host_values(training.trainer->store(), training.trainer->store().master());
-  const auto trained_master = test::host_values(*trained.store, trained.store->master());
+  const OpenedModel trained = open_model(scratch / "out", {.device = device()}).value();
+  const auto after = host_values(training.trainer->store(), training.trainer->store().master());
+  const auto trained_master = host_values(*trained.store, trained.store->master());
   const Parameter* embedding = trained.store->find("embedding.weight");
   const Parameter* mine = training.trainer->store().find("embedding.weight");
   // All rows of the vocabulary; those of its padding are not exported.

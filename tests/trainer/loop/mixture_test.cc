@@ -26,7 +26,7 @@ struct Course {
 std::vector<float> biases_of(ParameterStore& store) {
   std::vector<float> biases;
   for (const Parameter* bias : router_biases(store)) {
-    const std::vector<float> values = test::host_values(store, bias->weight());
+    const std::vector<float> values = host_values(store, bias->weight());
     biases.insert(biases.end(), values.begin(), values.end());
   }
   return biases;
@@ -149,8 +149,7 @@ TEST_CASE("the bias evens out the load of experts") {
     ParameterStore& store = training.trainer->store();
     const Parameter* router = store.find("layers.1.mlp.router.weight");
     for (std::int64_t i = 0; i < router->elements(); ++i)
-      test::host_view(store, store.master())[static_cast<std::size_t>(router->offset() + i)] *=
-          12.0f;
+      host_view(store, store.master())[static_cast<std::size_t>(router->offset() + i)] *= 12.0f;
     store.weights_changed();
     training.losses(60);
     // The load of the same samples under the biases that there are now.
@@ -201,7 +200,7 @@ TEST_CASE("a skipped step leaves the biases alone") {
   training.losses(2);
   ParameterStore& store = training.trainer->store();
   const std::vector<float> before = biases_of(store);
-  test::host_view(store, store.gradients())[3] = std::nanf("");
+  host_view(store, store.gradients())[3] = std::nanf("");
   const auto report = training.trainer->step();
   REQUIRE(report);
   CHECK(report->skipped);

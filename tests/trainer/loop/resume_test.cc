@@ -22,7 +22,7 @@ struct Course {
 
 Course finish(TinyTraining& training, int steps) {
   Course course{training.losses(steps), {}};
-  course.weights = test::host_values(training.trainer->store(), training.trainer->store().master());
+  course.weights = host_values(training.trainer->store(), training.trainer->store().master());
   return course;
 }
 
@@ -112,16 +112,16 @@ TEST_CASE("a run that starts from weights has them, and nothing else of the othe
   CHECK(fresh.trainer->progress().updates == 0);
   ParameterStore& from = old.trainer->store();
   ParameterStore& to = fresh.trainer->store();
-  CHECK(test::host_values(from, from.master()) == test::host_values(to, to.master()));
-  CHECK(std::ranges::all_of(test::host_values(to, to.moment1()),
+  CHECK(host_values(from, from.master()) == host_values(to, to.master()));
+  CHECK(std::ranges::all_of(host_values(to, to.moment1()),
                             [](float value) { return value == 0.0f; }));
   REQUIRE(fresh.trainer->run());
-  const std::vector<float> trained = test::host_values(to, to.master());
+  const std::vector<float> trained = host_values(to, to.master());
   fresh.trainer.reset();  // and with it the lock of its folder
 
   TinyTraining again(fine, *communicator);  // its own checkpoint comes before the other's weights
   CHECK(again.trainer->progress().step == 4);
-  CHECK(trained == test::host_values(again.trainer->store(), again.trainer->store().master()));
+  CHECK(trained == host_values(again.trainer->store(), again.trainer->store().master()));
 
   fine.trainer.save_dir.clear();
   fine.trainer.load_weights_from = dir.str("nowhere");

@@ -124,7 +124,7 @@ TEST_CASE("initial weights that differ between ranks are found before the first 
     const auto equal = check_initial_state(communicator, training.rank, store);
     // The last bit of one value, as another libm gives it.
     if (communicator.rank() == 1) {
-      const auto master = test::host_view(store, store.master());
+      const auto master = host_view(store, store.master());
       master[5] = std::nextafter(master[5], 2.0f);
     }
     const auto differs = check_initial_state(communicator, training.rank, store);

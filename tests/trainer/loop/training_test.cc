@@ -145,8 +145,8 @@ TEST_CASE("the gradient of a step is the slope of the loss") {
         // parameter.
         for (const auto& parameter : store.parameters()) {
           CAPTURE(parameter->name());
-          const auto master = test::host_view(store, store.master());
-          const auto gradients = test::host_view(store, store.gradients());
+          const auto master = host_view(store, store.master());
+          const auto gradients = host_view(store, store.gradients());
           float* weights = master.data() + parameter->offset();
           const float* gradient = gradients.data() + parameter->offset();
           const auto count = static_cast<std::size_t>(parameter->elements());
@@ -181,15 +181,15 @@ TEST_CASE("a step with non-finite gradients changes nothing but the position") {
   TinyTraining training(tiny_job(), *communicator);
   training.losses(2);
   ParameterStore& store = training.trainer->store();
-  const std::vector<float> before = test::host_values(store, store.master());
-  test::host_view(store, store.gradients())[3] = std::nanf("");  // as if a kernel had produced it
+  const std::vector<float> before = host_values(store, store.master());
+  host_view(store, store.gradients())[3] = std::nanf("");  // as if a kernel had produced it
   const auto report = training.trainer->step();
   REQUIRE(report);
   CHECK(report->skipped);
   CHECK(training.trainer->progress().step == 3);
   CHECK(training.trainer->progress().updates == 2);
   CHECK(training.trainer->progress().consecutive_skips == 1);
-  CHECK(before == test::host_values(store, store.master()));
+  CHECK(before == host_values(store, store.master()));
   CHECK(!training.trainer->step()->skipped);
   CHECK(training.trainer->progress().consecutive_skips == 0);
 }

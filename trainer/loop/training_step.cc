@@ -1,4 +1,5 @@
-// One optimizer step, and validation.
+#include "trainer/loop/training_step.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 #include <cmath>
 
 #include "common/base/elapsed.h"
-#include "trainer/loop/trainer.h"
+#include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
@@ -16,7 +17,46 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-void Trainer::begin_reading() {
+TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
+                           const RankContext& rank, Communicator& communicator,
+                           SampleSource& training)
+    : job_(job),
+      batch_(batch),
+      communicator_(communicator),
+      training_(training),
+      context_(rank.threads, rank.device),
+      model_(context_, job.model, store_,
+             job.topology.activation_checkpointing_type == "every_layer"),
+      optimizer_(job, store_),
+      losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
+      gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
+      profiler_(job.profiler, rank.rank) {
+  // One micro-batch uses each copy once.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
+}
+
+Result<> TrainingStep::prepare() {
+  SORTIE_TRY(add_lora(job_.lora, store_));
+  SORTIE_TRY(freeze_parameters(job_, store_));
+  return optimizer_.assign_groups();
+}
+
+void TrainingStep::allocate(DType precision) {
+  constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
+  store_.finalize(context_, precision, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
+                                               job_.optimizer.allreduce_bucket_size);
+  context_.set_poll([this] { reducer_->poll(); });
+}
+
+void TrainingStep::resume(const TrainingProgress& progress) {
+  optimizer_.set_updates(progress.updates);
+  losses_.set_state(progress.losses);
+  gradient_norms_.set_state(progress.gradient_norms);
+}
+
+void TrainingStep::begin_reading(const TrainingProgress& progress) {
+  consumed_samples_ = progress.consumed_samples;
   ReadingCourse course;
   course.first = first_sample_of(0);
   // A step is a whole number of micro-steps, so the distance is the same within steps and between.
@@ -31,7 +71,7 @@ void Trainer::begin_reading() {
   prefetcher_ = std::make_unique<Prefetcher>(training_, course);
 }
 
-Result<Trainer::Batch> Trainer::next_batch(std::int64_t first_sample) {
+Result<TrainingStep::Batch> TrainingStep::next_batch(std::int64_t first_sample) {
   Profiler::Section section(profiler_, "data");
   const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
@@ -51,7 +91,8 @@ Result<Trainer::Batch> Trainer::next_batch(std::int64_t first_sample) {
   return batch;
 }
 
-Result<std::int64_t> Trainer::count_targets(std::int64_t micro_steps, std::vector<Batch>& batches) {
+Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
+                                                 std::vector<Batch>& batches) {
   const std::int64_t samples = micro_steps * communicator_.size() * batch_.micro_batch_size;
   if (!training_.masks_targets()) return samples * job_.model.sequence_length;
   double counted = 0.0;
@@ -64,9 +105,9 @@ Result<std::int64_t> Trainer::count_targets(std::int64_t micro_steps, std::vecto
   return static_cast<std::int64_t>(counted);
 }
 
-Result<> Trainer::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                                   std::vector<Batch>& batches, std::int64_t targets,
-                                   Tensor& loss) {
+Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                                        std::vector<Batch>& batches, std::int64_t targets,
+                                        Tensor& loss) {
   Batch batch;
   if (!batches.empty()) {
     batch = std::move(batches[static_cast<std::size_t>(micro_step)]);
@@ -93,21 +134,18 @@ Result<> Trainer::forward_backward(std::int64_t micro_step, std::int64_t micro_s
   return {};
 }
 
-/// What every rank must know alike: the loss, and whether one of them wants to stop or to save.
-void Trainer::agree(StepReport& report, double loss_sum, std::int64_t targets, double seconds) {
-  const double limit = std::chrono::duration<double>(job_.trainer.train_duration).count();
-  const bool over = communicator_.rank() == 0 && limit > 0 && trained_seconds_ + seconds >= limit;
-  double sums[] = {loss_sum, over ? 1.0 : 0.0, signals_ && signals_->stop_requested() ? 1.0 : 0.0,
-                   signals_ && signals_->take_save_request() ? 1.0 : 0.0};
+/// What every rank must know alike: the loss, and what they tell each other beside it.
+void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags) {
+  std::vector<double> sums = {loss_sum};
+  sums.insert(sums.end(), flags.begin(), flags.end());
   communicator_.all_reduce_sum(sums);
   report.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(targets, 1));
-  report.time_is_up = sums[1] > 0;
-  report.stop_requested = sums[2] > 0;
-  report.save_requested = sums[3] > 0;
+  std::copy(sums.begin() + 1, sums.end(), flags.begin());
 }
 
 /// The losses beside the loss, and over all ranks what the routers' biases go by.
-void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets) {
+void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps,
+                                    std::int64_t targets) {
   if (!routing_.any()) return;
   const ops::HostAccess<double> sums(context_, routing_.sums());
   communicator_.all_reduce_sum(sums.span());
@@ -116,7 +154,7 @@ void Trainer::agree_on_routing(StepReport& report, std::int64_t micro_steps, std
 }
 
 /// Why the update must not be made; empty when it may.
-std::string Trainer::skip_reason(const StepReport& report) const {
+std::string TrainingStep::skip_reason(const StepReport& report) const {
   if (!std::isfinite(report.grad_norm)) return "gradients are not finite";
   const auto far = [](const char* what, double value, const OutlierDetector& seen) {
     return fmt::format("the {} of {:.4g} is {:.1f} deviations above its mean of {:.4g}", what,
@@ -128,7 +166,7 @@ std::string Trainer::skip_reason(const StepReport& report) const {
   return {};
 }
 
-void Trainer::update(StepReport& report) {
+void TrainingStep::update(StepReport& report) {
   Profiler::Section section(profiler_, "optimizer");
   report.skip_reason = skip_reason(report);
   report.skipped = !report.skip_reason.empty();
@@ -143,17 +181,19 @@ void Trainer::update(StepReport& report) {
   store_.zero_gradients();
 }
 
-Result<StepReport> Trainer::step() {
+Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,
+                                      Flags flags) {
   StepReport report;
-  report.step = progress_.step + 1;
+  report.step = progress.step + 1;
   report.learning_rate = optimizer_.learning_rate(report.step);
-  report.samples = config::batch_size_at(batch_, progress_.consumed_samples);
+  report.samples = config::batch_size_at(batch_, progress.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
   const std::int64_t micro_steps =
       report.samples / (batch_.micro_batch_size * communicator_.size());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
-  if (!prefetcher_) begin_reading();
+  if (!prefetcher_) begin_reading(progress);
+  consumed_samples_ = progress.consumed_samples;
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
@@ -174,26 +214,20 @@ Result<StepReport> Trainer::step() {
     Profiler::Section section(profiler_, "reduce");
     const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
     report.grad_norm = std::sqrt(read[2]);
-    agree(report, read[0], targets, seconds_since(begin));
+    tell(seconds_since(begin), flags);
+    agree(report, read[0], targets, flags);
     agree_on_routing(report, micro_steps, targets);
   }
   update(report);
   report.data_seconds = prefetcher_->take_waited_seconds();
-  progress_.step = report.step;
-  progress_.loss = report.loss;
-  progress_.consumed_samples += report.samples;
-  progress_.updates = optimizer_.updates();
-  progress_.consecutive_skips = report.skipped ? progress_.consecutive_skips + 1 : 0;
-  progress_.losses = losses_.state();
-  progress_.gradient_norms = gradient_norms_.state();
-  trained_seconds_ += seconds_since(begin);
-  if (signals_ && report.stop_requested) signals_->step_ended();
+  progress.step = report.step;
+  progress.loss = report.loss;
+  progress.consumed_samples += report.samples;
+  progress.updates = optimizer_.updates();
+  progress.consecutive_skips = report.skipped ? progress.consecutive_skips + 1 : 0;
+  progress.losses = losses_.state();
+  progress.gradient_norms = gradient_norms_.state();
   return report;
-}
-
-Result<Validation> Trainer::evaluate() {
-  return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context_,
-                  model_, communicator_);
 }
 
 }  // namespace sortie::trainer

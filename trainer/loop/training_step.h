@@ -1,0 +1,95 @@
+// TrainingStep: one optimizer step over the whole model: batch, forward, backward and reduce,
+// update. What happens between steps (checkpoints, validation, signals, reports) is the Trainer's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+#include "common/config/validate.h"
+#include "trainer/loop/profiler.h"
+#include "trainer/loop/rank_context.h"
+#include "trainer/loop/step_report.h"
+#include "trainer/models/mixture.h"
+#include "trainer/models/model.h"
+#include "trainer/optim/optimizer.h"
+#include "trainer/optim/outliers.h"
+#include "trainer/parallel/gradient_reducer.h"
+#include "trainer/samples/prefetcher.h"
+#include "trainer/state/checkpointer.h"
+
+namespace sortie::trainer {
+
+class TrainingStep {
+ public:
+  /// Declares the model. All references must outlive it.
+  TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
+               const RankContext& rank, Communicator& communicator, SampleSource& training);
+
+  /// Adds and freezes what [lora] and [optimizer] say, and gives parameters their groups; once.
+  /// ErrorCode::config for what they have wrong. No memory is taken.
+  Result<> prepare();
+  /// The flat buffers, and what reduces them.
+  void allocate(DType precision);
+  /// Goes on from there: the state of the parts that have one beside the weights.
+  void resume(const TrainingProgress& progress);
+  /// Begins to read ahead from the sample that training goes on with.
+  void begin_reading(const TrainingProgress& progress);
+
+  /// What the ranks tell each other at the end of a step, beside its loss: written by the caller
+  /// given the seconds that the step took so far, and the sums over all ranks after it.
+  using Flags = std::span<double>;
+  using TellFlags = std::function<void(double seconds, Flags flags)>;
+  /// Takes the step after `progress`, and brings that up to date. Collective; `flags` hold the sums
+  /// when it returns.
+  Result<StepReport> take(TrainingProgress& progress, const TellFlags& tell, Flags flags);
+
+  ExecutionContext& context() { return context_; }
+  ParameterStore& store() { return store_; }
+  const LanguageModel& model() const { return model_; }
+  Profiler& profiler() { return profiler_; }
+
+ private:
+  struct Batch {
+    Tensor tokens, targets;
+    std::int64_t counted = 0;  // targets that count, where they are masked
+  };
+  /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
+  /// same.
+  std::int64_t first_sample_of(std::int64_t micro_step) const {
+    return consumed_samples_ +
+           (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
+  }
+  /// The next micro-batch of training.
+  Result<Batch> next_batch(std::int64_t first_sample);
+  /// The targets that count in the step's global batch; reads its micro-batches where they have to
+  /// be counted.
+  Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
+  /// loss f64 [2] += the sum and the number of the micro-batch's losses.
+  Result<> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
+                            std::vector<Batch>& batches, std::int64_t targets, Tensor& loss);
+  void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
+  void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
+  void update(StepReport& report);
+  std::string skip_reason(const StepReport& report) const;
+
+  const config::JobConfig& job_;
+  const config::BatchPlan batch_;
+  Communicator& communicator_;
+  SampleSource& training_;
+  ExecutionContext context_;
+  ParameterStore store_;
+  LanguageModel model_;
+  Optimizer optimizer_;
+  OutlierDetector losses_, gradient_norms_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
+  Profiler profiler_;
+  StepRouting routing_;                // of the step in progress
+  std::int64_t consumed_samples_ = 0;  // before it
+};
+
+}  // namespace sortie::trainer
