@@ -20,7 +20,7 @@ constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
 /// MPI's own, where there are more ranks than one; beside it a reduction works in a bucket's copy.
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
-constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as Trainer has it
+constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as TrainingStep has it
 
 /// The ranges of single keys allow products that no 64-bit number holds, and lists of parameters
 /// that take a minute to make.
@@ -81,7 +81,7 @@ class MetaRank {
     return {};
   }
 
-  /// As Trainer::step() does it, with the first of the micro-batches: the others take what that one
+  /// As TrainingStep::take() does it, with the first of the micro-batches: the others take what that one
   /// has left.
   void step() {
     const std::int64_t flop = context_.flop();
