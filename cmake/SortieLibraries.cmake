@@ -15,6 +15,7 @@ find_package(CLI11 REQUIRED)
 
 # Asio with its own half compiled once: header-only, every file that touches a socket would compile the reactor again.
 add_library(sortie_asio STATIC "${CMAKE_SOURCE_DIR}/common/asio/instances.cc" "${CMAKE_SOURCE_DIR}/common/asio/tasks.cc")
+sortie_hot(sortie_asio)
 target_link_libraries(sortie_asio PUBLIC Boost::headers Threads::Threads PRIVATE sortie_flags)
 target_compile_definitions(sortie_asio PUBLIC BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,5 +1,7 @@
 // sortie-train: the trainer and the tools around its data and checkpoints.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "common/base/exit_code.h"
@@ -8,6 +10,7 @@
 #include "common/cli/common_verbs.h"
 #include "common/cli/print.h"
 #include "common/cli/tree.h"
+#include "trainer/cli/bench_commands.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
 #include "trainer/cli/eval_command.h"
@@ -15,6 +18,7 @@
 #include "trainer/cli/generate_command.h"
 #include "trainer/cli/hf_commands.h"
 #include "trainer/cli/merge_command.h"
+#include "trainer/cli/output_options.h"
 #include "trainer/cli/passive_threads.h"
 #include "trainer/cli/plan_command.h"
 #include "trainer/cli/train_command.h"
@@ -37,9 +41,22 @@ Compute threads, where the config does not say.
 Of a rank; set by \fBsortie\fR(1).
 )";
 
-/// Whether the verb runs a model, with compute threads.
-bool computes(std::string_view verb) {
-  return verb == "train" || verb == "eval" || verb == "generate";
+/// Whether the verb runs a model, with compute threads. Only -q and -v may stand before a verb.
+bool computes(std::span<char* const> arguments) {
+  const auto verb =
+      std::ranges::find_if(arguments, [](std::string_view word) { return !word.starts_with('-'); });
+  if (verb == arguments.end()) return false;
+  const std::string_view name = *verb;
+  return name == "train" || name == "eval" || name == "generate" || name == "bench";
+}
+
+/// The flags that all verbs have, before the verb runs.
+void set_output_options(const CLI::App& root) {
+  const CLI::App* verb = &root;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  const sortie::cli::GlobalFlags flags = sortie::cli::global_flags(*verb);
+  sortie::trainer::output_options() = {flags.quiet, flags.verbose};
+  sortie::trainer::init_log("info");
 }
 
 }  // namespace
@@ -47,7 +64,8 @@ bool computes(std::string_view verb) {
 int main(int argc, char** argv) {
   using namespace sortie;
   log::init("sortie-train", log::Level::info);
-  if (argc > 1 && computes(argv[1])) trainer::make_threads_wait_passively(argv);
+  if (computes(std::span(argv, static_cast<std::size_t>(argc)).subspan(1)))
+    trainer::make_threads_wait_passively(argv);
   CLI::App app("Transformer training on the ranks that sortie starts, and the tools around it",
                "sortie-train");
   app.set_version_flag("--version", "sortie-train " SORTIE_VERSION);
@@ -61,6 +79,7 @@ int main(int argc, char** argv) {
   trainer::add_hf_commands(app, exit_code);
   trainer::add_data_commands(app, exit_code);
   trainer::add_checkpoint_commands(app, exit_code);
+  trainer::add_bench_commands(app, exit_code);
   trainer::set_examples(app);
   cli::Verbs verbs;
   collect_verbs(app, exit_code, verbs);
@@ -68,7 +87,9 @@ int main(int argc, char** argv) {
   cli::add_help_verb(app, verbs);
   cli::add_man_verb(app, verbs, kEnvironment);
   cli::add_completion_verbs(app, verbs, program, {});
+  cli::add_global_flags(app, /*colors=*/false);
   cli::set_help(app, verbs);
+  app.parse_complete_callback([&app] { set_output_options(app); });
   const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
   if (!choice) return cli::print_error(choice.error());
   return choice->verb == nullptr ? choice->exit_code : choice->verb->run();

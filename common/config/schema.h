@@ -171,6 +171,7 @@ struct TrainerConfig {
   std::int64_t keep_last = 3;      // committed checkpoints kept; 0 = all
   std::string load_dir;            // start from here; empty = newest in save_dir when there is one
   std::string load_weights_from;   // weights of a fresh run; empty = from the seed
+  bool async_save = true;          // write checkpoints beside training
   bool keep_best = true;           // the checkpoint of the lowest validation loss, in save_dir/best
   std::int64_t replica_check_interval = 0;  // steps; 0 = never
   std::int64_t eval_interval = 0;           // steps; 0 = never

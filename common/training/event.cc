@@ -72,6 +72,7 @@ void visit(auto&& member,
   member("path", e.path);
   member("bytes", e.bytes);
   member("seconds", e.seconds);
+  member("stall_seconds", e.stall_seconds);
   member("best", e.best);
 }
 

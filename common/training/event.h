@@ -71,14 +71,15 @@ struct EvalEvent {
   std::map<std::string, double> sets{};
 };
 
-/// A checkpoint that is committed.
+/// A checkpoint that is committed: that may be some steps after the one that it is of.
 struct CheckpointEvent {
   static constexpr const char* kType = "checkpoint";
   std::int64_t step = 0;
   std::string path;  // its folder, as rank 0's host names it
   std::int64_t bytes = 0;
-  double seconds = kUnknown;  // that it took
-  bool best = false;          // of the series of the lowest validation loss, not of the regular one
+  double seconds = kUnknown;        // from its state to the commit
+  double stall_seconds = kUnknown;  // of them, training stood still
+  bool best = false;  // of the series of the lowest validation loss, not of the regular one
 };
 
 /// Anything that a person should read.

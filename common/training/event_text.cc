@@ -48,9 +48,13 @@ std::string line_of(const EvalEvent& e) {
 }
 
 std::string line_of(const CheckpointEvent& e) {
-  return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s)", e.step,
+  const std::string stall =
+      std::isfinite(e.stall_seconds) && e.stall_seconds < e.seconds
+          ? fmt::format(", training stood still for {:.2f} s", e.stall_seconds)
+          : "";
+  return fmt::format("step {:>6}  checkpoint {}{} ({}B in {:.1f} s{})", e.step,
                      e.best ? "of the lowest validation loss " : "", e.path,
-                     short_number(static_cast<double>(e.bytes)), e.seconds);
+                     short_number(static_cast<double>(e.bytes)), e.seconds, stall);
 }
 
 std::string line_of(const NoteEvent& e) {

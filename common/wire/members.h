@@ -57,7 +57,7 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, JobReady>)
     return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
                     m.routes, m.master_port, m.binding, m.cpu_sets, m.time_unix_ms, m.machine_id,
-                    m.time_boot_ms);
+                    m.time_boot_ms, m.gpus);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
   if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);

@@ -139,6 +139,7 @@ struct JobReady {
   /// The machine behind the name: equal for two names of one machine. Empty = unknown.
   std::string machine_id;
   std::uint64_t time_boot_ms = 0;  // time_unix_ms by boot_clock.h
+  std::uint32_t gpus = 0;          // of the host, whether ranks use them or not
 };
 
 struct RankStarted {

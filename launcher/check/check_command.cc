@@ -14,6 +14,7 @@
 
 #include "common/asio/run.h"
 #include "common/asio/spawn.h"
+#include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "launcher/check/pass.h"
 #include "launcher/check/present.h"
@@ -21,6 +22,7 @@
 #include "launcher/cli/verb.h"
 #include "launcher/console/console.h"
 #include "launcher/console/output_options.h"
+#include "launcher/console/terminal_signals.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/ssh_transport.h"
 
@@ -39,6 +41,22 @@ asio::awaitable<void> show_progress(const Pass& pass, std::size_t hosts) {
     if (error) co_return;
     fmt::print(stderr, "\r\x1b[K{}: {} of {} hosts", pass.step(), pass.done(), hosts);
     std::fflush(stderr);
+  }
+}
+
+/// Ctrl-C ends the check. Ctrl-Z does not suspend it: the hosts' answers would count as late.
+asio::awaitable<void> watch_signals(asio::signal_set& signals, asio::io_context& io, bool progress,
+                                    int& interrupted) {
+  for (;;) {
+    const auto [error, number] = co_await signals.async_wait(kToken);
+    if (error) co_return;
+    if (number == SIGTSTP) {
+      fmt::print(stderr, "{}sortie: {}\n", progress ? "\r\x1b[K" : "", ctrl_z_refusal(""));
+      continue;
+    }
+    interrupted = number;
+    io.stop();
+    co_return;
   }
 }
 
@@ -69,15 +87,13 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   const auto local = make_local_transport(io.get_executor());
   Pass pass({io.get_executor(), *ssh, *local, *binary}, job, expect, options);
   int interrupted = 0;
-  asio::signal_set signals(io, SIGINT, SIGTERM, SIGHUP);
-  signals.async_wait([&](boost::system::error_code error, int number) {
-    if (error) return;
-    interrupted = number;
-    io.stop();
-  });
+  asio::signal_set signals(io);
+  add_terminal_signals(signals);
   const bool progress = !options.json && !output_options().quiet && Console::detect().terminal;
+  spawn(io, watch_signals(signals, io, progress, interrupted));
   if (progress) spawn(io, show_progress(pass, job.plan.hosts.size()));
   run_to_end(io, pass.run());
+  signals.clear();  // from here on Ctrl-C and Ctrl-Z do what they do to any process
   if (progress) fmt::print(stderr, "\r\x1b[K");
   if (interrupted != 0) return 128 + interrupted;
 

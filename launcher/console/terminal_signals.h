@@ -1,4 +1,5 @@
-// The signals of a command that keeps hosts alive: what ends it, and what would only suspend it.
+// The signals of a command that keeps hosts alive (run, exec, check, copies): what ends it, and
+// what would only suspend it.
 #pragma once
 
 #include <boost/asio/signal_set.hpp>

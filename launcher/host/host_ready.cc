@@ -29,6 +29,7 @@ Result<HostFacts> check_ready(const HostPlan& host, const std::string& reached_a
   facts.cpus = ready.cpus;
   facts.memory_bytes = ready.memory_bytes;
   facts.machine_id = ready.machine_id;
+  facts.gpus = ready.gpus;
   return facts;
 }
 

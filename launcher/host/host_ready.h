@@ -17,6 +17,7 @@ struct HostFacts {
   std::uint64_t memory_bytes = 0;
   std::vector<std::string> cpu_sets;  // of its ranks in their order; none where nobody is bound
   std::string machine_id;             // equal for two names of one machine; empty = unknown
+  std::uint32_t gpus = 0;
 };
 
 /// Two hosts of a job that are one machine, "" when there are none. `hosts`: names and machine ids,

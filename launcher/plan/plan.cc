@@ -162,7 +162,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     }
     if (host.local() && facts.topology) {
       show_binding(plan, host, *facts.topology);
-      plan.gpus_here = facts.topology->gpus.size();
+      host.gpus = static_cast<std::uint32_t>(facts.topology->gpus.size());
     }
     if (host.local()) host.memory_bytes = facts.memory_bytes;
   }

@@ -34,8 +34,9 @@ struct HostPlan {
   std::string name;
   std::uint32_t node_rank = 0;
   std::vector<RankPlan> ranks;
-  std::uint32_t cpus = 0;          // for all its ranks, where that is known
-  std::uint64_t memory_bytes = 0;  // likewise
+  std::uint32_t cpus = 0;             // for all its ranks, where that is known
+  std::uint64_t memory_bytes = 0;     // likewise
+  std::optional<std::uint32_t> gpus;  // where that is known: on this machine, or once asked
   bool local() const { return name == "localhost"; }
 };
 
@@ -65,7 +66,6 @@ struct LaunchPlan {
   /// What sortie-train reads of the config, [runner] left out, as TOML; empty for other programs.
   std::string trainer_config;
   std::vector<std::string> beside_preset;  // "num_layers = 2": keys that differ from model.preset
-  std::optional<std::size_t> gpus_here;    // of this machine, where a rank is here
 };
 
 /// What the plan depends on besides the config: facts of the machine on which sortie runs.

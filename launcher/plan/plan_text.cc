@@ -50,25 +50,19 @@ std::string containers_text(const LaunchPlan& plan) {
   return out + "\n";
 }
 
-/// GPUs of a host, where that is known: a remote host would have to be asked.
-std::optional<std::size_t> gpus_of(const LaunchPlan& plan, const HostPlan& host) {
-  return host.local() ? plan.gpus_here : std::nullopt;
-}
-
 /// The column with the slots of ranks: device ids where a host has GPUs, no column where none has
 /// any. Of hosts that were not asked it is not known what a slot stands for.
 std::string slot_title(const LaunchPlan& plan) {
   std::string title;
   for (const HostPlan& host : plan.hosts) {
-    const auto gpus = gpus_of(plan, host);
-    if (gpus.value_or(0) > 0) return "device";
-    if (!gpus) title = "slot";
+    if (host.gpus.value_or(0) > 0) return "device";
+    if (!host.gpus) title = "slot";
   }
   return title;
 }
 
-std::string slot_cell(const LaunchPlan& plan, const HostPlan& host, const RankPlan& rank) {
-  return gpus_of(plan, host) == 0u ? "-" : fmt::format("{}", rank.slot);
+std::string slot_cell(const HostPlan& host, const RankPlan& rank) {
+  return host.gpus == 0u ? "-" : fmt::format("{}", rank.slot);
 }
 
 }  // namespace
@@ -91,7 +85,7 @@ std::string plan_text(const LaunchPlan& plan) {
   for (const HostPlan& host : plan.hosts)
     for (const RankPlan& rank : host.ranks)
       out += fmt::format("  {:<{}}  {:>4}  {:>5}{}{}{}\n", rank.local_rank == 0 ? host.name : "",
-                         width, rank.rank, rank.local_rank, column(slot_cell(plan, host, rank)),
+                         width, rank.rank, rank.local_rank, column(slot_cell(host, rank)),
                          rank.cpus.empty() ? "" : "  ", rank.cpus);
   out += fmt::format("\n  program   {}\n", shell_text(plan.argv));
   out += fmt::format("  folder    {}\n", folder_text(plan));
@@ -133,7 +127,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
       if (!rank.cpus.empty()) ranks.back()["cpus"] = rank.cpus;
     }
     hosts.push_back({{"name", host.name}, {"node_rank", host.node_rank}, {"ranks", ranks}});
-    if (const auto gpus = gpus_of(plan, host)) hosts.back()["gpus"] = *gpus;
+    if (host.gpus) hosts.back()["gpus"] = *host.gpus;
     if (plan.container)
       if (const auto commands = container_commands(plan, host))
         hosts.back()["containers"] = *commands;

@@ -83,7 +83,7 @@ void wait_for_folder(RunFolder& folder, Console& console) {
 void print_verdict(Console& console, const Verdict& verdict, const RunFolder& folder,
                    const std::string& name) {
   if (!verdict.text.empty()) {
-    console.error(verdict.text);
+    if (!verdict.shown) console.error(verdict.text);
     if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
   }
   if (console.dropped_lines() > 0)

@@ -37,6 +37,7 @@ struct Cause {
   int oom = 0;                          // wire::RankExited::oom_killed
   std::uint64_t memory_limit = 0;       // of its container, when that was why; 0 = none
   std::string message;                  // of an error: in its own words, the place included
+  bool shown = false;                   // the console has the message already
   std::vector<std::string> last_lines;  // of the rank's stderr, as it wrote them
   /// When, by the launcher's boot clock (common/base/boot_clock.h): decides which was first. The
   /// wall clocks of hosts and launcher may jump.

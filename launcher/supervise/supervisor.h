@@ -34,6 +34,7 @@ namespace sortie::launcher {
 struct Verdict {
   int exit_code = 0;
   std::string text;               // empty when every rank exited 0
+  bool shown = false;             // the console has it already, from when it happened
   std::uint32_t ended_after = 0;  // ranks that ended as a consequence
   std::string aftermath;          // how they did, in one line; empty when there are none
 };

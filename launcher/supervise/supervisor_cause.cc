@@ -115,6 +115,7 @@ Verdict Supervisor::make_verdict() const {
   if (!cause_) return verdict;
   verdict.exit_code = cause_->exit_code;
   verdict.text = cause_text(*cause_);
+  verdict.shown = cause_->shown;
   Aftermath aftermath;
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const auto& status = ranks_[rank].status;

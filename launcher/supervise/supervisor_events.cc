@@ -242,6 +242,7 @@ void Supervisor::lose(Host& host, Error error) {
       {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
   // At once: the verdict comes only when the host was looked for again.
   parts_.console.error(cause.message);
+  cause.shown = true;
   blame(std::move(cause));
   start_sweep(host);
 }

@@ -125,6 +125,7 @@ void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
                                 {"hostname", ready.hostname},
                                 {"cpus", ready.cpus},
                                 {"memory_bytes", ready.memory_bytes},
+                                {"gpus", ready.gpus},
                                 {"kernel", ready.kernel},
                                 {"cgroup", ready.cgroup},
                                 {"pmix", ready.pmix},

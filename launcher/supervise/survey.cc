@@ -140,6 +140,7 @@ Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& host
     networks.push_back(facts.network);
     plan.hosts[i].cpus = facts.cpus;
     plan.hosts[i].memory_bytes = facts.memory_bytes;
+    plan.hosts[i].gpus = facts.gpus;
     for (std::size_t rank = 0; rank < facts.cpu_sets.size(); ++rank)
       plan.hosts[i].ranks[rank].cpus = facts.cpu_sets[rank];
   }

@@ -179,7 +179,9 @@ Result<> WandbRun::resume() try {
                 fmt::format("{}: no file of Weights & Biases; move it away", path().string()));
   return log_.cut(closing ? end : good);
 } catch (const protozero::exception& error) {
-  return fail(ErrorCode::io, fmt::format("{}: {}; move it away", path().string(), error.what()));
+  return fail(ErrorCode::io,
+              fmt::format("{}: damaged, or no file of Weights & Biases ({}); move it away",
+                          path().string(), error.what()));
 }
 
 Result<> WandbRun::add(std::int64_t step, double now, const std::map<std::string, double>& values) {

@@ -23,6 +23,18 @@ std::string at_step(const TrainingView::Validation& validation) {
   return fmt::format("{} at step {}", loss_text(validation.loss), validation.step);
 }
 
+/// "code 3.2000, wiki 4.3000"; empty when there is one set.
+std::string sets_text(const TrainingView::Validation& validation) {
+  constexpr std::size_t kShown = 16;
+  std::string out;
+  std::size_t shown = 0;
+  for (const auto& [name, loss] : validation.sets) {
+    if (++shown > kShown) return out + fmt::format(" and {} more", validation.sets.size() - kShown);
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, loss_text(loss));
+  }
+  return out;
+}
+
 std::string step_text(const TrainingView& training) {
   return fmt::format("{} of {}", training.step, training.steps);
 }
@@ -112,6 +124,8 @@ std::vector<std::pair<std::string, std::string>> training_rows(const TrainingVie
                   ? ", the lowest so far"
                   : fmt::format(", lowest {}", at_step(*training.best));
     rows.emplace_back("validation", text);
+    if (std::string sets = sets_text(*training.validation); !sets.empty())
+      rows.emplace_back("by set", std::move(sets));
   }
   rows.emplace_back("checkpoint", checkpoint_text(training));
   if (training.best_checkpoint)
@@ -126,8 +140,11 @@ std::string training_summary(const TrainingView& training, const TrainingRun& ru
   if (!training.any()) return {};
   std::string out = fmt::format("training ended at step {}", step_text(training));
   if (std::isfinite(training.loss)) out += fmt::format(", loss {}", loss_text(training.loss));
-  if (training.validation)
+  if (training.validation) {
     out += fmt::format(", validation loss {}", at_step(*training.validation));
+    if (const std::string sets = sets_text(*training.validation); !sets.empty())
+      out += fmt::format(" ({})", sets);
+  }
   if (training.best && training.best->step != training.validation.value_or(*training.best).step)
     out += fmt::format(" (lowest {})", at_step(*training.best));
   out += "\nlast checkpoint: " + checkpoint_text(training);
@@ -145,7 +162,10 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
   using Ordered = nlohmann::ordered_json;
   if (!training.any()) return nullptr;
   const auto validation = [](const std::optional<TrainingView::Validation>& value) {
-    return value ? Ordered{{"step", value->step}, {"loss", value->loss}} : Ordered(nullptr);
+    if (!value) return Ordered(nullptr);
+    Ordered json = {{"step", value->step}, {"loss", value->loss}};
+    if (!value->sets.empty()) json["sets"] = value->sets;
+    return json;
   };
   const auto checkpoint = [](const std::optional<TrainingView::Checkpoint>& value) {
     return value ? Ordered{{"step", value->step}, {"path", value->path}} : Ordered(nullptr);

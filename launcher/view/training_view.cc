@@ -21,7 +21,7 @@ struct Taker {
     view.time = when;
     if (!e.resumed_from.empty())
       view.checkpoint = TrainingView::Checkpoint{e.step, printable(e.resumed_from), 0};
-    lower(e.best_step, e.best_loss);
+    lower({e.best_step, e.best_loss});
   }
   void operator()(const StepEvent& e) const {
     view.step = e.step;
@@ -32,9 +32,11 @@ struct Taker {
     view.time = when;
   }
   void operator()(const EvalEvent& e) const {
-    view.validation = TrainingView::Validation{e.step, e.loss};
-    lower(e.best_step, e.best_loss);
-    lower(e.step, e.loss);
+    const TrainingView::Validation now{e.step, e.loss, sets_of(e)};
+    view.validation = now;
+    // The lowest may be of an earlier run, of which this one knows the mean alone.
+    if (e.best_step != e.step) lower({e.best_step, e.best_loss});
+    lower(now);
   }
   void operator()(const CheckpointEvent& e) const {
     (e.best ? view.best_checkpoint : view.checkpoint) =
@@ -56,9 +58,16 @@ struct Taker {
   }
 
  private:
-  void lower(std::int64_t step, double loss) const {
-    if (std::isfinite(loss) && (!view.best || loss < view.best->loss))
-      view.best = TrainingView::Validation{step, loss};
+  void lower(const TrainingView::Validation& found) const {
+    if (std::isfinite(found.loss) && (!view.best || found.loss < view.best->loss))
+      view.best = found;
+  }
+  static std::map<std::string, double> sets_of(const EvalEvent& e) {
+    constexpr std::size_t kMaxSets = 256;
+    std::map<std::string, double> sets;
+    for (const auto& [name, loss] : e.sets)
+      if (sets.size() < kMaxSets) sets[printable(name)] = loss;
+    return sets;
   }
 };
 

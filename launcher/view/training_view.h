@@ -14,7 +14,8 @@ namespace sortie::launcher {
 struct TrainingView {
   struct Validation {
     std::int64_t step = 0;
-    double loss = training::kUnknown;
+    double loss = training::kUnknown;      // the mean over the sets
+    std::map<std::string, double> sets{};  // by name, where there are several and this run has it
   };
   struct Checkpoint {
     std::int64_t step = 0;

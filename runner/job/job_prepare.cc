@@ -142,6 +142,7 @@ wire::JobReady Job::ready() const {
   ready.time_unix_ms = unix_ms();
   ready.machine_id = facts_.machine_id;
   ready.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
+  ready.gpus = static_cast<std::uint32_t>(topology_.gpus.size());
   return ready;
 }
 

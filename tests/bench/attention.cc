@@ -9,24 +9,13 @@
 #include <iostream>
 #include <string>
 
+#include "tests/bench/filled_tensor.h"
 #include "trainer/ops/attention.h"
 
 namespace {
 
 using namespace sortie::trainer;
-
-Tensor filled(ExecutionContext& context, DType dtype, const Shape& shape, std::uint32_t state) {
-  Tensor tensor = context.empty(dtype, shape);
-  for (std::int64_t i = 0; i < shape.elements(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
-    if (dtype == DType::bf16)
-      tensor.data<bf16>()[i] = bf16(value);
-    else
-      tensor.data<float>()[i] = value;
-  }
-  return tensor;
-}
+using sortie::bench::filled;
 
 /// Of the wall, and of all cores together.
 struct Clock {

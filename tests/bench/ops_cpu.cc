@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/bench/filled_tensor.h"
 #include "tests/bench/step_floor_cpu.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/copy.h"
@@ -61,17 +62,7 @@ class OpsBench {
 
  private:
   Tensor filled(DType dtype, const Shape& shape) {
-    Tensor tensor = context_.empty(dtype, shape);
-    std::uint32_t state = 1;
-    for (std::int64_t i = 0; i < shape.elements(); ++i) {
-      state = state * 1664525u + 1013904223u;
-      const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
-      if (dtype == DType::bf16)
-        tensor.data<bf16>()[i] = bf16(value);
-      else
-        tensor.data<float>()[i] = value;
-    }
-    return tensor;
+    return sortie::bench::filled(context_, dtype, shape, 1);
   }
   void add(std::string op, std::int64_t calls, const std::function<void()>& run) {
     rows_.push_back({std::move(op), calls, seconds_of(run)});

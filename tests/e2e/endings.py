@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -76,7 +77,7 @@ def scenario_runner_killed(bed):
         os.kill(bed.runner("h02"), signal.SIGKILL)
         bed.expect_nothing_left(3, ["h02"])
         equal(run.wait(10), 5, "exit code")
-        run.expect(r"h02: lost")
+        equal(len(re.findall("h02: lost", run.text())), 1, "times that the loss of h02 is said")
         bed.expect_nothing_left(2)
 
 

@@ -132,14 +132,19 @@ def scenario_ranks_are_bound(bed):
 
 
 def scenario_plan_asks_the_hosts(bed):
-    def plan(hosts, *options):
-        return subprocess.run([SORTIE, "plan", "--json", *options, "--ssh-config", bed.ssh_config, "--hosts", hosts,
-                               "--slots", "2", "--", "true"], capture_output=True, text=True, check=False)
+    def plan(hosts, *options, json_output=True):
+        return subprocess.run([SORTIE, "plan", *(["--json"] if json_output else []), *options, "--ssh-config",
+                               bed.ssh_config, "--hosts", hosts, "--slots", "2", "--", "true"], capture_output=True,
+                              text=True, check=False)
     blind, asked = (json.loads(plan("h[01-02]", *options).stdout) for options in ((), ("--connect",)))
     equal(asked["hash"], blind["hash"], "hash")
     check(asked["master"].startswith(bed.address("h01") + ":"), asked["master"])
     sets = [rank.get("cpus", "") for rank in asked["hosts"][1]["ranks"]]
     check(len(set(sets)) == 2 or sets == ["", ""], f"CPU sets {sets}")
+    check("gpus" not in blind["hosts"][1], "GPUs of a host that nobody asked")
+    gpus = asked["hosts"][1]["gpus"]  # of this machine
+    table = plan("h[01-02]", "--connect", json_output=False).stdout
+    check(("device" in table) == (gpus > 0) and "slot" not in table, f"{gpus} GPUs:\n{table}")
     bed.expect_nothing_left(5)
     lost = plan("h01,nowhere", "--connect")
     equal(lost.returncode, 4, "exit code")

@@ -5,6 +5,7 @@
 
 #include "common/config/describe.h"
 #include "common/config/fields.h"
+#include "tests/launcher/command_line.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
@@ -12,21 +13,10 @@ namespace sortie::launcher {
 namespace {
 
 using nlohmann::json;
+using test::has;
+using test::shell;
+using test::sortie;
 using testing::Finished;
-
-Finished sortie(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SORTIE_BINARY);
-  return testing::run(arguments);
-}
-
-/// The same through a shell, for redirections.
-Finished shell(const std::string& command) {
-  return testing::run({"/bin/sh", "-c", command});
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
 
 TEST_CASE("what is mistyped is answered with what is near, and exit code 2") {
   struct Row {

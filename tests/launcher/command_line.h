@@ -11,6 +11,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::test {
 
@@ -23,10 +24,6 @@ inline Finished sortie(std::vector<std::string> arguments) {
 
 inline Finished shell(const std::string& command) {
   return testing::run({"/bin/sh", "-c", command});
-}
-
-inline bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
 }
 
 inline std::vector<std::string> lines_of(const std::string& text) {

@@ -342,9 +342,9 @@ TEST_CASE("ps: living runs with their training; lost ones are counted, and liste
   CHECK(shown->find("20260104-000000-dddd") == std::string::npos);
   CHECK(shown->find("1 run of the last day is lost") != std::string::npos);
   CHECK(ps_text(state, true, false)->find("20260104-000000-dddd") != std::string::npos);
-  const auto json = Json::parse(*ps_text(state, false, true));
-  CHECK(json["runs"][0]["name"] == "big-run");
-  CHECK(json["runs"][0]["training"]["step"] == 30);
+  const auto parsed = Json::parse(*ps_text(state, false, true));
+  CHECK(parsed["runs"][0]["name"] == "big-run");
+  CHECK(parsed["runs"][0]["training"]["step"] == 30);
   const auto status = status_text("20260105", state, false);
   REQUIRE(status);
   for (const char* part : {"30 of 100", "12.3k tokens/s", "step 20, /c/step-20"})

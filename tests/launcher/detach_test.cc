@@ -8,9 +8,12 @@
 
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
+
+using test::has;
 
 namespace fs = std::filesystem;
 using testing::Finished;
@@ -33,10 +36,6 @@ struct Machine {
       (void)sortie({"stop", "--now", "last"});
   }
 };
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
 
 TEST_CASE("detach: the run lives on, is listed, followed, attached to and stopped") {
   const Machine machine;

@@ -3,28 +3,22 @@
 
 #include <algorithm>
 
+#include "tests/launcher/command_line.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::launcher {
 namespace {
 
+using test::has;
+using test::sortie;
 using testing::Finished;
-
-Finished sortie(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SORTIE_BINARY);
-  return testing::run(arguments);
-}
 
 /// Options after `sortie exec --hosts localhost`, in a shell.
 Finished here(const std::string& before, const std::string& options,
               const std::string& after = "") {
   return testing::run(
       {"/bin/sh", "-c", before + " '" SORTIE_BINARY "' exec --hosts localhost " + options + after});
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
 }
 
 TEST_CASE("exec: what is wrong on the command line is one line, exit code 2") {

@@ -14,14 +14,14 @@ using test::after_start;
 using test::FakeRunner;
 using test::Launch;
 
-const std::string kMega(1u << 20, 'x');
+const std::string kFlood(1u << 20, 'x');
 
 wire::JobReady talkative_ready() {
   wire::JobReady ready;
   ready.cpus = 1;
   ready.memory_bytes = 1;
   for (std::string* text : {&ready.hostname, &ready.kernel, &ready.cgroup, &ready.pmix})
-    *text = kMega;
+    *text = kFlood;
   return ready;
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("facts of a host are cut to what a person reads") {
 TEST_CASE("an error of a host is cut, and can not take over a terminal") {
   for (const bool before_start : {true, false}) {
     Launch launch({{"h", {0}}});
-    static const wire::RunnerError kError{kMega, "\x1b]0;owned\x07" + kMega, -1};
+    static const wire::RunnerError kError{kFlood, "\x1b]0;owned\x07" + kFlood, -1};
     struct Script {
       static awaitable<void> early(FakeRunner& runner) {
         const bool asked = co_await runner.until<wire::JobSpec>();
@@ -118,7 +118,7 @@ TEST_CASE("a rank that starts twice with two pids is a broken protocol") {
 TEST_CASE("an event larger than a runner would send is not taken") {
   Launch launch({{"h", {0}}});
   launch.host("h").script = after_start([](FakeRunner& runner) {
-    runner.send(wire::RankEvent{0, R"({"type":"note","text":")" + kMega + "\"}"});
+    runner.send(wire::RankEvent{0, R"({"type":"note","text":")" + kFlood + "\"}"});
     runner.send(wire::RankEvent{0, R"({"type":"note","text":"small enough"})"});
     runner.exit_rank(0, 3);
   });
@@ -151,11 +151,11 @@ TEST_CASE("data of fences that never come true does not pile up") {
   PmixRelay relay({0, 1});
   int kept = 0;
   for (int i = 0; i < 200; ++i)
-    kept += relay.on_fence(0, {std::to_string(i), 2, kMega}).empty() ? 1 : 0;
+    kept += relay.on_fence(0, {std::to_string(i), 2, kFlood}).empty() ? 1 : 0;
   CHECK(kept == 63);  // of 64 MiB, with the keys
   // The same fence again and again takes its place only once.
   PmixRelay again({0, 1});
-  for (int i = 0; i < 200; ++i) CHECK(again.on_fence(0, {"same", 2, kMega}).empty());
+  for (int i = 0; i < 200; ++i) CHECK(again.on_fence(0, {"same", 2, kFlood}).empty());
   CHECK(again.on_fence(1, {"same", 2, ""}).at(0).hosts.size() == 2);
   CHECK(again.waiting().empty());
 }

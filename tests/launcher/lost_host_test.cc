@@ -229,8 +229,12 @@ TEST_CASE("ways to lose a host that runs: verdict, exit code, and the others are
 TEST_CASE("what a lost host's ranks had begun to say is shown") {
   Launch launch({{"bad", {0}}});
   launch.host("bad").script = after_start(break_off);
-  CHECK(launch.run().exit_code == kExitLost);
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitLost);
   CHECK(launch.shown.find("[0 bad] half a line\n") != std::string::npos);
+  // The loss itself was said at once; the end has nothing to add.
+  CHECK(verdict.shown);
+  CHECK(launch.shown.find(verdict.text + "\n") != std::string::npos);
 }
 
 TEST_CASE("a host that is lost after the first cause is named, and changes nothing") {
@@ -246,6 +250,7 @@ TEST_CASE("a host that is lost after the first cause is named, and changes nothi
   launch.host("h2").script = GoesWhenTold::run;
   const Verdict verdict = launch.run();
   CHECK(verdict.exit_code == 3);
+  CHECK_FALSE(verdict.shown);
   CHECK(launch.shown.find("h2: lost: Broken pipe\n") != std::string::npos);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/launcher/environment.h"
 #include "tests/launcher/launch.h"
 #include "tests/launcher/scripts.h"
 
@@ -24,11 +25,6 @@ HostNetwork network(const std::string& name, const Strings& addresses,
   out.addresses = *parse_addresses(addresses);
   out.routes = std::move(routes);
   return out;
-}
-
-std::string value_of(const Environment& env, std::string_view name) {
-  const auto found = std::ranges::find(env, name, &Environment::value_type::first);
-  return found == env.end() ? "(unset)" : found->second;
 }
 
 const Strings kFirst = {"lo 127.0.0.1/8", "docker0 172.17.0.1/16", "eth0 192.168.1.1/24",

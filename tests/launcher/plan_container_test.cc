@@ -1,5 +1,6 @@
 // Containers in a plan: what hosts are told, what a person and a program see, and no secret in it.
 #include "launcher/plan/plan_container.h"
+#include "tests/launcher/environment.h"
 
 #include <doctest/doctest.h>
 
@@ -23,11 +24,6 @@ LaunchPlan plan_of(const config::JobConfig& job) {
   auto plan = make_plan(job, kHosts, {});
   REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
   return std::move(*plan);
-}
-
-std::string value_of(const Environment& env, std::string_view name) {
-  const auto found = std::ranges::find(env, name, &Environment::value_type::first);
-  return found == env.end() ? "(unset)" : found->second;
 }
 
 TEST_CASE("the table as hosts get it") {
@@ -111,15 +107,15 @@ TEST_CASE("the plan shows each host's commands, and no secret and no variable in
   CHECK(text.find("--user '<uid>:<gid>'") != std::string::npos);
   CHECK(text.find("'type=bind,source=/host/my data,target=/data,readonly'") != std::string::npos);
   CHECK(text.find("'<id of trainer:1>' container-init ") != std::string::npos);
-  const auto json = nlohmann::json::parse(plan_json_text(plan));
-  CHECK(json["container"]["engine"] == "docker");
-  CHECK(json["container"]["scope"] == "host");
-  REQUIRE(json["hosts"][0]["containers"].size() == 1);
-  const std::vector<std::string> command = json["hosts"][0]["containers"][0];
+  const auto parsed = nlohmann::json::parse(plan_json_text(plan));
+  CHECK(parsed["container"]["engine"] == "docker");
+  CHECK(parsed["container"]["scope"] == "host");
+  REQUIRE(parsed["hosts"][0]["containers"].size() == 1);
+  const std::vector<std::string> command = parsed["hosts"][0]["containers"][0];
   CHECK(command[0] == "docker");
   CHECK(std::ranges::find(command, "type=bind,source=/host/my data,target=/data,readonly") !=
         command.end());
-  CHECK(json.dump().find("hush") == std::string::npos);
+  CHECK(parsed.dump().find("hush") == std::string::npos);
 }
 
 TEST_CASE("one container per rank is one command per rank") {

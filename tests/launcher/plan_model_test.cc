@@ -9,9 +9,12 @@
 #include "launcher/plan/plan.h"
 #include "launcher/run/ask_trainer.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
+
+using test::has;
 
 config::JobConfig training(const char* preset) {
   config::JobConfig job;
@@ -26,9 +29,9 @@ config::JobConfig training(const char* preset) {
   return job;
 }
 
-const std::vector<config::HostSlots> kHosts = {{"localhost", {0}}, {"h2", {0, 1}}};
+const std::vector<config::HostSlots> kMixedHosts = {{"localhost", {0}}, {"h2", {0, 1}}};
 
-LauncherFacts facts(std::uint64_t memory_bytes = 0) {
+LauncherFacts machine(std::uint64_t memory_bytes = 0) {
   return {"/opt/sortie/bin/sortie-train",
           "/work",
           {},
@@ -49,16 +52,12 @@ LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& li
   return facts;
 }
 
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
-
 }  // namespace
 
 TEST_CASE("the plan of a training says parameters, operations and memory") {
   config::JobConfig job = training("gpt2-124m");
   job.model.precision = "f32";
-  const LaunchPlan plan = *make_plan(job, kHosts, facts());
+  const LaunchPlan plan = *make_plan(job, kMixedHosts, machine());
   const std::string text = plan_text(plan);
   CAPTURE(text);
   CHECK(has(text,
@@ -77,7 +76,7 @@ TEST_CASE("the plan of a training says parameters, operations and memory") {
   config::JobConfig changed = job;
   changed.model.num_layers = 2;
   changed.model.sequence_length = 512;
-  const LaunchPlan other = *make_plan(changed, kHosts, facts());
+  const LaunchPlan other = *make_plan(changed, kMixedHosts, machine());
   CHECK(has(plan_text(other),
             "\n  model     gpt2 (gpt2-124m with num_layers = 2, sequence_length = 512): "));
   CHECK(plan_json(other)["model"]["beside_preset"][0] == "num_layers = 2");
@@ -100,7 +99,7 @@ TEST_CASE("where CPUs decide on the precision the plan has both, and says what i
   job.trainer.threads = 0;
   job.lora.rank = 8;
   job.lora.modules = {"*.attention.*"};
-  const std::string text = plan_text(*make_plan(job, kHosts, facts()));
+  const std::string text = plan_text(*make_plan(job, kMixedHosts, machine()));
   CAPTURE(text);
   CHECK(has(text, " parameters, a token meets "));
   CHECK(has(text, " are trained\n"));
@@ -108,9 +107,9 @@ TEST_CASE("where CPUs decide on the precision the plan has both, and says what i
             "with 8 threads (assumed: the hosts' cores are not known), in MiB\n"
             "                            bf16         f32\n"));
   job.topology.micro_batch_size = 1;
-  const auto less = make_plan(job, kHosts, facts())->model->cost.memory[0];
+  const auto less = make_plan(job, kMixedHosts, machine())->model->cost.memory[0];
   job.topology.activation_checkpointing_type = "every_layer";
-  const auto recomputed = make_plan(job, kHosts, facts())->model->cost.memory[0];
+  const auto recomputed = make_plan(job, kMixedHosts, machine())->model->cost.memory[0];
   CHECK(recomputed.part("activations") < less.part("activations"));
   CHECK(recomputed.part("weights") == less.part("weights"));
 }
@@ -118,7 +117,7 @@ TEST_CASE("where CPUs decide on the precision the plan has both, and says what i
 TEST_CASE("the threads of a rank are those that its runner will tell it") {
   config::JobConfig job = training("pythia-70m");
   job.trainer.threads = 0;
-  LauncherFacts here = facts();
+  LauncherFacts here = machine();
   here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
   const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
   CHECK(plan.model->cost.threads == 2);
@@ -127,7 +126,7 @@ TEST_CASE("the threads of a rank are those that its runner will tell it") {
 
 TEST_CASE("a host with less memory than its ranks need is warned of") {
   const config::JobConfig job = training("llama-3.1-8b");
-  const LaunchPlan plan = *make_plan(job, kHosts, facts(std::uint64_t{16} << 30));
+  const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(std::uint64_t{16} << 30));
   REQUIRE(plan.warnings.size() == 1);  // what h2 has is not known
   CHECK(has(plan.warnings[0], "localhost: 1 rank of "));
   CHECK(has(plan.warnings[0], "and it has 16.0 GiB; lower topology.micro_batch_size"));
@@ -138,7 +137,7 @@ TEST_CASE("a host with less memory than its ranks need is warned of") {
 TEST_CASE("training that keeps nothing is warned of") {
   config::JobConfig job = training("gpt2-124m");
   job.trainer.save_dir.clear();
-  const LaunchPlan plan = *make_plan(job, kHosts, facts());
+  const LaunchPlan plan = *make_plan(job, kMixedHosts, machine());
   const std::string warning =
       "trainer.save_dir is not set: no checkpoint is written and nothing of this training is kept; "
       "add --set trainer.save_dir=FOLDER";
@@ -148,7 +147,7 @@ TEST_CASE("training that keeps nothing is warned of") {
 
 TEST_CASE("hosts with more compute threads than cores are warned of") {
   config::JobConfig job = training("pythia-70m");
-  LauncherFacts here = facts();
+  LauncherFacts here = machine();
   here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
   CHECK(make_plan(job, {{"localhost", {0}}}, here)->warnings.empty());  // 4 threads on 4 cores
   const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
@@ -167,7 +166,7 @@ TEST_CASE("hosts with more compute threads than cores are warned of") {
 TEST_CASE("patterns that match no parameter fail before a host is touched") {
   config::JobConfig job = training("gpt2-124m");
   job.optimizer.freeze = {"layrs.*"};
-  const auto plan = make_plan(job, kHosts, facts());
+  const auto plan = make_plan(job, kMixedHosts, machine());
   REQUIRE_FALSE(plan.has_value());
   CHECK(plan.error().code == ErrorCode::config);
   CHECK(has(plan.error().message, "optimizer.freeze: \"layrs.*\" matches nothing"));
@@ -192,7 +191,7 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
   };
   for (const Case& each : cases) {
     CAPTURE(std::string(each.trainer));
-    const auto plan = make_plan(job, kHosts, with_trainer(dir, each.trainer));
+    const auto plan = make_plan(job, kMixedHosts, with_trainer(dir, each.trainer));
     REQUIRE(plan.has_value());
     CHECK_FALSE(plan->model.has_value());
     CHECK(plan->world_size == 3);
@@ -206,7 +205,7 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
   nowhere.ask_trainer = [](const CostQuestion& question) {
     return ask_trainer("/nowhere/sortie-train", question);
   };
-  const auto plan = make_plan(job, kHosts, nowhere);
+  const auto plan = make_plan(job, kMixedHosts, nowhere);
   REQUIRE(plan.has_value());
   CHECK(has(plan->warnings.at(0), "there is no /nowhere/sortie-train; install sortie-train"));
   CHECK(has(plan_text(*plan), "  batch     "));
@@ -216,7 +215,7 @@ TEST_CASE("without an answer of the trainer the rest of the plan is there, and o
 TEST_CASE("a job of another program has no model") {
   config::JobConfig job;
   job.runner.program = {"./ring"};
-  const LaunchPlan plan = *make_plan(job, kHosts, facts(1));
+  const LaunchPlan plan = *make_plan(job, kMixedHosts, machine(1));
   CHECK_FALSE(plan.model.has_value());
   CHECK_FALSE(plan_json(plan).contains("model"));
   CHECK(plan.warnings.empty());

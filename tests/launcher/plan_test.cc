@@ -8,6 +8,7 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/node_list.h"
+#include "tests/launcher/environment.h"
 
 namespace sortie::launcher {
 namespace {
@@ -26,11 +27,6 @@ config::JobConfig trainer_job() {
 
 LauncherFacts facts() {
   return {"/opt/sortie/bin/sortie-train", "/work", {}, {}};
-}
-
-std::string value_of(const Environment& env, std::string_view name) {
-  const auto found = std::ranges::find(env, name, &Environment::value_type::first);
-  return found == env.end() ? "(unset)" : found->second;
 }
 
 const std::vector<config::HostSlots> kTwoHosts = {{"h1", {0, 1}}, {"h2", {0, 2, 5}}};
@@ -270,7 +266,7 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
   config::JobConfig job = program_job();
   job.runner.cpu_binding = "none";
   const LaunchPlan bare = *make_plan(job, {{"localhost", {0, 1}}}, here);
-  CHECK(bare.gpus_here == 0u);
+  CHECK(bare.hosts[0].gpus == 0u);
   CHECK(table(bare) ==
         "2 ranks on 1 host\n\n"
         "  host       rank  local\n"
@@ -283,7 +279,15 @@ TEST_CASE("a plan names devices where there are some, and slots where nobody kno
         "  host       rank  local  device\n"
         "  localhost     0      0       0\n"
         "                1      1       1");
-  CHECK_FALSE(plan_json(*make_plan(job, kTwoHosts, here))["hosts"][0].contains("gpus"));
+  LaunchPlan two = *make_plan(job, kTwoHosts, here);
+  CHECK_FALSE(plan_json(two)["hosts"][0].contains("gpus"));
+  CHECK(table(two).find("slot") != std::string::npos);
+  for (HostPlan& host : two.hosts) host.gpus = 0;  // as they said themselves
+  CHECK(table(two).starts_with("5 ranks on 2 hosts\n\n  host  rank  local\n  h1       0      0\n"));
+  two.hosts[0].gpus = 8;
+  CHECK(table(two).find("device\n  h1       0      0       0\n") != std::string::npos);
+  CHECK(table(two).ends_with("      -"));
+  CHECK(plan_json(two)["hosts"][0]["gpus"] == 8);
 }
 
 TEST_CASE("the hash of a training covers the config that the trainer reads, whole") {
@@ -310,18 +314,18 @@ TEST_CASE("the hash of a training covers the config that the trainer reads, whol
 
 TEST_CASE("the plan as JSON") {
   const LaunchPlan plan = *make_plan(program_job(), kTwoHosts, facts());
-  const auto json = plan_json(plan);
-  CHECK(json["schema"] == "sortie/plan/1");
-  CHECK(json["world_size"] == 5);
-  CHECK(json["argv"] == plan.argv);
-  CHECK(json["env"].is_object());
-  CHECK_FALSE(json.contains("batch"));
-  REQUIRE(json["hosts"].size() == 2);
-  CHECK(json["hosts"][1]["name"] == "h2");
-  CHECK(json["hosts"][1]["ranks"][2]["rank"] == 4);
-  CHECK(json["hosts"][1]["ranks"][2]["slot"] == 5);
-  CHECK(json["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
-  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(json));
+  const auto parsed = plan_json(plan);
+  CHECK(parsed["schema"] == "sortie/plan/1");
+  CHECK(parsed["world_size"] == 5);
+  CHECK(parsed["argv"] == plan.argv);
+  CHECK(parsed["env"].is_object());
+  CHECK_FALSE(parsed.contains("batch"));
+  REQUIRE(parsed["hosts"].size() == 2);
+  CHECK(parsed["hosts"][1]["name"] == "h2");
+  CHECK(parsed["hosts"][1]["ranks"][2]["rank"] == 4);
+  CHECK(parsed["hosts"][1]["ranks"][2]["slot"] == 5);
+  CHECK(parsed["hosts"][1]["ranks"][2]["env"]["LOCAL_RANK"] == "2");
+  CHECK(nlohmann::json::parse(plan_json_text(plan)) == nlohmann::json(parsed));
   config::JobConfig job = program_job();
   job.runner.program = {"./ring", "\xff"};  // any bytes may be an argument
   CHECK(nlohmann::json::parse(plan_json_text(*make_plan(job, kTwoHosts, facts())))["argv"][1] ==

@@ -9,9 +9,12 @@
 
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
+
+using test::has;
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
@@ -38,10 +41,6 @@ bool wait_for(const auto& condition, milliseconds limit = milliseconds(10000)) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   return true;
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
 }
 
 TEST_CASE("a run leaves everything behind in its folder") {

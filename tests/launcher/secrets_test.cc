@@ -11,16 +11,15 @@
 #include "common/config/load.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace sortie::launcher {
 namespace {
 
+using test::has;
+
 namespace fs = std::filesystem;
 using testing::Finished;
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
 
 struct Files {
   test::ScopedTempDir dir;

@@ -1,6 +1,7 @@
 // TensorBoard event files, byte for byte. That the TensorBoard package reads a run's file is
 // checked by tests/e2e (training.tensorboard_reads_the_events).
 #include "launcher/trackers/tensorboard.h"
+#include "common/base/hex.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -14,12 +15,6 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string hex(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
 
 // Written by another program from the format's description: u64 length, masked CRC32C of it, Event,
 // masked CRC32C of that.

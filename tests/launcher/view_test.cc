@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -82,6 +83,36 @@ TEST_CASE("training: the newest step, checkpoint and validation, and the lowest 
   CHECK(view.best_checkpoint->path == "/c/best/step-50");
   CHECK(live_line(view, 14) ==
         "step 61/100  loss 4.0000  8 tokens/s  ETA 39s  checkpoint 60  best 3.2500 at step 50");
+}
+
+TEST_CASE("training: every validation set has its loss, beside the mean") {
+  const auto eval = [](int step, double code, double wiki) -> json {
+    return {{"type", "eval"},   {"step", step},      {"loss", (code + wiki) / 2}, {"best_step", 20},
+            {"best_loss", 2.5}, {"loss/code", code}, {"loss/wiki\n", wiki}};
+  };
+  const TrainingView view = taken(
+      {{{"type", "step"}, {"step", 30}, {"steps", 100}}, eval(20, 2, 3), eval(30, 2.25, 4.25)});
+  using Sets = std::map<std::string, double>;
+  CHECK(view.validation->sets == Sets{{"code", 2.25}, {"wiki^J", 4.25}});
+  CHECK(view.best->sets == Sets{{"code", 2}, {"wiki^J", 3}});
+  const auto rows = training_rows(view, {"/runs/x", "n", true}, 0);
+  const auto by_set =
+      std::ranges::find(rows, "by set", &std::pair<std::string, std::string>::first);
+  REQUIRE(by_set != rows.end());
+  CHECK(by_set->second == "code 2.2500, wiki^J 4.2500");
+  CHECK(
+      training_summary(view, {"/runs/x", "n", true})
+          .find("validation loss 3.2500 at step 30 (code 2.2500, wiki^J 4.2500) (lowest 2.5000 at "
+                "step 20)\n") != std::string::npos);
+  const auto out = training_json(view, {"/runs/x", "n", true}, 0);
+  CHECK(out["validation"]["sets"]["code"] == 2.25);
+  CHECK(out["best"]["sets"]["wiki^J"] == 3);
+  // A single set has no name of its own; of an earlier run only the mean is known.
+  const TrainingView one =
+      taken({{{"type", "start"}, {"steps", 9}, {"best_step", 4}, {"best_loss", 1}},
+             {{"type", "eval"}, {"step", 6}, {"loss", 3}}});
+  CHECK_FALSE(training_json(one, {}, 0)["validation"].contains("sets"));
+  CHECK_FALSE(training_json(one, {}, 0)["best"].contains("sets"));
 }
 
 TEST_CASE("training: a resumed run that has saved nothing goes on from where it began") {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/base/hex.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/trackers/wandb_run.h"
 #include "tests/support/temp_dir.h"
@@ -14,12 +15,6 @@ namespace sortie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string hex(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
 
 std::vector<std::string> records_of(std::string_view bytes) {
   std::vector<std::string> records;

@@ -15,8 +15,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-const std::string kHelper = public_copy(SORTIE_RANK_HELPER);
-
 /// Starts the job and waits until every rank has written its first line.
 void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
@@ -31,12 +29,6 @@ void say_goodbye(RunnerClient& client) {
   const auto status = client.wait_exit();
   REQUIRE(status);
   CHECK(status->success());
-}
-
-pid_t parent_of(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
-  return std::stoi(text.substr(text.rfind(')') + 4));
 }
 
 /// The number that the kernel gave to the newest process.
@@ -62,7 +54,7 @@ double seconds_since(steady_clock::time_point begin) {
 
 TEST_CASE_TEMPLATE("Stop sends TERM, and a rank that handles it ends by itself", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "exit-on-term"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "exit-on-term"}, 2);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   client.send(wire::Stop{10000, "test"});
@@ -76,7 +68,7 @@ TEST_CASE_TEMPLATE("Stop sends TERM, and a rank that handles it ends by itself",
 
 TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not before", User,
                    AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "ignore-term"});
+  wire::JobSpec job = make_job({public_helper(), "ignore-term"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   const auto begin = steady_clock::now();
@@ -90,7 +82,7 @@ TEST_CASE_TEMPLATE("a rank that ignores TERM is killed after the grace, not befo
 }
 
 TEST_CASE_TEMPLATE("a second Stop with 0 cuts the grace short", User, AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "ignore-term"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "ignore-term"}, 2);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   const auto begin = steady_clock::now();
@@ -106,7 +98,7 @@ TEST_CASE_TEMPLATE("a second Stop with 0 cuts the grace short", User, AsTestUser
 
 TEST_CASE_TEMPLATE("a stopped (SIGSTOP) rank still gets its TERM", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "exit-on-term"});
+  wire::JobSpec job = make_job({public_helper(), "exit-on-term"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   ::kill(client.pids.at(0), SIGSTOP);
@@ -132,7 +124,7 @@ TEST_CASE_TEMPLATE("the trainer behind a wrapper script has the whole grace", Us
 
 TEST_CASE_TEMPLATE("daemons that a rank has left are gone before its end is told", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "daemons-exit", "20"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "daemons-exit", "20"}, 2);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   REQUIRE(client.start(job));
   REQUIRE(client.wait_finished());
@@ -159,7 +151,7 @@ TEST_CASE_TEMPLATE("nohup, setsid and background jobs of a shell are gone with i
 }
 
 TEST_CASE_TEMPLATE("a fork storm is ended", User, AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
+  wire::JobSpec job = make_job({public_helper(), "storm", "4", "20"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   require_storm(client);
@@ -176,7 +168,7 @@ TEST_CASE_TEMPLATE("runner killed: ranks and their daemons are gone within 2 s",
                    WithoutCgroup) {
   for (const std::string action : {"sleep", "ignore-term", "daemons"}) {
     CAPTURE(action);
-    wire::JobSpec job = make_job({kHelper, action, "10"}, 2);
+    wire::JobSpec job = make_job({public_helper(), action, "10"}, 2);
     RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
     start_and_wait_up(client, job);
     client.signal(SIGKILL);
@@ -189,7 +181,7 @@ TEST_CASE_TEMPLATE("runner killed: ranks and their daemons are gone within 2 s",
 
 TEST_CASE_TEMPLATE("a fork storm whose runner is killed is ended", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "storm", "4", "20"});
+  wire::JobSpec job = make_job({public_helper(), "storm", "4", "20"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   require_storm(client);
@@ -202,7 +194,7 @@ TEST_CASE_TEMPLATE("keeper killed: its rank and daemons are gone and reported, t
                    User, AsTestUser, WithoutCgroup) {
   for (const std::string action : {"sleep", "daemons", "storm"}) {
     CAPTURE(action);
-    wire::JobSpec job = make_job({kHelper, action, "4"}, 2);
+    wire::JobSpec job = make_job({public_helper(), action, "4"}, 2);
     RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
     start_and_wait_up(client, job);
     ::kill(parent_of(client.pids.at(1)), SIGKILL);
@@ -227,7 +219,7 @@ TEST_CASE_TEMPLATE("keeper killed: its rank and daemons are gone and reported, t
 
 TEST_CASE_TEMPLATE("a keeper that somebody froze is woken, so that its rank can be ended", User,
                    AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "sleep"});
+  wire::JobSpec job = make_job({public_helper(), "sleep"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   ::kill(parent_of(client.pids.at(0)), SIGSTOP);
@@ -240,7 +232,7 @@ TEST_CASE_TEMPLATE("a keeper that somebody froze is woken, so that its rank can 
 TEST_CASE_TEMPLATE(
     "what a lost attempt left is killed when the next one starts, a newer one is not", User,
     AsTestUser, WithoutCgroup) {
-  wire::JobSpec old_job = make_job({kHelper, "daemons", "3"});
+  wire::JobSpec old_job = make_job({public_helper(), "daemons", "3"});
   RunnerClient old_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(old_client, old_job);
   // Kill keeper and runner at once: the daemons survive, as after a crash that took both.
@@ -276,7 +268,7 @@ TEST_CASE_TEMPLATE("end of input: the launcher is gone, ranks are stopped", User
                    WithoutCgroup) {
   for (const std::string action : {"sleep", "ignore-term", "daemons"}) {
     CAPTURE(action);
-    wire::JobSpec job = make_job({kHelper, action, "5"}, 2);
+    wire::JobSpec job = make_job({public_helper(), action, "5"}, 2);
     RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
     start_and_wait_up(client, job);
     client.close_input();
@@ -291,7 +283,7 @@ TEST_CASE_TEMPLATE("end of input: the launcher is gone, ranks are stopped", User
 
 TEST_CASE_TEMPLATE("output closed too: a rank that floods it does not keep the runner", User,
                    AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "pattern", "100000000000"});
+  wire::JobSpec job = make_job({public_helper(), "pattern", "100000000000"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   REQUIRE(client.start(job));
   client.pump(milliseconds(300));
@@ -303,7 +295,7 @@ TEST_CASE_TEMPLATE("output closed too: a rank that floods it does not keep the r
 
 TEST_CASE_TEMPLATE("missed heartbeats: the launcher is gone, ranks are stopped", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "sleep"});
+  wire::JobSpec job = make_job({public_helper(), "sleep"});
   job.heartbeat_interval_ms = 100;
   job.heartbeat_timeout_ms = 1000;
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
@@ -323,7 +315,7 @@ TEST_CASE_TEMPLATE("missed heartbeats: the launcher is gone, ranks are stopped",
 TEST_CASE_TEMPLATE(
     "a runner that was frozen does not take its own sleep for the launcher's silence", User,
     AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "sleep"});
+  wire::JobSpec job = make_job({public_helper(), "sleep"});
   job.heartbeat_interval_ms = 100;
   job.heartbeat_timeout_ms = 1000;
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
@@ -347,7 +339,7 @@ TEST_CASE_TEMPLATE("TERM, INT and HUP to the runner stop the ranks and still tel
                    User, AsTestUser, WithoutCgroup) {
   for (int number : {SIGTERM, SIGINT, SIGHUP}) {
     CAPTURE(number);
-    wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
+    wire::JobSpec job = make_job({public_helper(), "sleep"}, 2);
     RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
     start_and_wait_up(client, job);
     client.signal(number);
@@ -364,7 +356,7 @@ TEST_CASE_TEMPLATE("TERM, INT and HUP to the runner stop the ranks and still tel
 
 TEST_CASE_TEMPLATE("garbage on the input: RunnerError, ranks ended, clean exit", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "sleep"}, 2);
   const std::string garbage[] = {
       std::string("\x05\x00\x00\x00\x04\x01\x00\x00hello", 13),     // reserved byte set
       std::string("\xff\xff\xff\x7f\x04\x00\x00\x00", 8),           // 2 GiB announced
@@ -401,7 +393,7 @@ TEST_CASE_TEMPLATE("the tests run with and without a cgroup", User, AsTestUser, 
 
 TEST_CASE_TEMPLATE("Stop right behind Start: every rank is accounted for", User, AsTestUser,
                    WithoutCgroup) {
-  const wire::JobSpec job = make_job({kHelper, "ignore-term"}, 100);
+  const wire::JobSpec job = make_job({public_helper(), "ignore-term"}, 100);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   REQUIRE(client.start(job));
   client.send(wire::Stop{0, "test"});

@@ -17,8 +17,6 @@ using namespace sortie::test;
 
 namespace {
 
-const std::string kHelper = SORTIE_RANK_HELPER;
-
 /// A server as rank 0 opens one: SO_REUSEADDR, all addresses. Not open where it can not be.
 Fd serve(std::uint16_t port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

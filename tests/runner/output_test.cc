@@ -16,8 +16,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-const std::string kHelper = SORTIE_RANK_HELPER;
-
 /// Peak resident memory in KiB.
 long peak_memory(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

@@ -19,18 +19,12 @@ using namespace sortie::test;
 
 namespace {
 
-const std::string kHelper = SORTIE_RANK_HELPER;
-
 /// Fields of /proc/PID/stat after the name, from the state on.
 std::vector<std::string> stat_fields(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   const std::string text((std::istreambuf_iterator<char>(stat)), {});
   std::istringstream fields(text.substr(text.rfind(')') + 2));
   return {std::istream_iterator<std::string>(fields), {}};
-}
-
-pid_t parent_of(pid_t pid) {
-  return std::stoi(stat_fields(pid).at(1));
 }
 
 long cpu_ticks(pid_t pid) {

@@ -15,8 +15,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-const std::string kHelper = public_copy(SORTIE_RANK_HELPER);
-
 void wait_up(RunnerClient& client, std::size_t ranks) {
   const auto deadline = steady_clock::now() + milliseconds(15000);
   while (client.out.size() < ranks && steady_clock::now() < deadline) client.pump(milliseconds(20));
@@ -26,12 +24,6 @@ void wait_up(RunnerClient& client, std::size_t ranks) {
 void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
   wait_up(client, job.ranks.size());
-}
-
-pid_t parent_of(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
-  return std::stoi(text.substr(text.rfind(')') + 4));
 }
 
 std::string cgroup_of(const wire::JobReady& ready) {
@@ -58,7 +50,7 @@ std::optional<wire::Swept> sweep(const wire::JobSpec& job, const std::string& cg
 
 TEST_CASE_TEMPLATE("swept: what runner and keeper left that were killed together", User, AsTestUser,
                    WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "daemons", "3"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "daemons", "3"}, 2);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   const auto ready = client.prepare(job);
   REQUIRE(ready);
@@ -82,7 +74,7 @@ TEST_CASE_TEMPLATE(
     "runner and keeper killed together: the rank itself dies with them, the rest "
     "is swept",
     User, AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "ignore-term"});
+  wire::JobSpec job = make_job({public_helper(), "ignore-term"});
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   const auto ready = client.prepare(job);
   REQUIRE(ready);
@@ -101,7 +93,7 @@ TEST_CASE_TEMPLATE(
 
 TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks in order", User,
                    AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "ignore-term"}, 2);
+  wire::JobSpec job = make_job({public_helper(), "ignore-term"}, 2);
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);
   start_and_wait_up(client, job);
   client.signal(SIGSTOP);
@@ -117,7 +109,8 @@ TEST_CASE_TEMPLATE("swept: a frozen runner, whose keepers then end their ranks i
 
 TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has the patience", User,
                    AsTestUser, WithoutCgroup) {
-  wire::JobSpec job = make_job({kHelper, "sleep"}), other = make_job({kHelper, "sleep"});
+  wire::JobSpec job = make_job({public_helper(), "sleep"}),
+                other = make_job({public_helper(), "sleep"});
   other.run_id = "x" + job.run_id;
   RunnerClient client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged),
       other_client(SORTIE_RUNNER_BINARY, {}, User::kUnprivileged);

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "common/base/atomic_file.h"
@@ -18,6 +20,17 @@ namespace sortie::test {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+const std::string& public_helper() {
+  static const std::string path = public_copy(kHelper);
+  return path;
+}
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), {});
+  return std::stoi(text.substr(text.rfind(')') + 4));  // state, then the parent
+}
 
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks) {
   static int counter = 0;

@@ -18,6 +18,13 @@
 
 namespace sortie::test {
 
+/// The program that the ranks of tests run.
+inline const std::string kHelper = SORTIE_RANK_HELPER;
+/// A copy of it that other users may execute.
+const std::string& public_helper();
+/// Of a live process.
+pid_t parent_of(pid_t pid);
+
 /// A job of `ranks` ranks that run `argv`, with short times; world size = ranks.
 wire::JobSpec make_job(std::vector<std::string> argv, std::uint32_t ranks = 1);
 

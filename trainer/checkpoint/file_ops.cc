@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -103,6 +104,23 @@ Result<int> run(std::string_view what, const fs::path& path, Call call) {
   }
 }
 
+struct Observer {
+  std::mutex mutex;
+  std::function<void(const Operation&)> call;
+};
+Observer& process_observer() {
+  static Observer observer;
+  return observer;
+}
+
+/// Its members are read without the lock only while nobody sets them.
+void observe(const Operation& operation) {
+  Observer& observer = process_observer();
+  if (!observer.call) return;
+  const std::lock_guard lock(observer.mutex);
+  observer.call(operation);
+}
+
 template <class Call>
 Result<> run_void(std::string_view what, const fs::path& path, Call call) {
   SORTIE_TRY(run(what, path, call));
@@ -119,8 +137,14 @@ std::uint64_t operations() {
   return process_fault().count;
 }
 
+void set_observer(std::function<void(const Operation&)> observer) {
+  process_observer().call = std::move(observer);
+}
+
 Result<> make_dir(const fs::path& path) {
-  return run_void("create folder", path, [&] { return ::mkdir(path.c_str(), 0755); });
+  SORTIE_TRY(run_void("create folder", path, [&] { return ::mkdir(path.c_str(), 0755); }));
+  observe({.kind = Operation::Kind::make_dir, .path = path});
+  return {};
 }
 
 Result<Fd> create_file(const fs::path& path) {
@@ -128,6 +152,7 @@ Result<Fd> create_file(const fs::path& path) {
       const int fd, run("create", path, [&] {
         return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
       }));
+  observe({.kind = Operation::Kind::create, .path = path});
   return Fd(fd);
 }
 
@@ -151,13 +176,18 @@ Result<> write_all(const Fd& file, std::span<const std::byte> bytes, const fs::p
       if (errno == EINTR) continue;
       return std::unexpected(os_error(errno, "write " + path.string()));
     }
+    observe({.kind = Operation::Kind::write,
+             .path = path,
+             .bytes = bytes.first(static_cast<std::size_t>(count))});
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
   return {};
 }
 
 Result<> sync_file(const Fd& file, const fs::path& path) {
-  return run_void("fsync", path, [&] { return ::fsync(file.get()); });
+  SORTIE_TRY(run_void("fsync", path, [&] { return ::fsync(file.get()); }));
+  observe({.kind = Operation::Kind::sync_file, .path = path});
+  return {};
 }
 
 Result<> close_file(Fd file, const fs::path& path) {
@@ -169,20 +199,26 @@ Result<> close_file(Fd file, const fs::path& path) {
 }
 
 Result<> rename_path(const fs::path& from, const fs::path& to) {
-  return run_void("rename", from, [&] { return ::rename(from.c_str(), to.c_str()); });
+  SORTIE_TRY(run_void("rename", from, [&] { return ::rename(from.c_str(), to.c_str()); }));
+  observe({.kind = Operation::Kind::rename, .path = from, .to = to});
+  return {};
 }
 
 Result<> exchange_paths(const fs::path& a, const fs::path& b) {
-  return run_void("exchange", a, [&] {
+  SORTIE_TRY(run_void("exchange", a, [&] {
     return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
-  });
+  }));
+  observe({.kind = Operation::Kind::exchange, .path = a, .to = b});
+  return {};
 }
 
 Result<> sync_dir(const fs::path& path) {
-  return run_void("fsync folder", path, [&] {
+  SORTIE_TRY(run_void("fsync folder", path, [&] {
     const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     return folder ? ::fsync(folder.get()) : -1;
-  });
+  }));
+  observe({.kind = Operation::Kind::sync_dir, .path = path});
+  return {};
 }
 
 Result<> remove_tree(const fs::path& path) {
@@ -196,10 +232,12 @@ Result<> remove_tree(const fs::path& path) {
       return fail(ErrorCode::io, fmt::format("list {}: {}", path.string(), error.message()));
     for (const fs::path& child : children) SORTIE_TRY(remove_tree(child));
   }
-  return run_void("remove", path, [&] {
+  SORTIE_TRY(run_void("remove", path, [&] {
     const int result = ::remove(path.c_str());
     return result != 0 && errno == ENOENT ? 0 : result;
-  });
+  }));
+  observe({.kind = Operation::Kind::remove, .path = path});
+  return {};
 }
 
 }  // namespace sortie::trainer::file_ops

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -35,5 +36,17 @@ Result<> remove_tree(const std::filesystem::path& path);
 Result<> set_fault(std::string_view specification);
 /// Operations since set_fault or the start.
 std::uint64_t operations();
+
+/// An operation that has succeeded.
+struct Operation {
+  enum class Kind { make_dir, create, write, sync_file, rename, exchange, sync_dir, remove };
+  Kind kind{};
+  std::filesystem::path path{};
+  std::filesystem::path to{};          // rename, exchange
+  std::span<const std::byte> bytes{};  // write: appended
+};
+/// Calls `observer` after every operation, one at a time; empty = none. While no save is under way.
+/// For models of what a power loss leaves.
+void set_observer(std::function<void(const Operation&)> observer);
 
 }  // namespace sortie::trainer::file_ops

@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/storage/json_problem.h"
 
 namespace sortie::trainer {
 namespace {
@@ -79,7 +80,11 @@ auto read_json(std::string_view text, std::string_view where, Read read)
     const Json root = Json::parse(text);
     return read(root);
   } catch (const Json::exception& error) {
-    return fail(ErrorCode::checkpoint, fmt::format("{}: {}", where, error.what()));
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: {}; the checkpoint is damaged or of another version of Sortie: use "
+                    "an older one, or copy it again",
+                    where, json_problem(error, text)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/lineage.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -88,13 +89,25 @@ Result<> CheckpointStore::remove_leftovers() {
   }
   if (error)
     return fail(ErrorCode::io, fmt::format("list {}: {}", save_dir_.string(), error.message()));
-  for (const fs::path& path : leftovers) SORTIE_TRY(file_ops::remove_tree(path));
+  for (const fs::path& path : leftovers) {
+    // A rank of a run that is gone may still write here, from another host: under its new name it
+    // does not find the folder again.
+    fs::path trash = path;
+    if (path.filename().string().starts_with(kTemporary)) {
+      trash = save_dir_ / fmt::format("{}{}", kTrash, path.filename().string().substr(1));
+      SORTIE_TRY(file_ops::remove_tree(trash));
+      SORTIE_TRY(file_ops::rename_path(path, trash));
+    }
+    SORTIE_TRY(file_ops::remove_tree(trash));
+  }
   return {};
 }
 
 Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expected_bytes) {
-  const fs::path folder = save_dir_ / fmt::format("{}{}", kTemporary, checkpoint_name(step));
-  SORTIE_TRY(file_ops::remove_tree(folder));
+  // A name of its own, so that no other save, not even one of a run that is gone, writes into it.
+  const fs::path folder =
+      save_dir_ / fmt::format("{}{}.{}", kTemporary, checkpoint_name(step), new_lineage());
+  SORTIE_TRY(remove_leftovers());
   SORTIE_TRY(check_free_space(save_dir_, expected_bytes));
   SORTIE_TRY(file_ops::make_dir(folder));
   return folder;

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/log.h"
 #include "trainer/cli/data_report.h"
 #include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
@@ -41,6 +42,8 @@ Result<> run_build(BuildArguments& arguments) {
   if (!arguments.split.empty()) {
     SORTIE_ASSIGN_OR_RETURN(options.split, parse_split(arguments.split));
   }
+  log::debug("tokenizer {}, {} ids, {} threads", tokenizer->name(), tokenizer->vocab_size(),
+             options.threads);
   // Interrupted between two documents, so that the files being written are removed.
   std::signal(SIGINT, request_interrupt);
   std::signal(SIGTERM, request_interrupt);
@@ -101,6 +104,7 @@ struct TrainTokenizerArguments {
 Result<> run_train_tokenizer(TrainTokenizerArguments& arguments) {
   SORTIE_ASSIGN_OR_RETURN(Corpus corpus, list_corpus(arguments.corpus));
   const std::string output = arguments.output.string();
+  log::debug("{} files, at most {} of text", corpus.files.size(), human_bytes(arguments.max_bytes));
   ProgressLine line("data train-tokenizer");
   const auto print_left_out = [](const LeftOutText& left_out) {
     if (left_out.count() > 0) fmt::print("left out: {}\n", left_out.summary("file"));

@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
+#include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
 #include "trainer/inference/evaluate.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/samples/dataset_source.h"
 #include "trainer/samples/tokenizer_agreement.h"
-#include "trainer/state/model_loader.h"
 
 namespace sortie::trainer {
 namespace {
@@ -79,8 +79,8 @@ Result<> run(const EvalOptions& options) {
     return fail(ErrorCode::usage,
                 "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
-                          load_model(options.checkpoint, rank.threads, options.precision));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("eval", options.checkpoint,
+                                                             rank.threads, options.precision));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
   if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));

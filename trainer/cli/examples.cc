@@ -78,6 +78,25 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
   sortie-train data train-tokenizer --vocab-size 32000 -o m.model 'text/*.txt'                     sentencepiece
   sortie-train data train-tokenizer --type bpe --vocab-size 32000 -o tokenizer.json 'text/*.txt'   for transformers
 )"},
+    {"bench", R"(Examples:
+  sortie run --hosts 'h[01-04]' -- sortie-train bench comm     collectives of 4 ranks
+  sortie-train bench matmul --rows 4096 --out 4096 --in 4096   products of one rank
+)"},
+    {"bench comm", R"(Examples:
+  sortie run --hosts 'h[01-04]' -- sortie-train bench comm --op all_reduce --from 64KB --to 256MB
+  sortie run job.toml -- sortie-train bench comm --links --json      pairs of hosts and the ring, for a program
+
+size: of the larger side of the operation. algbw: size / time. busbw: algbw x 2 (d - 1) / d for all_reduce, (d - 1) / d for
+reduce_scatter, all_gather and all_to_all, 1 for broadcast and ring, on d ranks: what a link carries. GB/s are 10^9 bytes.
+)"},
+    {"bench matmul", R"(Examples:
+  sortie-train bench matmul                                        1024 x 3072 x 768, an MLP of GPT-2 124M
+  OMP_NUM_THREADS=1 sortie-train bench matmul --dtype f32 --json   one thread, for a program to read
+)"},
+    {"bench copy", R"(Examples:
+  sortie-train bench copy                 256 MB from one place to another
+  sortie-train bench copy --bytes 1MB     what stays in the caches
+)"},
     {"checkpoint", R"(Examples:
   sortie-train checkpoint ls runs/ckpt           what was saved, newest first
   sortie-train checkpoint verify runs/ckpt       read every byte, compare all hashes

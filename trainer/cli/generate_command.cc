@@ -7,9 +7,9 @@
 #include <cstdio>
 
 #include "common/base/exit_code.h"
+#include "trainer/cli/load_checkpoint.h"
 #include "trainer/inference/generate.h"
 #include "trainer/loop/rank_context.h"
-#include "trainer/state/model_loader.h"
 #include "trainer/tokenizer/text_stream.h"
 
 namespace sortie::trainer {
@@ -57,8 +57,8 @@ class Stream {
 
 Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
-                          load_model(options.checkpoint, rank.threads, options.precision));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("generate", options.checkpoint,
+                                                             rank.threads, options.precision));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   const LanguageModel& model = *loaded->model;
 

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "trainer/cli/output_options.h"
 #include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 #include "trainer/hf/import.h"
@@ -42,7 +43,7 @@ void add_import(CLI::App& app, int& exit_code) {
     const auto report = import_hf(arguments->folder, arguments->out, line.callback());
     line.finish();
     print_report(report, exit_code, "import");
-    if (report)
+    if (report && !output_options().quiet)
       fmt::print("`sortie-train checkpoint model {}` prints the [model] for a config\n",
                  arguments->out);
   });

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/exit_code.h"
+#include "trainer/cli/load_checkpoint.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/state/merge.h"
 
@@ -13,7 +14,8 @@ namespace {
 
 Result<> run(const std::string& checkpoint, const std::string& out) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_model(checkpoint, rank.threads, "f32"));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
+                          load_checkpoint("merge-lora", checkpoint, rank.threads, "f32"));
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path path, write_merged(*loaded, out));
   fmt::print("{}\n", path.string());
   return {};

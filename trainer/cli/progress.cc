@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/cli/output_options.h"
 #include "trainer/cli/report.h"
 
 namespace sortie::trainer {
@@ -68,7 +69,7 @@ std::string ProgressMeter::text(double seconds) const {
 
 ProgressLine::ProgressLine(std::string verb, std::FILE* out)
     : verb_(std::move(verb)), out_(out), terminal_(::isatty(::fileno(out)) == 1) {
-  thread_ = std::jthread([this] { run(); });
+  if (!output_options().quiet) thread_ = std::jthread([this] { run(); });
 }
 
 double ProgressLine::seconds() const {
@@ -106,7 +107,7 @@ void ProgressLine::finish() {
     finished_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (line_open_) fmt::print(out_, "\r\x1b[K");
   std::fflush(out_);
 }

@@ -29,7 +29,7 @@ class ProgressMeter {
 };
 
 /// Shows work that lasts longer than two seconds: a line that is rewritten on a terminal, else a
-/// line every ten seconds.
+/// line every ten seconds; with --quiet nothing.
 class ProgressLine {
  public:
   /// `verb` begins every plain line: "data build".

@@ -11,6 +11,7 @@
 #include "common/config/stage.h"
 #include "common/config/validation_sets.h"
 #include "common/training/event.h"
+#include "trainer/cli/output_options.h"
 #include "trainer/loop/crowded_hosts.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
@@ -133,13 +134,15 @@ Result<> train(const std::string& config_path, RankEnd& end) {
         "neither a config file nor SORTIE_CONFIG is given; start it with `sortie run CONFIG`");
   SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(path));
   config::JobConfig& job = loaded.job;
-  log::init("sortie-train", log::level_named(job.logger.log_level));
+  init_log(job.logger.log_level);
   std::error_code ignored;
   const char* home = std::getenv("HOME");
   config::resolve_paths(job, std::filesystem::current_path(ignored).string(), home ? home : "/");
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
+  log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
+             rank.threads);
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
@@ -156,9 +159,10 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     end.set_communicator(std::move(mpi));
   }
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
-  SORTIE_TRY(check_start(end.communicator(), rank, told, build, *training, validation.sets, cpu,
-                         precision));
-  SORTIE_TRY(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank)));
+  SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
+                                    validation.sets, cpu, precision)));
+  SORTIE_TRY(
+      end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
   const std::string crowded = crowded_hosts(end.communicator(), rank);
   if (rank.rank == 0 && !crowded.empty()) {
     end.events().send(training::to_json(training::NoteEvent{crowded}));

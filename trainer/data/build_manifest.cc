@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "trainer/storage/json_problem.h"
 
 namespace sortie::trainer {
 using Json = nlohmann::ordered_json;
@@ -38,33 +39,45 @@ std::string to_json(const BuildManifest& manifest) {
 }
 
 Result<BuildManifest> parse_build_manifest(std::string_view text, std::string_view where) {
+  std::string_view at;  // the member that is read
+  const auto member = [&at](const Json& object, const char* key) -> const Json& {
+    at = {};
+    const Json& found = object.at(key);
+    at = key;
+    return found;
+  };
   // The library reports by exceptions; they end here.
   try {
     const Json root = Json::parse(text);
-    if (root.at("format") != "sortie-data" || root.at("version") != 1)
+    if (member(root, "format") != "sortie-data" || member(root, "version") != 1)
       return fail(ErrorCode::data, fmt::format("{}: not a data manifest of version 1", where));
     BuildManifest manifest;
-    root.at("tokenizer").get_to(manifest.tokenizer);
-    root.at("tokenizer_sha256").get_to(manifest.tokenizer_sha256);
+    member(root, "tokenizer").get_to(manifest.tokenizer);
+    member(root, "tokenizer_sha256").get_to(manifest.tokenizer_sha256);
     manifest.vocabulary_sha256 = root.value("vocabulary_sha256", "");  // older files: not there
-    root.at("vocab_size").get_to(manifest.vocab_size);
-    if (!root.at("eod_id").is_null()) manifest.eod_id = root.at("eod_id").get<std::int32_t>();
-    root.at("append_eod").get_to(manifest.append_eod);
+    member(root, "vocab_size").get_to(manifest.vocab_size);
+    if (!member(root, "eod_id").is_null()) manifest.eod_id = root.at("eod_id").get<std::int32_t>();
+    member(root, "append_eod").get_to(manifest.append_eod);
     manifest.add_special_tokens =
         root.value("add_special_tokens", false);  // older files: not there
-    root.at("token_type").get_to(manifest.token_type);
-    root.at("text_bytes").get_to(manifest.text_bytes);
-    root.at("files").get_to(manifest.files);
+    member(root, "token_type").get_to(manifest.token_type);
+    member(root, "text_bytes").get_to(manifest.text_bytes);
+    member(root, "files").get_to(manifest.files);
     manifest.left_out_documents = root.value("left_out_documents", std::uint64_t{0});
     manifest.left_out_bytes = root.value("left_out_bytes", std::uint64_t{0});
-    for (const Json& part : root.at("parts"))
-      manifest.parts.push_back(
-          {part.at("name").get<std::string>(), part.at("documents").get<std::uint64_t>(),
-           part.at("tokens").get<std::uint64_t>(), part.at("bin_sha256").get<std::string>(),
-           part.at("idx_sha256").get<std::string>()});
+    for (const Json& part : member(root, "parts"))
+      manifest.parts.push_back({member(part, "name").get<std::string>(),
+                                member(part, "documents").get<std::uint64_t>(),
+                                member(part, "tokens").get<std::uint64_t>(),
+                                member(part, "bin_sha256").get<std::string>(),
+                                member(part, "idx_sha256").get<std::string>()});
     return manifest;
   } catch (const Json::exception& error) {
-    return fail(ErrorCode::data, fmt::format("{}: not a data manifest: {}", where, error.what()));
+    return fail(ErrorCode::data,
+                fmt::format("{}: not a data manifest: {}{}; build the token files again with "
+                            "`sortie-train data build`, or move this file away",
+                            where, at.empty() ? "" : fmt::format("\"{}\": ", at),
+                            json_problem(error, text)));
   }
 }
 

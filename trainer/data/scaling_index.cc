@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trainer/data/index_format.h"
+#include "trainer/storage/json_problem.h"
 
 namespace sortie::trainer {
 namespace {
@@ -40,14 +41,24 @@ Result<std::vector<std::byte>> megatron_index_of_scaling(std::span<const std::by
   std::string dtype;
   std::string index_dtype;
   std::uint64_t documents = 0;
+  std::string_view at;
   try {  // the library reports by exceptions; they end here
     const auto json = nlohmann::json::parse(meta);
-    json.at("dtype").get_to(dtype);
-    json.at("index_dtype").get_to(index_dtype);
-    json.at("document_count").get_to(documents);
+    const auto read = [&](const char* key, auto& out) {
+      at = {};
+      const auto& value = json.at(key);
+      at = key;
+      value.get_to(out);
+    };
+    read("dtype", dtype);
+    read("index_dtype", index_dtype);
+    read("document_count", documents);
   } catch (const nlohmann::json::exception& error) {
     return fail(ErrorCode::data,
-                fmt::format("{}.meta.json: not that of a memory map: {}", name, error.what()));
+                fmt::format("{}.meta.json: not that of a memory map of Scaling: {}{}; copy the "
+                            "file again from where {}.bin was made",
+                            name, at.empty() ? "" : fmt::format("\"{}\": ", at),
+                            json_problem(error, meta), name));
   }
   const auto type = type_by_numpy_name(dtype);
   if (!type || index_dtype != "int64")

@@ -112,7 +112,8 @@ Result<ImportReport> export_hf(const fs::path& checkpoint, const fs::path& out,
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error)))
     return fail(ErrorCode::usage,
                 fmt::format("{}: there is something already; name a new folder", out.string()));
-  SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(checkpoint));
+  SORTIE_ASSIGN_OR_RETURN(StoredModel found,
+                          find_model(checkpoint, /*threads=*/1, Device{}, options.progress));
   OpenedModel& opened = found.opened;
   std::vector<StorageType> types = opened.types;
   if (options.type)

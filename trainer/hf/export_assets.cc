@@ -1,6 +1,7 @@
 #include "trainer/hf/export_assets.h"
 
 #include "common/base/atomic_file.h"
+#include "trainer/tokenizer/spm_json.h"
 #include "trainer/tokenizer/stored_tokenizer.h"
 
 namespace sortie::trainer {
@@ -59,8 +60,15 @@ Result<> export_assets(const OpenedModel& opened, Json& config, const fs::path& 
   if (!stored || imported) return {};
   if (stored->name == "byte")
     SORTIE_TRY(write_file_atomic(folder / "tokenizer.json", byte_tokenizer_json()));
-  const bool pieces = stored->name.starts_with("sentencepiece:");
-  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, pieces
+  bool only_pieces = stored->name.starts_with("sentencepiece:");
+  if (only_pieces) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string model, read_file(folder / "tokenizer.model"));
+    if (const auto json = tokenizer_json_of_sentencepiece(model)) {
+      SORTIE_TRY(write_file_atomic(folder / "tokenizer.json", *json));
+      only_pieces = false;
+    }
+  }
+  SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, only_pieces
                                                     ? load_sentencepiece(folder / "tokenizer.model")
                                                     : load_hf_tokenizer(folder));
   return add_companions(*tokenizer, config, folder);

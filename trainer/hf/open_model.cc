@@ -130,7 +130,8 @@ struct CheckpointRows {
   }
 };
 
-Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads, Device device) {
+Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threads, Device device,
+                            const OnProgress& progress) {
   OpenedModel& opened = found.opened;
   SORTIE_ASSIGN_OR_RETURN(const fs::path folder, find_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
@@ -142,7 +143,13 @@ Result<> find_in_checkpoint(StoredModel& found, const fs::path& place, int threa
   opened.checkpoint = folder;
   declare(opened, threads, device);
   const auto rows = std::make_shared<CheckpointRows>(CheckpointRows{std::move(reader)});
-  for (const auto& parameter : opened.store->parameters()) SORTIE_TRY(rows->add(*parameter));
+  std::uint64_t done = 0;
+  for (const auto& parameter : opened.store->parameters()) {
+    SORTIE_TRY(rows->add(*parameter));
+    ++done;
+    if (progress)
+      progress({"loading checkpoint", done, opened.store->parameters().size(), "tensors"});
+  }
   found.row = [rows](const Parameter& parameter, std::int64_t row) {
     return (*rows)(parameter, row);
   };
@@ -163,13 +170,14 @@ TensorData StoredModel::parameter_data(const Parameter& parameter, StorageType t
                      [this, &parameter](std::int64_t r) { return row(parameter, r); });
 }
 
-Result<StoredModel> find_model(const fs::path& place, int threads, Device device) {
+Result<StoredModel> find_model(const fs::path& place, int threads, Device device,
+                               const OnProgress& progress) {
   StoredModel found;
   std::error_code ignored;
   SORTIE_TRY(HfFolder::is_one(place) ? find_in_folder(found, place, threads, device)
              : fs::is_regular_file(place, ignored)
                  ? find_in_llmc(found, place, threads, device)
-                 : find_in_checkpoint(found, place, threads, device));
+                 : find_in_checkpoint(found, place, threads, device, progress));
   return found;
 }
 

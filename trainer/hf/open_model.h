@@ -9,6 +9,7 @@
 #include "trainer/hf/folder.h"
 #include "trainer/hf/stored_rows.h"
 #include "trainer/models/model.h"
+#include "trainer/storage/work_progress.h"
 
 namespace sortie::trainer {
 
@@ -34,9 +35,9 @@ struct StoredModel {
   /// All of a parameter; this must outlive it.
   TensorData parameter_data(const Parameter& parameter, StorageType type) const;
 };
-/// Of a place as open_model() takes it.
+/// Of a place as open_model() takes it. `progress` counts the tensors of a checkpoint.
 Result<StoredModel> find_model(const std::filesystem::path& place, int threads = 1,
-                               Device device = {});
+                               Device device = {}, const OnProgress& progress = {});
 
 Dims dims_of(const Shape& shape);
 

@@ -1,10 +1,14 @@
 #include "trainer/loop/profiler.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/fd.h"
 
 namespace sortie::trainer {
 namespace {
@@ -23,13 +27,18 @@ std::filesystem::path profile_path(const config::ProfilerConfig& config, const R
 }
 
 Result<> check_profile_path(const config::ProfilerConfig& config, const RankContext& rank) {
-  std::filesystem::path probe = profile_path(config, rank);
-  if (config.profile_steps == 0 || probe.empty()) return {};
-  probe += fmt::format(".check-{}", rank.rank);
-  if (auto written = write_file_atomic(probe, ""); !written)
-    return std::unexpected(with_context(std::move(written).error(), "profiler.profiler_output"));
-  std::error_code ignored;
-  std::filesystem::remove(probe, ignored);
+  const std::filesystem::path path = profile_path(config, rank);
+  if (config.profile_steps == 0 || path.empty()) return {};
+  // Under a name of its own: a profile of an earlier run stays until there is another.
+  const std::string probe = fmt::format("{}.check-{}", path.string(), ::getpid());
+  const Fd file(::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) {
+    Error error = os_error(
+        errno, fmt::format("profiler.profiler_output: {} can not be written", path.string()));
+    error.message += "; name a file in a folder that exists and is writable on every host";
+    return std::unexpected(std::move(error));
+  }
+  ::unlink(probe.c_str());
   return {};
 }
 

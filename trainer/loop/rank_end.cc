@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "common/base/exit_code.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::size_t kReserve = 1u << 20;
 constexpr std::chrono::seconds kPeersFailTogether{1};
+constexpr std::chrono::milliseconds kAfterRank0{100};
 
 std::atomic<RankEnd*> current{nullptr};
 
@@ -82,9 +84,16 @@ Result<> RankEnd::guard(const std::function<Result<>()>& body) {
 int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
   const Result<> outcome = guard(body);
   if (outcome) return kExitOk;
-  report(outcome.error());
+  const bool silent = shared_ && rank_.rank != 0;
+  if (!silent) report(outcome.error());
   const int code = exit_code_for(outcome.error().code);
-  if (communicator_->meet(kPeersFailTogether)) return code;
+  if (communicator_->meet(kPeersFailTogether)) {
+    if (!silent) return code;
+    // Rank 0 ends first: the launcher shows the last words of the rank that failed first.
+    communicator_ = make_single_communicator();
+    std::this_thread::sleep_for(kAfterRank0);
+    return code;
+  }
   if (rank_.run_id.empty()) communicator_->abort(code);
   std::_Exit(code);
 }

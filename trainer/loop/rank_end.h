@@ -39,6 +39,12 @@ class RankEnd {
   /// `unsupported`, others as `internal`.
   Result<> guard(const std::function<Result<>()>& body);
 
+  /// Passes on an `outcome` that is the same on all ranks: of its error rank 0 alone reports.
+  Result<> shared(Result<> outcome) {
+    shared_ = !outcome;
+    return outcome;
+  }
+
   /// Runs `body` under guard() and returns the exit code for its outcome. After an Error it returns
   /// only when all ranks end with one within a second, such as after a failed start-up check.
   int exit_code_of(const std::function<Result<>()>& body);
@@ -50,6 +56,7 @@ class RankEnd {
   [[noreturn]] void leave(const Error& error);
 
   RankContext rank_;
+  bool shared_ = false;  // the error that ends this rank ends all, and they know it
   std::optional<EventSink> events_;
   std::unique_ptr<Communicator> communicator_;  // of one rank until there is another
   std::unique_ptr<std::byte[]> reserve_;        // given back before the lack of memory is reported

@@ -176,8 +176,8 @@ void RunReport::evaluation(const TrainingProgress& progress, const Validation& v
 
 void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best) {
   if (silent()) return;
-  if (!best) pace_.save(saved.seconds);
-  tell(training::CheckpointEvent{step, saved.path.string(), saved.bytes, saved.seconds, best});
+  tell(training::CheckpointEvent{step, saved.path.string(), saved.bytes, saved.seconds,
+                                 saved.stall_seconds, best});
 }
 
 void RunReport::profile(const nlohmann::json& trace_events, const std::string& path) {

@@ -34,8 +34,9 @@ class RunReport {
   void step(const StepReport& report, const TrainingProgress& progress, double seconds,
             double trained_seconds);
   void evaluation(const TrainingProgress& progress, const Validation& validation, double seconds);
-  /// A validation with all that belongs to it: for the time that is left.
+  // How long training stood still: for the time that is left.
   void validation_took(double seconds) { pace_.validation(seconds); }
+  void save_took(double seconds) { pace_.save(seconds); }
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void note(const std::string& text);
   /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.

@@ -21,6 +21,7 @@ struct StepReport {
   bool skipped = false;
   std::string skip_reason;      // "gradients are not finite"
   bool time_is_up = false;      // rank 0's clock says that train_duration is over
+  bool saves_written = false;   // all ranks have written their parts of a checkpoint
   bool save_requested = false;  // some rank got SIGUSR1
   bool stop_requested = false;  // some rank got SIGTERM
 };

@@ -61,7 +61,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       precision_(precision),
       step_(job, batch, rank, communicator, training),
       prepared_(step_.prepare()),
-      checkpointer_(job, facts_, step_.store(), communicator) {
+      checkpointer_(job, facts_, step_.store(), communicator, step_.context()) {
   checkpointer_.set_run_id(rank.run_id);
 }
 
@@ -75,8 +75,6 @@ Result<> Trainer::start() {
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
   if (loaded) {
     progress_ = loaded->progress;
-    // A fork's own folder has no checkpoint of this step.
-    if (loaded->kind == StartPoint::Kind::resume) last_saved_step_ = progress_.step;
     step_.resume(progress_);
     report_.loaded(*loaded);
   } else {
@@ -85,32 +83,46 @@ Result<> Trainer::start() {
   SORTIE_TRY(check_initial_state(communicator_, rank_, store()));
   store().refresh_compute_copy(context());
   store().weights_changed();
+  if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   started_ = true;
   return {};
 }
 
-Result<> Trainer::save(bool last, Checkpointer::Series series) {
-  const bool best = series == Checkpointer::Series::best;
-  if (job_.trainer.save_dir.empty() || (!best && last_saved_step_ == progress_.step)) return {};
-  const auto begin = Clock::now();
-  if (signals_) signals_->expect(save_seconds_);
-  const Result<SavedCheckpoint> saved = checkpointer_.save(progress_, series);
-  save_seconds_ = std::max(save_seconds_, seconds_since(begin));
-  if (!saved) {
-    // The last committed checkpoint is still there, and the disk may have room again at the next
-    // one.
-    if (last) return std::unexpected(saved.error());
-    report_.note(fmt::format("step {}: no checkpoint, training goes on: {}", progress_.step,
-                             saved.error().message));
-    return {};
+/// Those that ended. Of the last one a failure is an error; after another one the last committed
+/// checkpoint is still there, and the disk may have room again at the next save.
+Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last) {
+  for (const Checkpointer::Outcome& outcome : outcomes) {
+    const bool best = outcome.series == Checkpointer::Series::best;
+    if (!outcome.saved) {
+      if (last && !best) return std::unexpected(outcome.saved.error());
+      report_.note(fmt::format("step {}: no checkpoint{}, training goes on: {}", outcome.step,
+                               best ? " of the lowest validation loss" : "",
+                               outcome.saved.error().message));
+      continue;
+    }
+    save_seconds_ = std::max(save_seconds_, outcome.saved->seconds);
+    report_.checkpoint(outcome.step, *outcome.saved, best);
+    if (!outcome.saved->warning.empty()) report_.note(outcome.saved->warning);
   }
-  if (!best) last_saved_step_ = progress_.step;
-  report_.checkpoint(progress_.step, *saved, best);
-  if (!saved->warning.empty()) report_.note(saved->warning);
   return {};
 }
 
-Result<> Trainer::evaluate_and_keep() {
+Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
+  if (job_.trainer.save_dir.empty() || series.empty()) return {};
+  if (signals_) signals_->expect(save_seconds_);
+  SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
+  if (last) {
+    for (const Checkpointer::Series one : series)
+      SORTIE_TRY(
+          report_saves({{progress_.step, one, checkpointer_.save(progress_, one)}}, /*last=*/true));
+  } else {
+    checkpointer_.begin_save(progress_, series);
+    SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
+  }
+  return {};
+}
+
+Result<bool> Trainer::evaluate_and_report() {
   const auto begin = Clock::now();
   if (signals_) signals_->expect(evaluation_seconds_);
   SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
@@ -126,11 +138,7 @@ Result<> Trainer::evaluate_and_keep() {
   }
   report_.evaluation(progress_, validation, evaluation_seconds_);
   // Before the first step it is the loss of the weights that training starts from.
-  Result<> kept;
-  if (best && job_.trainer.keep_best && progress_.step > 0)
-    kept = save(/*last=*/false, Checkpointer::Series::best);
-  report_.validation_took(seconds_since(begin));
-  return kept;
+  return best && job_.trainer.keep_best && progress_.step > 0;
 }
 
 /// The trace of this rank goes into the run folder, or where profiler.profiler_output says. One
@@ -161,11 +169,25 @@ Result<> Trainer::after_step(const StepReport& report) {
   const bool end = last_step() || report.time_is_up || stop;
   if (due(config.replica_check_interval))
     SORTIE_TRY(check_replicas(communicator_, rank_, store(), report.step));
+  if (report.saves_written) checkpointer_.commit_written();
+  SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
+  std::vector<Checkpointer::Series> series;
+  bool evaluated = false;
   // Who is told to stop has little time: the checkpoint comes first, and nothing else.
   if (!validation_.empty() && config.eval_interval > 0 && !stop &&
-      (end || due(config.eval_interval)))
-    SORTIE_TRY(evaluate_and_keep());
-  if (end || due(config.save_interval) || report.save_requested) SORTIE_TRY(save(end));
+      (end || due(config.eval_interval))) {
+    SORTIE_ASSIGN_OR_RETURN(const bool best, evaluate_and_report());
+    if (best) series.push_back(Checkpointer::Series::best);
+    evaluated = true;
+  }
+  const bool regular = end || due(config.save_interval) || report.save_requested;
+  if (regular) series.push_back(Checkpointer::Series::regular);
+  const auto begin = Clock::now();
+  SORTIE_TRY(save(end, series));
+  // A checkpoint of the lowest validation loss alone belongs to the validation.
+  if (evaluated)
+    report_.validation_took(evaluation_seconds_ + (regular ? 0.0 : seconds_since(begin)));
+  if (regular && !config.save_dir.empty()) report_.save_took(seconds_since(begin));
   if (!stop) return {};
   return fail(ErrorCode::interrupted,
               fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it "
@@ -174,7 +196,7 @@ Result<> Trainer::after_step(const StepReport& report) {
 }
 
 /// What the ranks tell each other with a step's loss.
-enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kStepFlags };
+enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kStepFlags };
 
 Result<StepReport> Trainer::step() {
   const auto begin = Clock::now();
@@ -184,12 +206,14 @@ Result<StepReport> Trainer::step() {
         communicator_.rank() == 0 && limit > 0 && trained_seconds_ + seconds >= limit;
     flags[kStop] = signals_ && signals_->stop_requested();
     flags[kSave] = signals_ && signals_->take_save_request();
+    flags[kWritten] = checkpointer_.has_written();
   };
   double flags[kStepFlags] = {};
   SORTIE_ASSIGN_OR_RETURN(StepReport report, step_.take(progress_, tell, flags));
   report.time_is_up = flags[kTimeIsUp] > 0;
   report.stop_requested = flags[kStop] > 0;
   report.save_requested = flags[kSave] > 0;
+  report.saves_written = flags[kWritten] == communicator_.size();
   trained_seconds_ += seconds_since(begin);
   if (signals_ && report.stop_requested) signals_->step_ended();
   return report;
@@ -200,12 +224,11 @@ Result<Validation> Trainer::evaluate() {
                   model(), communicator_);
 }
 
-Result<> Trainer::run() {
-  SORTIE_TRY(start());
-  step_.begin_reading(progress_);
-  report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
-  if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0)
-    SORTIE_TRY(evaluate_and_keep());  // what training starts from
+Result<> Trainer::run_steps() {
+  if (!validation_.empty() && job_.trainer.eval_interval > 0 && progress_.step == 0) {
+    SORTIE_TRY(evaluate_and_report());  // what training starts from
+    report_.validation_took(evaluation_seconds_);
+  }
   if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
   bool time_is_up = false;
   while (!last_step() && !time_is_up) {
@@ -217,10 +240,24 @@ Result<> Trainer::run() {
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
+  return {};
+}
+
+Result<> Trainer::run() {
+  SORTIE_TRY(start());
+  step_.begin_reading(progress_);
+  report_.start(facts_, cpu_, progress_, checkpointer_.first_run_id());
+  if (const Result<> trained = run_steps(); !trained) {
+    // A save that is under way still counts, where all ranks end here.
+    if (communicator_.size() == 1 || trained.error().code == ErrorCode::diverged)
+      SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
+    return trained;
+  }
   step_.profiler().end();
   if (step_.profiler().complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
-               trained_seconds_, measure_memory(store(), context().allocator()));
+               trained_seconds_,
+               measure_memory(store(), context().allocator(), checkpointer_.snapshot_bytes()));
   return {};
 }
 

@@ -51,10 +51,14 @@ class Trainer {
 
  private:
   Result<> after_step(const StepReport& report);
-  Result<> evaluate_and_keep();
+  /// Whether the loss is the lowest so far, and its checkpoint is to be kept.
+  Result<bool> evaluate_and_report();
   void keep_profile();
-  /// A save that fails ends training only when it is the last one.
-  Result<> save(bool last, Checkpointer::Series series = Checkpointer::Series::regular);
+  /// A save that fails ends training only when it is the last one: that one is waited for, others
+  /// go on beside training.
+  Result<> save(bool last, const std::vector<Checkpointer::Series>& series);
+  Result<> report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last);
+  Result<> run_steps();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
   const config::JobConfig& job_;
@@ -72,11 +76,10 @@ class Trainer {
   TrainingProgress progress_;
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   bool started_ = false;
-  std::int64_t last_saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
   double validation_loss_ = 0.0;
   double evaluation_seconds_ = 10.0;  // of the last one
-  double save_seconds_ = 10.0;        // the longest so far
+  double save_seconds_ = 10.0;        // the longest so far, to the commit
   double trained_seconds_ = 0.0;      // time in steps of this process
 };
 

@@ -41,16 +41,20 @@ class DeepseekV3Block final : public Block {
       query_norm_ = latent_norm(place_ + ".q_a_norm", mla.q_lora_rank);
     }
     query_ = add_linear(store, place_ + (mla.q_lora_rank > 0 ? ".q_b" : ".q"), s.heads * s.head_dim,
-                        mla.q_lora_rank > 0 ? mla.q_lora_rank : s.hidden, std_dev, false);
+                        mla.q_lora_rank > 0 ? mla.q_lora_rank : s.hidden, std_dev, false,
+                        {{"heads", s.heads * s.head_dim, s.head_dim}}, LinearCut::outputs);
     key_value_down_ =
         add_linear(store, place_ + ".kv_a", latent_ + mla.qk_rope_head_dim, s.hidden, std_dev,
                    false, {{"latent", latent_}, {"rope", mla.qk_rope_head_dim}});
     key_value_norm_ = latent_norm(place_ + ".kv_a_norm", latent_);
     key_value_ =
         add_linear(store, place_ + ".kv_b", s.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
-                   latent_, std_dev, false);
+                   latent_, std_dev, false,
+                   {{"heads", s.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                     mla.qk_nope_head_dim + mla.v_head_dim}},
+                   LinearCut::outputs);
     out_ = add_linear(store, place_ + ".out", s.hidden, s.heads * mla.v_head_dim,
-                      residual_std(std_dev, s.layers), false);
+                      residual_std(std_dev, s.layers), false, {}, LinearCut::inputs);
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::rms, s.hidden, config.norm_epsilon);
     mlp_.emplace(arguments, name + ".mlp");

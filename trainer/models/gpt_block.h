@@ -18,13 +18,18 @@ class GptBlock : public Block {
     const double std_dev = config.init_std, out_std = residual_std(config.init_std, s.layers);
     attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::layer, s.hidden,
                                config.norm_epsilon);
-    qkv_ = add_linear(store, name + ".attention.qkv", 3 * s.hidden, s.hidden, std_dev, qkv_bias,
-                      {{"q", s.hidden}, {"k", s.hidden}, {"v", s.hidden}});
-    out_ = add_linear(store, name + ".attention.out", s.hidden, s.hidden, out_std, true);
+    qkv_ = add_linear(
+        store, name + ".attention.qkv", 3 * s.hidden, s.hidden, std_dev, qkv_bias,
+        {{"q", s.hidden, s.head_dim}, {"k", s.hidden, s.head_dim}, {"v", s.hidden, s.head_dim}},
+        LinearCut::outputs);
+    out_ = add_linear(store, name + ".attention.out", s.hidden, s.hidden, out_std, true, {},
+                      LinearCut::inputs);
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::layer, s.hidden, config.norm_epsilon);
-    up_ = add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true);
-    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
+    up_ =
+        add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true, {}, LinearCut::outputs);
+    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true, {},
+                       LinearCut::inputs);
   }
 
   Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {

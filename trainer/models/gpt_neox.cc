@@ -23,10 +23,14 @@ class GptNeoxBlock final : public Block {
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::layer, s.hidden, config.norm_epsilon);
     qkv_ = add_linear(store, name + ".attention.qkv", 3 * q, s.hidden, std_dev, true,
-                      {{"q", q}, {"k", q}, {"v", q}});
-    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, true);
-    up_ = add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true);
-    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true);
+                      {{"q", q, s.head_dim}, {"k", q, s.head_dim}, {"v", q, s.head_dim}},
+                      LinearCut::outputs);
+    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, true, {},
+                      LinearCut::inputs);
+    up_ =
+        add_linear(store, name + ".mlp.up", s.ffn, s.hidden, std_dev, true, {}, LinearCut::outputs);
+    down_ = add_linear(store, name + ".mlp.down", s.hidden, s.ffn, out_std, true, {},
+                       LinearCut::inputs);
   }
 
   Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {

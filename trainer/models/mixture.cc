@@ -41,7 +41,8 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                         Init::normal(spec_.std_dev),
                         Use::f32_matrix,
                         true,
-                        {}});
+                        {},
+                        {.partial_gradient = true}});
   if (spec_.bias)
     bias_ = &store.add(
         {name + std::string(kBiasName), {count}, Init::zeros(), Use::state, /*decay=*/false, {}});
@@ -52,13 +53,15 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                                    Init::normal(spec_.std_dev),
                                    Use::matrix,
                                    true,
-                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}}}));
+                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}},
+                                   {.axis = 0, .group = ReduceGroup::expert}}));
     down_.push_back(&store.add({expert + ".down.weight",
                                 {spec_.hidden, spec_.ffn},
                                 Init::normal(spec_.out_std),
                                 Use::matrix,
                                 true,
-                                {}}));
+                                {},
+                                {.axis = 1, .group = ReduceGroup::expert}}));
   }
   const double share = static_cast<double>(spec_.router.top_k) / static_cast<double>(count);
   for (const std::vector<Parameter*>* experts : {&gate_up_, &down_})

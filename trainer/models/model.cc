@@ -29,23 +29,33 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                rope_table_factor(config));
   rope_.interleaved = config::architecture_of(config).latent;
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
-  embedding_ =
-      &store.add({"embedding.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+  embedding_ = &store.add({"embedding.weight",
+                           table,
+                           Init::normal(config.init_std),
+                           Use::matrix,
+                           true,
+                           {},
+                           {.axis = 0}});
   if (!config::architecture_of(config).rope)  // a table that is added to the embedding
     positions_ = &store.add({"positions.weight",
                              {shape_.num_positions, shape_.hidden},
                              Init::normal(config.init_std),
                              Use::matrix,
                              true,
-                             {}});
+                             {},
+                             {.partial_gradient = true}});
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
     blocks_.push_back(family.make_block({config, shape_, layer, store, rope_}));
   final_norm_ =
       add_norm(store, "final_norm", family.final_norm, shape_.hidden, config.norm_epsilon);
-  head_ = shape_.tied
-              ? embedding_
-              : &store.add(
-                    {"head.weight", table, Init::normal(config.init_std), Use::matrix, true, {}});
+  head_ = shape_.tied ? embedding_
+                      : &store.add({"head.weight",
+                                    table,
+                                    Init::normal(config.init_std),
+                                    Use::matrix,
+                                    true,
+                                    {},
+                                    {.axis = 0}});
   for (Parameter* rows : {embedding_, head_})
     rows->set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
   if (config.mtp.num_layers > 0)

@@ -19,14 +19,18 @@ class Qwen3Block final : public Block {
     const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
     attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::rms, s.hidden,
                                config.norm_epsilon);
-    query_ = add_linear(store, name + ".attention.q", q, s.hidden, std_dev, false);
-    key_ = add_linear(store, name + ".attention.k", kv, s.hidden, std_dev, false);
-    value_ = add_linear(store, name + ".attention.v", kv, s.hidden, std_dev, false);
+    query_ = add_linear(store, name + ".attention.q", q, s.hidden, std_dev, false,
+                        {{"q", q, s.head_dim}}, LinearCut::outputs);
+    key_ = add_linear(store, name + ".attention.k", kv, s.hidden, std_dev, false,
+                      {{"k", kv, s.head_dim}}, LinearCut::outputs);
+    value_ = add_linear(store, name + ".attention.v", kv, s.hidden, std_dev, false,
+                        {{"v", kv, s.head_dim}}, LinearCut::outputs);
     query_norm_ = add_norm(store, name + ".attention.q_norm", ops::NormKind::rms, s.head_dim,
                            config.norm_epsilon);
     key_norm_ = add_norm(store, name + ".attention.k_norm", ops::NormKind::rms, s.head_dim,
                          config.norm_epsilon);
-    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false);
+    out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false, {},
+                      LinearCut::inputs);
     mlp_norm_ =
         add_norm(store, name + ".mlp_norm", ops::NormKind::rms, s.hidden, config.norm_epsilon);
     mlp_.emplace(arguments, name + ".mlp");

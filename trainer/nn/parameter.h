@@ -11,28 +11,24 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "trainer/nn/cut.h"
 #include "trainer/ops/linear.h"
 #include "trainer/tensor/context.h"
 
 namespace sortie::trainer {
 
-/// Where the initial values come from; a value is a function of (seed, name, index), whatever the
-/// layout.
+/// Where the initial values come from; a value is a function of (seed, name, index in the whole
+/// parameter), however it is cut and laid out.
 struct Init {
   enum class Kind { zeros, ones, normal } kind = Kind::zeros;
   double std_dev = 0.0;
   static Init zeros() { return {Kind::zeros, 0.0}; }
   static Init ones() { return {Kind::ones, 0.0}; }
   static Init normal(double std_dev) { return {Kind::normal, std_dev}; }
-};
-
-/// A run of rows of a parameter that belongs together ("q", "k", "v", "gate", "up"): where tensor
-/// parallelism may cut and what import and export take apart.
-struct Segment {
-  std::string name;
-  std::int64_t rows = 0;
 };
 
 enum class Use {
@@ -44,11 +40,16 @@ enum class Use {
 
 struct ParameterSpec {
   std::string name;  // global, e.g. "layers.0.attention.qkv.weight"
-  Shape shape;       // [rows, cols] or [cols]
+  Shape shape;       // of the whole: [rows, cols] or [cols]
   Init init;
   Use use = Use::matrix;
-  bool decay = true;              // weight decay: matrices yes, vectors no
-  std::vector<Segment> segments;  // empty = one segment
+  bool decay = true;                // weight decay: matrices yes, vectors no
+  std::vector<Segment> segments{};  // of the rows; empty = one segment
+  CutRule cut{};
+  /// The parameter whose values this one repeats where the two are on different ranks (an output
+  /// layer tied to the embedding): it starts from the same values and is saved as that one. Empty:
+  /// none.
+  std::string tied_to{};
 };
 
 class Parameter;
@@ -65,7 +66,11 @@ class Parameter {
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
   std::int64_t offset() const { return offset_; }  // in elements of every flat buffer
-  std::int64_t elements() const { return spec_.shape.elements(); }
+  /// Of this rank's part; before finalize() of the whole.
+  std::int64_t elements() const { return shape_.elements(); }
+  const Shape& shape() const { return shape_; }
+  /// What this rank's part is of the whole, in the order in which it lies in the buffers.
+  const std::vector<GlobalBlock>& blocks() const { return blocks_; }
 
   /// The values as ops take them: compute dtype for matrices, f32 for vectors.
   const Tensor& weight() const { return weight_; }
@@ -97,6 +102,8 @@ class Parameter {
  private:
   friend class ParameterStore;
   ParameterSpec spec_;
+  Shape shape_;
+  std::vector<GlobalBlock> blocks_;
   std::int64_t offset_ = 0;
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
@@ -113,6 +120,9 @@ class ParameterStore {
   /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
   Parameter& add(ParameterSpec spec);
 
+  /// Takes this rank's parts; without a call every parameter is whole. ErrorCode::config where a
+  /// parameter does not divide into so many. Before finalize().
+  Result<> cut(const CutPlaces& places);
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
   /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
   /// zero, weights unset.
@@ -123,6 +133,7 @@ class ParameterStore {
   const std::vector<std::unique_ptr<Parameter>>& parameters() const {
     return parameters_;
   }  // as declared
+  /// By its name, in constant time; null where there is none.
   Parameter* find(std::string_view name);
 
   std::int64_t flat_elements() const { return flat_elements_; }        // with padding
@@ -150,7 +161,9 @@ class ParameterStore {
   void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }
 
  private:
+  static Result<> take_part(Parameter& parameter, CutPlace place);
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::unordered_map<std::string_view, Parameter*> by_name_;  // keys: the names in the specs
   ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;

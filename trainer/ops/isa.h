@@ -14,6 +14,8 @@ enum class Isa { baseline, avx2, avx512 };
 Isa best_isa();
 const char* isa_name(Isa isa);
 
+/// The set that `context` uses.
+Isa isa_of(ExecutionContext& context);
 /// Takes another set, which this CPU must have (for tests and comparisons).
 void use_isa(ExecutionContext& context, Isa isa);
 

@@ -1,46 +1,44 @@
 #include "trainer/parallel/gradient_reducer.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "common/base/check.h"
 
 namespace sortie::trainer {
+namespace {
+constexpr std::int64_t kLineElements = 16;  // f32 of a cache line
+}
 
 GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator,
                                  std::int64_t bucket_elements)
     : store_(store), communicator_(communicator) {
-  if (communicator_.size() == 1) return;
-  // The flat layout is the reverse of the order of declaration.
-  std::vector<const Parameter*> trained;
-  for (const auto& parameter : std::views::reverse(store.parameters()))
-    if (parameter->trained()) trained.push_back(parameter.get());
-  Bucket current;
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    ++current.parameters;
-    const bool last = i + 1 == trained.size();
-    current.end = last ? store.trained_elements() : trained[i + 1]->offset();
-    if (last || current.end - current.begin >= bucket_elements) {
-      const std::int64_t end = current.end;
-      buckets_.push_back(std::move(current));
-      current = Bucket{};
-      current.begin = end;
-    }
+  const std::int64_t all = store.trained_elements();
+  if (communicator_.size() == 1 || all == 0) return;
+  const std::int64_t least = communicator_.size() * kLineElements;
+  SORTIE_CHECK(all % least == 0, "{} trained elements on {} ranks", all, communicator_.size());
+  unit_ = std::max<std::int64_t>((bucket_elements + least - 1) / least, 1) * least;
+  for (std::int64_t begin = 0; begin < all; begin += unit_)
+    buckets_.push_back({begin, std::min(begin + unit_, all), 0, 0, nullptr});
+  for (const auto& parameter : store.parameters()) {
+    if (!parameter->trained() || parameter->elements() == 0) continue;
+    const std::int64_t last = parameter->offset() + parameter->elements() - 1;
+    for (std::int64_t i = parameter->offset() / unit_; i <= last / unit_; ++i)
+      ++buckets_[static_cast<std::size_t>(i)].parameters;
   }
 }
 
 void GradientReducer::begin() {
   if (buckets_.empty()) return;
   next_ = first_open_ = overlapped_ = 0;
-  for (Bucket& bucket : buckets_) {
-    bucket.missing = bucket.parameters;
-  }
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
   store_.set_on_final([this](Parameter& parameter) {
-    const auto it = std::upper_bound(
-        buckets_.begin(), buckets_.end(), parameter.offset(),
-        [](std::int64_t offset, const Bucket& bucket) { return offset < bucket.end; });
-    --it->missing;
-    SORTIE_CHECK(it->missing >= 0, "gradient of {} became final twice", parameter.name());
+    if (parameter.elements() == 0) return;
+    const std::int64_t last = parameter.offset() + parameter.elements() - 1;
+    for (std::int64_t i = parameter.offset() / unit_; i <= last / unit_; ++i) {
+      Bucket& bucket = buckets_[static_cast<std::size_t>(i)];
+      --bucket.missing;
+      SORTIE_CHECK(bucket.missing >= 0, "gradient of {} became final twice", parameter.name());
+    }
     issue_ready();
   });
 }
@@ -50,7 +48,9 @@ void GradientReducer::issue_ready() {
     Bucket& bucket = buckets_[next_++];
     bucket.values = std::make_unique<ops::HostAccess<float>>(
         store_.context(), store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin));
-    bucket.handle = communicator_.all_reduce_sum_async(bucket.values->span());
+    bucket.handle = communicator_.all_reduce_async(
+        Tensor::wrap(bucket.values->data(), DType::f32, {bucket.end - bucket.begin}),
+        ReduceOp::sum);
   }
 }
 

@@ -12,8 +12,10 @@ namespace sortie::trainer {
 
 class GradientReducer {
  public:
-  /// Cuts the flat gradient buffer into buckets of about `bucket_elements`, at parameter borders.
-  /// All arguments must outlive the reducer.
+  /// Cuts what is trained of the flat gradient buffer into buckets of about `bucket_elements`, each
+  /// a multiple of the group's size x 16 elements (a cache line per rank): a rank's share of every
+  /// bucket is the same. Borders are where they fall, also within a parameter. All arguments must
+  /// outlive the reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements);
 
   /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as
@@ -26,21 +28,28 @@ class GradientReducer {
   void finish();
 
   std::size_t bucket_count() const { return buckets_.size(); }
+  /// Elements of the flat buffer: [begin, end).
+  std::pair<std::int64_t, std::int64_t> bucket(std::size_t index) const {
+    return {buckets_[index].begin, buckets_[index].end};
+  }
+  /// Buckets that are complete: behind finish() all of them, before it those that poll() found.
+  std::size_t reduced_buckets() const { return first_open_; }
   /// Buckets that were complete before finish() had to wait, in the last step.
   std::size_t overlapped_buckets() const { return overlapped_; }
 
  private:
   struct Bucket {
-    std::int64_t begin = 0, end = 0;  // elements of the flat buffer
-    int parameters = 0, missing = 0;
-    std::unique_ptr<ops::HostAccess<float>> values;  // while the handle is there
-    std::unique_ptr<CollectiveHandle> handle;
+    std::int64_t begin = 0, end = 0;                      // elements of the flat buffer
+    int parameters = 0, missing = 0;                      // that lie in it, wholly or in part
+    std::unique_ptr<ops::HostAccess<float>> values = {};  // while the handle is there
+    std::unique_ptr<CollectiveHandle> handle = {};
   };
   void issue_ready();
 
   ParameterStore& store_;
   Communicator& communicator_;
   std::vector<Bucket> buckets_;
+  std::int64_t unit_ = 0;       // elements of a bucket but the last
   std::size_t next_ = 0;        // first bucket not issued
   std::size_t first_open_ = 0;  // first bucket not known to be done
   std::size_t overlapped_ = 0;

@@ -1,60 +1,43 @@
-// The MPI backend; the only file that includes mpi.h.
+// The MPI backend; the only file that includes mpi.h. Collectives are ours (operation.h): of MPI it
+// takes messages between two ranks.
 #include <fmt/core.h>
 #include <mpi.h>
 
 #include <cstdlib>
-#include <limits>
 #include <thread>
+#include <vector>
 
-#include "common/base/check.h"
-#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/group_communicator.h"
 
 namespace sortie::trainer {
 namespace {
 
-void check_mpi(int code, const char* operation) {
-  if (code == MPI_SUCCESS) return;
+std::string mpi_text(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw CommunicatorError(
-      fmt::format("{}: {}", operation, std::string_view(text, static_cast<std::size_t>(length))));
+  return std::string(text, static_cast<std::size_t>(length));
 }
 
-int mpi_count(std::size_t count) {
-  SORTIE_CHECK(count <= static_cast<std::size_t>(std::numeric_limits<int>::max()), "{} elements",
-               count);
-  return static_cast<int>(count);
+void check_mpi(int code, const char* operation) {
+  if (code != MPI_SUCCESS)
+    throw CommunicatorError(fmt::format("{}: {}", operation, mpi_text(code)));
 }
 
-class MpiHandle final : public CollectiveHandle {
+class MpiTransport final : public Transport {
  public:
-  MPI_Request request = MPI_REQUEST_NULL;
-
-  ~MpiHandle() override {
-    // Its buffer must not be freed under it, and waiting could take for ever: a rank that fails in
-    // mid-step ends its process instead (trainer/loop/rank_end.h).
-    SORTIE_CHECK(request == MPI_REQUEST_NULL, "a collective is dropped while it is in flight");
-  }
-  bool poll() override {
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    return done != 0;
-  }
-  void wait() override { check_mpi(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait"); }
-};
-
-class MpiCommunicator final : public Communicator {
- public:
-  MpiCommunicator() {
-    // A communicator of our own keeps our collectives apart from everyone else's in the process.
+  MpiTransport() {
+    // A communicator of our own keeps our messages apart from everyone else's in the process.
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &end_), "MPI_Comm_dup");
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    int *largest = nullptr, known = 0;
+    check_mpi(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest, &known), "MPI_Comm_get_attr");
+    if (known == 0 || *largest < kMaxTag)
+      throw CommunicatorError(
+          fmt::format("tags up to {} are needed, {} has fewer", kMaxTag, MpiTransport::library()));
   }
-  ~MpiCommunicator() override {
-    MPI_Comm_free(&end_);
+  ~MpiTransport() override {
     MPI_Comm_free(&comm_);
     MPI_Finalize();
   }
@@ -69,70 +52,113 @@ class MpiCommunicator final : public Communicator {
     return std::string(version.substr(0, version.find_first_of(",\n")));
   }
 
-  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float> values) override {
-    auto handle = std::make_unique<MpiHandle>();
-    check_mpi(MPI_Iallreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_FLOAT,
-                             MPI_SUM, comm_, &handle->request),
-              "MPI_Iallreduce");
-    return handle;
-  }
-  void all_reduce_sum(std::span<double> values) override {
-    check_mpi(MPI_Allreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_DOUBLE,
-                            MPI_SUM, comm_),
-              "MPI_Allreduce");
-  }
-  void broadcast(std::span<std::byte> bytes, int root) override {
-    constexpr std::size_t kPiece = 1u << 30;  // MPI counts are int
-    for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
-      const auto piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
-      check_mpi(MPI_Bcast(piece.data(), mpi_count(piece.size()), MPI_BYTE, root, comm_),
-                "MPI_Bcast");
-    }
-  }
-  std::vector<std::string> all_gather(std::string_view text) override {
-    const int length = mpi_count(text.size());
-    std::vector<int> lengths(static_cast<std::size_t>(size_));
-    check_mpi(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_),
-              "MPI_Allgather");
-    std::vector<int> begins(lengths.size());
-    int total = 0;
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-      begins[i] = total;
-      total += lengths[i];
-    }
-    std::string all(static_cast<std::size_t>(total), '\0');
-    check_mpi(MPI_Allgatherv(text.data(), length, MPI_BYTE, all.data(), lengths.data(),
-                             begins.data(), MPI_BYTE, comm_),
-              "MPI_Allgatherv");
-    std::vector<std::string> out;
-    for (std::size_t i = 0; i < lengths.size(); ++i)
-      out.push_back(
-          all.substr(static_cast<std::size_t>(begins[i]), static_cast<std::size_t>(lengths[i])));
-    return out;
-  }
-  void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); }
-
-  bool meet(std::chrono::milliseconds limit) override {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+  void send(int to, int tag, std::span<const std::byte> bytes, Message& message) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Ibarrier(end_, &request) != MPI_SUCCESS) return false;
-    for (;;) {
-      int done = 0;
-      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
-      if (done != 0) return true;
-      if (std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    check_mpi(
+        MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, comm_, &request),
+        "MPI_Isend");
+    add(request, {&message, bytes.size(), to, /*receives=*/false});
+  }
+  void receive(int from, int tag, std::span<std::byte> bytes, Message& message) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from, tag, comm_,
+                        &request),
+              "MPI_Irecv");
+    add(request, {&message, bytes.size(), from, /*receives=*/true});
+  }
+
+  void progress() override {
+    if (requests_.empty()) return;
+    const int count = static_cast<int>(requests_.size());
+    int finished = 0;
+    const int code =
+        MPI_Testsome(count, requests_.data(), &finished, indices_.data(), statuses_.data());
+    if (finished == MPI_UNDEFINED || finished == 0) {
+      check_mpi(code, "MPI_Testsome");
+      return;
+    }
+    for (int i = 0; i < finished; ++i) {
+      const Posted& one = posted_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+      check_status(code, one, statuses_[static_cast<std::size_t>(i)]);
+      one.message->state.store(Message::State::done, std::memory_order_relaxed);
+      ++completed_;
+    }
+    drop_finished();
+  }
+  std::uint64_t completed() const override { return completed_; }
+
+  void pause(std::chrono::nanoseconds idle) override {
+    // Open MPI has no way to sleep until something comes. Ranks that share cores must not spin; a
+    // long wait needs no quick answer.
+    constexpr std::chrono::microseconds kSpin{200}, kNap{50};
+    if (idle < kSpin)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kNap);
+  }
+
+  void withdraw(Message& message) override {
+    // MPI can not take back what it has begun. The process is about to end: the request is left as
+    // it is, and MPI is not called again but to abort.
+    for (std::size_t i = 0; i < posted_.size(); ++i) {
+      if (posted_[i].message != &message) continue;
+      requests_[i] = MPI_REQUEST_NULL;
+      drop_finished();
+      return;
     }
   }
+  std::string fate_of(int) const override { return {}; }
   void abort(int exit_code) override {
     MPI_Abort(comm_, exit_code);
     std::_Exit(exit_code);  // MPI_Abort is not declared to stay away
   }
 
  private:
+  struct Posted {
+    Message* message;
+    std::size_t bytes;
+    int peer;
+    bool receives;
+  };
+  void add(MPI_Request request, const Posted& posted) {
+    requests_.push_back(request);
+    posted_.push_back(posted);
+    indices_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+  }
+  /// Requests that are done are null; their places are filled from the end.
+  void drop_finished() {
+    for (std::size_t i = 0; i < requests_.size();) {
+      if (requests_[i] != MPI_REQUEST_NULL) {
+        ++i;
+        continue;
+      }
+      requests_[i] = requests_.back();
+      posted_[i] = posted_.back();
+      requests_.pop_back();
+      posted_.pop_back();
+    }
+  }
+  static void check_status(int code, const Posted& one, const MPI_Status& status) {
+    if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS &&
+        status.MPI_ERROR != MPI_ERR_PENDING)
+      throw CommunicatorError(fmt::format("a message {} rank {}: {}", one.receives ? "from" : "to",
+                                          one.peer, mpi_text(status.MPI_ERROR)));
+    if (!one.receives) return;
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<std::size_t>(bytes) != one.bytes)
+      throw CommunicatorError(
+          fmt::format("rank {} sent {} bytes where {} are expected", one.peer, bytes, one.bytes));
+  }
+
   MPI_Comm comm_ = MPI_COMM_NULL;
-  MPI_Comm end_ = MPI_COMM_NULL;  // for meet() alone, so that it matches no collective of comm_
   int rank_ = 0, size_ = 0;
+  std::uint64_t completed_ = 0;
+  std::vector<MPI_Request> requests_;  // in flight
+  std::vector<Posted> posted_;         // of each
+  std::vector<int> indices_;           // for MPI_Testsome
+  std::vector<MPI_Status> statuses_;
 };
 
 }  // namespace
@@ -155,7 +181,7 @@ Result<std::unique_ptr<Communicator>> make_mpi_communicator(int expected_rank, i
                             rank, size, expected_rank, expected_size));
   }
   try {
-    return std::make_unique<MpiCommunicator>();
+    return std::make_unique<GroupCommunicator>(std::make_unique<MpiTransport>());
   } catch (const CommunicatorError& error) {
     return fail(ErrorCode::unsupported, fmt::format("MPI: {}", error.what()));
   }

@@ -1,33 +1,34 @@
 #include <cstdlib>
 
-#include "trainer/parallel/communicator.h"
-#include "trainer/parallel/done_handle.h"
+#include "trainer/parallel/group_communicator.h"
 
 namespace sortie::trainer {
 namespace {
 
-class SingleCommunicator final : public Communicator {
+/// A rank alone has nobody to write to.
+class NoTransport final : public Transport {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string library() const override { return "none"; }
-  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override {
-    return std::make_unique<DoneHandle>();
+  void send(int to, int, std::span<const std::byte>, Message&) override {
+    SORTIE_CHECK(false, "a message to rank {} of a group of one", to);
   }
-  void all_reduce_sum(std::span<double>) override {}
-  void broadcast(std::span<std::byte>, int) override {}
-  std::vector<std::string> all_gather(std::string_view text) override {
-    return {std::string(text)};
+  void receive(int from, int, std::span<std::byte>, Message&) override {
+    SORTIE_CHECK(false, "a message from rank {} of a group of one", from);
   }
-  void barrier() override {}
-  bool meet(std::chrono::milliseconds) override { return true; }
+  void progress() override {}
+  std::uint64_t completed() const override { return 0; }
+  void pause(std::chrono::nanoseconds) override {}
+  void withdraw(Message&) override {}
+  std::string fate_of(int) const override { return {}; }
   void abort(int exit_code) override { std::_Exit(exit_code); }
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_single_communicator() {
-  return std::make_unique<SingleCommunicator>();
+  return std::make_unique<GroupCommunicator>(std::make_unique<NoTransport>());
 }
 
 }  // namespace sortie::trainer

@@ -23,8 +23,10 @@ MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator)
   return use;
 }
 
-MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator) {
+MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator,
+                         std::uint64_t snapshot) {
   MemoryUse use = tensor_memory(store, allocator);
+  use.snapshot = static_cast<std::int64_t>(snapshot);
   use.process = std::max<std::int64_t>(0, peak_memory_bytes() - use.total());
   return use;
 }

@@ -50,6 +50,12 @@ Result<> check_sizes(const config::ModelConfig& config, std::int64_t micro_batch
                           matrices, weights, activations));
 }
 
+/// Whether checkpoints are written beside training; the last one is waited for and needs no copy.
+bool saves_beside_training(const config::TrainerConfig& trainer) {
+  return trainer.async_save && !trainer.save_dir.empty() &&
+         (trainer.save_interval > 0 || (trainer.keep_best && trainer.eval_interval > 0));
+}
+
 /// The micro-batches of an update.
 std::int64_t micro_steps(const config::TopologyConfig& topology, const PlanOptions& options) {
   if (topology.gradient_accumulation_steps > 0) return topology.gradient_accumulation_steps;
@@ -81,8 +87,8 @@ class MetaRank {
     return {};
   }
 
-  /// As TrainingStep::take() does it, with the first of the micro-batches: the others take what that one
-  /// has left.
+  /// As TrainingStep::take() does it, with the first of the micro-batches: the others take what
+  /// that one has left.
   void step() {
     const std::int64_t flop = context_.flop();
     const Tensor sums = context_.zeros(DType::f64, {3});
@@ -114,6 +120,7 @@ class MetaRank {
     plan.flop_per_token = static_cast<double>(flop_) /
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = tensor_memory(store_, context_.allocator());
+    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = snapshot_bytes();
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
       plan.memory.process +=
@@ -127,6 +134,15 @@ class MetaRank {
     Tensor tokens, targets;
   };
   std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
+  /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
+  /// copy of the whole.
+  std::int64_t snapshot_bytes() const {
+    std::int64_t saved = 0;
+    for (const auto& parameter : store_.parameters())
+      saved += parameter->elements() * (parameter->trained() ? 3 : 1);
+    return (saved + options_.world_size - 1) / options_.world_size *
+           static_cast<std::int64_t>(sizeof(float));
+  }
   Batch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
     return {context_.empty(DType::i32, shape), context_.empty(DType::i32, shape)};
@@ -150,7 +166,7 @@ ParameterCount count_parameters(const ParameterStore& store) {
   double unmet = 0.0;
   for (const auto& parameter : store.parameters()) {
     if (parameter->spec().use == Use::state) continue;
-    const std::int64_t elements = parameter->elements() - parameter->padding();
+    const std::int64_t elements = parameter->spec().shape.elements() - parameter->padding();
     count.total += elements;
     if (parameter->trained()) count.trained += elements;
     unmet += static_cast<double>(elements) * (1.0 - parameter->token_share());

@@ -1,73 +1,55 @@
 #include "trainer/state/checkpointer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <ctime>
 
-#include "common/base/log.h"
-#include "common/config/load.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/checkpoint/shard_file.h"
-#include "trainer/hf/import.h"
 #include "trainer/nn/lora.h"
-#include "trainer/ops/copy.h"
 #include "trainer/state/checkpoint_state.h"
+#include "trainer/state/rank_texts.h"
 #include "trainer/state/saved_job.h"
+#include "trainer/state/shared_folder.h"
+#include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
 namespace {
 
-/// The three flat buffers, under the prefixes of their tensors' names.
-struct NamedBuffer {
-  const char* prefix;
-  std::span<float> values;
-  bool of_trained = false;  // others have nothing in it
-  bool holds(const Parameter& parameter) const { return !of_trained || parameter.trained(); }
-};
-/// The host's view of the state while it lives.
-class OpenState {
- public:
-  explicit OpenState(ParameterStore& store)
-      : master_(store.context(), store.master()),
-        moment1_(store.context(), store.moment1()),
-        moment2_(store.context(), store.moment2()) {}
-  std::array<NamedBuffer, 3> buffers() const {
-    return {{{"model.", master_.span()},
-             {"optimizer.m.", moment1_.span(), true},
-             {"optimizer.v.", moment2_.span(), true}}};
-  }
-
- private:
-  ops::HostAccess<float> master_, moment1_, moment2_;
-};
-
-std::span<float> values_of(std::span<float> buffer, const Parameter& parameter) {
-  return buffer.subspan(static_cast<std::size_t>(parameter.offset()),
-                        static_cast<std::size_t>(parameter.elements()));
-}
-
 /// Rank 0's outcome, on every rank: a text that is empty on success.
 Result<> share_outcome(Communicator& communicator, const Result<>& outcome) {
-  const std::string mine =
-      communicator.rank() == 0 && !outcome
-          ? fmt::format("{}\n{}", static_cast<int>(outcome.error().code), outcome.error().message)
-          : "";
-  const std::string text = communicator.all_gather(mine)[0];
-  if (text.empty()) return {};
-  const auto line = text.find('\n');
-  return fail(static_cast<ErrorCode>(std::stoi(text.substr(0, line))), text.substr(line + 1));
+  Result<std::string> mine;
+  if (!outcome) mine = std::unexpected(outcome.error());
+  const auto told = unpack(communicator.all_gather(pack({mine}))[0]);
+  return told.front() ? Result<>() : std::unexpected(told.front().error());
+}
+
+/// The first error of any rank, on every rank.
+Result<> share_failure_of_any(Communicator& communicator, const Result<>& outcome) {
+  Result<std::string> mine;
+  if (!outcome) mine = std::unexpected(outcome.error());
+  const auto all = communicator.all_gather(pack({mine}));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (auto told = unpack(all[rank]); !told.front())
+      return std::unexpected(
+          rank == 0 ? told.front().error()
+                    : with_context(told.front().error(), fmt::format("rank {}", rank)));
+  return {};
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 }  // namespace
 
 Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
-                           ParameterStore& store, Communicator& communicator)
-    : job_(job), facts_(facts), store_(store), communicator_(communicator) {}
+                           ParameterStore& store, Communicator& communicator,
+                           ExecutionContext& context)
+    : job_(job), facts_(facts), store_(store), communicator_(communicator), context_(context) {}
 
 /// Rank 0: the folder is there, ours alone, and has room for the next checkpoints.
 Result<> Checkpointer::open_save_dir() {
@@ -117,6 +99,13 @@ Result<> Checkpointer::prepare() {
   Result<> outcome;
   if (communicator_.rank() == 0) outcome = choose();
   SORTIE_TRY(share_outcome(communicator_, outcome));
+  if (!job_.trainer.save_dir.empty()) {
+    Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
+    if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
+    shared_ = *shared;
+  }
+  const auto hosts = communicator_.all_gather(host_name());
+  ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
   // Low-rank updates may begin on weights that have none.
   std::uint8_t all =
       start_.manifest && std::ranges::all_of(store_.parameters(), [&](const auto& p) {
@@ -127,131 +116,48 @@ Result<> Checkpointer::prepare() {
   return {};
 }
 
-Result<SavedCheckpoint> Checkpointer::write(const TrainingProgress& progress, Series series) {
-  const auto begin = std::chrono::steady_clock::now();
-  const bool best = series == Series::best;
-  std::optional<CheckpointStore>& store = best ? best_ : folder_;
-  const std::filesystem::path save_dir = job_.trainer.save_dir;
-  if (!store) {
-    SORTIE_ASSIGN_OR_RETURN(
-        store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, run_id_));
-  }
-  if (start_.lineage.empty()) start_.lineage = new_lineage();
-  std::vector<PieceToWrite> pieces;
-  std::uint64_t bytes = 0;
-  const OpenState state(store_);
-  for (const NamedBuffer& buffer : state.buffers()) {
-    for (const auto& parameter : store_.parameters()) {
-      if (!buffer.holds(*parameter)) continue;
-      const Dims shape = dims_of(parameter->spec().shape);
-      const auto data = std::as_bytes(values_of(buffer.values, *parameter));
-      pieces.push_back(
-          {buffer.prefix + parameter->name(), StorageType::f32, shape, Piece::whole(shape), data});
-      bytes += data.size();
-    }
-  }
-  Manifest manifest;
-  manifest.run_id = run_id_;
-  manifest.first_run_id = first_run_id();
-  manifest.lineage = start_.lineage;
-  manifest.origin = start_.origin;
-  record_progress(progress, manifest);
-  manifest.tokens =
-      static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
-  manifest.seed = static_cast<std::uint64_t>(job_.trainer.seed);
-  manifest.created = std::time(nullptr);
-  manifest.world_size = facts_.world_size;
-  manifest.config = config::to_toml(job_);
-  manifest.config_digest = training_digest(job_);
-  manifest.depends_on = depends_on(facts_);
-
-  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store->begin(progress.step, bytes));
-  auto shard = write_shard(folder, 0, 1, pieces);
-  if (shard)
-    if (auto carried = carry_import_notes(notes_from_, folder); !carried)
-      shard = std::unexpected(std::move(carried).error());
-  if (shard)
-    if (auto kept = tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)
-                                     : carry_tokenizer_files(notes_from_, folder);
-        !kept)
-      shard = std::unexpected(std::move(kept).error());
-  auto path = shard ? store->commit(folder, std::move(manifest), {*shard})
-                    : Result<std::filesystem::path>(std::unexpected(shard.error()));
-  if (!path) {
-    if (auto abandoned = store->abandon(folder); !abandoned)
-      log::warning("{}", abandoned.error().message);
-    return std::unexpected(std::move(path).error());
-  }
-  notes_from_ = *path;
-  SavedCheckpoint saved;
-  saved.path = std::move(*path);
-  saved.bytes = static_cast<std::int64_t>(bytes);
-  const Result<> pruned =
-      best ? store->keep_only(progress.step) : store->retain(progress.step, job_.trainer.keep_last);
-  if (!pruned)
-    saved.warning = fmt::format("{}: older checkpoints could not be removed: {}",
-                                store->save_dir().string(), pruned.error().message);
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return saved;
-}
-
-Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
-  SavedCheckpoint saved;
-  Result<> outcome;
-  if (communicator_.rank() == 0) {
-    if (auto written = write(progress, series))
-      saved = std::move(*written);
-    else
-      outcome = std::unexpected(std::move(written).error());
-  }
-  SORTIE_TRY(share_outcome(communicator_, outcome));
-  return saved;
-}
-
 namespace {
 
 /// What the checkpoint lacks of `model.` keeps its initial values: low-rank updates that begin.
-Result<> read_buffer(CheckpointReader& reader, const NamedBuffer& buffer, ParameterStore& store) {
-  for (const auto& parameter : store.parameters()) {
-    if (!buffer.holds(*parameter)) continue;
-    const std::string name = buffer.prefix + parameter->name();
-    const bool there = reader.find(name) != nullptr;
-    if (!there && !buffer.of_trained && is_lora_name(parameter->name())) continue;
-    if (!there && buffer.of_trained)
-      return fail(ErrorCode::checkpoint,
-                  fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
-                              "optimizer has no state for it; freeze what was frozen, or start a "
-                              "new run with trainer.load_weights_from",
-                              parameter->name(), reader.manifest().step));
-    const Dims shape = dims_of(parameter->spec().shape);
-    SORTIE_TRY(
-        reader.read_f32(name, shape, Piece::whole(shape), values_of(buffer.values, *parameter)));
-  }
-  return {};
+/// Moments of what was not trained when the checkpoint was saved are an error.
+Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
+  const bool there = reader.find(piece.name) != nullptr;
+  if (!there && !piece.moment && is_lora_name(piece.parameter->name())) return {};
+  if (!there && piece.moment)
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
+                            "optimizer has no state for it; freeze what was frozen, or start a "
+                            "new run with trainer.load_weights_from",
+                            piece.parameter->name(), reader.manifest().step));
+  return reader.read_f32(piece.name, piece.shape, piece.piece, piece.values);
 }
 
 }  // namespace
 
-/// Rank 0: the chosen checkpoint into the flat buffers; nothing when the run starts from the seed.
-Result<std::optional<LoadedCheckpoint>> Checkpointer::read() {
-  if (start_.kind == StartPoint::Kind::seed) return std::nullopt;
+/// What this rank has of the state, from a checkpoint that its folder has.
+Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weights_alone) {
   // Its bytes were compared with its hashes when it was chosen.
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
-                          CheckpointReader::open(start_.folder, CheckDepth::sizes));
-  const Manifest& manifest = reader.manifest();
-  const bool weights_alone = start_.kind == StartPoint::Kind::weights;
-  const OpenState state(store_);
-  for (const NamedBuffer& buffer : state.buffers()) {
-    // Imported weights come without moments, which then start at zero.
-    if (buffer.of_trained && (weights_alone || manifest.run_id == kImportRun)) continue;
-    SORTIE_TRY(read_buffer(reader, buffer, store_));
-  }
+                          CheckpointReader::open(folder, CheckDepth::sizes));
+  // Imported weights come without moments, which then start at zero.
+  const bool without_moments = weights_alone || reader.manifest().run_id == kImportRun;
+  const StateAccess state(store_);
+  for (const StatePiece& piece : state.pieces(TiedCopies::include))
+    if (!piece.moment || !without_moments) SORTIE_TRY(read_piece(reader, piece));
+  return {};
+}
+
+/// Rank 0: what there is to know of the chosen checkpoint besides its tensors; nothing when the run
+/// starts from the seed.
+Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
+  if (start_.kind == StartPoint::Kind::seed) return std::nullopt;
+  const Manifest& manifest = *start_.manifest;
   LoadedCheckpoint loaded;
   loaded.kind = start_.kind;
   loaded.path = start_.folder;
   loaded.reason = start_.reason;
   notes_from_ = start_.folder;
-  if (weights_alone) return loaded;
+  if (start_.kind == StartPoint::Kind::weights) return loaded;
   loaded.progress = recorded_progress(manifest);
   // A fork has a save_dir of its own, with no best checkpoint yet.
   if (start_.kind == StartPoint::Kind::fork)
@@ -267,7 +173,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   std::optional<LoadedCheckpoint> loaded;
   Result<> outcome;
   if (communicator_.rank() == 0) {
-    if (auto found = read())
+    if (auto found = describe())
       loaded = std::move(*found);
     else
       outcome = std::unexpected(std::move(found).error());
@@ -283,9 +189,16 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   if (loaded) header = {loaded->progress, 1, loaded->kind};
   communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
   if (header.found == 0) return std::nullopt;
-  const OpenState state(store_);
-  for (const NamedBuffer& buffer : state.buffers())
-    communicator_.broadcast(std::as_writable_bytes(buffer.values), 0);
+  const std::filesystem::path folder = communicator_.all_gather(start_.folder.string())[0];
+  const bool own_folder = job_.trainer.save_dir.empty() || shared_;
+  const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
+  if (each_reads || communicator_.rank() == 0)
+    outcome = read_state(folder, header.kind == StartPoint::Kind::weights);
+  SORTIE_TRY(share_failure_of_any(communicator_, outcome));
+  if (!each_reads) {
+    const StateAccess state(store_);
+    for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
+  }
   if (!loaded) {
     loaded.emplace();
     loaded->progress = header.progress;

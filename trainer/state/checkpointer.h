@@ -1,20 +1,27 @@
-// Training state to and from checkpoints. Rank 0 reads and writes; the others receive their state
-// over the communicator, so that hosts need not share the folder.
+// The state of a training run to and from checkpoints; README.md has the order of a save.
+//
+// Ranks that share the folder of checkpoints each write a part and each read what they need. Where
+// they do not, rank 0 reads and writes, and the others receive their state over the communicator.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/config/schema.h"
 #include "trainer/checkpoint/find.h"
+#include "trainer/checkpoint/shard_file.h"
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/samples/tokenizer_agreement.h"
+#include "trainer/state/save_thread.h"
+#include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
 
 namespace sortie::trainer {
@@ -46,9 +53,10 @@ struct BitFacts {
 
 struct SavedCheckpoint {
   std::filesystem::path path;
-  std::int64_t bytes = 0;
-  double seconds = 0.0;
-  std::string warning;  // old checkpoints that could not be removed; this one is committed
+  std::int64_t bytes = 0;      // of all ranks
+  double seconds = 0.0;        // from the state that it holds to the commit
+  double stall_seconds = 0.0;  // of them, training stood still
+  std::string warning;         // old checkpoints that could not be removed; this one is committed
 };
 
 struct LoadedCheckpoint {
@@ -65,7 +73,11 @@ class Checkpointer {
  public:
   /// All references must outlive it.
   Checkpointer(const config::JobConfig& job, const BitFacts& facts, ParameterStore& store,
-               Communicator& communicator);
+               Communicator& communicator, ExecutionContext& context);
+  /// Waits for what this rank writes. Where several ranks write, call finish() before: without it a
+  /// save that is under way is not committed.
+  ~Checkpointer() = default;
+
   /// What every checkpoint is to hold; a checkpoint of another tokenizer is not loaded. Rank 0.
   void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
   /// Recorded in every manifest.
@@ -76,36 +88,108 @@ class Checkpointer {
   }
 
   /// Everything that can be known before the buffers of the store are allocated; collective. Opens
-  /// trainer.save_dir and sees that two checkpoints can be written there, chooses where the run
-  /// starts (start_point.h), and compares that checkpoint's model with ours (saved_job.h).
+  /// trainer.save_dir and sees that two checkpoints can be written there and whether all ranks can,
+  /// chooses where the run starts (start_point.h), and compares that checkpoint's model with ours
+  /// (saved_job.h).
   Result<> prepare();
   /// After prepare(): whether load() gives every parameter its values.
   bool loads_all_values() const { return loads_all_values_; }
+  /// After prepare(), and the buffers of the store: loads the checkpoint that the run starts from,
+  /// if there is one; collective.
+  Result<std::optional<LoadedCheckpoint>> load();
+  /// After load(): takes the memory of background saves where the config asks for any. Where this
+  /// host has not enough, saves stop training and the text says so, else it is empty; collective.
+  std::string reserve_snapshot();
 
-  /// Saves and commits; collective. The same outcome on every rank. The best checkpoint is in
-  /// save_dir/best, the only one there, and does not count among those that keep_last keeps.
+  /// The best checkpoint is in save_dir/best, the only one there, and does not count among those
+  /// that keep_last keeps.
   enum class Series { regular, best };
+  struct Outcome {
+    std::int64_t step = 0;
+    Series series = Series::regular;
+    Result<SavedCheckpoint> saved;  // details on rank 0 alone
+  };
+
+  /// Saves and commits the state of now, once into each series, beside training: the state may
+  /// change as soon as this returns. Waits for an earlier save first. Without memory for a copy it
+  /// returns when all is committed. Collective.
+  void begin_save(const TrainingProgress& progress, const std::vector<Series>& series);
+  /// This rank has written its part of a save that the ranks write together. When every rank says
+  /// so, each of them calls commit_written(), which is collective: rank 0 commits beside training.
+  bool has_written() const;
+  void commit_written();
+  /// Saves that have ended since the last call: all of them on rank 0.
+  std::vector<Outcome> take_outcomes();
+  /// Waits until no save is under way; collective. What take_outcomes() has not given, alike on
+  /// every rank.
+  std::vector<Outcome> finish();
+  /// Saves the state where it lies and waits for the commit; collective. After finish(). Succeeds
+  /// or fails alike on every rank.
   Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
-  /// After prepare(): loads the checkpoint that the run starts from, if there is one; collective.
-  Result<std::optional<LoadedCheckpoint>> load();
+  std::uint64_t snapshot_bytes() const { return snapshot_.bytes(); }
+  /// All ranks write into trainer.save_dir; known after prepare().
+  bool shares_folder() const { return shared_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// A save that has begun. The thread has it until it is done.
+  struct Flight {
+    std::int64_t step = 0;
+    std::vector<Series> series;
+    std::vector<Result<std::filesystem::path>> folders;  // being written, by series
+    std::unique_ptr<StateAccess> state;  // where its pieces are those of the live state
+    std::vector<PieceToWrite> pieces;    // of this rank
+    Manifest manifest;                   // rank 0
+    std::int64_t bytes = 0;              // of all ranks
+    Clock::time_point begin;
+    double stall_seconds = 0.0;
+    SaveThread::Priority priority = SaveThread::Priority::normal;
+    bool committing = false;                   // reports of all ranks are in
+    std::vector<Result<std::string>> reports;  // of this rank, by series
+    std::vector<Outcome> outcomes;             // rank 0
+  };
+
   Result<> open_save_dir();
   Result<> choose();
-  Result<SavedCheckpoint> write(const TrainingProgress& progress, Series series);
-  Result<std::optional<LoadedCheckpoint>> read();
+  Result<std::optional<LoadedCheckpoint>> describe();
+  Result<> read_state(const std::filesystem::path& folder, bool weights_alone);
+  std::size_t writers() const {
+    return shared_ ? static_cast<std::size_t>(communicator_.size()) : 1;
+  }
+  bool writes() const { return shared_ || communicator_.rank() == 0; }
+  bool saves_between() const;
+  std::vector<StatePiece> own_share(const std::vector<StatePiece>& all) const;
+
+  enum class Source { live, snapshot };
+  bool launch(const TrainingProgress& progress, const std::vector<Series>& series, Source wanted);
+  std::vector<Outcome> take_from_flight();
+  Result<CheckpointStore*> store_of(Series series);
+  Manifest make_manifest(const TrainingProgress& progress) const;
+  void write_parts(Flight& flight);
+  Result<std::string> write_part(const Flight& flight, const std::filesystem::path& folder);
+  void commit(Flight& flight, const std::vector<std::string>& reports);
+  Result<SavedCheckpoint> commit_one(Flight& flight, std::size_t index,
+                                     const std::vector<std::vector<Result<std::string>>>& reports);
 
   const config::JobConfig& job_;
   const BitFacts& facts_;
   ParameterStore& store_;
   Communicator& communicator_;
+  ExecutionContext& context_;
   RunTokenizer tokenizer_;
   std::string run_id_;
   StartPoint start_;  // rank 0
   bool loads_all_values_ = false;
+  bool shared_ = false;  // all ranks write to save_dir
+  std::int64_t ranks_of_host_ = 1;
   std::optional<CheckpointStore> folder_, best_;  // rank 0; best_ from its first save on
   std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes
+  Snapshot snapshot_;
+  std::optional<Flight> flight_;  // on every rank until finish(), though rank 0 alone has ended it
+  std::vector<Outcome> ended_;    // of begin_save(), for the next call
+  SaveThread thread_;             // the last member: it is waited for before others go
 };
 
 }  // namespace sortie::trainer

@@ -81,7 +81,8 @@ Result<std::vector<std::int32_t>> LoadedModel::stop_tokens(const Tokenizer& toke
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
-                                                const std::string& precision, Device device) {
+                                                const std::string& precision, Device device,
+                                                const OnProgress& progress) {
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, resolve_checkpoint(place));
   SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
                           CheckpointReader::open(folder, CheckDepth::sizes));
@@ -99,6 +100,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   result->model = std::make_unique<LanguageModel>(result->context, result->job.model, store,
                                                   /*recompute_layers=*/false);
   SORTIE_TRY(add_lora(result->job.lora, store));
+  const auto bytes_of = [](const auto& parameter) {
+    return static_cast<std::uint64_t>(parameter->elements()) * sizeof(float);
+  };
+  std::uint64_t done = 0, all = 0;
+  for (const auto& parameter : store.parameters()) all += bytes_of(parameter);
+  if (progress) progress({"loading checkpoint", 0, all});
   store.finalize(result->context, dtype, 16, /*with_optimizer=*/false);
   {
     const ops::HostAccess<float> master(store.context(), store.master());
@@ -109,6 +116,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
       const auto values = master.span().subspan(static_cast<std::size_t>(parameter->offset()),
                                                 static_cast<std::size_t>(parameter->elements()));
       SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
+      done += bytes_of(parameter);
+      if (progress) progress({"loading checkpoint", done, all});
     }
   }
   store.refresh_compute_copy(result->context);

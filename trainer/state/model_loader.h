@@ -6,6 +6,7 @@
 
 #include "common/config/schema.h"
 #include "trainer/models/model.h"
+#include "trainer/storage/work_progress.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace sortie::trainer {
@@ -30,8 +31,10 @@ struct LoadedModel {
 };
 
 /// From a checkpoint's folder, or the newest in a folder of them. `precision` as in [model].
+/// `progress` counts the bytes of the weights as f32.
 Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& place, int threads,
                                                 const std::string& precision = "auto",
-                                                Device device = {});
+                                                Device device = {},
+                                                const OnProgress& progress = {});
 
 }  // namespace sortie::trainer

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "trainer/storage/json_problem.h"
 #include "trainer/tokenizer/hf_spec.h"
 #include "trainer/tokenizer/unicode.h"
 
@@ -25,15 +26,24 @@ class Parser {
     for (const char* key : {"truncation", "padding"})
       if (!is_null(root, key))
         return unknown(key, "changes the ids of long or short texts; set it to null");
-    SORTIE_TRY(parse_model(root.at("model")));
+    const Json& model = root.at("model");
+    at_ = "model";
+    SORTIE_TRY(parse_model(model));
+    at_ = "added_tokens";
     SORTIE_TRY(parse_added_tokens(root));
+    at_ = "normalizer";
     if (!is_null(root, "normalizer")) SORTIE_TRY(add_normalizer(root.at("normalizer")));
+    at_ = "pre_tokenizer";
     if (!is_null(root, "pre_tokenizer")) SORTIE_TRY(add_pre_tokenizer(root.at("pre_tokenizer")));
     SORTIE_TRY(finish_splits());
+    at_ = "post_processor";
     if (!is_null(root, "post_processor")) SORTIE_TRY(add_post_processor(root.at("post_processor")));
+    at_ = "decoder";
     if (!is_null(root, "decoder")) SORTIE_TRY(add_decoder(root.at("decoder")));
     return std::move(spec_);
   }
+  /// The part of the file that parse() has come to.
+  std::string_view at() const { return at_; }
 
  private:
   static bool is_null(const Json& object, const char* key) {
@@ -353,7 +363,7 @@ class Parser {
     return {};
   }
 
-  std::string_view where_;
+  std::string_view where_, at_;
   std::vector<std::string> splits_;  // patterns of Split, in order
   bool removed_ = false;             // one of them keeps its matches alone
   std::size_t growth_ = 1;           // of a text by all Replace together
@@ -365,11 +375,16 @@ class Parser {
 }  // namespace
 
 Result<Spec> parse_tokenizer_json(std::string_view text, std::string_view where) {
+  Parser parser(where);
   // The library reports by exceptions; they end here.
   try {
-    return Parser(where).parse(Json::parse(text));
+    return parser.parse(Json::parse(text));
   } catch (const Json::exception& error) {
-    return fail(ErrorCode::data, fmt::format("{}: not a tokenizer.json: {}", where, error.what()));
+    return fail(ErrorCode::data,
+                fmt::format("{}: not a tokenizer.json: {}{}; write it again with save_pretrained() "
+                            "of transformers, or download it again",
+                            where, parser.at().empty() ? "" : fmt::format("{}: ", parser.at()),
+                            json_problem(error, text)));
   }
 }
 

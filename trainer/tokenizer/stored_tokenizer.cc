@@ -6,6 +6,7 @@
 
 #include "common/base/atomic_file.h"
 #include "trainer/storage/sha256.h"
+#include "trainer/tokenizer/tokenizer_json.h"
 
 namespace sortie::trainer {
 namespace {
@@ -169,39 +170,13 @@ Result<std::optional<TokenizerId>> find_stored_tokenizer(const fs::path& checkpo
 std::string byte_tokenizer_json() {
   const auto tokenizer = make_byte_tokenizer();
   const std::int32_t end = *tokenizer->eod_id();
-  Json vocabulary = Json::object();
-  for (std::int32_t id = 0; id < end; ++id) vocabulary[tokenizer->token_text(id)] = id;
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", false},
-                           {"use_regex", false}};
-  const Json root = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens",
-                      {{{"id", end},
-                        {"content", tokenizer->token_text(end)},
-                        {"single_word", false},
-                        {"lstrip", false},
-                        {"rstrip", false},
-                        {"normalized", false},
-                        {"special", true}}}},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", nullptr},
-                     {"decoder", byte_level},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", vocabulary},
-                       {"merges", Json::array()}}}};
-  return root.dump(2) + "\n";
+  std::vector<std::string> bytes;
+  for (std::int32_t id = 0; id < end; ++id) bytes.push_back(tokenizer->token_text(id));
+  Json root = empty_tokenizer_json();
+  root["added_tokens"].push_back(special_token_json(end, tokenizer->token_text(end)));
+  root["pre_tokenizer"] = root["decoder"] =
+      byte_level_json(/*trim_offsets=*/false, /*use_regex=*/false);
+  return tokenizer_json_text(std::move(root), bytes, {});
 }
 
 }  // namespace sortie::trainer

@@ -16,15 +16,13 @@
 #include "trainer/tokenizer/bpe_learner.h"
 #include "trainer/tokenizer/byte_letters.h"
 #include "trainer/tokenizer/nfc.h"
+#include "trainer/tokenizer/tokenizer_json.h"
 #include "trainer/tokenizer/unicode.h"
 
 namespace sortie::trainer {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kVocabMark = "@vocab";
-constexpr const char* kMergesMark = "@merges";
 
 struct TextHash {
   using is_transparent = void;
@@ -196,20 +194,12 @@ class WordCounter {
 };
 
 std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
-  Json added = Json::array();
+  Json root = empty_tokenizer_json();
   for (std::size_t i = 0; i < training.special_tokens.size(); ++i)
-    added.push_back({{"id", i},
-                     {"content", training.special_tokens[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+    root["added_tokens"].push_back(
+        special_token_json(static_cast<std::int32_t>(i), training.special_tokens[i]));
   const bool is_gpt2 = training.pattern == WordPattern::gpt2;
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", is_gpt2}};
+  const Json byte_level = byte_level_json(/*trim_offsets=*/true, /*use_regex=*/is_gpt2);
   Json steps = Json::array();
   for (const std::string& regex : regexes_of_word_pattern(training.pattern))
     steps.push_back({{"type", "Split"},
@@ -217,45 +207,13 @@ std::string to_json(const BpeTraining& training, const BpeLearner& learner) {
                      {"behavior", "Isolated"},
                      {"invert", false}});
   steps.push_back(byte_level);
-  Json root = {{"version", "1.0"},
-               {"truncation", nullptr},
-               {"padding", nullptr},
-               {"added_tokens", added},
-               {"normalizer", has_nfc(training.pattern) ? Json{{"type", "NFC"}} : Json()},
-               {"pre_tokenizer", byte_level},
-               {"post_processor", nullptr},
-               {"decoder", byte_level},
-               {"model",
-                {{"type", "BPE"},
-                 {"dropout", nullptr},
-                 {"unk_token", nullptr},
-                 {"continuing_subword_prefix", nullptr},
-                 {"end_of_word_suffix", nullptr},
-                 {"fuse_unk", false},
-                 {"byte_fallback", false},
-                 {"ignore_merges", false},
-                 {"vocab", kVocabMark},
-                 {"merges", kMergesMark}}}};
+  if (has_nfc(training.pattern)) root["normalizer"] = {{"type", "NFC"}};
+  root["pre_tokenizer"] = byte_level;
   if (!is_gpt2) root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
-  // The two long lists are written by hand: an ordered object looks at all its keys for each.
-  const std::string frame = root.dump(1);
-  const std::string vocab_mark = fmt::format("\"{}\"", kVocabMark);
-  const std::string merges_mark = fmt::format("\"{}\"", kMergesMark);
-  const std::size_t vocab_at = frame.rfind(vocab_mark);
-  const std::size_t merges_at = frame.rfind(merges_mark);
-  std::string text = frame.substr(0, vocab_at) + "{";
-  const auto token = [&](std::int32_t id) {
-    return Json(learner.tokens()[static_cast<std::size_t>(id)]).dump();
-  };
-  for (std::int32_t id = 0; id < static_cast<std::int32_t>(learner.tokens().size()); ++id)
-    text += fmt::format("{}\n   {}: {}", id == 0 ? "" : ",", token(id), id);
-  text += "\n  }" +
-          frame.substr(vocab_at + vocab_mark.size(), merges_at - vocab_at - vocab_mark.size()) +
-          "[";
-  for (std::size_t i = 0; i < learner.merges().size(); ++i)
-    text += fmt::format("{}\n   [{}, {}]", i == 0 ? "" : ",", token(learner.merges()[i].left),
-                        token(learner.merges()[i].right));
-  return text + "\n  ]" + frame.substr(merges_at + merges_mark.size()) + "\n";
+  root["decoder"] = byte_level;
+  std::vector<TokenPair> merges;
+  for (const auto& merge : learner.merges()) merges.push_back({merge.left, merge.right});
+  return tokenizer_json_text(std::move(root), learner.tokens(), merges);
 }
 
 /// The tokens before the first merge: specials, then bytes in the order of their letters.

@@ -2,11 +2,14 @@
 #include <doctest/doctest.h>
 
 #include "common/container/engine_command.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::container;
 
 namespace {
+
+using sortie::test::has;
 
 wire::ContainerSpec plain_spec(std::string engine = "docker") {
   wire::ContainerSpec spec;
@@ -37,10 +40,6 @@ std::string started(const wire::ContainerSpec& spec, const HostFacts& host = pla
                     const Box& box = plain_box()) {
   const auto argv = start_command(spec, host, box, "sha256:ab", "/tmp/s/init-0.sock");
   return argv ? shown(*argv) : "error: " + argv.error().message;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ std::vector<Event> samples() {
   return {start,
           step,
           EvalEvent{200, 2.25, 1.5, 2.25, 200},
-          CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, true},
+          CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
           NoteEvent{"words"},
           ProfileEvent{3, "h1", "/tmp/trace.json"},
           done};
@@ -121,7 +121,9 @@ TEST_CASE("the lines of a log") {
   CHECK(event_line(EvalEvent{300, 2.5, 1.5, 2.25, 200}) ==
         "step    300  validation loss 2.5000  (lowest: 2.2500 at step 200)");
   CHECK(event_line(events[3]) ==
-        "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s)");
+        "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
+        "training "
+        "stood still for 0.10 s)");
   CHECK(event_line(events[6]) ==
         "trained to step 2000 of 2000 in 2m00s, loss 1.2500, validation loss 1.5000, peak memory "
         "1.20GB a rank (planned: 1.25GB)");

@@ -72,12 +72,14 @@ TEST_CASE("what is known only when hosts are ready comes with JobReady and goes 
   ready.master_port = 20001;
   ready.binding = "core";
   ready.cpu_sets = {"0-3", "4-7"};
+  ready.gpus = 8;
   const JobReady got = round_trip(ready);
   CHECK(got.addresses == ready.addresses);
   CHECK(got.routes == ready.routes);
   CHECK(got.master_port == 20001);
   CHECK(got.binding == "core");
   CHECK(got.cpu_sets == ready.cpu_sets);
+  CHECK(got.gpus == 8);
   const Start start{{{"MASTER_ADDR", "10.0.0.1"}, {"EMPTY", ""}}};
   CHECK(round_trip(start).env == start.env);
   CHECK(round_trip(Start{}).env.empty());

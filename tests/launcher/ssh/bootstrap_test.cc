@@ -11,6 +11,7 @@
 #include "launcher/host/bootstrap_script.h"
 #include "launcher/local/local_transport.h"
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::launcher;
@@ -19,11 +20,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("'" << text << "' does not contain '" << part << "'");
-  return found;
-}
+using sortie::test::contains;
 
 // A runner that tells how it was started and then echoes; big enough to need several windows.
 std::string fake_runner(int version = 1) {

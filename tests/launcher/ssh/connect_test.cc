@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::launcher;
@@ -16,14 +17,10 @@ namespace asio = boost::asio;
 
 namespace {
 
+using sortie::test::contains;
+
 std::string at(int port) {
   return fmt::format("127.0.0.1:{}", port);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("'" << text << "' does not contain '" << part << "'");
-  return found;
 }
 
 /// A port that accepts connections and then does nothing, or says `greeting`.

@@ -12,6 +12,7 @@
 #include "launcher/ssh/server_gate.h"
 #include "launcher/ssh/session.h"
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::launcher;
@@ -20,16 +21,12 @@ namespace asio = boost::asio;
 
 namespace {
 
+using sortie::test::count_of;
+
 SshdOptions as_installed() {
   SshdOptions options;
   options.config = {"LogLevel VERBOSE", "MaxStartups 10:30:100", "MaxSessions 10"};
   return options;
-}
-
-int count_of(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 asio::awaitable<std::string> reach(Transport& transport, std::string host,

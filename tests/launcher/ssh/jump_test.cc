@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/launcher/ssh/fixture.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::launcher;
@@ -17,17 +18,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("'" << text << "' does not contain '" << part << "'");
-  return found;
-}
-
-int count_of(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
+using sortie::test::contains;
+using sortie::test::count_of;
 
 struct Agent {
   explicit Agent(const std::filesystem::path& socket)

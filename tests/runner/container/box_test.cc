@@ -10,12 +10,15 @@
 
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::test;
 using Ms = std::chrono::milliseconds;
 
 namespace {
+
+using sortie::test::has;
 
 namespace fs = std::filesystem;
 
@@ -25,10 +28,6 @@ wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
   job.container.image = DockerEngine::kImage;
   job.container.image_id = DockerEngine::get().image_id(DockerEngine::kImage);
   return job;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Nothing of the job is left: no process, folder, container.

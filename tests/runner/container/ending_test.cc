@@ -8,12 +8,15 @@
 
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::test;
 using Ms = std::chrono::milliseconds;
 
 namespace {
+
+using sortie::test::has;
 
 namespace fs = std::filesystem;
 
@@ -23,10 +26,6 @@ wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
   job.container.image = DockerEngine::kImage;
   job.container.image_id = DockerEngine::get().image_id(DockerEngine::kImage);
   return job;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string left_of(const wire::JobSpec& job) {

@@ -17,12 +17,15 @@
 #include "runner/container/order.h"
 #include "tests/support/docker_engine.h"
 #include "tests/support/runner_client.h"
+#include "tests/support/text.h"
 
 using namespace sortie;
 using namespace sortie::test;
 using Ms = std::chrono::milliseconds;
 
 namespace {
+
+using sortie::test::has;
 
 namespace fs = std::filesystem;
 
@@ -122,10 +125,6 @@ Answer ask(const wire::ImageOrder& order) {
   RunnerClient client;
   client.send(wire::Hello{wire::kProtocolVersion, ""});
   return ask(client, order);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -348,7 +348,10 @@ TEST_CASE("damaged manifests and reports are errors, whatever the text") {
         std::string::npos);
   CHECK(replaced("\"shard\": 1", "\"shard\": 2").find("not listed") != std::string::npos);
   CHECK(replaced("\"shard-00000", "\"../shard-00000").find("a path") != std::string::npos);
-  CHECK_FALSE(replaced("\"step\": 3", "\"step\": 3.5").empty());
+  CHECK(replaced("\"step\": 3", "\"step\": 3.5")
+            .starts_with("m: not an integer; the checkpoint is "));
+  CHECK(
+      replaced("\"run_id\"", "\"run\"").starts_with("m: no \"run_id\"; the checkpoint is damaged"));
   CHECK_FALSE(replaced("\"tokens\": 6144", "\"tokens\": -1").empty());
   CHECK_FALSE(parse_shard_info("{").has_value());
   CHECK_FALSE(parse_shard_info(R"({"file":"a","bytes":-1,"sha256":"","pieces":[]})").has_value());

@@ -30,7 +30,8 @@ TEST_CASE("every verb's help begins with examples") {
     const Finished help = train(verb);
     CHECK(help.code == 0);
     CHECK_MESSAGE(help.output.starts_with("Examples:\n  "), help.output);
-    CHECK(has(help.output, "\nUsage: sortie-train "));
+    for (const char* part : {"\nUsage: sortie-train ", "--quiet", "--verbose"})
+      CHECK_MESSAGE(has(help.output, part), part);
     CHECK(train(asked).output == help.output);
   }
   CHECK(train({"--help"}).output.starts_with("Examples:\n  sortie-train "));

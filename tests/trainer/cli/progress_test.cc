@@ -12,19 +12,18 @@
 #include <thread>
 
 #include "common/base/fd.h"
+#include "tests/support/text.h"
+#include "trainer/cli/output_options.h"
 
 namespace sortie::trainer {
 namespace {
 
+using test::has;
 using namespace std::chrono_literals;
 
 std::string after(ProgressMeter& meter, double seconds, WorkProgress work) {
   meter.update(work, seconds);
   return meter.text(seconds);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// What a ProgressLine writes to `fd` in `time`, while work is reported every 50 ms.
@@ -90,6 +89,16 @@ TEST_CASE("a pipe gets a plain line after two seconds, and short work nothing") 
   REQUIRE(::pipe(ends) == 0);
   const Fd other(ends[0]);
   CHECK(shown(other.get(), ends[1], 300ms) == "");
+}
+
+TEST_CASE("with --quiet nothing is shown, however long it lasts") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const Fd reader(ends[0]);
+  output_options().quiet = true;
+  const std::string text = shown(reader.get(), ends[1], 2600ms);
+  output_options().quiet = false;
+  CHECK(text == "");
 }
 
 TEST_CASE("on a terminal one line is rewritten, and taken away at the end") {

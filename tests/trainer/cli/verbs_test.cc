@@ -1,14 +1,19 @@
 // The verbs of sortie-train as a user calls them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "common/cpu/cpu_list.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 
 namespace {
+
+using sortie::test::has;
 
 namespace fs = std::filesystem;
 using sortie::testing::Finished;
@@ -16,10 +21,6 @@ using sortie::testing::Finished;
 Finished train(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), SORTIE_TRAIN_BINARY);
   return sortie::testing::run(arguments);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 constexpr const char* kConfig = R"([topology]
@@ -117,6 +118,54 @@ TEST_CASE("generate and eval use the tokenizer in the checkpoint, or one that is
   const Finished resumed = train({"train", "--config", place.at("job.toml")});
   CHECK(resumed.code == 9);
   CHECK(has(resumed.output, "do not have the same vocabulary"));
+}
+
+TEST_CASE("-v says what the program does, -q nothing but errors; answers are printed with both") {
+  const Trained place;
+  const std::vector<std::string> eval = {"eval",   place.at("checkpoints"), "--samples",   "2",
+                                         "--data", place.at("tokens"),      "--precision", "f32"};
+  const auto with = [&](const std::string& flag, bool before) {
+    std::vector<std::string> arguments = eval;
+    arguments.insert(before ? arguments.begin() : arguments.end(), flag);
+    return train(arguments);
+  };
+  const Finished plain = train(eval);
+  CHECK_MESSAGE(plain.code == 0, plain.output);
+  for (const bool before : {false, true}) {
+    CHECK(with("-q", before).output == plain.output);
+    const Finished verbose = with("--verbose", before);
+    CHECK(has(verbose.output, "sortie-train: debug: " + place.at("checkpoints")));
+    CHECK(has(verbose.output, ", loaded in "));
+    CHECK(verbose.output.ends_with(plain.output));
+  }
+  // A warning and a hint are messages; the answer is not, nor is an error.
+  const std::string exported = place.at("exported");
+  REQUIRE(train({"export", place.at("checkpoints"), exported}).code == 0);
+  const Finished loud = train({"import", exported, place.at("loud")});
+  CHECK(has(loud.output, "checkpoint model"));
+  const Finished quiet = train({"import", "-q", exported, place.at("quiet")});
+  CHECK(quiet.code == 0);
+  CHECK(quiet.output.starts_with(place.at("quiet")));
+  CHECK(std::ranges::count(quiet.output, '\n') == 1);
+  CHECK(has(train({"-q", "import", place.at("none"), place.at("more")}).output,
+            "sortie-train import: "));
+}
+
+TEST_CASE("a training with more compute threads than cores says so at its start") {
+  const Trained place;
+  CHECK_FALSE(has(place.log, "compute threads"));  // it has one
+  std::string config = sortie::test::read_text(place.at("job.toml"));
+  const int cores = static_cast<int>(sortie::cpu::allowed_cpus().size());
+  const std::string one = "threads = 1\n";
+  REQUIRE(has(config, one));
+  config.replace(config.find(one), one.size(), "threads = " + std::to_string(cores + 1) + "\n");
+  sortie::test::write_text(place.at("crowded.toml"), config);
+  const Finished crowded = train({"train", place.at("crowded.toml")});
+  CHECK_MESSAGE(
+      has(crowded.output, ": " + std::to_string(cores + 1) + " compute threads on " +
+                              std::to_string(cores) + " core" + (cores == 1 ? "" : "s") +
+                              "; set trainer.threads lower, or give these hosts fewer slots"),
+      crowded.output);
 }
 
 TEST_CASE("inspect decodes with no tokenizer but the one of the token files") {

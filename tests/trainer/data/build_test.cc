@@ -248,7 +248,24 @@ TEST_CASE("a manifest goes out and comes back, a broken one is an error") {
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == ErrorCode::data);
     CHECK(refused.error().message.starts_with("m.json: "));
+    CHECK(refused.error().message.find("json.exception") == std::string::npos);
   }
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string broken = text;
+    const std::size_t at = broken.find(from);
+    REQUIRE(at != std::string::npos);
+    return parse_build_manifest(broken.replace(at, from.size(), to), "m.json").error().message;
+  };
+  // The place, what is wrong there, what to do.
+  const std::string advice =
+      "; build the token files again with `sortie-train data build`, or move this file away";
+  CHECK(message("\"text_bytes\": 12", "\"text_bytes\": \"x\"") ==
+        "m.json: not a data manifest: \"text_bytes\": a string, where a number is expected" +
+            advice);
+  CHECK(message("\"bin_sha256\"", "\"b\"") ==
+        "m.json: not a data manifest: no \"bin_sha256\"" + advice);
+  CHECK(message("\"version\": 1,", "\"version\": 1 1,")
+            .starts_with("m.json: not a data manifest: line 3, column 16: not valid JSON"));
 }
 
 }  // namespace sortie::trainer

@@ -159,6 +159,12 @@ TEST_CASE("Scaling's memory map reads as the same documents, and is checked as s
     return changed.replace(at, 8, bytes);
   };
   CHECK(message(idx.substr(0, 47), meta).find("do not belong together") != std::string::npos);
+  CHECK(message(idx, R"({"dtype": "int32"})")
+            .find("s.meta.json: not that of a memory map of Scaling: "
+                  "no \"index_dtype\"; copy the file again") != std::string::npos);
+  CHECK(
+      message(idx, R"({"dtype": 4})").find(": \"dtype\": a number, where a string is expected; ") !=
+      std::string::npos);
   CHECK(message(idx + idx, meta).find("do not belong together") != std::string::npos);
   CHECK(message(with(8, ~0ull), meta).find("length -1") != std::string::npos);
   CHECK(message(with(8, 4), meta).find("starts at byte 12") != std::string::npos);

@@ -243,6 +243,20 @@ TEST_CASE("a damaged safetensors file is refused, whichever bytes are wrong") {
   CHECK(import_error(folder, scratch).find("over the limit") != std::string::npos);
 }
 
+TEST_CASE("an export reports how far it is, from the reading of the checkpoint on") {
+  const Scratch scratch;
+  std::vector<std::string> stages;
+  bool ended = false;
+  ExportOptions options;
+  options.progress = [&](const WorkProgress& work) {
+    if (stages.empty() || stages.back() != work.stage) stages.emplace_back(work.stage);
+    ended = work.done == work.total;
+  };
+  import_and_export(kData / "llama-a", scratch, scratch.path / "out", options);
+  CHECK(stages == std::vector<std::string>{"loading checkpoint", "writing weights"});
+  CHECK(ended);
+}
+
 TEST_CASE("an export does not touch what is there, and leaves nothing behind when it fails") {
   const Scratch scratch;
   import_and_export(kData / "llama-a", scratch, scratch.path / "out");

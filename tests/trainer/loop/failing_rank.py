@@ -32,6 +32,7 @@ num_attention_heads = 4
 attention_num_kv_heads = 2
 sequence_length = {length}
 precision = "f32"
+{more}
 """
 
 
@@ -51,7 +52,7 @@ def as_rank(memory):
 
 
 def run(folder, memory=0, **config):
-    (folder / "job.toml").write_text(CONFIG.format(**({"rows": 1, "batch": 2, "length": 64, "steps": 200} | config)))
+    (folder / "job.toml").write_text(CONFIG.format(**({"rows": 1, "batch": 2, "length": 64, "steps": 200, "more": ""} | config)))
     begin = time.monotonic()
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "btl", "self,vader",
                sys.executable, __file__, TRAINER, "--rank", str(memory)]
@@ -89,6 +90,12 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         outcome = run(folder, tokens=build(folder, plain), rows=64, batch=128, length=1024, memory=1 << 30)
+        more = f'[profiler]\nprofile_steps = 1\nprofiler_output = "{folder}/nowhere/trace.json"'
+        refused = run(folder, tokens=folder / "tokens", more=more)
+        check("a profile that can not be written", refused, 9, "sortie-train: rank 0 on",
+              f": profiler.profiler_output: {folder}/nowhere/trace-rank-0.json can not be written: No such file or directory; ")
+        if refused[2].count("profiler.profiler_output") != 1 or ".check-" in refused[2]:
+            sys.exit(f"the error is not said once, by its file's name:\n{refused[2]}")
         check("lack of memory", outcome, 3, "sortie-train: rank 1 on", "out of memory: the system gave no ")
 
 

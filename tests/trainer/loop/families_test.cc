@@ -12,6 +12,7 @@
 #include "common/config/architectures.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/models/families.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

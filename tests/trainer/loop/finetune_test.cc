@@ -154,8 +154,17 @@ TEST_CASE("low-rank updates train alone, resume bit for bit, and merge into plai
   };
   const std::vector<float> expected = score(**tuned);
   REQUIRE(write_merged(**tuned, dir / "merged"));
-  const auto merged = load_model(dir.str("merged"), 1, "f32", device());
+  std::vector<WorkProgress> reported;
+  const auto merged =
+      load_model(dir.str("merged"), 1, "f32", device(),
+                 [&](const WorkProgress& progress) { reported.push_back(progress); });
   REQUIRE(merged);
+  // The whole of the weights is known from the first report on, and reached with the last.
+  REQUIRE(reported.size() > 2);
+  CHECK(reported.front().done == 0);
+  CHECK(reported.back().done == reported.back().total);
+  CHECK(reported.front().total ==
+        4 * static_cast<std::uint64_t>((*merged)->store.parameter_elements()));
   CHECK((*merged)->store.find("layers.0.attention.qkv.lora_up") == nullptr);
   const std::vector<float> got = score(**merged);
   REQUIRE(got.size() == expected.size());

@@ -11,6 +11,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 #include "trainer/models/families.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

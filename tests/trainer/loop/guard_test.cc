@@ -15,6 +15,7 @@
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/loop/replica_check.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

@@ -7,6 +7,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -56,7 +57,7 @@ Course course_of(const config::JobConfig& job, int steps, int ranks = 1, int thr
   return course;
 }
 
-void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
+void check_all_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -107,8 +108,8 @@ TEST_CASE("data parallel mixtures equal one rank, with the same biases") {
     for (const int ranks : {2, 4}) {
       CAPTURE(ranks);
       const Course several = course_of(mixture_job(family), 20, ranks);
-      check_close(one.losses, several.losses, 1e-5);
-      check_close(one.balance, several.balance, 1e-5);
+      check_all_close(one.losses, several.losses, 1e-5);
+      check_all_close(one.balance, several.balance, 1e-5);
       CHECK(one.biases == several.biases);
     }
   }
@@ -119,9 +120,9 @@ TEST_CASE("accumulation equals one large micro-batch, with the same biases") {
   const Course pieces = course_of(job, 20);
   job.topology.micro_batch_size = 8;
   const Course whole = course_of(job, 20);
-  check_close(pieces.losses, whole.losses, 1e-5);
-  check_close(pieces.balance, whole.balance, 1e-5);
-  check_close(pieces.mtp, whole.mtp, 1e-5);
+  check_all_close(pieces.losses, whole.losses, 1e-5);
+  check_all_close(pieces.balance, whole.balance, 1e-5);
+  check_all_close(pieces.mtp, whole.mtp, 1e-5);
   CHECK(pieces.biases == whole.biases);
 }
 
@@ -186,7 +187,8 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
       config::JobConfig saving = training.job;
       saving.trainer.save_dir = folder.path().string();
       const BitFacts facts;
-      Checkpointer saver(saving, facts, training.trainer->store(), *communicator);
+      Checkpointer saver(saving, facts, training.trainer->store(), *communicator,
+                         training.trainer->context());
       saver.set_run_id("test");
       REQUIRE(saver.save(training.trainer->progress()));
     }

@@ -18,18 +18,36 @@ using namespace sortie::trainer;
 namespace {
 
 /// A job of two ranks whose other one never comes.
-class Waiting final : public Communicator {
+class Waiting : public Communicator {
  public:
   int rank() const override { return 1; }
   int size() const override { return 2; }
-  std::unique_ptr<CollectiveHandle> all_reduce_sum_async(std::span<float>) override { return {}; }
-  void all_reduce_sum(std::span<double>) override {}
-  void broadcast(std::span<std::byte>, int) override {}
-  std::vector<std::string> all_gather(std::string_view) override { return {}; }
-  void barrier() override {}
+  const std::string& name() const override { return name_; }
   std::string library() const override { return "none"; }
+  Handle all_reduce_async(const Tensor&, ReduceOp) override { return {}; }
+  Handle reduce_scatter_async(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
+  Handle all_gather_async(const Tensor&, const Tensor&) override { return {}; }
+  Handle broadcast_async(const Tensor&, int) override { return {}; }
+  Handle all_to_all_async(const Tensor&, std::span<const std::int64_t>, const Tensor&,
+                          std::span<const std::int64_t>) override {
+    return {};
+  }
+  Handle send_async(const Tensor&, int) override { return {}; }
+  Handle receive_async(const Tensor&, int) override { return {}; }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int, std::string) override { return {}; }
+  std::vector<std::string> all_gather(std::string_view) override { return {}; }
   bool meet(std::chrono::milliseconds) override { return false; }
   void abort(int exit_code) override { std::_Exit(100 + exit_code); }
+
+ private:
+  std::string name_ = "world";
+};
+
+/// Of which the other rank ends at the same time.
+class EndsToo final : public Waiting {
+ public:
+  bool meet(std::chrono::milliseconds) override { return true; }
 };
 
 struct Ended {
@@ -38,7 +56,7 @@ struct Ended {
 };
 /// What becomes of a process that runs `body`; it has 20 seconds.
 template <class Body>
-Ended end_of(const Body& body) {
+Ended end_of(const Body& body, int number = 1) {
   const sortie::test::ScopedTempDir dir;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -48,7 +66,7 @@ Ended end_of(const Body& body) {
     ::dup2(err, STDERR_FILENO);
     RankEnd end;
     RankContext rank;
-    rank.rank = 1;
+    rank.rank = number;
     rank.world_size = 2;
     rank.host = "h02";
     end.set_rank(rank);
@@ -85,6 +103,30 @@ TEST_CASE("a rank that fails alone ends the job, whatever kind of failure it is"
   CHECK(lost.code == 105);
   CHECK(lost.err ==
         "sortie-train: rank 1 on h02: communication between ranks broke: rank 0 is gone\n");
+}
+
+TEST_CASE("an error that all ranks know is reported by rank 0 alone, which ends first") {
+  const auto fails = [](RankEnd& end) {
+    end.set_communicator(std::make_unique<EndsToo>());
+    return end.exit_code_of(
+        [&] { return end.shared(fail(ErrorCode::data, "token files differ")); });
+  };
+  const Ended first = end_of(fails, 0);
+  CHECK(first.code == 9);
+  CHECK(first.err == "sortie-train: rank 0 on h02: token files differ\n");
+  const auto begin = std::chrono::steady_clock::now();
+  const Ended other = end_of(fails, 1);
+  CHECK(other.code == 9);
+  CHECK(other.err == "");
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(100));
+  // What comes after a shared check that passed is the rank's own.
+  const Ended own = end_of([](RankEnd& end) {
+    return end.exit_code_of([&]() -> Result<> {
+      SORTIE_TRY(end.shared({}));
+      return fail(ErrorCode::data, "token 7 is bad");
+    });
+  });
+  CHECK(own.err == "sortie-train: rank 1 on h02: token 7 is bad\n");
 }
 
 TEST_CASE("an exception of a compute thread, which nobody can catch, ends the job as well") {

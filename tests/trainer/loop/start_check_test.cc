@@ -1,15 +1,19 @@
 // What can be known at the start is an error at the start: where checkpoints and profiles go, what
 // differs between ranks.
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <mutex>
 
+#include "common/cpu/cpu_list.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
+#include "trainer/loop/crowded_hosts.h"
 #include "trainer/loop/profiler.h"
 #include "trainer/loop/replica_check.h"
 #include "trainer/loop/startup_check.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -88,7 +92,10 @@ TEST_CASE("a profile that can not be written is an error at the start, on every 
   config.profile_steps = 3;
   const auto refused = check_profile_path(config, alone);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message.starts_with("profiler.profiler_output: "));
+  // The file that was asked for, not one that only tried the folder.
+  CHECK(
+      refused.error().message.starts_with("profiler.profiler_output: " + config.profiler_output +
+                                          " can not be written: No such file or directory; name "));
   config.profiler_output = dir.str("trace.json");
   CHECK(check_profile_path(config, alone));
   CHECK(fs::is_empty(dir.path()));
@@ -139,4 +146,30 @@ TEST_CASE("initial weights that differ between ranks are found before the first 
           "computes the same ones from trainer.seed, so check the memory and the CPUs of those "
           "hosts");
   }
+}
+
+TEST_CASE("hosts whose ranks have more compute threads than cores are named, and only those") {
+  const int cores = static_cast<int>(cpu::allowed_cpus().size());
+  std::mutex mutex;
+  std::vector<std::string> crowded, fine;
+  run_thread_ranks(3, [&](Communicator& communicator) {
+    RankContext rank;
+    rank.rank = communicator.rank();
+    rank.host = rank.rank < 2 ? "h01" : "h02";
+    rank.threads = cores;  // two ranks of them on h01
+    const std::string first = crowded_hosts(communicator, rank);
+    rank.host = fmt::format("h0{}", rank.rank);
+    const std::string second = crowded_hosts(communicator, rank);
+    const std::lock_guard lock(mutex);
+    crowded.push_back(first);
+    fine.push_back(second);
+  });
+  const std::string note =
+      fmt::format("h01: {} compute threads on {} core{}; set trainer.threads lower", 2 * cores,
+                  cores, cores == 1 ? "" : "s");
+  for (const std::string& text : crowded) {
+    CHECK(text.find(note) != std::string::npos);
+    CHECK(text.find("h02") == std::string::npos);
+  }
+  CHECK(fine == std::vector<std::string>(3, ""));
 }

@@ -8,6 +8,7 @@
 
 #include "common/base/atomic_file.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/data/build.h"
@@ -22,6 +23,8 @@ using namespace sortie::trainer::test;
 namespace fs = std::filesystem;
 
 namespace {
+
+using sortie::test::has;
 
 constexpr std::int64_t kVocabulary = 300;
 
@@ -76,10 +79,6 @@ struct Workplace {
     return find_latest(dir.path() / name)->entry->folder;
   }
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string error_of(const config::JobConfig& job) {
   const auto found = find_run_tokenizer(job);
@@ -252,8 +251,28 @@ TEST_CASE("a sentencepiece model lies in the checkpoint") {
   REQUIRE(export_hf(checkpoint, place.dir.path() / "out", {}));
   CHECK(sortie::test::read_text(place.dir.path() / "out/tokenizer.model") ==
         sortie::test::read_text(checkpoint / "tokenizer/tokenizer.model"));
-  CHECK(nlohmann::json::parse(sortie::test::read_text(
-            place.dir.path() / "out/generation_config.json"))["eos_token_id"] == 1);
+  const auto json = [&](const char* name) {
+    return nlohmann::json::parse(sortie::test::read_text(place.dir.path() / "out" / name));
+  };
+  CHECK(json("generation_config.json")["eos_token_id"] == 1);
+  // What transformers reads: the same vocabulary and ids, with the class that takes the file.
+  CHECK(json("tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast");
+  CHECK(json("tokenizer_config.json")["eos_token"] == "</s>");
+  const auto converted = make_tokenizer("hf:" + place.dir.str("out/tokenizer.json")).value();
+  CHECK(same_vocabulary(id_of(*converted), id_of(*tokenizer)));
+  CHECK(converted->eod_id() == 1);
+  const std::string text = " the cats number 17,\n\tthe   cats \xc3\xa4\xf0\x9f\x9a\x80 ";
+  std::vector<std::int32_t> ours, theirs;
+  REQUIRE(tokenizer->encode(text, ours));
+  REQUIRE(converted->encode(text, theirs));
+  CHECK(theirs == ours);
+  CHECK(converted->decode(theirs) == text);
+  // Token files of the model go on with the import.
+  REQUIRE(import_hf(place.dir.path() / "out", place.dir.path() / "imported"));
+  config::JobConfig job = place.job("pieces", "");
+  fs::copy_file(place.dir.path() / "out/tokenizer.model", place.dir.path() / "cats.model");
+  job.trainer.load_dir = place.dir.str("imported");
+  place.checkpoint(job, "second");
 }
 
 TEST_CASE("a checkpoint without a tokenizer asks for one") {

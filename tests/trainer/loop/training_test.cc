@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "tests/support/tiny_training.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;

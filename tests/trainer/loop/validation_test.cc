@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "tests/support/tiny_training.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -14,9 +15,9 @@ using namespace sortie::trainer::test;
 namespace {
 
 /// Remembers which samples were asked for.
-class CountingSource final : public SampleSource {
+class AskedSource final : public SampleSource {
  public:
-  explicit CountingSource(std::int64_t vocab) : plain_(vocab) {}
+  explicit AskedSource(std::int64_t vocab) : plain_(vocab) {}
   Result<> sample(std::int64_t index, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) override {
     asked.push_back(index);
@@ -67,7 +68,7 @@ TEST_CASE("the validation loss is the same to the bit on every number of ranks")
 TEST_CASE("each sample is taken once, from the start, and no more than there are") {
   const auto communicator = make_single_communicator();
   TinyTraining training(tiny_job(), *communicator);
-  CountingSource source(training.job.model.vocab_size);
+  AskedSource source(training.job.model.vocab_size);
   const auto asked = [&](std::int64_t samples) {
     source.asked.clear();
     REQUIRE(validate({{"one", &source}}, {.samples = samples, .rows = 3},

@@ -1,23 +1,13 @@
 // Windows, documents, dropout and value heads of another width against the f64 reference.
-#include <algorithm>
-
-#include "tests/trainer/ops/op_test.h"
-#include "tests/trainer/ops/reference.h"
-#include "trainer/ops/attention.h"
+#include "tests/trainer/ops/attention_case.h"
 
 namespace sortie::trainer {
 namespace {
 
 using reference::HeadShape;
 
-struct Case {
-  HeadShape shape;
-  std::int64_t window;
-  std::int64_t document;  // length of a document, 0 = one; the second sample's are shifted by one
-  float dropout;
-};
 // Windows below, at and above a row block and the whole length; one token; one key head.
-constexpr Case kCases[] = {
+constexpr AttentionCase kCases[] = {
     {{1, 1, 1, 1, 8, 0}, 4, 0, 0.0f},     {{2, 9, 2, 1, 16, 0}, 4, 0, 0.0f},
     {{1, 130, 2, 2, 24, 0}, 64, 0, 0.0f}, {{1, 150, 2, 1, 56, 0}, 70, 0, 0.0f},
     {{2, 20, 4, 2, 8, 0}, 256, 0, 0.0f},  {{2, 140, 2, 2, 8, 0}, 1, 0, 0.0f},
@@ -26,77 +16,12 @@ constexpr Case kCases[] = {
     {{2, 70, 4, 2, 16, 8}, 0, 0, 0.3f},   {{2, 90, 2, 1, 8, 0}, 50, 33, 0.5f},
 };
 
-std::int64_t start_of(const Case& c, std::int64_t b, std::int64_t t) {
-  if (c.document == 0) return 0;
-  const std::int64_t first = (t + b) / c.document * c.document - b;
-  return std::max<std::int64_t>(0, first);
-}
-
 }  // namespace
 
 TEST_CASE("masked attention equals the reference forward and backward") {
-  for_each_variant(true, [](const Variant& v) {
-    for (const Case& c : kCases) {
-      const HeadShape& s = c.shape;
-      CAPTURE(s.tokens);
-      CAPTURE(c.window);
-      CAPTURE(c.document);
-      const std::int64_t width = s.value_dims != 0 ? s.value_dims : s.dims;
-      const std::int64_t rows = s.batch * s.tokens;
-      const Values q = random_values(v.dtype, 1, rows * s.heads * s.dims, 2.0);
-      const Values k = random_values(v.dtype, 2, rows * s.key_heads * s.dims, 2.0);
-      const Values x = random_values(v.dtype, 3, rows * s.key_heads * width);
-      const Values dout = random_values(v.dtype, 4, rows * s.heads * width);
-
-      ops::AttentionMask mask{.scale = 0.3f, .window = c.window};
-      if (c.document > 0) {
-        mask.document_start = v.context.empty(DType::i32, {s.batch, s.tokens});
-        for (std::int64_t i = 0; i < rows; ++i)
-          mask.document_start.data<std::int32_t>()[i] =
-              static_cast<std::int32_t>(start_of(c, i / s.tokens, i % s.tokens));
-      }
-      reference::Mask expected_mask;
-      expected_mask.sees = [&](std::int64_t b, std::int64_t i, std::int64_t j) {
-        return (c.window == 0 || i - j < c.window) && j >= start_of(c, b, i);
-      };
-      Values factors;
-      if (c.dropout > 0.0f) {
-        mask.dropout = {c.dropout, 17, 5};
-        const Shape all{s.batch, s.heads * s.tokens * s.tokens};
-        Tensor kept = make_tensor(v.context, DType::f32, all,
-                                  Values(static_cast<std::size_t>(all.elements()), 1.0));
-        ops::dropout(v.context, mask.dropout, s.batch, kept, kept);
-        factors = values_of(kept);
-        expected_mask.factor = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-          return factors[static_cast<std::size_t>(((b * s.heads + h) * s.tokens + i) * s.tokens +
-                                                  j)];
-        };
-      }
-      const auto expected = reference::attention(q, k, x, s, 0.3, expected_mask);
-      const auto g = reference::attention_backward(q, k, x, dout, s, 0.3, expected_mask);
-
-      const Shape queries{s.batch, s.tokens, s.heads, s.dims},
-          keys{s.batch, s.tokens, s.key_heads, s.dims},
-          values{s.batch, s.tokens, s.key_heads, width}, results{s.batch, s.tokens, s.heads, width};
-      const Tensor tq = make_tensor(v.context, v.dtype, queries, q),
-                   tk = make_tensor(v.context, v.dtype, keys, k),
-                   tv = make_tensor(v.context, v.dtype, values, x);
-      Tensor out = make_tensor(v.context, v.dtype, results, {});
-      Tensor lse = v.context.empty(DType::f32, {s.batch, s.heads, s.tokens});
-      ops::attention_forward(v.context, tq, tk, tv, mask, out, lse);
-      Tensor dq = make_tensor(v.context, v.dtype, queries, {}),
-             dk = make_tensor(v.context, v.dtype, keys, {}),
-             dv = make_tensor(v.context, v.dtype, values, {});
-      ops::attention_backward(v.context, tq, tk, tv, out, lse,
-                              make_tensor(v.context, v.dtype, results, dout), mask, dq, dk, dv);
-      CHECK(relative_error(values_of(out), expected.out) <= v.tolerance);
-      CHECK(relative_error(values_of(lse), expected.lse) <= 1e-5);
-      CHECK(relative_error(values_of(dv), g.dv) <= 2 * v.tolerance);
-      if (s.tokens > 1 && c.window != 1) {  // else there is one key, and no slope
-        CHECK(relative_error(values_of(dq), g.dq) <= 2 * v.tolerance);
-        CHECK(relative_error(values_of(dk), g.dk) <= 2 * v.tolerance);
-      }
-    }
+  KnownAttention known;
+  for_each_variant(true, [&](const Variant& v) {
+    for (const AttentionCase& c : kCases) check_attention(v, c, known);
   });
 }
 

@@ -1,11 +1,25 @@
-// The row kernels' exponential, on every instruction set of this CPU.
+// The row kernels: which set is chosen, and the exponential on every one of this CPU.
 #include "trainer/ops/kernels/table.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tests/trainer/ops/op_test.h"
 
 namespace sortie::trainer {
+
+// The suite runs a second time with ONEDNN_MAX_CPU_ISA=AVX2 (tests/CMakeLists.txt).
+TEST_CASE("ONEDNN_MAX_CPU_ISA limits the kernels of Sortie's own as it limits oneDNN") {
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  ops::Isa expected = ops::best_isa();
+  if (limit != nullptr) {
+    REQUIRE(std::string(limit) == "AVX2");
+    expected = std::min(expected, ops::Isa::avx2);
+    CHECK_FALSE(cpu_facts().isa.starts_with("avx512"));
+  }
+  ExecutionContext context(1);
+  CHECK(ops::isa_of(context) == expected);
+}
 
 TEST_CASE("the exponential is within 2 ulp, 0 far below, and keeps NaN") {
   for (const ops::Isa isa : {ops::Isa::baseline, ops::Isa::avx2, ops::Isa::avx512}) {

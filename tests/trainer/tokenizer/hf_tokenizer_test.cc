@@ -233,8 +233,16 @@ TEST_CASE("what is not known here is refused by name") {
   contains(message([](Json& j) { j["model"]["vocab"]["a"] = -4; }), "has id -4");
   contains(message([](Json& j) { j["model"]["vocab"]["a"] = j["model"]["vocab"]["b"]; }), " is \"");
   contains(message([](Json& j) { j["added_tokens"][0]["content"] = "a"; }), "added token \"a\"");
-  contains(message([](Json& j) { j.erase("model"); }), "not a tokenizer.json");
-  contains(message([](Json& j) { j["model"]["vocab"] = 3; }), "not a tokenizer.json");
+  contains(message([](Json& j) { j.erase("model"); }),
+           "not a tokenizer.json: no \"model\"; write it again with save_pretrained()");
+  contains(message([](Json& j) { j["added_tokens"] = 3; }),
+           "not a tokenizer.json: added_tokens: a ");
+  contains(message([](Json& j) { j["model"]["vocab"] = 3; }),
+           "not a tokenizer.json: model: a number, where another kind of value is expected; ");
+  contains(message([](Json& j) { j["model"].erase("vocab"); }),
+           "not a tokenizer.json: model: no \"vocab\"; ");
+  CHECK(message([](Json& j) { j["model"]["vocab"] = 3; }).find("json.exception") ==
+        std::string::npos);
 }
 
 TEST_CASE("the end of a document is the first of the known end tokens") {

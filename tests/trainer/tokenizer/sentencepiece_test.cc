@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <sentencepiece_trainer.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "tests/support/mixed_text.h"
 #include "tests/support/temp_dir.h"
 #include "trainer/tokenizer/spm_bpe.h"
+#include "trainer/tokenizer/spm_json.h"
 #include "trainer/tokenizer/spm_trie.h"
 #include "trainer/tokenizer/spm_unigram.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -192,6 +194,64 @@ TEST_CASE("ids are the library's whatever is done with spaces, bytes and symbols
       options["model_type"] = type;
       compare(texts(), std::move(options));
     }
+}
+
+TEST_CASE("a model as tokenizer.json has the same ids, where it has one") {
+  const Options plain = {{"model_type", "bpe"},         {"normalization_rule_name", "identity"},
+                         {"byte_fallback", "true"},     {"remove_extra_whitespaces", "false"},
+                         {"vocab_size", "2000"},        {"minloglevel", "2"},
+                         {"hard_vocab_limit", "false"}, {"character_coverage", "0.98"},
+                         {"num_threads", "1"},          {"max_sentence_length", "20000"}};
+  const auto changed = [&](const Options& by) {
+    Options options = plain;
+    for (const auto& [key, value] : by) options[key] = value;
+    return train(options, texts().training());
+  };
+  const test::ScopedTempDir dir;
+  for (const Options& by : {Options{{"add_dummy_prefix", "false"}, {"split_digits", "true"}},
+                            Options{{"allow_whitespace_only_pieces", "true"}},
+                            Options{{"control_symbols", "<a>,<b>"}}}) {
+    const std::string model = changed(by);
+    CAPTURE(by.begin()->first);
+    const auto json = tokenizer_json_of_sentencepiece(model);
+    REQUIRE(json);
+    test::write_text(dir.path() / "m.model", model);
+    test::write_text(dir.path() / "tokenizer.json", *json);
+    const auto pieces = load_sentencepiece(dir.path() / "m.model").value();
+    const auto loaded = load_hf_tokenizer(dir.path());
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    CHECK(vocabulary_hash(**loaded) == vocabulary_hash(*pieces));
+    std::map<std::int32_t, int> seen;
+    std::string repaired;
+    for (const std::string& text : texts().questions()) {
+      std::string valid(repair_utf8(text, repaired));
+      // Spelled out, they are tokens there and text here.
+      for (const std::string_view control : {"<unk>", "<s>", "</s>", "<a>", "<b>"})
+        for (std::size_t at; (at = valid.find(control)) != valid.npos;)
+          valid.replace(at, control.size(), "<>");
+      const Ids expected = encode(*pieces, valid);
+      const Ids found = encode(**loaded, valid);
+      const auto differ = std::ranges::mismatch(expected, found);
+      const auto from = [](auto at, const Ids& ids, const Tokenizer& tokenizer) {
+        std::string tokens;
+        for (int i = 0; at != ids.end() && i < 4; ++at, ++i)
+          tokens += fmt::format(" {} \"{}\"", *at, tokenizer.token_text(*at));
+        return tokens;
+      };
+      CHECK_MESSAGE(found == expected, from(differ.in1, expected, *pieces), " is ",
+                    from(differ.in2, found, **loaded), " in a text of ", valid.size(), " bytes");
+      for (const std::int32_t id : expected) ++seen[id];
+    }
+    CHECK(seen.size() > 300);
+  }
+  for (const Options& by :
+       {Options{{"model_type", "unigram"}}, Options{{"model_type", "char"}},
+        Options{{"byte_fallback", "false"}}, Options{{"normalization_rule_name", "nmt_nfkc"}},
+        Options{{"remove_extra_whitespaces", "true"}},
+        Options{{"treat_whitespace_as_suffix", "true"}},
+        Options{{"user_defined_symbols", "[SEP]"}}})
+    CHECK_FALSE(tokenizer_json_of_sentencepiece(changed(by)));
+  CHECK_FALSE(tokenizer_json_of_sentencepiece("no model"));
 }
 
 TEST_CASE("models of words and characters are left to the library") {

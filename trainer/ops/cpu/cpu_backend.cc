@@ -58,6 +58,12 @@ CpuBackend::CpuBackend(int threads) {
   omp_set_num_threads(threads);
 }
 
+Isa isa_of(ExecutionContext& context) {
+  for (const Isa isa : {Isa::baseline, Isa::avx2})
+    if (isa <= best_isa() && cpu_state(context).kernels == &kernels_of(isa)) return isa;
+  return Isa::avx512;
+}
+
 void use_isa(ExecutionContext& context, Isa isa) {
   cpu_state(context).kernels = &kernels_of(isa);
 }

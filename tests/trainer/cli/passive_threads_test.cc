@@ -1,0 +1,63 @@
+// How the compute threads of the built sortie-train wait: the process starts itself again with
+// OMP_WAIT_POLICY=passive, unless the user has chosen.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/fd.h"
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+
+using sortie::Fd;
+using sortie::testing::Child;
+
+/// The environment of `sortie-train WORDS... CONFIG` when it has come to read its config, in a
+/// process whose own environment `changes` (arguments of env) has changed; one variable a line.
+std::string environment_of(const std::vector<std::string>& changes,
+                           const std::vector<std::string>& words) {
+  const sortie::test::ScopedTempDir dir;
+  const std::string config = dir.str("config");
+  REQUIRE(::mkfifo(config.c_str(), 0600) == 0);
+  std::vector<std::string> argv = {"/usr/bin/env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT"};
+  argv.insert(argv.end(), changes.begin(), changes.end());
+  argv.push_back(SORTIE_TRAIN_BINARY);
+  argv.insert(argv.end(), words.begin(), words.end());
+  argv.push_back(config);
+  Child child(argv, dir.str("log"));
+  // A pipe can be opened for writing once somebody reads it.
+  Fd writer;
+  for (int i = 0; !writer && i < 2000; ++i) {
+    writer.reset(::open(config.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!writer) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE_MESSAGE(writer, sortie::test::read_text(dir / "log"));
+  std::string text =
+      "\n" + sortie::test::read_text("/proc/" + std::to_string(child.pid()) + "/environ");
+  for (char& c : text)
+    if (c == '\0') c = '\n';
+  return text;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("compute threads wait passively, unless the user wants them to spin") {
+  CHECK(has(environment_of({}, {"train", "--config"}), "\nOMP_WAIT_POLICY=passive\n"));
+  // A flag before the verb changes nothing.
+  CHECK(has(environment_of({}, {"-q", "train", "--config"}), "\nOMP_WAIT_POLICY=passive\n"));
+  CHECK(has(environment_of({"OMP_WAIT_POLICY=active"}, {"train", "--config"}),
+            "\nOMP_WAIT_POLICY=active\n"));
+  const std::string spins = environment_of({"GOMP_SPINCOUNT=1000"}, {"train", "--config"});
+  CHECK(has(spins, "\nGOMP_SPINCOUNT=1000\n"));
+  CHECK_FALSE(has(spins, "OMP_WAIT_POLICY"));
+}

@@ -1,0 +1,77 @@
+// The measurements of sortie-train bench comm on thread ranks.
+#include <set>
+
+#include "tests/trainer/parallel/on_ranks.h"
+#include "trainer/bench/collectives.h"
+#include "trainer/bench/links.h"
+
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+TEST_CASE("rounds of pairs: every pair once, no rank twice in a round") {
+  for (const int ranks : {2, 3, 4, 5, 8, 17}) {
+    CAPTURE(ranks);
+    std::set<std::pair<int, int>> seen;
+    for (const auto& round : pair_rounds(ranks)) {
+      std::set<int> busy;
+      for (const auto& [low, high] : round) {
+        CHECK(low < high);
+        CHECK(seen.insert({low, high}).second);
+        CHECK(busy.insert(low).second);
+        CHECK(busy.insert(high).second);
+      }
+    }
+    CHECK(static_cast<int>(seen.size()) == ranks * (ranks - 1) / 2);
+  }
+}
+
+TEST_CASE("a bench of collectives has a row per operation and size, and finds nothing wrong") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32}) {
+    Wrongs wrongs;
+    std::vector<CollectiveRow> rows;
+    run_thread_ranks(3, [&](Communicator& group) {
+      CollectiveBench bench;
+      bench.operations = collective_bench_names();
+      bench.dtype = dtype;
+      bench.from = 4;
+      bench.to = 300'000;
+      bench.factor = 64;
+      bench.iterations = 2;
+      int told = 0;
+      const auto mine = bench_collectives(group, bench, [&](const CollectiveRow&) { ++told; });
+      wrongs.check(told == static_cast<int>(mine.size()), "rows that were told");
+      if (group.rank() == 0) rows = mine;
+    });
+    CHECK(wrongs.all() == "");
+    CHECK(rows.size() == 6 * 3);
+    for (const CollectiveRow& row : rows) {
+      CAPTURE(row.operation);
+      CHECK(row.wrong == 0);
+      CHECK(row.us > 0);
+      CHECK(row.bytes == row.count * static_cast<std::int64_t>(dtype_bytes(dtype)));
+      const double share = row.operation == "all_reduce"                             ? 4.0 / 3
+                           : row.operation == "broadcast" || row.operation == "ring" ? 1.0
+                                                                                     : 2.0 / 3;
+      CHECK(row.algbw == doctest::Approx(static_cast<double>(row.bytes) / row.us / 1e3));
+      CHECK(row.busbw == doctest::Approx(row.algbw * share));
+    }
+  }
+}
+
+TEST_CASE("links: every pair and the ring are measured") {
+  LinkReport report;
+  run_thread_ranks(3,
+                   [&](Communicator& group) {
+                     const LinkReport mine = bench_links(group, 1 << 16);
+                     if (group.rank() == 1) report = mine;
+                   },
+                   {std::chrono::microseconds(200), 4});
+  CHECK(report.pairs.size() == 3);
+  CHECK(report.ring.size() == 3);
+  for (const LinkRow& row : report.pairs) {
+    CHECK(row.from < row.to);
+    CHECK(row.us > 0);
+    CHECK(row.gbit_s > 0);
+  }
+  for (const LinkRow& row : report.ring) CHECK(row.gbit_s > 0);
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""mpi_ranks.py SORTIE_TRAIN: the collectives over real MPI ranks under mpirun: right values for every operation and type, and
+how ranks end that wait for one which does not answer."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+TRAINER = str(pathlib.Path(sys.argv[1]).resolve())
+OPERATIONS = 6
+
+
+def as_rank(arguments):
+    """`sortie-train bench comm` as the rank that Open MPI's environment says; rank 1 says its pid."""
+    os.environ |= {"RANK": os.environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": os.environ["OMPI_COMM_WORLD_SIZE"],
+                   "LOCAL_RANK": os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]}
+    if os.environ["RANK"] == "1":
+        print(f"pid {os.getpid()}", file=sys.stderr, flush=True)
+    os.execv(TRAINER, [TRAINER, "bench", "comm", *arguments])
+
+
+def start(ranks, *arguments, **environment):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "--mca", "btl", "self,vader,tcp",
+               "--mca", "mpi_yield_when_idle", "1", sys.executable, __file__, TRAINER, "--rank", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, **environment})
+
+
+def finish(job):
+    try:
+        out, err = job.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        job.terminate()  # mpirun then ends its ranks
+        out, err = job.communicate(timeout=SECONDS)
+        sys.exit(f"the job still ran after {SECONDS} s\n--- stdout\n{out[-2000:]}\n--- stderr\n{err[-2000:]}")
+    return job.returncode, out, err
+
+
+def rows(ranks, *arguments, **environment):
+    code, out, err = finish(start(ranks, "--json", "--seconds", "0", *arguments, **environment))
+    if code != 0:
+        sys.exit(f"{ranks} ranks, {arguments}: exit code {code}\n{out[-2000:]}\n{err[-2000:]}")
+    report = json.loads(out)
+    if report["schema"] != "sortie/bench-comm/1" or report["ranks"] != ranks:
+        sys.exit(f"another report: {out}")
+    return report
+
+
+def check_values():
+    for ranks, arguments in ((2, ["--dtype", "f32"]), (3, ["--dtype", "bf16"]), (4, ["--dtype", "i64"]),
+                             (3, ["--dtype", "u8", "--redop", "max"])):
+        # Below and above the steps between algorithms; several segments.
+        report = rows(ranks, "--from", "4", "--to", "4MB", "--factor", "8", *arguments, SORTIE_COMM_DEBUG="1")
+        found = {row["operation"] for row in report["rows"]}
+        wrong = [row for row in report["rows"] if row["wrong"]]
+        if len(found) != OPERATIONS or len(report["rows"]) < OPERATIONS * 5 or wrong:
+            sys.exit(f"{ranks} ranks, {arguments}: {sorted(found)}, wrong: {wrong}")
+        if any(row["us"] <= 0 or row["busbw"] <= 0 for row in report["rows"]):
+            sys.exit(f"a row without time: {report['rows']}")
+    links = rows(4, "--links", "--link-bytes", "1MB")["links"]
+    if len(links["pairs"]) != 6 or len(links["ring"]) != 4 or any(row["gbit_s"] <= 0 for row in links["pairs"] + links["ring"]):
+        sys.exit(f"links of 4 ranks: {links}")
+    print("values of all operations are right", flush=True)
+
+
+def check_silent_rank():
+    """Rank 1 stops in mid-collective: the others say whom they wait for and end the job."""
+    job = start(3, "--op", "all_reduce", "--from", "4MB", "--to", "4MB", "--seconds", "60", "--iterations", "100000",
+                SORTIE_COMM_TIMEOUT="3")
+    victim = None
+    for line in job.stderr:
+        if line.startswith("pid "):
+            victim = int(line.split()[1])
+            break
+    time.sleep(2)
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        while job.poll() is None and time.monotonic() < begin + SECONDS:
+            time.sleep(0.2)
+            # mpirun waits for the stopped process to die of its SIGTERM; it can do so once it goes on.
+            if time.monotonic() > begin + 8:
+                os.kill(victim, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
+    code, _, err = finish(job)
+    for part in ("of group world (3 ranks): nothing has arrived for 3 s; rank", "1 of the run did not answer", "all-reduce"):
+        if part not in err:
+            sys.exit(f"exit code {code}, not on stderr: {part}\n{err[-3000:]}")
+    if code == 0:
+        sys.exit("the job ended as if nothing had happened")
+    print(f"a silent rank: ended with {code}", flush=True)
+
+
+def main():
+    if sys.argv[2:3] == ["--rank"]:
+        as_rank(sys.argv[3:])
+    check_values()
+    check_silent_rank()
+
+
+main()

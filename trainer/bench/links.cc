@@ -1,0 +1,109 @@
+#include "trainer/bench/links.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/base/elapsed.h"
+
+namespace sortie::trainer {
+namespace {
+
+using LinkClock = std::chrono::steady_clock;
+
+/// Seconds until `bytes` have gone to one rank and come from another.
+double exchange_seconds(Communicator& group, const Tensor& out, const Tensor& in, int to,
+                        int from) {
+  const auto begin = LinkClock::now();
+  const auto receive = group.receive_async(in, from);
+  const auto send = group.send_async(out, to);
+  receive->wait();
+  send->wait();
+  return seconds_since(begin);
+}
+
+double one_way_us(Communicator& group, int peer) {
+  constexpr int kRounds = 20;
+  std::int64_t word = 0;
+  const Tensor value = Tensor::wrap(&word, DType::i64, {1});
+  double best = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto begin = LinkClock::now();
+    if (group.rank() < peer) {
+      group.send(value, peer);
+      group.receive(value, peer);
+    } else {
+      group.receive(value, peer);
+      group.send(value, peer);
+    }
+    best = std::min(best, seconds_since(begin));
+  }
+  return best / 2 * 1e6;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::pair<int, int>>> pair_rounds(int ranks) {
+  // The circle method: one stays, the others go round; with an odd number one sits out.
+  const int seats = ranks + ranks % 2;
+  std::vector<std::vector<std::pair<int, int>>> rounds;
+  for (int round = 0; round + 1 < seats; ++round) {
+    std::vector<std::pair<int, int>> pairs;
+    for (int i = 0; i < seats / 2; ++i) {
+      const auto seat = [&](int place) {
+        return place == 0 ? 0 : (place - 1 + round) % (seats - 1) + 1;
+      };
+      const int a = seat(i), b = seat(seats - 1 - i);
+      if (a < ranks && b < ranks) pairs.emplace_back(std::min(a, b), std::max(a, b));
+    }
+    rounds.push_back(std::move(pairs));
+  }
+  return rounds;
+}
+
+LinkReport bench_links(Communicator& group, std::int64_t bytes) {
+  const int ranks = group.size(), rank = group.rank();
+  std::vector<std::uint8_t> sent(static_cast<std::size_t>(bytes)), received(sent.size());
+  const Tensor out = Tensor::wrap(sent.data(), DType::u8, {bytes});
+  const Tensor in = Tensor::wrap(received.data(), DType::u8, {bytes});
+  const std::int64_t little = std::min<std::int64_t>(bytes, 1 << 20);
+  // What this rank measured, by pair; the lower rank's word counts. Sums share it: others put 0.
+  const auto size = static_cast<std::size_t>(ranks);
+  std::vector<double> seconds(size * size), words(size * size), ring(size);
+  const auto warm = [&](int to, int from) {
+    exchange_seconds(group, out.slice(0, 0, little), in.slice(0, 0, little), to, from);
+  };
+  for (const auto& pairs : pair_rounds(ranks)) {
+    group.barrier();
+    for (const auto& [low, high] : pairs) {
+      if (rank != low && rank != high) continue;
+      const int peer = rank == low ? high : low;
+      warm(peer, peer);
+      const double word = one_way_us(group, peer);
+      const double took = exchange_seconds(group, out, in, peer, peer);
+      if (rank != low) continue;
+      const std::size_t at = static_cast<std::size_t>(low) * size + static_cast<std::size_t>(high);
+      seconds[at] = took;
+      words[at] = word;
+    }
+  }
+  const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+  warm(next, before);
+  group.barrier();
+  ring[static_cast<std::size_t>(before)] = exchange_seconds(group, out, in, next, before);
+  group.all_reduce_sum(seconds);
+  group.all_reduce_sum(words);
+  group.all_reduce_sum(ring);
+
+  const auto rate = [bytes](double took) { return 8e-9 * static_cast<double>(bytes) / took; };
+  LinkReport report;
+  for (int low = 0; low < ranks; ++low) {
+    for (int high = low + 1; high < ranks; ++high) {
+      const std::size_t at = static_cast<std::size_t>(low) * size + static_cast<std::size_t>(high);
+      report.pairs.push_back({low, high, words[at], rate(seconds[at])});
+    }
+    report.ring.push_back({low, (low + 1) % ranks, 0, rate(ring[static_cast<std::size_t>(low)])});
+  }
+  return report;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,62 @@
+// How a parameter may be cut over a group of ranks, and the blocks that one of them then has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/tensor/tensor.h"
+
+namespace sortie::trainer {
+
+/// A run of rows of a parameter that belongs together ("q", "k", "v", "gate", "up"): what tensor
+/// parallelism cuts each by itself, and what import and export take apart.
+struct Segment {
+  std::string name;
+  std::int64_t rows = 0;
+  std::int64_t unit = 1;  // rows that stay together when the segment is cut: those of a head
+};
+
+/// Which of the two grids of ranks cuts and reduces a parameter: that of dense layers or that of
+/// the routed experts.
+enum class ReduceGroup { dense, expert };
+
+struct CutRule {
+  std::optional<int> axis{};  // the dimension that is cut; none: every rank has the whole
+  ReduceGroup group = ReduceGroup::dense;
+  /// Of what every rank has whole: its gradient is of the rank's own positions (sequence
+  /// parallelism) or heads alone, and has to be summed over the group that cuts.
+  bool partial_gradient = false;
+};
+
+/// One part of `count` equal ones.
+struct CutPlace {
+  int index = 0, count = 1;
+};
+/// Of a rank, in each group.
+struct CutPlaces {
+  CutPlace dense{}, expert{};
+  CutPlace of(ReduceGroup group) const { return group == ReduceGroup::dense ? dense : expert; }
+};
+
+/// Rows [row, row + rows) and columns [column, column + columns) of a matrix. A vector has one
+/// column.
+struct GlobalBlock {
+  std::int64_t row = 0, rows = 0, column = 0, columns = 1;
+  std::int64_t elements() const { return rows * columns; }
+  bool operator==(const GlobalBlock&) const = default;
+};
+
+/// The blocks of a part, in the order in which they lie in the rank's tensor, each of them dense
+/// there: one per segment where rows are cut, else one. ErrorCode::config where a segment does not
+/// divide into that many parts of whole units. `name` opens the message.
+Result<std::vector<GlobalBlock>> blocks_of(const std::string& name, const Shape& shape,
+                                           const std::vector<Segment>& segments,
+                                           const CutRule& rule, CutPlace place);
+
+/// The shape of a rank's tensor.
+Shape local_shape(const Shape& shape, const CutRule& rule, CutPlace place);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,167 @@
+#include "trainer/parallel/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+
+namespace sortie::trainer {
+namespace {
+
+using EngineClock = std::chrono::steady_clock;
+constexpr double kDefaultLimit = 1800.0;
+
+std::chrono::duration<double> limit_from_environment() {
+  const char* text = std::getenv("SORTIE_COMM_TIMEOUT");
+  if (text == nullptr || *text == '\0') return std::chrono::duration<double>(kDefaultLimit);
+  double seconds = 0;
+  const char* end = text + std::char_traits<char>::length(text);
+  const auto [stop, error] = std::from_chars(text, end, seconds);
+  if (error != std::errc() || stop != end || !(seconds >= 0) || !std::isfinite(seconds))
+    throw CommunicatorError(fmt::format(
+        "environment: SORTIE_COMM_TIMEOUT='{}': a number of seconds is expected (0: no limit)",
+        text));
+  return std::chrono::duration<double>(seconds);
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Transport> transport)
+    : transport_(std::move(transport)), limit_(limit_from_environment()) {
+  unordered_.active = std::numeric_limits<std::size_t>::max();
+  add(unordered_);
+}
+
+void Engine::remove(Queue& queue) {
+  // Operations of a broken engine go with their group; those of a sound one are done.
+  std::erase(queues_, &queue);
+}
+
+void Engine::advance(Queue& queue) {
+  bool started = true;
+  while (started) {
+    started = false;
+    const std::size_t count = std::min(queue.active, queue.operations.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      Operation& operation = *queue.operations[i];
+      try {
+        operation.done = operation.advance();
+      } catch (const CommunicatorError& error) {
+        fail_with(fmt::format("{} of group {}: {}", operation.what(), operation.group().name,
+                              error.what()));
+      }
+      started = started || operation.done;
+    }
+    if (started)
+      std::erase_if(queue.operations, [](const auto& operation) { return operation->done; });
+    started = started && !queue.operations.empty();
+  }
+}
+
+void Engine::start(Queue& queue, const std::shared_ptr<Operation>& operation) {
+  queue.operations.push_back(operation);
+  if (queue.operations.size() <= queue.active) advance(queue);
+}
+
+void Engine::poll() {
+  try {
+    transport_->progress();
+  } catch (const CommunicatorError& error) {
+    fail_with(error.what());
+  }
+  for (Queue* queue : queues_)
+    if (!queue->operations.empty()) advance(*queue);
+}
+
+void Engine::wait(Operation& operation) {
+  auto last = EngineClock::now();
+  std::uint64_t completed = transport_->completed();
+  while (!operation.done) {
+    poll();
+    if (operation.done) return;
+    if (const std::uint64_t now = transport_->completed(); now != completed) {
+      completed = now;
+      last = EngineClock::now();
+      continue;
+    }
+    const auto idle = EngineClock::now() - last;
+    if (limit_.count() > 0 && idle > limit_) give_up(operation, limit_);
+    transport_->pause(idle);
+  }
+}
+
+void Engine::fail_with(const std::string& message) {
+  broken_ = true;
+  throw CommunicatorError(message);
+}
+
+void Engine::give_up(Operation& operation, std::chrono::duration<double> idle) {
+  std::vector<int> missing = operation.missing();
+  std::string behind;
+  if (missing.empty()) {  // not begun: an earlier one of its group holds it up
+    for (Queue* queue : queues_) {
+      const auto& all = queue->operations;
+      if (std::ranges::none_of(all, [&](const auto& one) { return one.get() == &operation; }))
+        continue;
+      missing = all.front()->missing();
+      behind = fmt::format(" behind {}", all.front()->what());
+    }
+  }
+  std::ranges::sort(missing);
+  const auto repeated = std::ranges::unique(missing);
+  missing.erase(repeated.begin(), repeated.end());
+  fail_with(fmt::format(
+      "{} of group {} ({} ranks){}: nothing has arrived for {:g} s; rank{} {} of the run "
+      "did not answer: see what happened there, or set SORTIE_COMM_TIMEOUT to more "
+      "seconds",
+      operation.what(), operation.group().name, operation.group().size(), behind, idle.count(),
+      missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+}
+
+void Engine::drop(const std::shared_ptr<Operation>& operation) {
+  for (Queue* queue : queues_) std::erase(queue->operations, operation);
+}
+
+Engine::ScratchBlock Engine::take_scratch(std::size_t bytes) {
+  const auto fits = std::ranges::find_if(
+      scratch_, [bytes](const ScratchBlock& block) { return block.bytes >= bytes; });
+  if (fits == scratch_.end()) return {Scratch(new std::byte[bytes]), bytes};
+  ScratchBlock block = std::move(*fits);
+  scratch_.erase(fits);
+  return block;
+}
+
+void Engine::give_scratch(ScratchBlock block) {
+  constexpr std::size_t kKept = 4;
+  if (scratch_.size() < kKept) {
+    scratch_.push_back(std::move(block));
+    return;
+  }
+  const auto smallest = std::ranges::min_element(scratch_, {}, &ScratchBlock::bytes);
+  if (smallest->bytes < block.bytes) *smallest = std::move(block);
+}
+
+EngineHandle::~EngineHandle() {
+  if (operation_->done) return;
+  // Its memory must not be freed under it, and waiting could take for ever: a rank that fails in
+  // mid-step ends its process instead (trainer/loop/rank_end.h).
+  SORTIE_CHECK(engine_->broken() || std::uncaught_exceptions() > 0,
+               "{} is dropped while it is in flight", operation_->what());
+  engine_->drop(operation_);
+}
+
+bool EngineHandle::poll() {
+  if (!operation_->done) engine_->poll();
+  return operation_->done;
+}
+
+void EngineHandle::wait() {
+  engine_->wait(*operation_);
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,63 @@
+// The communicator of every backend: collectives as operations over a transport.
+#pragma once
+
+#include "trainer/parallel/agreement.h"
+#include "trainer/parallel/engine.h"
+#include "trainer/parallel/exchange.h"
+
+namespace sortie::trainer {
+
+class GroupCommunicator final : public Communicator {
+ public:
+  /// The group of all ranks of the transport. Reads SORTIE_COMM_DEBUG and SORTIE_COMM_TIMEOUT;
+  /// throws CommunicatorError where they are not what they should be.
+  explicit GroupCommunicator(std::unique_ptr<Transport> transport);
+  ~GroupCommunicator() override;
+
+  int rank() const override { return group_.rank; }
+  int size() const override { return group_.size(); }
+  const std::string& name() const override { return group_.name; }
+  std::string library() const override { return engine_->transport().library(); }
+
+  Handle all_reduce_async(const Tensor& values, ReduceOp op) override;
+  Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op) override;
+  Handle all_gather_async(const Tensor& input, const Tensor& output) override;
+  Handle broadcast_async(const Tensor& values, int root) override;
+  Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
+                          const Tensor& output,
+                          std::span<const std::int64_t> receive_counts) override;
+  Handle send_async(const Tensor& values, int to) override;
+  Handle receive_async(const Tensor& values, int from) override;
+  void barrier() override;
+  std::unique_ptr<Communicator> split(int color, int key, std::string name) override;
+  std::vector<std::string> all_gather(std::string_view text) override;
+  using Communicator::all_gather;
+  bool meet(std::chrono::milliseconds limit) override;
+  void abort(int exit_code) override { engine_->transport().abort(exit_code); }
+
+ private:
+  GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks group, int id, bool debug);
+  /// Begins a collective: its number, and in the debug mode the comparison with the other ranks.
+  std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
+                      int root = -1);
+  void compare_counts(std::span<const std::int64_t> send_counts,
+                      std::span<const std::int64_t> receive_counts);
+  /// Starts an operation; what it keeps alive goes with the handle.
+  Handle start(std::shared_ptr<Operation> operation, std::vector<Tensor> kept);
+  /// Waits for an operation that no handle shows.
+  void run(std::shared_ptr<Operation> operation);
+  /// Blocks of bytes to and from all other members, waited for.
+  void gather_bytes(std::span<const std::byte> mine, std::span<const std::span<std::byte>> others,
+                    Part part, std::uint64_t sequence, std::string what);
+  Handle pair(const Tensor& values, int member, bool sends);
+  std::string label(Collective collective, std::uint64_t sequence) const;
+
+  std::shared_ptr<Engine> engine_;
+  const GroupRanks group_;
+  const int id_;
+  const bool debug_;
+  std::uint64_t sequence_ = 0;
+  Engine::Queue queue_;
+};
+
+}  // namespace sortie::trainer

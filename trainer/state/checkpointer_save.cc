@@ -1,0 +1,296 @@
+// The saving half of Checkpointer. Files are written by SaveThread; collectives are issued by the
+// thread that calls, never by that one: a communicator belongs to one thread.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "common/base/elapsed.h"
+#include "common/base/log.h"
+#include "common/config/load.h"
+#include "trainer/checkpoint/lineage.h"
+#include "trainer/hf/import.h"
+#include "trainer/state/checkpoint_state.h"
+#include "trainer/state/checkpointer.h"
+#include "trainer/state/rank_texts.h"
+#include "trainer/state/state_view.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+/// A rank that has no memory for a copy of its share says so when a save begins.
+constexpr std::string_view kNoSnapshot = "no snapshot";
+
+std::vector<PieceToWrite> pieces_to_write(const std::vector<StatePiece>& share) {
+  std::vector<PieceToWrite> pieces;
+  for (const StatePiece& piece : share)
+    pieces.push_back({.name = piece.name,
+                      .type = StorageType::f32,
+                      .shape = piece.shape,
+                      .piece = piece.piece,
+                      .data = std::as_bytes(piece.values)});
+  return pieces;
+}
+
+std::uint64_t bytes_of(const std::vector<StatePiece>& pieces) {
+  return static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);
+}
+
+}  // namespace
+
+/// Saves are due before the last step: the last one is waited for and needs no copy.
+bool Checkpointer::saves_between() const {
+  const config::TrainerConfig& config = job_.trainer;
+  return !config.save_dir.empty() &&
+         (config.save_interval > 0 || (config.keep_best && config.eval_interval > 0));
+}
+
+/// Of all pieces, what this rank writes.
+std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& all) const {
+  if (!writes()) return {};
+  return share_of(all, shared_ ? static_cast<std::size_t>(communicator_.rank()) : 0, writers());
+}
+
+std::string Checkpointer::reserve_snapshot() {
+  if (!job_.trainer.async_save || !saves_between()) return "";
+  Result<std::string> mine;
+  const std::uint64_t bytes =
+      bytes_of(own_share(StateAccess(store_).pieces(TiedCopies::leave_out)));
+  if (auto taken = snapshot_.allocate(bytes, ranks_of_host_); !taken)
+    mine = std::unexpected(std::move(taken).error());
+  const auto all = communicator_.all_gather(pack({mine}));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (const auto told = unpack(all[rank]); !told.front())
+      return fmt::format(
+          "trainer.async_save: training stops while checkpoints are written: rank "
+          "{}: {}",
+          rank, told.front().error().message);
+  return "";
+}
+
+/// Rank 0: the store of a series, opened where that was not needed before.
+Result<CheckpointStore*> Checkpointer::store_of(Series series) {
+  const bool best = series == Series::best;
+  std::optional<CheckpointStore>& store = best ? best_ : folder_;
+  const fs::path save_dir = job_.trainer.save_dir;
+  if (!store) {
+    SORTIE_ASSIGN_OR_RETURN(
+        store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, run_id_));
+  }
+  return &*store;
+}
+
+Manifest Checkpointer::make_manifest(const TrainingProgress& progress) const {
+  Manifest manifest;
+  manifest.run_id = run_id_;
+  manifest.first_run_id = first_run_id();
+  manifest.lineage = start_.lineage;
+  manifest.origin = start_.origin;
+  record_progress(progress, manifest);
+  manifest.tokens =
+      static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
+  manifest.seed = static_cast<std::uint64_t>(job_.trainer.seed);
+  manifest.created = std::time(nullptr);
+  manifest.world_size = facts_.world_size;
+  manifest.config = config::to_toml(job_);
+  manifest.config_digest = training_digest(job_);
+  manifest.depends_on = depends_on(facts_);
+  return manifest;
+}
+
+/// Begins a save: folders by rank 0, a copy of the state where that is wanted and every rank has
+/// the memory, and the thread. Returns whether it is written from a copy.
+bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Series>& series,
+                          Source wanted) {
+  SORTIE_CHECK(!flight_, "a save is under way");
+  flight_.emplace();
+  Flight& flight = *flight_;
+  flight.begin = Clock::now();
+  flight.step = progress.step;
+  flight.series = series;
+  flight.state = std::make_unique<StateAccess>(store_);
+  const std::vector<StatePiece> all = flight.state->pieces(TiedCopies::leave_out);
+  std::vector<StatePiece> share = own_share(all);
+  flight.bytes = static_cast<std::int64_t>(bytes_of(all));
+
+  // Of each rank whether it has the memory for a copy; of rank 0 also the folders.
+  std::vector<Result<std::string>> mine = {""};
+  if (bytes_of(share) > snapshot_.bytes()) mine[0] = fail(ErrorCode::unsupported, "no memory");
+  if (communicator_.rank() == 0) {
+    if (start_.lineage.empty()) start_.lineage = new_lineage();
+    flight.manifest = make_manifest(progress);
+    for (const Series one : series) {
+      Result<CheckpointStore*> store = store_of(one);
+      const Result<fs::path> folder = store ? (*store)->begin(progress.step, bytes_of(all))
+                                            : std::unexpected(std::move(store).error());
+      mine.push_back(folder ? Result<std::string>(folder->string())
+                            : std::unexpected(folder.error()));
+    }
+  }
+  const std::vector<std::string> told = communicator_.all_gather(pack(mine));
+  const bool copied =
+      wanted == Source::snapshot && std::ranges::all_of(told, [](const std::string& text) {
+        return unpack(text)[0].has_value();
+      });
+  const std::vector<Result<std::string>> folders = unpack(told[0]);
+  for (std::size_t i = 1; i < folders.size(); ++i)
+    flight.folders.push_back(folders[i] ? Result<fs::path>(*folders[i])
+                                        : std::unexpected(folders[i].error()));
+  if (copied) {
+    snapshot_.take(context_, share);
+    flight.state.reset();
+  }
+  flight.pieces = pieces_to_write(share);
+  flight.priority = copied ? SaveThread::Priority::low : SaveThread::Priority::normal;
+  if (writes())
+    thread_.start(flight.priority, [this, &flight] {
+      write_parts(flight);
+      if (writers() == 1) commit(flight, {pack(flight.reports)});
+    });
+  return copied;
+}
+
+/// On the thread: this rank's shard of each series.
+void Checkpointer::write_parts(Flight& flight) {
+  for (const Result<fs::path>& folder : flight.folders) {
+    if (folder)
+      flight.reports.push_back(write_part(flight, *folder));
+    else
+      flight.reports.emplace_back(std::unexpected(folder.error()));
+  }
+}
+
+Result<std::string> Checkpointer::write_part(const Flight& flight, const fs::path& folder) {
+  const auto index = shared_ ? static_cast<std::size_t>(communicator_.rank()) : 0;
+  SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard,
+                          write_shard(folder, index, writers(), flight.pieces));
+  if (index == 0) {
+    SORTIE_TRY(carry_import_notes(notes_from_, folder));
+    SORTIE_TRY(tokenizer_.files ? write_tokenizer_files(*tokenizer_.files, folder)
+                                : carry_tokenizer_files(notes_from_, folder));
+  }
+  return serialize(shard);
+}
+
+/// Rank 0, on the thread: what all ranks have written becomes checkpoints.
+void Checkpointer::commit(Flight& flight, const std::vector<std::string>& reports) {
+  std::vector<std::vector<Result<std::string>>> by_rank;
+  for (const std::string& text : reports) by_rank.push_back(unpack(text));
+  for (std::size_t i = 0; i < flight.series.size(); ++i)
+    flight.outcomes.push_back({flight.step, flight.series[i], commit_one(flight, i, by_rank)});
+}
+
+Result<SavedCheckpoint> Checkpointer::commit_one(
+    Flight& flight, std::size_t index,
+    const std::vector<std::vector<Result<std::string>>>& reports) {
+  if (!flight.folders[index]) return std::unexpected(flight.folders[index].error());
+  const bool best = flight.series[index] == Series::best;
+  CheckpointStore& store = best ? *best_ : *folder_;
+  const fs::path& folder = *flight.folders[index];
+  std::vector<ShardInfo> shards;
+  Result<> written;
+  for (std::size_t rank = 0; rank < reports.size() && written; ++rank) {
+    const Result<std::string>& report = reports[rank][index];
+    Result<ShardInfo> shard =
+        report ? parse_shard_info(*report) : Result<ShardInfo>(std::unexpected(report.error()));
+    if (shard)
+      shards.push_back(std::move(*shard));
+    else
+      written = std::unexpected(
+          rank == 0 ? std::move(shard).error()
+                    : with_context(std::move(shard).error(), fmt::format("rank {}", rank)));
+  }
+  Result<fs::path> path = written ? store.commit(folder, flight.manifest, shards)
+                                  : std::unexpected(std::move(written).error());
+  if (!path) {
+    if (auto abandoned = store.abandon(folder); !abandoned)
+      log::warning("{}", abandoned.error().message);
+    return std::unexpected(std::move(path).error());
+  }
+  notes_from_ = *path;
+  SavedCheckpoint saved;
+  saved.path = std::move(*path);
+  saved.bytes = flight.bytes;
+  const Result<> pruned =
+      best ? store.keep_only(flight.step) : store.retain(flight.step, job_.trainer.keep_last);
+  if (!pruned)
+    saved.warning = fmt::format("{}: older checkpoints could not be removed: {}",
+                                store.save_dir().string(), pruned.error().message);
+  saved.seconds = seconds_since(flight.begin);
+  return saved;
+}
+
+void Checkpointer::begin_save(const TrainingProgress& progress, const std::vector<Series>& series) {
+  const auto begin = Clock::now();
+  std::vector<Outcome> ended = finish();
+  if (!launch(progress, series, job_.trainer.async_save ? Source::snapshot : Source::live))
+    for (Outcome& outcome : finish()) ended.push_back(std::move(outcome));
+  ended_ = std::move(ended);
+  if (flight_) flight_->stall_seconds = seconds_since(begin);
+}
+
+bool Checkpointer::has_written() const {
+  return flight_ && writers() > 1 && !flight_->committing && thread_.done();
+}
+
+void Checkpointer::commit_written() {
+  const auto begin = Clock::now();
+  Flight& flight = *flight_;
+  thread_.wait();
+  std::vector<std::string> reports = communicator_.all_gather(pack(flight.reports));
+  flight.committing = true;
+  flight.stall_seconds += seconds_since(begin);
+  if (communicator_.rank() == 0)
+    thread_.start(flight.priority,
+                  [this, &flight, reports = std::move(reports)] { commit(flight, reports); });
+}
+
+/// What the thread has ended of the save under way.
+std::vector<Checkpointer::Outcome> Checkpointer::take_from_flight() {
+  if (!flight_ || !thread_.done()) return {};
+  for (Outcome& outcome : flight_->outcomes)
+    if (outcome.saved)
+      outcome.saved->stall_seconds = flight_->priority == SaveThread::Priority::low
+                                         ? flight_->stall_seconds
+                                         : outcome.saved->seconds;
+  return std::exchange(flight_->outcomes, {});
+}
+
+std::vector<Checkpointer::Outcome> Checkpointer::take_outcomes() {
+  std::vector<Outcome> outcomes = std::exchange(ended_, {});
+  for (Outcome& outcome : take_from_flight()) outcomes.push_back(std::move(outcome));
+  return outcomes;
+}
+
+std::vector<Checkpointer::Outcome> Checkpointer::finish() {
+  std::vector<Outcome> outcomes = std::exchange(ended_, {});
+  if (!flight_) return outcomes;
+  if (writers() > 1 && !flight_->committing) commit_written();
+  thread_.wait();
+  std::vector<Outcome> last = take_from_flight();
+  // How each of them ended, on every rank; paths are of rank 0.
+  std::vector<Result<std::string>> texts;
+  for (const Outcome& outcome : last)
+    texts.push_back(outcome.saved ? Result<std::string>(outcome.series == Series::best ? "b" : "r")
+                                  : std::unexpected(outcome.saved.error()));
+  const std::string told = communicator_.all_gather(pack(texts))[0];
+  if (communicator_.rank() != 0)
+    for (const Result<std::string>& text : unpack(told))
+      last.push_back(
+          {flight_->step, text && *text == "b" ? Series::best : Series::regular,
+           text ? Result<SavedCheckpoint>(SavedCheckpoint{}) : std::unexpected(text.error())});
+  flight_.reset();
+  for (Outcome& outcome : last) outcomes.push_back(std::move(outcome));
+  return outcomes;
+}
+
+Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
+  SORTIE_CHECK(!flight_, "finish() first");
+  launch(progress, {series}, Source::live);
+  std::vector<Outcome> outcomes = finish();
+  SORTIE_CHECK(!outcomes.empty(), "a save has no outcome");
+  return std::move(outcomes.back().saved);
+}
+
+}  // namespace sortie::trainer

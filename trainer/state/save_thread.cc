@@ -1,0 +1,39 @@
+#include "trainer/state/save_thread.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Of this thread and those that it starts. With this niceness a thread that shares a core with a
+/// compute thread gets about a twentieth of it.
+void lower_priority() {
+  constexpr int kNice = 13;
+  constexpr int kIoprioWhoProcess = 1, kBestEffortLowest = (2 << 13) | 7;
+  const auto self = static_cast<id_t>(::syscall(SYS_gettid));
+  (void)::setpriority(PRIO_PROCESS, self, kNice);
+  (void)::syscall(SYS_ioprio_set, kIoprioWhoProcess, static_cast<int>(self), kBestEffortLowest);
+}
+
+}  // namespace
+
+void SaveThread::start(Priority priority, std::function<void()> work) {
+  SORTIE_CHECK(done_, "a save is under way");
+  wait();
+  done_ = false;
+  thread_ = std::thread([this, priority, work = std::move(work)] {
+    if (priority == Priority::low) lower_priority();
+    work();
+    done_ = true;
+  });
+}
+
+void SaveThread::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,67 @@
+#include "trainer/state/snapshot.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "trainer/metrics/memory.h"
+#include "trainer/ops/host_copy.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Has the kernel make all pages now, large ones where it can.
+void make_pages(std::span<std::byte> memory) {
+  (void)::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  for (std::size_t at = 0; at < memory.size(); at += page) memory[at] = std::byte{0};
+}
+
+}  // namespace
+
+Snapshot::~Snapshot() {
+  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+}
+
+Result<> Snapshot::allocate(std::uint64_t bytes, std::int64_t ranks_of_host) {
+  SORTIE_CHECK(memory_.empty(), "a snapshot has {} bytes", memory_.size());
+  if (bytes == 0) return {};
+  const std::uint64_t needed = bytes * static_cast<std::uint64_t>(ranks_of_host);
+  const std::uint64_t available = available_memory_bytes();
+  constexpr std::uint64_t kSpare = 20;  // a twentieth stays free
+  if (available > 0 && needed > available - available / kSpare)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} bytes are needed for copies of the state, {} are free on this "
+                            "host",
+                            needed, available));
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return std::unexpected(os_error(errno, fmt::format("allocate {} bytes", bytes)));
+  memory_ = {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)};
+  make_pages(memory_);
+  return {};
+}
+
+void Snapshot::take(ExecutionContext& context, std::vector<StatePiece>& pieces) {
+  std::vector<ops::HostCopy> copies;
+  std::byte* at = memory_.data();
+  for (StatePiece& piece : pieces) {
+    const std::size_t bytes = piece.values.size_bytes();
+    SORTIE_CHECK(bytes <= static_cast<std::size_t>(memory_.data() + memory_.size() - at),
+                 "a snapshot has {} bytes", memory_.size());
+    copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
+    piece.values = {reinterpret_cast<float*>(at), piece.values.size()};
+    at += bytes;
+  }
+  ops::copy_past_caches(context, copies);
+}
+
+}  // namespace sortie::trainer
