@@ -20,6 +20,7 @@
 #include "trainer/cli/merge_command.h"
 #include "trainer/cli/output_options.h"
 #include "trainer/cli/passive_threads.h"
+#include "trainer/cli/plan_command.h"
 #include "trainer/cli/train_command.h"
 
 namespace {
@@ -71,6 +72,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = kExitOk;
   trainer::add_train_command(app, exit_code);
+  trainer::add_plan_command(app, exit_code);
   trainer::add_generate_command(app, exit_code);
   trainer::add_eval_command(app, exit_code);
   trainer::add_merge_command(app, exit_code);

@@ -8,15 +8,13 @@ namespace sortie::config {
 namespace {
 
 constexpr Architecture kArchitectures[] = {
-    {.name = "gpt2", .layer_norm = true, .biases = true, .qkv_bias = true},
-    {.name = "gpt-neo", .windows = true, .layer_norm = true, .biases = true},
+    {.name = "gpt2"},
+    {.name = "gpt-neo", .windows = true, .own_window = 256},
     {.name = "gpt-neo-x",
      .rope = true,
      .partial_rope = true,
      .own_head_dim = true,
-     .layer_norm = true,
-     .biases = true,
-     .qkv_bias = true},
+     .parallel_residual = true},
     {.name = "llama",
      .rope = true,
      .partial_rope = true,
@@ -29,19 +27,13 @@ constexpr Architecture kArchitectures[] = {
      .own_head_dim = true,
      .windows = true,
      .gated_mlp = true},
-    {.name = "qwen2",
-     .rope = true,
-     .grouped = true,
-     .windows = true,
-     .gated_mlp = true,
-     .qkv_bias = true},
+    {.name = "qwen2", .rope = true, .grouped = true, .windows = true, .gated_mlp = true},
     {.name = "qwen3",
      .rope = true,
      .grouped = true,
      .own_head_dim = true,
      .windows = true,
-     .gated_mlp = true,
-     .head_norm = true},
+     .gated_mlp = true},
     {.name = "mixtral",
      .rope = true,
      .grouped = true,
@@ -54,12 +46,10 @@ constexpr Architecture kArchitectures[] = {
      .grouped = true,
      .own_head_dim = true,
      .mixture = true,
-     .gated_mlp = true,
-     .head_norm = true},
+     .own_expert_keys = true,
+     .gated_mlp = true},
     {.name = "deepseek-v3", .rope = true, .mixture = true, .latent = true, .gated_mlp = true},
 };
-
-constexpr std::int64_t kGptNeoWindow = 256;
 
 }  // namespace
 
@@ -80,10 +70,9 @@ std::vector<std::string_view> architecture_names() {
 }
 
 std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer) {
-  const bool gpt_neo = model.architecture == "gpt-neo";
-  const std::int64_t window =
-      gpt_neo && model.attention_window == 0 ? kGptNeoWindow : model.attention_window;
-  if (model.attention_layers.empty()) return gpt_neo && layer % 2 == 0 ? 0 : window;
+  const std::int64_t own = architecture_of(model).own_window;
+  const std::int64_t window = model.attention_window == 0 ? own : model.attention_window;
+  if (model.attention_layers.empty()) return own > 0 && layer % 2 == 0 ? 0 : window;
   const auto index = static_cast<std::size_t>(layer) % model.attention_layers.size();
   return model.attention_layers[index] == "local" ? window : 0;
 }

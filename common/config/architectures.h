@@ -1,5 +1,5 @@
-// What the keys of [model] mean for each architecture. The architectures themselves are the files
-// of trainer/models.
+// What the keys of [model] mean for each architecture: capabilities that the config's rules and the
+// models ask for, in place of names. The architectures themselves are the files of trainer/models.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 namespace sortie::config {
 
 struct Architecture {
-  std::string_view name;      // of [model] architecture
-  bool rope = false;          // else a learned table of positions
-  bool partial_rope = false;  // RoPE may turn a share of each head
-  bool grouped = false;       // fewer key and value heads than query heads
-  bool own_head_dim = false;  // heads need not divide the hidden size
-  bool windows = false;       // local layers: attention_layers and attention_window
-  bool mixture = false;       // experts, see [model.moe]
-  bool latent = false;        // latent attention, see [model.mla], and [model.mtp]
-  bool gated_mlp = false;     // inner width 8/3 hidden by default, else 4 hidden
-  bool layer_norm = false;    // LayerNorm, which has biases, else RMSNorm
-  bool biases = false;        // of all matrices but those of qkv_bias
-  bool qkv_bias = false;
-  bool head_norm = false;  // queries and keys are normed, each projected by itself
+  std::string_view name;         // of [model] architecture
+  bool rope = false;             // else a learned table of positions
+  bool partial_rope = false;     // RoPE may turn a share of each head
+  bool grouped = false;          // fewer key and value heads than query heads
+  bool own_head_dim = false;     // heads need not divide the hidden size
+  bool windows = false;          // local layers: attention_layers and attention_window
+  std::int64_t own_window = 0;   // of local layers where the config has none; every other layer is
+                                 // one then
+  bool mixture = false;          // experts, see [model.moe]
+  bool own_expert_keys = false;  // moe.ffn_hidden_size, layer_step and normalize_topk are read
+  bool latent = false;           // latent attention, see [model.mla], and [model.mtp]
+  bool gated_mlp = false;        // inner width 8/3 hidden by default, else 4 hidden
+  bool parallel_residual = false;  // attention and MLP may read the same sum
 };
 std::span<const Architecture> architectures();
 /// The row of [model] architecture; the config was checked.

@@ -19,10 +19,10 @@ bool reads(const Architecture& architecture, std::string_view key) {
   if (!architecture.mixture) return false;
   static constexpr std::string_view kCommon[] = {"model.moe.num_experts"sv, "model.moe.topk"sv,
                                                  "model.moe.aux_loss_coeff"sv};
-  static constexpr std::string_view kQwen[] = {
+  static constexpr std::string_view kOwn[] = {
       "model.moe.ffn_hidden_size"sv, "model.moe.layer_step"sv, "model.moe.normalize_topk"sv};
   return std::ranges::find(kCommon, key) != std::end(kCommon) ||
-         (architecture.name == "qwen3-moe" && std::ranges::find(kQwen, key) != std::end(kQwen));
+         (architecture.own_expert_keys && std::ranges::find(kOwn, key) != std::end(kOwn));
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ std::vector<Violation> check_model(const ModelConfig& model) {
   const bool local =
       std::ranges::find(model.attention_layers, "local") != model.attention_layers.end();
   if (local && architecture_of(model).windows && model.attention_window == 0 &&
-      model.architecture != "gpt-neo")
+      architecture_of(model).own_window == 0)
     found.push_back({"M1",
                      {"model.attention_layers", "model.attention_window"},
                      "has local layers, but no model.attention_window says how far they see; set "

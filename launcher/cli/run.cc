@@ -60,7 +60,7 @@ std::string run_name(const std::string& name) {
 
 Result<> survey(PlannedJob& job) {
   SORTIE_ASSIGN_OR_RETURN(const RunnerBinary binary, open_runner_binary());
-  return survey_hosts(job.loaded.job, binary, job.plan);
+  return survey_hosts(job.loaded.job, binary, trainer_beside(), job.plan);
 }
 
 /// A job needs a config or a program.

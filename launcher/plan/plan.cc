@@ -183,7 +183,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     config::JobConfig read_by_trainer = job;
     read_by_trainer.runner = {};
     plan.trainer_config = config::to_toml(read_by_trainer);
-    SORTIE_TRY(plan_model(job, plan));
+    SORTIE_TRY(plan_model(job, facts.ask_trainer, plan));
   }
   if (contained)
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)

@@ -1,4 +1,5 @@
-// LaunchPlan: what would be started where. make_plan is pure: no file, host or clock is touched.
+// LaunchPlan: what would be started where. make_plan touches no file, host or clock; what a model
+// costs it asks of the trainer, as LauncherFacts says.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +75,7 @@ struct LauncherFacts {
   Environment environment;                // for runner.env_passthrough
   std::optional<cpu::Topology> topology;  // of this machine, for ranks on localhost
   std::uint64_t memory_bytes = 0;         // likewise; 0 = not known
+  AskTrainer ask_trainer;                 // empty: plans have no model
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the

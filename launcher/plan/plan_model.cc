@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -18,7 +18,6 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::int64_t kAssumedThreads = 8;
-constexpr double kMebibyte = 1 << 20;
 constexpr double kGibibyte = 1 << 30;
 
 /// As the runner will set OMP_NUM_THREADS; 0 = not known.
@@ -31,33 +30,30 @@ std::int64_t threads_of(const HostPlan& host, const RankPlan& rank) {
   return std::max<std::int64_t>(1, host.cpus / static_cast<std::int64_t>(host.ranks.size()));
 }
 
-/// The most that a rank has; every one must be known.
-void find_threads(const config::JobConfig& job, const LaunchPlan& plan, ModelPlan& model) {
-  model.threads = job.trainer.threads;
-  model.threads_assumed = false;
-  if (model.threads > 0) return;
+struct Threads {
+  std::int64_t most = 0;  // that a rank has
+  bool assumed = false;   // not every rank's are known
+};
+Threads find_threads(const config::JobConfig& job, const LaunchPlan& plan) {
+  Threads found{job.trainer.threads, false};
+  if (found.most > 0) return found;
   for (const HostPlan& host : plan.hosts)
     for (const RankPlan& rank : host.ranks) {
       const std::int64_t threads = threads_of(host, rank);
-      model.threads_assumed = model.threads_assumed || threads == 0;
-      model.threads = std::max(model.threads, threads);
+      found.assumed = found.assumed || threads == 0;
+      found.most = std::max(found.most, threads);
     }
-  if (model.threads_assumed) model.threads = std::max(model.threads, kAssumedThreads);
-}
-
-std::string with_commas(std::int64_t value) {
-  std::string digits = fmt::format("{}", value);
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<std::size_t>(at), 1, ',');
-  return digits;
+  if (found.assumed) found.most = std::max(found.most, kAssumedThreads);
+  return found;
 }
 
 /// Hosts that have less than their ranks will take.
 std::vector<std::string> too_small(const LaunchPlan& plan) {
-  // Where the CPUs decide on the precision, the one that needs less.
-  std::int64_t least = plan.model->memory.front().memory.total();
-  for (const auto& [name, memory] : plan.model->memory) least = std::min(least, memory.total());
   std::vector<std::string> warnings;
+  if (!plan.model) return warnings;
+  // Where the CPUs decide on the precision, the one that needs less.
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const auto& memory : plan.model->cost.memory) least = std::min(least, memory.total());
   for (const HostPlan& host : plan.hosts) {
     const double needed = static_cast<double>(least) * static_cast<double>(host.ranks.size());
     const auto there = static_cast<double>(host.memory_bytes);
@@ -75,7 +71,7 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
 
 /// " (gpt2-124m with num_layers = 2)": never a preset's name alone for another shape.
 std::string preset_text(const LaunchPlan& plan) {
-  const std::string& preset = plan.model->preset;
+  const std::string& preset = plan.model->cost.preset;
   if (preset.empty()) return "";
   if (plan.beside_preset.empty()) return fmt::format(" ({})", preset);
   return fmt::format(" ({} with {})", preset, fmt::join(plan.beside_preset, ", "));
@@ -100,34 +96,36 @@ std::vector<std::string> crowded(const config::JobConfig& job, const LaunchPlan&
   return warnings;
 }
 
-std::string spaced(std::string_view name) {
-  std::string text(name);
-  std::ranges::replace(text, '_', ' ');
-  return text;
+/// Answers do not change: what was asked before is not asked again.
+Result<> ask_cost(const AskTrainer& ask, CostQuestion question, LaunchPlan& plan) {
+  if (plan.model && plan.model->asked == question) return {};
+  plan.model.reset();
+  if (!ask) return {};
+  Result<training::ModelCost> cost = ask(question);
+  if (cost) {
+    plan.model = ModelPlan{std::move(question), std::move(*cost)};
+    return {};
+  }
+  if (cost.error().code == ErrorCode::config) return std::unexpected(std::move(cost).error());
+  plan.warnings.push_back("the plan says nothing of parameters, operations and memory: " +
+                          cost.error().message);
+  return {};
 }
 
 }  // namespace
 
-Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
-  SORTIE_ASSIGN_OR_RETURN(const model::ModelFacts facts, model::model_facts(job));
-  ModelPlan model;
-  model.architecture = job.model.architecture;
-  model.preset = job.model.preset;
-  model.parameters = model::count(facts.parameters);
-  model.flops_per_token = model::flops_per_token(job.model, facts);
-  model.tokens_per_step = plan.batch->global_batch_size * job.model.sequence_length;
-  find_threads(job, plan, model);
-  const std::pair<const char*, std::int64_t> precisions[] = {{"bf16", 2}, {"f32", 4}};
-  for (const auto& [name, element] : precisions) {
-    if (job.model.precision != "auto" && job.model.precision != name) continue;
-    SORTIE_ASSIGN_OR_RETURN(const model::MemoryUse memory,
-                            model::plan_memory(job, plan.batch->micro_batch_size, plan.world_size,
-                                               {.element = element, .threads = model.threads}));
-    model.memory.push_back({name, memory});
+Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchPlan& plan) {
+  const Threads threads = find_threads(job, plan);
+  plan.warnings.clear();
+  SORTIE_TRY(ask_cost(
+      ask, {plan.trainer_config, plan.world_size, plan.batch->micro_batch_size, threads.most},
+      plan));
+  if (plan.model) {
+    plan.model->tokens_per_step = plan.batch->global_batch_size * job.model.sequence_length;
+    plan.model->threads_assumed = threads.assumed;
   }
-  plan.model = std::move(model);
   plan.beside_preset = config::beside_preset(job);
-  plan.warnings = too_small(plan);
+  std::ranges::move(too_small(plan), std::back_inserter(plan.warnings));
   if (job.trainer.save_dir.empty())
     plan.warnings.emplace_back(
         "trainer.save_dir is not set: no checkpoint is written and nothing of this training is "
@@ -138,55 +136,25 @@ Result<> plan_model(const config::JobConfig& job, LaunchPlan& plan) {
 
 std::string model_text(const LaunchPlan& plan) {
   const ModelPlan& model = *plan.model;
-  std::string out = fmt::format("  model     {}{}: {} parameters", model.architecture,
-                                preset_text(plan), with_commas(model.parameters.total));
-  if (model.parameters.active < model.parameters.total)
-    out += fmt::format(", a token meets {}", with_commas(model.parameters.active));
-  if (model.parameters.trained < model.parameters.total)
-    out += fmt::format(", {} are trained", with_commas(model.parameters.trained));
-  out +=
-      fmt::format("\n  work      {}FLOP a token, {}FLOP a step of {} tokens\n",
-                  short_number(model.flops_per_token),
-                  short_number(model.flops_per_token * static_cast<double>(model.tokens_per_step)),
-                  with_commas(model.tokens_per_step));
-  out += fmt::format("  memory    of a rank with {} thread{}{}, in MiB\n", model.threads,
-                     model.threads == 1 ? "" : "s",
-                     model.threads_assumed ? " (assumed: the hosts' cores are not known)" : "");
-  const auto row = [&](const std::string& title, const auto& cell) {
-    out += fmt::format("    {:<16}", title);
-    for (const auto& of : model.memory) out += fmt::format("  {:>10}", cell(of));
-    out += '\n';
-  };
-  const auto mebibytes = [](std::int64_t bytes) {
-    return with_commas(std::llround(static_cast<double>(bytes) / kMebibyte));
-  };
-  row("", [](const auto& of) { return of.name; });
-  const auto parts = model.memory.front().memory.parts();
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    row(spaced(parts[i].first),
-        [&](const auto& of) { return mebibytes(of.memory.parts()[i].second); });
-  row("total", [&](const auto& of) { return mebibytes(of.memory.total()); });
-  return out;
+  const training::ModelCost& cost = model.cost;
+  return fmt::format("  model     {}{}: {}\n", cost.architecture, preset_text(plan),
+                     training::parameters_text(cost)) +
+         fmt::format(
+             "  work      {}FLOP a token, {}FLOP a step of {} tokens\n",
+             short_number(cost.flops_per_token),
+             short_number(cost.flops_per_token * static_cast<double>(model.tokens_per_step)),
+             training::with_commas(model.tokens_per_step)) +
+         fmt::format("  memory    of a rank with {} thread{}{}, in MiB\n", cost.threads,
+                     cost.threads == 1 ? "" : "s",
+                     model.threads_assumed ? " (assumed: the hosts' cores are not known)" : "") +
+         training::memory_table(cost);
 }
 
 nlohmann::ordered_json model_json(const ModelPlan& model) {
-  using Json = nlohmann::ordered_json;
-  Json memory = Json::object();
-  for (const auto& [name, use] : model.memory) {
-    Json bytes = {{"total", use.total()}};
-    for (const auto& [part, size] : use.parts()) bytes[std::string(part)] = size;
-    memory[name] = bytes;
-  }
-  return {{"architecture", model.architecture},
-          {"preset", model.preset},
-          {"parameters", model.parameters.total},
-          {"active_parameters", model.parameters.active},
-          {"trained_parameters", model.parameters.trained},
-          {"flops_per_token", model.flops_per_token},
-          {"tokens_per_step", model.tokens_per_step},
-          {"threads", model.threads},
-          {"threads_assumed", model.threads_assumed},
-          {"rank_memory_bytes", memory}};
+  nlohmann::ordered_json json = training::to_json(model.cost);
+  json["tokens_per_step"] = model.tokens_per_step;
+  json["threads_assumed"] = model.threads_assumed;
+  return json;
 }
 
 }  // namespace sortie::launcher

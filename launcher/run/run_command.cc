@@ -24,6 +24,7 @@
 #include "launcher/copy/progress.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/plan/secrets.h"
+#include "launcher/run/ask_trainer.h"
 #include "launcher/ssh/ssh_transport.h"
 #include "launcher/supervise/supervisor.h"
 #include "launcher/view/training_text.h"
@@ -43,6 +44,7 @@ fs::path sibling(const char* name) {
 LauncherFacts launcher_facts() {
   LauncherFacts facts;
   facts.trainer = sibling("sortie-train").string();
+  facts.ask_trainer = trainer_beside();
   facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
   struct sysinfo info {};
   if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
@@ -100,6 +102,12 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
 }
 
 }  // namespace
+
+AskTrainer trainer_beside() {
+  return [trainer = sibling("sortie-train")](const CostQuestion& question) {
+    return ask_trainer(trainer, question);
+  };
+}
 
 Result<RunnerBinary> open_runner_binary() {
   const char* chosen = std::getenv("SORTIE_RUNNER");

@@ -31,6 +31,9 @@ class RunFolder;
 class StartNotice;
 class SupervisorLock;
 
+/// Asks the sortie-train beside this program.
+AskTrainer trainer_beside();
+
 /// The runner that goes to hosts: the one beside this program, or $SORTIE_RUNNER.
 Result<RunnerBinary> open_runner_binary();
 

@@ -133,7 +133,7 @@ Error error_of(const std::vector<Surveyed>& hosts) {
 }
 
 Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& hosts,
-                 LaunchPlan& plan) {
+                 const AskTrainer& ask, LaunchPlan& plan) {
   std::vector<HostNetwork> networks;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostFacts& facts = *hosts[i].facts;
@@ -146,18 +146,19 @@ Result<> fill_in(const config::JobConfig& job, const std::vector<Surveyed>& host
   }
   SORTIE_ASSIGN_OR_RETURN(const Meeting meeting, choose_meeting(networks, plan.interface));
   plan.surveyed_addr = meeting.address;
-  return plan.model ? plan_model(job, plan) : Result<>();
+  return plan.batch ? plan_model(job, ask, plan) : Result<>();
 }
 
 }  // namespace
 
-Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary, LaunchPlan& plan) {
+Result<> survey_hosts(const config::JobConfig& job, const RunnerBinary& binary,
+                      const AskTrainer& ask, LaunchPlan& plan) {
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   Survey survey(io.get_executor(), job, binary, plan);
   run_to_end(io, survey.run());
   if (survey.failed()) return std::unexpected(error_of(survey.hosts()));
-  return fill_in(job, survey.hosts(), plan);
+  return fill_in(job, survey.hosts(), ask, plan);
 }
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// What the plan of a training job says of its model.
+// What the plan of a training job says of its model, as the real sortie-train counts it.
 #include "launcher/plan/plan_model.h"
 
 #include <doctest/doctest.h>
@@ -7,6 +7,8 @@
 
 #include "common/config/architectures.h"
 #include "launcher/plan/plan.h"
+#include "launcher/run/ask_trainer.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
 namespace sortie::launcher {
@@ -30,7 +32,24 @@ config::JobConfig training(const char* preset) {
 const std::vector<config::HostSlots> kMixedHosts = {{"localhost", {0}}, {"h2", {0, 1}}};
 
 LauncherFacts machine(std::uint64_t memory_bytes = 0) {
-  return {"/opt/sortie/bin/sortie-train", "/work", {}, {}, memory_bytes};
+  return {"/opt/sortie/bin/sortie-train",
+          "/work",
+          {},
+          {},
+          memory_bytes,
+          [](const CostQuestion& question) { return ask_trainer(SORTIE_TRAIN_BINARY, question); }};
+}
+
+/// In place of sortie-train: a script with these lines.
+LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& lines) {
+  LauncherFacts facts;
+  const std::string path = dir.str("sortie-train");
+  test::write_text(path, "#!/bin/sh\n" + lines + "\n");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  facts.ask_trainer = [path](const CostQuestion& question) {
+    return ask_trainer(path, question, std::chrono::milliseconds(500));
+  };
+  return facts;
 }
 
 }  // namespace
@@ -88,11 +107,11 @@ TEST_CASE("where CPUs decide on the precision the plan has both, and says what i
             "with 8 threads (assumed: the hosts' cores are not known), in MiB\n"
             "                            bf16         f32\n"));
   job.topology.micro_batch_size = 1;
-  const auto less = make_plan(job, kMixedHosts, machine())->model->memory[0].memory;
+  const auto less = make_plan(job, kMixedHosts, machine())->model->cost.memory[0];
   job.topology.activation_checkpointing_type = "every_layer";
-  const auto recomputed = make_plan(job, kMixedHosts, machine())->model->memory[0].memory;
-  CHECK(recomputed.activations < less.activations);
-  CHECK(recomputed.weights == less.weights);
+  const auto recomputed = make_plan(job, kMixedHosts, machine())->model->cost.memory[0];
+  CHECK(recomputed.part("activations") < less.part("activations"));
+  CHECK(recomputed.part("weights") == less.part("weights"));
 }
 
 TEST_CASE("the threads of a rank are those that its runner will tell it") {
@@ -101,7 +120,7 @@ TEST_CASE("the threads of a rank are those that its runner will tell it") {
   LauncherFacts here = machine();
   here.topology = cpu::Topology{{{0, {0}}, {0, {1}}, {0, {2}}, {0, {3}}}, {}};
   const LaunchPlan plan = *make_plan(job, {{"localhost", {0, 1}}}, here);
-  CHECK(plan.model->threads == 2);
+  CHECK(plan.model->cost.threads == 2);
   CHECK_FALSE(plan.model->threads_assumed);
 }
 
@@ -151,6 +170,46 @@ TEST_CASE("patterns that match no parameter fail before a host is touched") {
   REQUIRE_FALSE(plan.has_value());
   CHECK(plan.error().code == ErrorCode::config);
   CHECK(has(plan.error().message, "optimizer.freeze: \"layrs.*\" matches nothing"));
+}
+
+TEST_CASE("without an answer of the trainer the rest of the plan is there, and one line says why") {
+  const config::JobConfig job = training("gpt2-124m");
+  const test::ScopedTempDir dir;
+  struct Case {
+    const char* trainer;
+    const char* why;
+  };
+  const Case cases[] = {
+      {"echo '{\"version\": \"99.1\", \"parameters\": 1, \"rank_memory_bytes\": {\"f32\": {}}}'",
+       " is version 99.1, this is "},
+      {"echo 'plan: no such verb' >&2; exit 2", " plan: exit code 2: plan: no such verb; install"},
+      {"sleep 60", " plan: has not answered in time"},
+      {"exec 1>&- 2>&-; sleep 60", " plan: signal 9 (SIGKILL)"},
+      {"exec yes", " plan: writes more than an answer has"},
+      {"kill -SEGV $$", " plan: signal 11 (SIGSEGV"},
+      {"true", " plan: no object with parameters"},
+  };
+  for (const Case& each : cases) {
+    CAPTURE(std::string(each.trainer));
+    const auto plan = make_plan(job, kMixedHosts, with_trainer(dir, each.trainer));
+    REQUIRE(plan.has_value());
+    CHECK_FALSE(plan->model.has_value());
+    CHECK(plan->world_size == 3);
+    REQUIRE(plan->warnings.size() == 1);
+    CAPTURE(plan->warnings[0]);
+    CHECK(has(plan->warnings[0], "the plan says nothing of parameters, operations and memory: "));
+    CHECK(has(plan->warnings[0], each.why));
+    CHECK_FALSE(has(plan->warnings[0], "\n"));
+  }
+  LauncherFacts nowhere;
+  nowhere.ask_trainer = [](const CostQuestion& question) {
+    return ask_trainer("/nowhere/sortie-train", question);
+  };
+  const auto plan = make_plan(job, kMixedHosts, nowhere);
+  REQUIRE(plan.has_value());
+  CHECK(has(plan->warnings.at(0), "there is no /nowhere/sortie-train; install sortie-train"));
+  CHECK(has(plan_text(*plan), "  batch     "));
+  CHECK_FALSE(plan_json(*plan).contains("model"));
 }
 
 TEST_CASE("a job of another program has no model") {

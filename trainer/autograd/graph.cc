@@ -59,7 +59,9 @@ std::vector<Var> recompute(
     Graph replay(graph.context(), Graph::Mode::replay);
     replay.set_flows(flows);
     std::vector<Var> again = detach(replay, kept);
+    const std::int64_t flop = graph.context().flop();
     std::vector<Var> results = segment(replay, again);
+    graph.context().count_flop(flop - graph.context().flop());  // counted the first time
     std::vector<std::pair<Var, Tensor>> seeds;
     for (std::size_t i = 0; i < results.size(); ++i)
       seeds.emplace_back(results[i], std::move(output_grads[i]->tensor));

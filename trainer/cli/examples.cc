@@ -28,6 +28,13 @@ Training itself is started by `sortie run job.toml`, on this machine or on many.
 
 Without a config the file that SORTIE_CONFIG names is read; rank and world size are those of RANK and WORLD_SIZE.
 )"},
+    {"plan", R"(Examples:
+  sortie-train plan job.toml                                       parameters, operations, memory of a rank
+  sortie-train plan job.toml --world 64 --micro-batch 2 --json     for a program to read
+  sortie-train plan job.toml --set topology.activation_checkpointing_type=every_layer
+
+`sortie plan` asks this for its lines about the model.
+)"},
     {"generate", R"(Examples:
   sortie-train generate runs/ckpt --prompt 'Once upon a time' --max-tokens 200
   sortie-train generate runs/ckpt --prompt 'def ' --temperature 0                   always the likeliest token

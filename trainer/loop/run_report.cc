@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
-#include "common/model/parameters.h"
+#include "trainer/planning/rank_plan.h"
 
 namespace sortie::trainer {
 
@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kBetweenLines{1};
 constexpr std::size_t kPartBytes = 32u << 10;  // of a profile; an event has 64 KiB at most
 
-training::MemoryParts parts_of(const model::MemoryUse& memory) {
+training::MemoryParts parts_of(const MemoryUse& memory) {
   training::MemoryParts parts = {{"total", memory.total()}};
   for (const auto& [name, bytes] : memory.parts()) parts[std::string(name)] = bytes;
   return parts;
@@ -76,17 +76,18 @@ void RunReport::from_seed() {
 void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const TrainingProgress& progress,
                       const std::string& first_run) {
   if (silent()) return;
-  const auto facts_of_model = model::model_facts(job_);
-  SORTIE_CHECK(facts_of_model.has_value(), "{}", facts_of_model.error().message);  // start() told
-  flops_per_token_ = model::flops_per_token(job_.model, *facts_of_model);
-  const DType dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
-  const auto memory =
-      plan_memory(job_, batch_.micro_batch_size, rank_.world_size, dtype, rank_.threads, cpu);
-  SORTIE_CHECK(memory.has_value(), "{}", memory.error().message);
-  planned_ = *memory;
+  PlanOptions options;
+  options.micro_batch_size = batch_.micro_batch_size;
+  options.world_size = rank_.world_size;
+  options.dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
+  options.threads = rank_.threads;
+  const Result<RankPlan> plan = plan_rank(job_, options);
+  SORTIE_CHECK(plan.has_value(), "{}", plan.error().message);  // start() told
+  flops_per_token_ = plan->flop_per_token;
+  planned_ = plan->memory;
   training::StartEvent event;
   event.architecture = job_.model.architecture;
-  event.parameters = static_cast<std::int64_t>(model::count(facts_of_model->parameters).total);
+  event.parameters = plan->parameters.total;
   event.flops_per_token = flops_per_token_;
   event.planned_memory = parts_of(planned_);
   event.precision = facts.precision;
@@ -199,7 +200,7 @@ void RunReport::profile(const nlohmann::json& trace_events, const std::string& p
 }
 
 void RunReport::done(const TrainingProgress& progress, double validation_loss,
-                     double trained_seconds, const model::MemoryUse& memory) {
+                     double trained_seconds, const MemoryUse& memory) {
   training::DoneEvent event;
   event.step = progress.step;
   event.steps = job_.trainer.train_iterations;

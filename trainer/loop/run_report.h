@@ -11,12 +11,12 @@
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "common/training/event.h"
-#include "trainer/loop/memory_report.h"
 #include "trainer/loop/pace.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/step_report.h"
 #include "trainer/loop/validation.h"
 #include "trainer/metrics/event_sink.h"
+#include "trainer/planning/memory_use.h"
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
@@ -42,7 +42,7 @@ class RunReport {
   /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.
   void profile(const nlohmann::json& trace_events, const std::string& path);
   void done(const TrainingProgress& progress, double validation_loss, double trained_seconds,
-            const model::MemoryUse& memory);
+            const MemoryUse& memory);
 
  private:
   bool silent() const { return rank_.rank != 0; }
@@ -55,7 +55,7 @@ class RunReport {
   const RankContext& rank_;
   EventSink& events_;
   double flops_per_token_ = 0.0;
-  model::MemoryUse planned_;
+  MemoryUse planned_;
   double last_loss_ = training::kUnknown;
   std::string resumed_from_;
   Pace pace_;

@@ -6,14 +6,11 @@
 #include <string_view>
 
 #include "common/config/schema.h"
-#include "common/model/shape.h"
 #include "trainer/autograd/moe_functions.h"
 #include "trainer/models/hf_format.h"
+#include "trainer/models/shape.h"
 
 namespace sortie::trainer {
-
-using model::ModelShape;
-using model::resolve_shape;
 
 /// What passes between layers, and later between pipeline stages: the sum of `residual` and
 /// `branch` is the hidden state; the addition is left to the norm that reads it. branch may be
@@ -63,13 +60,15 @@ std::unique_ptr<Block> make_block(const BlockArguments& arguments) {
   return std::make_unique<B>(arguments, "layers." + std::to_string(arguments.layer));
 }
 
-/// One architecture, defined by its file and listed in families.cc.
+/// One architecture, defined by its file and listed in families.cc. What the keys of [model] mean
+/// for it is its row in common/config/architectures.cc.
 struct Family {
   std::string_view name;  // in [model] architecture
   ops::NormKind final_norm;
-  bool learned_positions = false;  // a table that is added to the embedding, instead of RoPE
   std::unique_ptr<Block> (*make_block)(const BlockArguments& arguments);
   HfFormat hf;
+  /// Of its mixtures; sigmoid comes with a bias that corrects the selection.
+  ops::RouterScore router = ops::RouterScore::softmax;
 };
 
 }  // namespace sortie::trainer

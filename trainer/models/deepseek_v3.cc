@@ -161,7 +161,8 @@ Family deepseek_v3_family() {
   return {.name = "deepseek-v3",
           .final_norm = ops::NormKind::rms,
           .make_block = make_block<DeepseekV3Block>,
-          .hf = deepseek_v3_format()};
+          .hf = deepseek_v3_format(),
+          .router = ops::RouterScore::sigmoid};
 }
 
 }  // namespace sortie::trainer

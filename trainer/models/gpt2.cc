@@ -48,7 +48,6 @@ HfFormat gpt2_format() {
 Family gpt2_family() {
   return {.name = "gpt2",
           .final_norm = ops::NormKind::layer,
-          .learned_positions = true,
           .make_block = make_block<GptBlock>,
           .hf = gpt2_format()};
 }

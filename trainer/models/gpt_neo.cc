@@ -54,7 +54,6 @@ HfFormat gpt_neo_format() {
 Family gpt_neo_family() {
   return {.name = "gpt-neo",
           .final_norm = ops::NormKind::layer,
-          .learned_positions = true,
           .make_block = make_block<GptNeoBlock>,
           .hf = gpt_neo_format()};
 }

@@ -1,6 +1,7 @@
 #include "trainer/models/mixture.h"
 
 #include "common/config/architectures.h"
+#include "trainer/models/families.h"
 #include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
@@ -12,9 +13,9 @@ constexpr std::string_view kBiasName = ".router.bias";
 
 MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& shape) {
   const config::MoeConfig& moe = config.moe;
-  const bool deepseek = config.architecture == "deepseek-v3";
+  const ops::RouterScore score = family_of(config.architecture).router;
   MixtureSpec spec;
-  spec.router = {.score = deepseek ? ops::RouterScore::sigmoid : ops::RouterScore::softmax,
+  spec.router = {.score = score,
                  .experts = moe.num_experts,
                  .top_k = moe.topk,
                  .groups = moe.num_groups,
@@ -22,9 +23,9 @@ MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& sh
                  .normalize = moe.normalize_topk,
                  .scale = static_cast<float>(moe.scaling_factor)};
   spec.hidden = shape.hidden;
-  spec.ffn = moe.ffn_hidden_size ? moe.ffn_hidden_size : shape.ffn;
+  spec.ffn = expert_ffn(config, shape);
   spec.shared_ffn = moe.num_shared_experts * spec.ffn;
-  spec.bias = deepseek;
+  spec.bias = score == ops::RouterScore::sigmoid;
   spec.losses = {.sequence = moe.seq_aux_loss_coeff, .load = moe.aux_loss_coeff};
   spec.std_dev = config.init_std;
   spec.out_std = residual_std(config.init_std, shape.layers);
@@ -62,6 +63,9 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
                                 {},
                                 {.axis = 1, .group = ReduceGroup::expert}}));
   }
+  const double share = static_cast<double>(spec_.router.top_k) / static_cast<double>(count);
+  for (const std::vector<Parameter*>* experts : {&gate_up_, &down_})
+    for (Parameter* expert : *experts) expert->set_token_share(share);
   if (spec_.shared_ffn > 0)
     shared_ = add_swiglu(store, name + ".shared", spec_.hidden, spec_.shared_ffn, spec_.std_dev,
                          spec_.out_std);

@@ -36,7 +36,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                            true,
                            {},
                            {.axis = 0}});
-  if (family.learned_positions)
+  if (!config::architecture_of(config).rope)  // a table that is added to the embedding
     positions_ = &store.add({"positions.weight",
                              {shape_.num_positions, shape_.hidden},
                              Init::normal(config.init_std),
@@ -56,6 +56,8 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                     true,
                                     {},
                                     {.axis = 0}});
+  for (Parameter* rows : {embedding_, head_})
+    rows->set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
   if (config.mtp.num_layers > 0)
     mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }

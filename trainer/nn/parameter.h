@@ -85,6 +85,14 @@ class Parameter {
   const std::optional<LowRank>& low_rank() const { return low_rank_; }
   void set_low_rank(const LowRank& low_rank) { low_rank_ = low_rank; }
 
+  /// Elements that no token needs, as those that fill a vocabulary up to a round number: sizes that
+  /// are told leave them out.
+  std::int64_t padding() const { return padding_; }
+  void set_padding(std::int64_t elements) { padding_ = elements; }
+  /// How many of the tokens meet it: 1, or the k / E of an expert.
+  double token_share() const { return token_share_; }
+  void set_token_share(double share) { token_share_ = share; }
+
   /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
   /// gradient of this micro-batch is final. Of trained ones alone.
   void use_recorded() { ++pending_uses_; }
@@ -100,6 +108,8 @@ class Parameter {
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
   std::optional<LowRank> low_rank_;
+  std::int64_t padding_ = 0;
+  double token_share_ = 1.0;
   bool frozen_ = false;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/model/tiling.h"
 #include "trainer/ops/copy.h"
 #include "trainer/ops/dispatch.h"
 
@@ -40,20 +39,13 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
                "lse {} for q {}", lse.shape().to_string(), q.shape().to_string());
 }
 
-/// Multiply-adds of one product of queries with keys per dimension, over all heads: the tiles that
-/// the kernels compute where there is one document.
-std::int64_t computed_scores(const Tensor& q, const AttentionMask& mask) {
+/// Multiply-adds per dimension of one product of queries with the keys that they see, over all
+/// heads, where there is one document.
+std::int64_t seen_keys(const Tensor& q, const AttentionMask& mask) {
   const std::int64_t tokens = q.size(1);
-  const auto tiling = model::attention_tiling(tokens, mask.window);
-  std::int64_t scores = 0;
-  for (std::int64_t begin = 0; begin < tokens; begin += tiling.rows) {
-    const std::int64_t end = std::min(begin + tiling.rows, tokens);
-    constexpr std::int64_t kUnit = 64;  // longer windows begin at multiples of it
-    std::int64_t first = mask.window > 0 ? std::max<std::int64_t>(0, begin - mask.window + 1) : 0;
-    if (!tiling.one_tile) first = first / kUnit * kUnit;
-    scores += (end - begin) * (end - first);
-  }
-  return scores * q.size(0) * q.size(2);
+  const std::int64_t window = mask.window > 0 ? std::min(mask.window, tokens) : tokens;
+  const std::int64_t seen = window * (window + 1) / 2 + (tokens - window) * window;
+  return seen * q.size(0) * q.size(2);
 }
 
 }  // namespace
@@ -107,7 +99,7 @@ void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor&
   const Shape result{q.size(0), q.size(1), q.size(2), v.size(3)};
   check_heads(out, q.dtype(), result, "out");
   if (q.elements() == 0) return;
-  context.count_flop(2 * computed_scores(q, mask) * (q.size(3) + v.size(3)));
+  context.count_flop(2 * seen_keys(q, mask) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_forward>(context, q, k, v, mask, out, lse);
 }
 
@@ -122,7 +114,8 @@ void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor
   check_heads(dk, q.dtype(), k.shape(), "dk");
   check_heads(dv, q.dtype(), v.shape(), "dv");
   if (q.elements() == 0) return;
-  context.count_flop(2 * computed_scores(q, mask) * (3 * q.size(3) + 2 * v.size(3)));
+  // Twice the forward pass; that the scores are computed once more is the kernels' way.
+  context.count_flop(4 * seen_keys(q, mask) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_backward>(context, q, k, v, out, lse, dout, mask, dq, dk, dv);
 }
 

@@ -4,12 +4,13 @@
 
 #include <span>
 
-#include "common/model/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
 
-using model::kExpertRowUnit;
+/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
+/// different products small.
+inline constexpr std::int64_t kExpertRowUnit = 16;
 
 /// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
 /// are in token order. Which are whose is known on the device alone: sorted tensors have `capacity`

@@ -10,9 +10,9 @@
 #include "common/config/fields.h"
 #include "common/config/saved.h"
 #include "common/config/validate.h"
-#include "common/model/shape.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
+#include "trainer/models/shape.h"
 
 namespace sortie::trainer {
 namespace {
@@ -62,7 +62,7 @@ bool defines_model(std::string_view key) {
 config::ModelConfig plain_model(config::ModelConfig model, std::int64_t num_layers) {
   const config::ModelConfig defaults;
   const config::Architecture& family = config::architecture_of(model);
-  const model::ModelShape shape = model::resolve_shape(model);
+  const ModelShape shape = resolve_shape(model);
   model.attention_num_kv_heads = shape.kv_heads;
   model.head_dim = shape.head_dim;
   model.ffn_hidden_size = shape.ffn;
@@ -91,8 +91,8 @@ config::ModelConfig plain_model(config::ModelConfig model, std::int64_t num_laye
     model.rope_scaling_mscale = defaults.rope_scaling_mscale;
     model.rope_scaling_mscale_all_dim = defaults.rope_scaling_mscale_all_dim;
   }
-  if (model.architecture != "gpt-neo-x") model.parallel_residual = defaults.parallel_residual;
-  model.moe.ffn_hidden_size = model::expert_ffn(model, shape);
+  if (!family.parallel_residual) model.parallel_residual = defaults.parallel_residual;
+  model.moe.ffn_hidden_size = expert_ffn(model, shape);
   if (!family.mixture) model.moe = defaults.moe;
   if (!family.latent) model.mla = defaults.mla;
   if (!family.latent) model.mtp = defaults.mtp;

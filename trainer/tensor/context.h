@@ -58,7 +58,8 @@ class ExecutionContext {
   Dispatch dispatch() const { return dispatch_; }
 
   /// Floating-point operations of the products that were asked for, 2 M N K each; of attention, of
-  /// the tiles that are computed.
+  /// the keys that a causal mask and the window leave. A backward pass that recomputes takes back
+  /// what it repeats.
   std::int64_t flop() const { return flop_; }
   void count_flop(std::int64_t count) { flop_ += count; }
 

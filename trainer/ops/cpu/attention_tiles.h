@@ -1,5 +1,5 @@
 // What the forward and the backward pass of attention share: heads as matrices, the cut of the
-// scores into tiles (common/model/tiling.h), the products of a tile, and a thread's memory.
+// scores into tiles (tiling.h), the products of a tile, and a thread's memory.
 // Included by files of this folder only.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/tiling.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/cpu/matmul.h"
+#include "trainer/ops/cpu/tiling.h"
 
 namespace sortie::trainer::ops {
 
@@ -42,9 +42,9 @@ struct Seen {
 class Tiles {
  public:
   Tiles(const AttentionMask& mask, std::int64_t tokens)
-      : mask_(mask), tokens_(tokens), tiling_(model::attention_tiling(tokens, mask.window)) {}
+      : mask_(mask), tokens_(tokens), tiling_(attention_tiling(tokens, mask.window)) {}
 
-  const model::AttentionTiling& tiling() const { return tiling_; }
+  const AttentionTiling& tiling() const { return tiling_; }
   bool one_tile() const { return tiling_.one_tile; }
   std::int64_t blocks() const { return (tokens_ + tiling_.rows - 1) / tiling_.rows; }
   /// Columns of keys, 1 where a block has one tile.
@@ -59,16 +59,16 @@ class Tiles {
   Seen seen(const Tile& tile, std::int64_t b, std::int64_t t) const;
   /// Elements between two rows of the tile's scores.
   std::int64_t line(const Tile& tile) const {
-    return model::attention_line(one_tile() ? tile.keys : tiling_.keys);
+    return attention_line(one_tile() ? tile.keys : tiling_.keys);
   }
-  std::int64_t most_scores() const { return tiling_.rows * model::attention_line(tiling_.keys); }
+  std::int64_t most_scores() const { return tiling_.rows * attention_line(tiling_.keys); }
 
  private:
   std::int64_t first_key(std::int64_t b, std::int64_t t) const;
 
   const AttentionMask& mask_;
   std::int64_t tokens_;
-  model::AttentionTiling tiling_;
+  AttentionTiling tiling_;
 };
 
 /// The products of a tile. Those of the other pass are null.

@@ -14,7 +14,7 @@
 namespace sortie::trainer::ops {
 namespace {
 
-constexpr std::int64_t kMaxRows = model::kCrossEntropyRows;
+constexpr std::int64_t kMaxRows = kCrossEntropyRows;
 
 class CrossEntropy {
  public:

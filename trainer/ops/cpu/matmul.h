@@ -32,7 +32,8 @@ struct MatmulSpecHash {
 
 class Matmul {
  public:
-  /// `sizes_only`: it is asked for sizes and layouts alone.
+  /// `sizes_only`: it is asked for sizes and layouts alone. A product that this CPU does not have,
+  /// as of bf16, then has no scratch and takes B row by row.
   Matmul(const dnnl::engine& engine, const MatmulSpec& spec, int threads, bool sizes_only = false);
 
   /// `scratch` of scratch_bytes() may be null when that is 0. Inside a parallel region every thread

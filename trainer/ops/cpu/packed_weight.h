@@ -6,7 +6,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
-#include "common/model/tiling.h"
+#include "trainer/ops/cpu/tiling.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer::ops {
@@ -53,7 +53,5 @@ CpuPackedCopies& copies_of(const PackedWeight& w);
 
 /// Rows of the first product of an expert with so many rows.
 std::int64_t grouped_piece(std::int64_t rows);
-
-using model::kVocabularyTile;
 
 }  // namespace sortie::trainer::ops

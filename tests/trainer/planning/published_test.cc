@@ -1,11 +1,12 @@
-#include "common/model/parameters.h"
-
+// Sizes and costs that were published, or that a formula gives, against what the models declare and
+// a step on the meta device counts.
 #include <doctest/doctest.h>
 
 #include "common/config/architectures.h"
-#include "common/model/memory.h"
+#include "trainer/hf/folder.h"
+#include "trainer/planning/rank_plan.h"
 
-namespace sortie::model {
+namespace sortie::trainer {
 namespace {
 
 config::JobConfig job_of(std::string_view preset) {
@@ -16,18 +17,16 @@ config::JobConfig job_of(std::string_view preset) {
   return job;
 }
 
-ModelFacts facts(const config::JobConfig& job) {
-  auto all = model_facts(job);
-  REQUIRE(all.has_value());
-  return std::move(*all);
+RankPlan planned(const config::JobConfig& job, const PlanOptions& options = {}) {
+  auto plan = plan_rank(job, options);
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().message));
+  return *plan;
 }
-
 ParameterCount counted(const config::JobConfig& job) {
-  return count(facts(job).parameters);
+  return planned(job).parameters;
 }
-
 double flops(const config::JobConfig& job) {
-  return flops_per_token(job.model, facts(job));
+  return planned(job).flop_per_token;
 }
 
 }  // namespace
@@ -58,13 +57,13 @@ TEST_CASE("of a mixture a token meets the top k experts") {
 TEST_CASE("a token costs six operations a weight and twelve a key's element") {
   config::JobConfig job = job_of("gpt2-124m");
   const double weights = 12.0 * 768 * 768 * 12 + 768.0 * 50257;
-  const double keys = 12.0 * 6 * 12 * (64 + 64) * 512;
+  const double keys = 12.0 * 6 * 12 * (64 + 64) * 512.5;  // a token sees itself
   CHECK(flops(job) == doctest::Approx(6 * weights + keys));
 
   SUBCASE("a window leaves fewer keys") {
     job.model.architecture = "gpt-neo";  // every other layer sees 256 tokens
-    const double seen = 256 - 256.0 * 256 / 2048;
-    CHECK(flops(job) == doctest::Approx(6 * weights + 6.0 * 6 * 12 * 128 * (512 + seen)));
+    const double seen = 256 - 256.0 * 255 / 2048;
+    CHECK(flops(job) == doctest::Approx(6 * weights + 6.0 * 6 * 12 * 128 * (512.5 + seen)));
   }
   SUBCASE("a frozen weight has no gradient") {
     job.optimizer.freeze = {"layers.*"};
@@ -89,14 +88,14 @@ TEST_CASE("a token costs six operations a weight and twelve a key's element") {
 TEST_CASE("patterns that match nothing are told before anything starts") {
   config::JobConfig job = job_of("gpt2-124m");
   job.optimizer.freeze = {"layer.*"};
-  const auto unmatched = model_facts(job);
+  const auto unmatched = plan_rank(job, {});
   REQUIRE(!unmatched.has_value());
   CHECK(unmatched.error().message ==
         "optimizer.freeze: \"layer.*\" matches nothing; names are like embedding.weight");
   job.optimizer.freeze = {};
   job.lora.rank = 4;
   job.lora.modules = {"*.qk"};
-  const auto no_module = model_facts(job);
+  const auto no_module = plan_rank(job, {});
   REQUIRE(!no_module.has_value());
   CHECK(no_module.error().message ==
         "lora.modules: \"*.qk\" matches nothing; names are like layers.0.attention.qkv");
@@ -106,7 +105,7 @@ TEST_CASE("sizes that each are allowed and together are absurd are an error, not
   config::JobConfig job = job_of("openseek-small");
   job.model.num_layers = 65536;
   job.model.moe.num_experts = 65536;
-  const auto too_many = model_facts(job);
+  const auto too_many = plan_rank(job, {});
   REQUIRE(!too_many.has_value());
   CHECK(too_many.error().code == ErrorCode::config);
   CHECK(too_many.error().message.find("is a size mistyped?") != std::string::npos);
@@ -114,7 +113,7 @@ TEST_CASE("sizes that each are allowed and together are absurd are an error, not
   job.model.sequence_length = 1 << 24;
   job.model.head_dim = 65536;
   job.model.num_attention_heads = 65536;
-  CHECK(!plan_memory(job, 1 << 20, 1, {}).has_value());
+  CHECK(!plan_rank(job, {.micro_batch_size = 1 << 20}).has_value());
 }
 
 TEST_CASE("the largest model that was published is planned") {
@@ -132,13 +131,47 @@ TEST_CASE("the largest model that was published is planned") {
   m.moe.ffn_hidden_size = 2048;
   m.moe.num_shared_experts = 1;
   m.moe.first_dense_layers = 3;
-  const ParameterCount count = counted(job);
+  const RankPlan plan = planned(job, {.dtype = DType::bf16, .threads = 8});
+  const ParameterCount& count = plan.parameters;
   CHECK(static_cast<double>(count.total) == doctest::Approx(671e9).epsilon(0.001));
   // The report counts the look-up of a token as one row of the table.
   CHECK(static_cast<double>(count.active) == doctest::Approx(37.5e9).epsilon(0.01));
-  const auto memory = plan_memory(job, 1, 1, {.element = 2, .threads = 8});
-  REQUIRE(memory.has_value());
-  CHECK(memory->optimizer >= 8 * count.total);
+  CHECK(plan.memory.optimizer >= 8 * count.total);
 }
 
-}  // namespace sortie::model
+TEST_CASE("every reference model is planned, with LoRA and frozen parts too") {
+  int folders = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(SORTIE_TEST_DATA "/hf")) {
+    const auto folder = HfFolder::open(entry.path());
+    REQUIRE(folder.has_value());
+    ++folders;
+    CAPTURE(entry.path().string());
+    config::JobConfig job;
+    job.model = folder->model();
+    const ParameterCount whole = counted(job);
+    CHECK(whole.trained == whole.total);
+    job.optimizer.freeze = {"embedding.*", "layers.0.*"};
+    CHECK(counted(job).trained < whole.total);
+    CHECK(counted(job).total == whole.total);
+    job.optimizer.freeze.clear();
+    job.lora.rank = 3;
+    job.lora.modules = {"*.attention.*"};
+    const ParameterCount updated = counted(job);
+    CHECK(updated.total == whole.total + updated.trained);
+  }
+  CHECK(folders > 20);
+}
+
+TEST_CASE("recomputation is in no count of operations") {
+  for (const char* preset : {"gpt2-124m", "openseek-small"}) {
+    config::JobConfig job = job_of(preset);
+    job.model.mtp.num_layers = job.model.architecture == "deepseek-v3" ? 1 : 0;
+    const RankPlan plain = planned(job);
+    job.topology.activation_checkpointing_type = "every_layer";
+    const RankPlan recomputed = planned(job);
+    CHECK(recomputed.flop_per_token == plain.flop_per_token);
+    CHECK(recomputed.memory.activations < plain.memory.activations);
+  }
+}
+
+}  // namespace sortie::trainer

@@ -5,7 +5,7 @@
 
 #include "common/config/schema.h"
 
-namespace sortie::model {
+namespace sortie::trainer {
 
 struct ModelShape {
   std::int64_t vocab_size;         // tokens that exist
@@ -21,4 +21,4 @@ ModelShape resolve_shape(const config::ModelConfig& config);
 /// Inner width of an expert.
 std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& shape);
 
-}  // namespace sortie::model
+}  // namespace sortie::trainer

@@ -1,10 +1,10 @@
-#include "common/model/shape.h"
+#include "trainer/models/shape.h"
 
 #include <cmath>
 
 #include "common/config/architectures.h"
 
-namespace sortie::model {
+namespace sortie::trainer {
 
 ModelShape resolve_shape(const config::ModelConfig& c) {
   const auto round_up = [](std::int64_t value, std::int64_t unit) {
@@ -42,4 +42,4 @@ std::int64_t expert_ffn(const config::ModelConfig& config, const ModelShape& sha
   return config.moe.ffn_hidden_size ? config.moe.ffn_hidden_size : shape.ffn;
 }
 
-}  // namespace sortie::model
+}  // namespace sortie::trainer

@@ -1,10 +1,9 @@
-// The block sizes of the CPU's kernels that decide how much memory they work in. The kernels are
-// made of them, and a plan counts with them.
+// The block sizes of the CPU's kernels that decide how much memory they work in.
 #pragma once
 
 #include <cstdint>
 
-namespace sortie::model {
+namespace sortie::trainer::ops {
 
 /// Rows of the head that the cross-entropy multiplies at a time; no power of two, as lines that
 /// far apart would share cache sets.
@@ -37,8 +36,5 @@ constexpr std::int64_t attention_line(std::int64_t keys) {
   const std::int64_t line = (keys + kVector - 1) / kVector * kVector;
   return line % kPage == 0 ? line + kVector : line;  // no power of two between rows
 }
-/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
-/// different products small.
-inline constexpr std::int64_t kExpertRowUnit = 16;
 
-}  // namespace sortie::model
+}  // namespace sortie::trainer::ops

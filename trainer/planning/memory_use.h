@@ -1,4 +1,4 @@
-// The memory of a rank of a training job, from its config alone.
+// What a rank's memory is for: planned and measured in the same words, by the same function.
 #pragma once
 
 #include <array>
@@ -6,13 +6,11 @@
 #include <string_view>
 #include <utility>
 
-#include "common/base/result.h"
-#include "common/config/schema.h"
-#include "common/model/tape.h"
+#include "trainer/nn/parameter.h"
 
-namespace sortie::model {
+namespace sortie::trainer {
 
-/// Bytes by what they are for, planned here and measured by the trainer.
+/// Bytes by what they are for.
 struct MemoryUse {
   std::int64_t weights = 0;      // f32 master copies and, with bf16, the copies that are multiplied
   std::int64_t gradients = 0;    // f32, of what is trained
@@ -41,10 +39,14 @@ struct MemoryUse {
   }
 };
 
-/// What every rank of a data-parallel job of `world_size` holds while it trains micro-batches of
-/// `micro_batch_size` sequences; of the machine, what is packed is known here. Errors as
-/// model_facts'.
-Result<MemoryUse> plan_memory(const config::JobConfig& job, std::int64_t micro_batch_size,
-                              std::int64_t world_size, Machine machine);
+/// Between steps, without `snapshot` and `process`: what lives then is parameters and what belongs
+/// to them, and the highest that was in use beyond it are activations. On the meta device as on
+/// others.
+MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator);
 
-}  // namespace sortie::model
+/// The same of this process, whose highest resident size is the total. `snapshot`: bytes that
+/// background saves hold.
+MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator,
+                         std::uint64_t snapshot = 0);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,190 @@
+#include "launcher/run/ask_trainer.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "common/base/exit_code.h"
+#include "common/base/fd.h"
+#include "common/base/process_status.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kMostOutput = 64 * 1024;
+
+/// A file without a name that begins with `text`: a child can be slow to read it, or not read it.
+Result<Fd> file_of(std::string_view text) {
+  Fd file(::memfd_create("sortie-plan", MFD_CLOEXEC));
+  if (!file) return std::unexpected(os_error(errno, "memfd_create"));
+  while (!text.empty()) {
+    const ssize_t written = ::write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return std::unexpected(os_error(errno, "memfd"));
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  ::lseek(file.get(), 0, SEEK_SET);
+  return file;
+}
+
+/// A program in a process group of its own, with its output in one pipe.
+class TrainerProcess {
+ public:
+  TrainerProcess() = default;
+  TrainerProcess(const TrainerProcess&) = delete;
+  TrainerProcess& operator=(const TrainerProcess&) = delete;
+  ~TrainerProcess() {
+    if (pid_ < 0) return;
+    ::kill(-pid_, SIGKILL);
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+  }
+
+  Result<> start(const std::vector<std::string>& arguments, const Fd& input) {
+    int out[2], error[2];
+    if (::pipe2(out, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+    Fd out_write(out[1]);
+    output_.reset(out[0]);
+    if (::pipe2(error, O_CLOEXEC) != 0) return std::unexpected(os_error(errno, "pipe"));
+    Fd error_write(error[1]);
+    errors_.reset(error[0]);
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawn_file_actions_adddup2(&actions, input.get(), 0);
+    ::posix_spawn_file_actions_adddup2(&actions, out_write.get(), 1);
+    ::posix_spawn_file_actions_adddup2(&actions, error_write.get(), 2);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    std::vector<char*> argv;
+    for (const std::string& argument : arguments)
+      argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const int failed = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+    if (failed == 0) return {};
+    pid_ = -1;
+    return std::unexpected(os_error(failed, arguments.front()));
+  }
+
+  /// Until both pipes are at their end. ErrorCode::timeout, or protocol for too much output.
+  Result<> read_all(Clock::time_point end, std::string& output, std::string& errors) {
+    struct Stream {
+      Fd& fd;
+      std::string& text;
+    };
+    Stream streams[] = {{output_, output}, {errors_, errors}};
+    while (output_ || errors_) {
+      pollfd waiting[2] = {{output_.get(), POLLIN, 0}, {errors_.get(), POLLIN, 0}};
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      if (left.count() <= 0) return fail(ErrorCode::timeout, "has not answered in time");
+      const int ready = ::poll(waiting, 2, static_cast<int>(left.count()));
+      if (ready < 0 && errno != EINTR) return std::unexpected(os_error(errno, "poll"));
+      if (ready <= 0) continue;
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (waiting[i].revents == 0) continue;
+        char bytes[4096];
+        const ssize_t got = ::read(streams[i].fd.get(), bytes, sizeof bytes);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+          streams[i].fd.reset();
+          continue;
+        }
+        streams[i].text.append(bytes, static_cast<std::size_t>(got));
+        if (streams[i].text.size() > kMostOutput)
+          return fail(ErrorCode::protocol, "writes more than an answer has");
+      }
+    }
+    return {};
+  }
+
+  /// After its pipes were closed; who closes them and goes on is killed.
+  ProcessStatus wait(Clock::time_point end) {
+    int status = 0;
+    for (;;) {
+      const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+      if (ended == pid_) break;
+      if (ended < 0 && errno != EINTR) return {.kind = ProcessStatus::Kind::lost};
+      if (Clock::now() > end) ::kill(-pid_, SIGKILL);
+      ::usleep(500);
+    }
+    pid_ = -1;
+    return ProcessStatus::from_wait_status(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  Fd output_, errors_;
+};
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+Result<training::ModelCost> read_answer(const std::filesystem::path& trainer,
+                                        const ProcessStatus& status, const std::string& output,
+                                        const std::string& errors) {
+  const std::string name = trainer.string();
+  const auto json = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+  const std::string version =
+      json.is_object() && json.contains("version") && json["version"].is_string()
+          ? json["version"].get<std::string>()
+          : std::string();
+  if (!version.empty() && version != SORTIE_VERSION)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} is version {}, this is {}; install both from "
+                            "one build",
+                            name, version, SORTIE_VERSION));
+  if (!version.empty() && json.contains("error") && json["error"].is_string())
+    return fail(ErrorCode::config, json["error"].get<std::string>());
+  if (!status.success())
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} plan: {}{}{}; install it from the build that this is of", name,
+                            status.to_string(), errors.empty() ? "" : ": ", first_line(errors)));
+  Result<training::ModelCost> cost = training::parse_model_cost(output);
+  if (!cost) return std::unexpected(with_context(std::move(cost).error(), name + " plan"));
+  if (cost->version != SORTIE_VERSION)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} does not say its version; install it from the "
+                            "build that this is of",
+                            name));
+  return cost;
+}
+
+}  // namespace
+
+Result<training::ModelCost> ask_trainer(const std::filesystem::path& trainer,
+                                        const CostQuestion& question,
+                                        std::chrono::milliseconds limit) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(trainer, ignored))
+    return fail(
+        ErrorCode::not_found,
+        fmt::format("there is no {}; install sortie-train beside sortie", trainer.string()));
+  const auto end = Clock::now() + limit;
+  SORTIE_ASSIGN_OR_RETURN(const Fd input, file_of(question.config_toml));
+  TrainerProcess process;
+  SORTIE_TRY(process.start({trainer.string(), "plan", "--config", "-", "--json", "--world",
+                            fmt::format("{}", question.world_size), "--micro-batch",
+                            fmt::format("{}", question.micro_batch_size), "--threads",
+                            fmt::format("{}", question.threads)},
+                           input));
+  std::string output, errors;
+  if (Result<> read = process.read_all(end, output, errors); !read)
+    return std::unexpected(with_context(std::move(read).error(), trainer.string() + " plan"));
+  return read_answer(trainer, process.wait(end), output, errors);
+}
+
+}  // namespace sortie::launcher

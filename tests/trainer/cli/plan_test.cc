@@ -1,0 +1,85 @@
+// `sortie-train plan` as a user and as sortie call it.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/child.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
+
+namespace {
+
+using sortie::test::has;
+
+sortie::testing::Finished plan(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {SORTIE_TRAIN_BINARY, "plan"});
+  return sortie::testing::run(arguments);
+}
+
+constexpr const char* kConfig = R"([model]
+preset = "gpt2-124m"
+precision = "f32"
+[topology]
+micro_batch_size = 2
+global_batch_size = 8
+)";
+
+}  // namespace
+
+TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
+  const sortie::testing::TempDir dir;
+  const std::string file = dir.str("job.toml");
+  sortie::test::write_text(file, kConfig);
+  const auto text = plan({file, "--threads", "2"});
+  CAPTURE(text.output);
+  CHECK(text.code == 0);
+  CHECK(has(text.output, "  model     gpt2 (gpt2-124m): 124,439,808 parameters\n"));
+  CHECK(
+      has(text.output, "  memory    of a rank with 2 threads that trains 2 sequences at a time ("));
+  CHECK(has(text.output, "\n    gradients                475\n"));
+
+  const auto answer = plan({file, "--threads", "2", "--json"});
+  CHECK(answer.code == 0);
+  const auto json = nlohmann::json::parse(answer.output);
+  CHECK(json["parameters"] == 124439808);
+  CHECK(json["version"].is_string());
+  const auto alone = json["rank_memory_bytes"]["f32"];
+  const auto more = nlohmann::json::parse(plan({file, "--json", "--world", "4"}).output);
+  CHECK(more["rank_memory_bytes"]["f32"]["packed_weights"] == 0);  // one micro-batch a step
+  CHECK(alone["packed_weights"] > 0);
+  const auto smaller =
+      nlohmann::json::parse(plan({file, "--threads", "2", "--json", "--micro-batch", "1"}).output);
+  CHECK(smaller["rank_memory_bytes"]["f32"]["activations"] < alone["activations"]);
+  CHECK(smaller["rank_memory_bytes"]["f32"]["optimizer"] == alone["optimizer"]);
+}
+
+TEST_CASE("a config that sortie-train plan refuses is an error in its JSON too") {
+  const sortie::testing::TempDir dir;
+  const std::string file = dir.str("job.toml");
+  sortie::test::write_text(file, kConfig);
+  const auto refused = plan({file, "--json", "--set", "optimizer.freeze=[\"layrs.*\"]"});
+  CHECK(refused.code == 2);
+  const std::string line = refused.output.substr(refused.output.find('{'));
+  const auto json = nlohmann::json::parse(line.substr(0, line.find('\n')));
+  CHECK(has(json["error"].get<std::string>(), "optimizer.freeze: \"layrs.*\" matches nothing"));
+  CHECK(has(plan({dir.str("none.toml")}).output, "none.toml"));
+  CHECK(plan({file, "--world", "3"}).code == 2);  // no whole number of micro-batches
+}
+
+TEST_CASE("a model of 8e9 parameters is planned in a moment") {
+  const sortie::testing::TempDir dir;
+  const std::string file = dir.str("job.toml");
+  sortie::test::write_text(file, "[model]\npreset = \"llama-3.1-8b\"\n");
+  auto best = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(plan({file, "--json", "--threads", "8"}).code == 0);
+    best = std::min(best, std::chrono::steady_clock::now() - begin);
+  }
+  const double seconds = std::chrono::duration<double>(best).count();
+  MESSAGE("sortie-train plan of llama-3.1-8b: " << seconds << " s");
+  CHECK(seconds < 3.0);  // 0.1 s on a machine at rest
+}

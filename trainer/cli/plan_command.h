@@ -1,0 +1,12 @@
+// `sortie-train plan`: what a rank of a job takes, without training.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace sortie::trainer {
+
+void add_plan_command(CLI::App& app, int& exit_code);
+
+}  // namespace sortie::trainer

@@ -1,0 +1,29 @@
+#include "trainer/planning/model_cost.h"
+
+namespace sortie::trainer {
+
+Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOptions options,
+                                            const std::string& version) {
+  training::ModelCost cost;
+  cost.version = version;
+  cost.isa = cpu_facts().isa;
+  cost.architecture = job.model.architecture;
+  cost.preset = job.model.preset;
+  cost.threads = options.threads;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const std::string name(dtype_name(dtype));
+    if (job.model.precision != "auto" && job.model.precision != name) continue;
+    options.dtype = dtype;
+    SORTIE_ASSIGN_OR_RETURN(const RankPlan plan, plan_rank(job, options));
+    cost.parameters = plan.parameters.total;
+    cost.active_parameters = plan.parameters.active;
+    cost.trained_parameters = plan.parameters.trained;
+    cost.flops_per_token = plan.flop_per_token;
+    training::ModelCost::Memory memory{name, {}};
+    for (const auto& [part, bytes] : plan.memory.parts()) memory.parts.emplace_back(part, bytes);
+    cost.memory.push_back(std::move(memory));
+  }
+  return cost;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,186 @@
+#include "trainer/planning/rank_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/config/architectures.h"
+#include "trainer/models/mixture.h"
+#include "trainer/models/model.h"
+#include "trainer/nn/lora.h"
+#include "trainer/ops/copy.h"
+#include "trainer/optim/optimizer.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+/// The program, its libraries, compiled products and the first pages of the data.
+constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
+/// MPI's own, where there are more ranks than one; beside it a reduction works in a bucket's copy.
+constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
+constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as TrainingStep has it
+
+/// The ranges of single keys allow products that no 64-bit number holds, and lists of parameters
+/// that take a minute to make.
+Result<> check_sizes(const config::ModelConfig& config, std::int64_t micro_batch_size) {
+  constexpr double kMostMatrices = 1e6, kMostElements = 1e17;
+  const ModelShape shape = resolve_shape(config);
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const bool mixed = config::architecture_of(config).mixture;
+  const double experts = mixed ? real(config.moe.num_experts) : 0.0;
+  const double top_k = mixed ? real(config.moe.topk) : 1.0;
+  const double latent = real(config.mla.kv_lora_rank + config.mla.q_lora_rank);
+  const double heads = real(shape.heads) * real(shape.head_dim + shape.value_dim);
+  const double shared = 1.0 + real(config.moe.num_shared_experts);
+  const double ffn = std::max(real(shape.ffn), shared * real(expert_ffn(config, shape)));
+  const double hidden = std::max(real(shape.hidden), latent);
+  const double widest = std::max({3.0 * heads, 2.0 * ffn, 2.0 * hidden, experts});
+  const double layers = real(shape.layers + config.mtp.num_layers);
+  const double matrices = layers * (12.0 + 2.0 * experts);
+  const double rows = real(micro_batch_size) * real(shape.sequence_length) * top_k;
+  const double weights = matrices * widest * hidden + 2.0 * real(shape.vocab_size) * hidden;
+  const double activations = 16.0 * layers * rows * widest;
+  if (matrices <= kMostMatrices && weights <= kMostElements && activations <= kMostElements)
+    return {};
+  return fail(ErrorCode::config,
+              fmt::format("model: {:.1e} matrices with {:.1e} weights and {:.1e} activations are "
+                          "more than any machine holds; is a size mistyped?",
+                          matrices, weights, activations));
+}
+
+/// Whether checkpoints are written beside training; the last one is waited for and needs no copy.
+bool saves_beside_training(const config::TrainerConfig& trainer) {
+  return trainer.async_save && !trainer.save_dir.empty() &&
+         (trainer.save_interval > 0 || (trainer.keep_best && trainer.eval_interval > 0));
+}
+
+/// The micro-batches of an update.
+std::int64_t micro_steps(const config::TopologyConfig& topology, const PlanOptions& options) {
+  if (topology.gradient_accumulation_steps > 0) return topology.gradient_accumulation_steps;
+  const std::int64_t each = options.micro_batch_size * options.world_size;
+  return std::max<std::int64_t>(1, topology.global_batch_size / each);
+}
+
+/// A rank with all that it holds between steps.
+class MetaRank {
+ public:
+  MetaRank(const config::JobConfig& job, const PlanOptions& options)
+      : job_(job),
+        options_(options),
+        micro_steps_(micro_steps(job.topology, options)),
+        context_(options.threads, {.kind = DeviceKind::meta}),
+        model_(context_, job.model, store_,
+               job.topology.activation_checkpointing_type == "every_layer"),
+        optimizer_(job, store_) {
+    // One micro-batch uses each copy once.
+    context_.keep_packed_weights(micro_steps_ > 1);
+  }
+
+  Result<> prepare() {
+    SORTIE_TRY(add_lora(job_.lora, store_));
+    SORTIE_TRY(freeze_parameters(job_, store_));
+    SORTIE_TRY(optimizer_.assign_groups());
+    store_.finalize(context_, options_.dtype, options_.world_size * kShardUnit,
+                    /*with_optimizer=*/true);
+    return {};
+  }
+
+  /// As TrainingStep::take() does it, with the first of the micro-batches: the others take what
+  /// that one has left.
+  void step() {
+    const std::int64_t flop = context_.flop();
+    const Tensor sums = context_.zeros(DType::f64, {3});
+    Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+    // Conversations mask targets, which are counted first: a step has all its micro-batches at
+    // once.
+    std::vector<Batch> waiting;
+    for (std::int64_t i = 1; i < micro_steps_ && !job_.data.chat_files.empty(); ++i)
+      waiting.push_back(next_batch());
+    {
+      const Batch batch = next_batch();
+      ForwardContext forward;
+      forward.training = true;
+      Graph graph(context_, Graph::Mode::record);
+      model_.loss(graph, batch.tokens, batch.targets, 1.0f, forward, loss);
+      graph.backward({});
+      routing_.add(context_, forward);
+    }
+    flop_ = context_.flop() - flop;
+    optimizer_.squared_gradient_norm(context_, squared_norm);
+    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
+    routing_.clear(context_);
+    store_.zero_gradients();
+  }
+
+  RankPlan plan() {
+    RankPlan plan;
+    plan.parameters = count_parameters(store_);
+    plan.flop_per_token = static_cast<double>(flop_) /
+                          static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
+    plan.memory = tensor_memory(store_, context_.allocator());
+    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = snapshot_bytes();
+    plan.memory.process = kProcessBytes;
+    if (options_.world_size > 1)
+      plan.memory.process +=
+          kMpiBytes + std::min(store_.trained_elements(), job_.optimizer.allreduce_bucket_size) *
+                          static_cast<std::int64_t>(sizeof(float));
+    return plan;
+  }
+
+ private:
+  struct Batch {
+    Tensor tokens, targets;
+  };
+  std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
+  /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
+  /// copy of the whole.
+  std::int64_t snapshot_bytes() const {
+    std::int64_t saved = 0;
+    for (const auto& parameter : store_.parameters())
+      saved += parameter->elements() * (parameter->trained() ? 3 : 1);
+    return (saved + options_.world_size - 1) / options_.world_size *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  Batch next_batch() {
+    const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
+    return {context_.empty(DType::i32, shape), context_.empty(DType::i32, shape)};
+  }
+
+  const config::JobConfig& job_;
+  const PlanOptions options_;
+  const std::int64_t micro_steps_;
+  ExecutionContext context_;
+  ParameterStore store_;
+  const LanguageModel model_;
+  Optimizer optimizer_;
+  StepRouting routing_;
+  std::int64_t flop_ = 0;  // of a micro-batch
+};
+
+}  // namespace
+
+ParameterCount count_parameters(const ParameterStore& store) {
+  ParameterCount count;
+  double unmet = 0.0;
+  for (const auto& parameter : store.parameters()) {
+    if (parameter->spec().use == Use::state) continue;
+    const std::int64_t elements = parameter->spec().shape.elements() - parameter->padding();
+    count.total += elements;
+    if (parameter->trained()) count.trained += elements;
+    unmet += static_cast<double>(elements) * (1.0 - parameter->token_share());
+  }
+  count.active = count.total - std::llround(unmet);
+  return count;
+}
+
+Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& options) {
+  SORTIE_TRY(check_sizes(job.model, options.micro_batch_size));
+  MetaRank rank(job, options);
+  SORTIE_TRY(rank.prepare());
+  rank.step();
+  return rank.plan();
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,47 @@
+// What a rank of a training job takes, found by letting it train on the meta device: the real model
+// declares its parameters, the real graph and optimizer take a step, and the real allocator counts.
+// There is no second description of a model, an op or a kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/result.h"
+#include "common/config/schema.h"
+#include "trainer/planning/memory_use.h"
+
+namespace sortie::trainer {
+
+struct ParameterCount {
+  std::int64_t total = 0;    // without padding and state
+  std::int64_t active = 0;   // of them, those that a token meets: top k of the experts
+  std::int64_t trained = 0;  // of the total
+};
+/// Of what a model declared, with what [lora] added and [optimizer] froze.
+ParameterCount count_parameters(const ParameterStore& store);
+
+struct PlanOptions {
+  std::int64_t micro_batch_size = 1;  // sequences
+  std::int64_t world_size = 1;        // data-parallel ranks
+  DType dtype = DType::f32;           // of products
+  int threads = 1;                    // of the rank: kernels work in memory of each thread
+};
+
+struct RankPlan {
+  ParameterCount parameters;
+  /// Floating-point operations of one trained token: for every weight that it is multiplied with 2
+  /// forward, 2 where gradients flow through and 2 where the weight has one; for every key that it
+  /// sees in a layer, on average over the sequence, 2 H (D + Dv), and twice that backward. Not
+  /// counted: recomputation, and that documents hide keys.
+  double flop_per_token = 0.0;
+  /// Kernels' memory and packed weights are those that oneDNN names for this machine's CPU. Where
+  /// that has no bf16 products, plans of bf16 have none of its kernels' memory.
+  MemoryUse memory;
+};
+
+/// Any rank's: data-parallel ranks are alike. Takes time by the number of parameters (one of 8e9 in
+/// 32 layers: some hundredths of a second) and no memory to speak of. Sets OpenMP's threads, as any
+/// ExecutionContext does. ErrorCode::config for a pattern that matches no parameter, for sizes that
+/// each are allowed and together are absurd, and when nothing is left to be trained.
+Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& options);
+
+}  // namespace sortie::trainer
