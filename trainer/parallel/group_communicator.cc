@@ -170,8 +170,8 @@ Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, R
   const Reduced reduced{values.dtype(), op, values.elements()};
   const int tag = tag_of(id_, Part::data, sequence);
   const auto sent = static_cast<std::int64_t>(bytes.size()) * (size() - 1);
-  if (sent <= DirectReduction::kUpTo)
-    return start(std::make_shared<DirectReduction>(group_, *engine_, label(collective, sequence),
+  if (sent <= GatherReduction::kUpTo)
+    return start(std::make_shared<GatherReduction>(group_, *engine_, label(collective, sequence),
                                                    tag, reduced, bytes.data()),
                  {values});
   const std::int64_t per_chunk = ChunkReduction::chunk_elements(reduced.elements, size());
