@@ -98,8 +98,8 @@ int main(int argc, char** argv) {
       for (std::size_t row = 0; row < std::size(rows); ++row)
         took[row].push_back(seconds_of(rows[row].second, times));
     if (group.rank() != 0) continue;
-    std::string text = fmt::format("\"bytes\": {}, \"ranks\": {}, \"times\": {}", count * 4,
-                                   group.size(), times);
+    std::string text =
+        fmt::format("\"bytes\": {}, \"ranks\": {}, \"times\": {}", count * 4, group.size(), times);
     for (std::size_t row = 0; row < std::size(rows); ++row)
       text += fmt::format(", \"{}\": {{\"median\": {}, \"best\": {}}}", rows[row].first,
                           median(took[row]), *std::ranges::min_element(took[row]));

@@ -11,8 +11,8 @@ namespace {
 
 using BenchClock = std::chrono::steady_clock;
 
-/// Element `index` of what rank `rank` puts in: small whole numbers, so that sums are exact in every
-/// type but for one rounding.
+/// Element `index` of what rank `rank` puts in: small whole numbers, so that sums are exact in
+/// every type but for one rounding.
 std::int64_t put_in(int rank, std::int64_t index) {
   return (index * 31 + rank * 17) % 13;
 }
@@ -39,12 +39,18 @@ std::int64_t differing_as(const Tensor& tensor,
 template <class Function>
 auto with_type(DType dtype, const Function& function) {
   switch (dtype) {
-    case DType::bf16: return function(bf16{});
-    case DType::f64: return function(double{});
-    case DType::i32: return function(std::int32_t{});
-    case DType::i64: return function(std::int64_t{});
-    case DType::u8: return function(std::uint8_t{});
-    case DType::f32: break;
+    case DType::bf16:
+      return function(bf16{});
+    case DType::f64:
+      return function(double{});
+    case DType::i32:
+      return function(std::int32_t{});
+    case DType::i64:
+      return function(std::int64_t{});
+    case DType::u8:
+      return function(std::uint8_t{});
+    case DType::f32:
+      break;
   }
   return function(float{});
 }
@@ -66,7 +72,7 @@ struct Measured {
       return Tensor::empty(allocator, bench.dtype, {elements});
     };
     input = make(operation == "all_gather" ? block() : count);
-    output = operation == "reduce_scatter" ? make(block())
+    output = operation == "reduce_scatter"                           ? make(block())
              : operation == "all_reduce" || operation == "broadcast" ? input
                                                                      : make(count);
     counts.assign(static_cast<std::size_t>(ranks()), block());

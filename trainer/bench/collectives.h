@@ -10,7 +10,7 @@
 namespace sortie::trainer {
 
 struct CollectiveBench {
-  std::vector<std::string> operations;  // names of collective_bench_names()
+  std::vector<std::string> operations;                 // names of collective_bench_names()
   std::int64_t from = 8, to = std::int64_t{64} << 20;  // bytes
   std::int64_t factor = 4;                             // between sizes
   DType dtype = DType::f32;
@@ -27,14 +27,14 @@ struct CollectiveRow {
   std::int64_t wrong = 0;             // elements, on all ranks
 };
 
-/// "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "ring" (every rank sends
-/// to the next).
+/// "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "ring" (every rank
+/// sends to the next).
 std::vector<std::string> collective_bench_names();
 /// Whether values are added or compared by it.
 bool reduces(const std::string& operation);
 
-/// Collective. `on_row` is called on every rank as soon as a row is known. The group has two ranks or
-/// more; the dtype can be reduced by `reduce`.
+/// Collective. `on_row` is called on every rank as soon as a row is known. The group has two ranks
+/// or more; the dtype can be reduced by `reduce`.
 std::vector<CollectiveRow> bench_collectives(
     Communicator& group, const CollectiveBench& bench,
     const std::function<void(const CollectiveRow&)>& on_row);

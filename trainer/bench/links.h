@@ -8,9 +8,9 @@
 namespace sortie::trainer {
 
 struct LinkRow {
-  int from = 0, to = 0;   // ranks of the group; of a pair the lower one is `from`
-  double us = 0;          // of 8 bytes one way (half a round trip); 0 in a ring
-  double gbit_s = 0;      // each way at the same time; in a ring from `from` to `to`
+  int from = 0, to = 0;  // ranks of the group; of a pair the lower one is `from`
+  double us = 0;         // of 8 bytes one way (half a round trip); 0 in a ring
+  double gbit_s = 0;     // each way at the same time; in a ring from `from` to `to`
 };
 
 struct LinkReport {

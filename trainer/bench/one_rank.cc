@@ -43,8 +43,7 @@ MatmulSeconds bench_matmul(ExecutionContext& context, const MatmulBench& bench) 
   Tensor dw = context.zeros(DType::f32, {bench.out, bench.in});
   Tensor none;
   MatmulSeconds seconds;
-  seconds.forward =
-      fastest(bench.iterations, [&] { ops::linear_forward(context, x, w, none, y); });
+  seconds.forward = fastest(bench.iterations, [&] { ops::linear_forward(context, x, w, none, y); });
   seconds.data_gradient =
       fastest(bench.iterations, [&] { ops::linear_backward_data(context, dy, w, dx); });
   seconds.weight_gradient =

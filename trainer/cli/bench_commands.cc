@@ -71,8 +71,7 @@ nlohmann::ordered_json json_of(const LinkReport& report, const std::vector<std::
                             {"gbit_s", row.gbit_s},
                             {"latency_us", row.us}});
   for (const LinkRow& row : report.ring)
-    out["ring"].push_back(
-        {{"from", name(row.from)}, {"to", name(row.to)}, {"gbit_s", row.gbit_s}});
+    out["ring"].push_back({{"from", name(row.from)}, {"to", name(row.to)}, {"gbit_s", row.gbit_s}});
   return out;
 }
 
@@ -96,8 +95,7 @@ Result<> measure_comm(const CommArguments& arguments, Communicator& world,
     if (hosts_there[0] < 2) group = world.split(0, rank.rank, "ranks");
     if (group) {
       const std::vector<std::string> names = group->all_gather(rank.host);
-      const LinkReport links =
-          bench_links(*group, static_cast<std::int64_t>(arguments.link_bytes));
+      const LinkReport links = bench_links(*group, static_cast<std::int64_t>(arguments.link_bytes));
       report["links"] = json_of(links, names);
       if (speaks && !arguments.json) print_links(links, names);
     }
@@ -105,16 +103,16 @@ Result<> measure_comm(const CommArguments& arguments, Communicator& world,
   }
   if (!arguments.bench.operations.empty()) {
     if (speaks && !arguments.json)
-      fmt::print("# {:<12} {:>12} {:>12} {:>5} {:>6} {:>11} {:>9} {:>9} {:>7}\n"
-                 "# {:<12} {:>12} {:>12} {:>5} {:>6} {:>11} {:>9} {:>9} {:>7}\n",
-                 "operation", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong",
-                 "", "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", "");
+      fmt::print(
+          "# {:<12} {:>12} {:>12} {:>5} {:>6} {:>11} {:>9} {:>9} {:>7}\n"
+          "# {:<12} {:>12} {:>12} {:>5} {:>6} {:>11} {:>9} {:>9} {:>7}\n",
+          "operation", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "",
+          "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", "");
     report["rows"] = nlohmann::ordered_json::array();
-    const auto rows =
-        bench_collectives(world, arguments.bench, [&](const CollectiveRow& row) {
-          if (speaks && !arguments.json) print_row(row, arguments);
-          report["rows"].push_back(json_of(row, arguments));
-        });
+    const auto rows = bench_collectives(world, arguments.bench, [&](const CollectiveRow& row) {
+      if (speaks && !arguments.json) print_row(row, arguments);
+      report["rows"].push_back(json_of(row, arguments));
+    });
     const auto wrong = std::ranges::count_if(rows, [](const auto& row) { return row.wrong > 0; });
     if (speaks && arguments.json) fmt::print("{}\n", report.dump());
     if (wrong > 0)
@@ -137,8 +135,7 @@ Result<> run_comm(CommArguments& arguments, RankEnd& end) {
   bench.from = static_cast<std::int64_t>(arguments.from);
   bench.to = static_cast<std::int64_t>(arguments.to);
   if (bench.operations.empty() && !arguments.links) bench.operations = collective_bench_names();
-  if (!can_reduce(bench.dtype, bench.reduce) &&
-      std::ranges::any_of(bench.operations, reduces))
+  if (!can_reduce(bench.dtype, bench.reduce) && std::ranges::any_of(bench.operations, reduces))
     return fail(ErrorCode::usage, fmt::format("bench comm: values of {} are not added; take "
                                               "--redop max or another --dtype",
                                               arguments.dtype));
@@ -211,10 +208,14 @@ Result<> run_matmul(MatmulBench bench, const std::string& dtype, bool json) {
                                                  {"data_gradient", seconds.data_gradient},
                                                  {"weight_gradient", seconds.weight_gradient}};
   if (json) {
-    nlohmann::ordered_json report = {
-        {"schema", "sortie/bench-matmul/1"}, {"cpu", cpu.model},   {"isa", cpu.isa},
-        {"threads", rank.threads},           {"rows", bench.rows}, {"out", bench.out},
-        {"in", bench.in},                    {"dtype", dtype_name(bench.dtype)}};
+    nlohmann::ordered_json report = {{"schema", "sortie/bench-matmul/1"},
+                                     {"cpu", cpu.model},
+                                     {"isa", cpu.isa},
+                                     {"threads", rank.threads},
+                                     {"rows", bench.rows},
+                                     {"out", bench.out},
+                                     {"in", bench.in},
+                                     {"dtype", dtype_name(bench.dtype)}};
     for (const auto& [name, took] : rows)
       report[name] = {{"us", 1e6 * took}, {"tflop_s", flop / took / 1e12}};
     fmt::print("{}\n", report.dump());
@@ -271,10 +272,10 @@ Result<> run_copy(std::uint64_t bytes, int iterations, bool json) {
                            .dump());
     return {};
   }
-  fmt::print("copy of {}: {:.2f} GB/s by one thread, {:.2f} GB/s by {} (each byte is read and "
-             "written)\n",
-             human_bytes(bytes), rate(seconds.one_thread), rate(seconds.all_threads),
-             rank.threads);
+  fmt::print(
+      "copy of {}: {:.2f} GB/s by one thread, {:.2f} GB/s by {} (each byte is read and "
+      "written)\n",
+      human_bytes(bytes), rate(seconds.one_thread), rate(seconds.all_threads), rank.threads);
   return {};
 }
 
@@ -294,16 +295,16 @@ void add_copy(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
   command->callback([arguments, &exit_code] {
-    exit_code = report_error(
-        "bench copy", run_copy(arguments->bytes, arguments->iterations, arguments->json));
+    exit_code = report_error("bench copy",
+                             run_copy(arguments->bytes, arguments->iterations, arguments->json));
   });
 }
 
 }  // namespace
 
 void add_bench_commands(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand(
-      "bench", "What machines and links give: collectives, products, copies");
+  CLI::App* bench =
+      app.add_subcommand("bench", "What machines and links give: collectives, products, copies");
   bench->require_subcommand(1);
   add_comm(*bench, exit_code);
   add_matmul(*bench, exit_code);

@@ -47,9 +47,9 @@ bool GatherReduction::advance() {
   if (!lanes_idle()) return false;
   std::vector<const std::byte*> inputs;
   for (int member = 0; member < group_.size(); ++member)
-    inputs.push_back(scratch_.memory.get() +
-                     bytes_ * static_cast<std::size_t>((member - group_.rank + group_.size()) %
-                                                       group_.size()));
+    inputs.push_back(
+        scratch_.memory.get() +
+        bytes_ * static_cast<std::size_t>((member - group_.rank + group_.size()) % group_.size()));
   reduce_in_order(reduced_.dtype, reduced_.op, inputs, values_, reduced_.elements);
   return true;
 }
@@ -140,8 +140,7 @@ void ChunkReduction::post_values() {
         posted = true;
       }
       Lane& out = *peer.values_out;
-      const bool near =
-          !buffers_.gather || out.posted() < peer.results_in->finished() + kAhead;
+      const bool near = !buffers_.gather || out.posted() < peer.results_in->finished() + kAhead;
       if (out.posted() < segments(peer.member) && near && !out.full()) {
         const std::int64_t segment = out.posted();
         out.send({chunk(peer.member) + static_cast<std::size_t>(segment) * segment_,

@@ -14,9 +14,9 @@ struct Reduced {
   std::int64_t elements = 0;  // of the whole
 };
 
-/// For few bytes: every rank gets the values of all others and adds them up itself. In log2(d) rounds
-/// (Bruck et al. 1997): in round k a rank passes what it has of itself and the next ranks to the one
-/// 2^k below.
+/// For few bytes: every rank gets the values of all others and adds them up itself. In log2(d)
+/// rounds (Bruck et al. 1997): in round k a rank passes what it has of itself and the next ranks to
+/// the one 2^k below.
 class GatherReduction final : public LaneOperation {
  public:
   /// Up to this many bytes to send, with those that are passed on.
@@ -49,8 +49,9 @@ class GatherReduction final : public LaneOperation {
 /// sends the result to all. 2 (d - 1) / d of the bytes per rank, both directions of a link at the
 /// same time, in segments that flow through both halves.
 ///
-/// A rank that is behind keeps what it has not asked for yet in its transport. With an all-reduce the
-/// results of a peer say how far it is, and nobody gets further ahead of that than kAhead segments.
+/// A rank that is behind keeps what it has not asked for yet in its transport. With an all-reduce
+/// the results of a peer say how far it is, and nobody gets further ahead of that than kAhead
+/// segments.
 class ChunkReduction final : public LaneOperation {
  public:
   struct Buffers {

@@ -49,7 +49,7 @@ TEST_CASE("a bench of collectives has a row per operation and size, and finds no
       CHECK(row.wrong == 0);
       CHECK(row.us > 0);
       CHECK(row.bytes == row.count * static_cast<std::int64_t>(dtype_bytes(dtype)));
-      const double share = row.operation == "all_reduce"                          ? 4.0 / 3
+      const double share = row.operation == "all_reduce"                             ? 4.0 / 3
                            : row.operation == "broadcast" || row.operation == "ring" ? 1.0
                                                                                      : 2.0 / 3;
       CHECK(row.algbw == doctest::Approx(static_cast<double>(row.bytes) / row.us / 1e3));
@@ -60,13 +60,12 @@ TEST_CASE("a bench of collectives has a row per operation and size, and finds no
 
 TEST_CASE("links: every pair and the ring are measured") {
   LinkReport report;
-  run_thread_ranks(
-      3,
-      [&](Communicator& group) {
-        const LinkReport mine = bench_links(group, 1 << 16);
-        if (group.rank() == 1) report = mine;
-      },
-      {std::chrono::microseconds(200), 4});
+  run_thread_ranks(3,
+                   [&](Communicator& group) {
+                     const LinkReport mine = bench_links(group, 1 << 16);
+                     if (group.rank() == 1) report = mine;
+                   },
+                   {std::chrono::microseconds(200), 4});
   CHECK(report.pairs.size() == 3);
   CHECK(report.ring.size() == 3);
   for (const LinkRow& row : report.pairs) {
