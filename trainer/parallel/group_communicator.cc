@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <numeric>
 
 #include "trainer/parallel/reduce_kernel.h"
@@ -91,6 +92,8 @@ GroupCommunicator::GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks 
 }
 
 GroupCommunicator::~GroupCommunicator() {
+  SORTIE_CHECK(queue_.operations.empty() || engine_->broken() || std::uncaught_exceptions() > 0,
+               "group {} goes before its collectives are done", group_.name);
   engine_->remove(queue_);
 }
 
