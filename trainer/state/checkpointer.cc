@@ -141,7 +141,8 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
                           CheckpointReader::open(folder, CheckDepth::sizes));
   // Imported weights come without moments, which then start at zero.
   const bool without_moments = weights_alone || reader.manifest().run_id == kImportRun;
-  for (const StatePiece& piece : state_pieces(store_, TiedCopies::include))
+  const StateView state(store_);
+  for (const StatePiece& piece : state.pieces(TiedCopies::include))
     if (!piece.moment || !without_moments) SORTIE_TRY(read_piece(reader, piece));
   return {};
 }
@@ -194,9 +195,10 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   if (each_reads || communicator_.rank() == 0)
     outcome = read_state(folder, header.kind == StartPoint::Kind::weights);
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));
-  if (!each_reads)
-    for (const std::span<std::byte> buffer : state_buffers(store_))
-      communicator_.broadcast(buffer, 0);
+  if (!each_reads) {
+    const StateView state(store_);
+    for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
+  }
   if (!loaded) {
     loaded.emplace();
     loaded->progress = header.progress;

@@ -22,6 +22,7 @@
 #include "trainer/state/save_thread.h"
 #include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
+#include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
 
@@ -138,6 +139,7 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<Series> series;
     std::vector<Result<std::filesystem::path>> folders;  // being written, by series
+    std::optional<StateView> live;                       // while the state itself is written
     std::vector<PieceToWrite> pieces;                    // of this rank
     Manifest manifest;                                   // rank 0
     std::int64_t bytes = 0;                              // of all ranks

@@ -55,7 +55,7 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
 std::string Checkpointer::reserve_snapshot() {
   if (!job_.trainer.async_save || !saves_between()) return "";
   Result<std::string> mine;
-  const std::uint64_t bytes = bytes_of(own_share(state_pieces(store_, TiedCopies::leave_out)));
+  const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out)));
   if (auto taken = snapshot_.allocate(bytes, ranks_of_host_); !taken)
     mine = std::unexpected(std::move(taken).error());
   const auto all = communicator_.all_gather(pack({mine}));
@@ -108,7 +108,8 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   flight.begin = Clock::now();
   flight.step = progress.step;
   flight.series = series;
-  const std::vector<StatePiece> all = state_pieces(store_, TiedCopies::leave_out);
+  flight.live.emplace(store_);
+  const std::vector<StatePiece> all = flight.live->pieces(TiedCopies::leave_out);
   std::vector<StatePiece> share = own_share(all);
   flight.bytes = static_cast<std::int64_t>(bytes_of(all));
 
@@ -135,7 +136,10 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   for (std::size_t i = 1; i < folders.size(); ++i)
     flight.folders.push_back(folders[i] ? Result<fs::path>(*folders[i])
                                         : std::unexpected(folders[i].error()));
-  if (copied) snapshot_.take(context_, share);
+  if (copied) {
+    snapshot_.take(context_, share);
+    flight.live.reset();
+  }
   flight.pieces = pieces_to_write(share);
   flight.priority = copied ? SaveThread::Priority::low : SaveThread::Priority::normal;
   if (writes())

@@ -1,26 +1,12 @@
 #include "trainer/state/state_view.h"
 
 #include <algorithm>
-#include <array>
 
 #include "common/base/check.h"
 #include "trainer/hf/open_model.h"
 
 namespace sortie::trainer {
 namespace {
-
-/// A flat buffer, and the prefix of its tensors' names.
-struct NamedBuffer {
-  const char* prefix;
-  std::span<float> values;
-  bool moment = false;  // of what is trained; the rest has none
-};
-
-std::array<NamedBuffer, 3> buffers_of(ParameterStore& store) {
-  return {{{"model.", store.master()},
-           {"optimizer.m.", store.moment1(), true},
-           {"optimizer.v.", store.moment2(), true}}};
-}
 
 /// Of a whole parameter of any shape the whole, so that it is stored under its plain name.
 Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims& shape) {
@@ -31,11 +17,17 @@ Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims&
 
 }  // namespace
 
-std::vector<StatePiece> state_pieces(ParameterStore& store, TiedCopies tied) {
+StateView::StateView(ParameterStore& store)
+    : store_(&store),
+      buffers_{{{"model.", store.master()},
+                {"optimizer.m.", store.moment1(), true},
+                {"optimizer.v.", store.moment2(), true}}} {}
+
+std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
   std::vector<StatePiece> pieces;
-  for (const NamedBuffer& buffer : buffers_of(store)) {
+  for (const NamedBuffer& buffer : buffers_) {
     if (buffer.values.empty()) continue;  // without an optimizer
-    for (const auto& parameter : store.parameters()) {
+    for (const auto& parameter : store_->parameters()) {
       const ParameterSpec& spec = parameter->spec();
       if (buffer.moment && !parameter->trained()) continue;
       if (!spec.tied_to.empty() && tied == TiedCopies::leave_out) continue;
@@ -89,9 +81,9 @@ std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::siz
   return share;
 }
 
-std::vector<std::span<std::byte>> state_buffers(ParameterStore& store) {
+std::vector<std::span<std::byte>> StateView::buffers() const {
   std::vector<std::span<std::byte>> buffers;
-  for (const NamedBuffer& buffer : buffers_of(store))
+  for (const NamedBuffer& buffer : buffers_)
     buffers.push_back(std::as_writable_bytes(buffer.values));
   return buffers;
 }

@@ -2,6 +2,7 @@
 // them lie in its flat buffers. The one place that reaches into those buffers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -22,10 +23,29 @@ struct StatePiece {
   bool moment = false;  // of what is trained alone
 };
 
-/// All that this rank has, in the order of the buffers and of the parameters' declaration. A
-/// parameter that repeats another rank's has the name of that one; to save it is that rank's part.
 enum class TiedCopies : bool { leave_out, include };
-std::vector<StatePiece> state_pieces(ParameterStore& store, TiedCopies tied);
+
+/// Access of the host to the state, while it lives.
+class StateView {
+ public:
+  explicit StateView(ParameterStore& store);
+
+  /// All that this rank has, in the order of the buffers and of the parameters' declaration. A
+  /// parameter that repeats another rank's has the name of that one; to save it is that rank's
+  /// part. Values are there as long as the view.
+  std::vector<StatePiece> pieces(TiedCopies tied) const;
+  /// The flat buffers with the state as a whole, for ranks that get it from another one.
+  std::vector<std::span<std::byte>> buffers() const;
+
+ private:
+  struct NamedBuffer {
+    const char* prefix;  // of its tensors' names
+    std::span<float> values;
+    bool moment = false;  // of what is trained; the rest has none
+  };
+  ParameterStore* store_;
+  std::array<NamedBuffer, 3> buffers_;
+};
 
 /// Elements of all pieces.
 std::int64_t elements_of(const std::vector<StatePiece>& pieces);
@@ -34,8 +54,4 @@ std::int64_t elements_of(const std::vector<StatePiece>& pieces);
 /// `count` ranks hold the same pieces. All shares together are all pieces.
 std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::size_t index,
                                  std::size_t count);
-
-/// The flat buffers with the state as a whole, for ranks that get it from another one.
-std::vector<std::span<std::byte>> state_buffers(ParameterStore& store);
-
 }  // namespace sortie::trainer
