@@ -23,6 +23,7 @@
 #include "trainer/state/save_thread.h"
 #include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
+#include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
 
@@ -139,10 +140,10 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<Series> series;
     std::vector<Result<std::filesystem::path>> folders;  // being written, by series
-    std::unique_ptr<StateAccess> state;  // where its pieces are those of the live state
-    std::vector<PieceToWrite> pieces;    // of this rank
-    Manifest manifest;                   // rank 0
-    std::int64_t bytes = 0;              // of all ranks
+    std::unique_ptr<StateView> state;  // where its pieces are those of the live state
+    std::vector<PieceToWrite> pieces;  // of this rank
+    Manifest manifest;                 // rank 0
+    std::int64_t bytes = 0;            // of all ranks
     Clock::time_point begin;
     double stall_seconds = 0.0;
     SaveThread::Priority priority = SaveThread::Priority::normal;

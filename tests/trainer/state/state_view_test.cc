@@ -59,10 +59,11 @@ fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
   for (int part = 0; part < parts; ++part) {
     ParameterStore model;
     make_part(model, context, part, parts);
+    const StateView view(model);
     for (std::size_t replica = 0; replica < 2; ++replica) {
       std::vector<PieceToWrite> pieces;
       for (const StatePiece& piece :
-           share_of(StateAccess(model).pieces(TiedCopies::leave_out), replica, 2)) {
+           share_of(StateView(model).pieces(TiedCopies::leave_out), replica, 2)) {
         // What every part has is written by the first.
         if (!piece.parameter->spec().cut.axis && part > 0) continue;
         pieces.push_back({.name = piece.name,
@@ -97,7 +98,7 @@ TEST_CASE("what a cut model saves is read into any other cut") {
       for (int part = 0; part < wanted; ++part) {
         ParameterStore model;
         make_part(model, context, part, wanted);
-        for (const StatePiece& piece : StateAccess(model).pieces(TiedCopies::include)) {
+        for (const StatePiece& piece : StateView(model).pieces(TiedCopies::include)) {
           CAPTURE(piece.name);
           std::vector<float> read(piece.values.size());
           REQUIRE(reader->read_f32(piece.name, piece.shape, piece.piece, read));
@@ -111,7 +112,7 @@ TEST_CASE("shares are equal and leave nothing out") {
   ExecutionContext context(1);
   ParameterStore model;
   make_part(model, context, 0, 1);
-  const std::vector<StatePiece> all = StateAccess(model).pieces(TiedCopies::include);
+  const std::vector<StatePiece> all = StateView(model).pieces(TiedCopies::include);
   const std::int64_t total = elements_of(all);
   CHECK(total == 3 * (48 + 80 + 40 + 7));
   for (const std::size_t count : {1u, 2u, 3u, 7u, 600u}) {
@@ -140,8 +141,8 @@ TEST_CASE("a copy of another rank's parameter is saved as that one, by that rank
   ParameterStore model;
   model.add({"head", {8, 4}, Init::normal(1.0), Use::matrix, true, {}, {}, "embedding"});
   model.finalize(context, DType::f32, 16, true);
-  CHECK(StateAccess(model).pieces(TiedCopies::leave_out).empty());
-  const auto pieces = StateAccess(model).pieces(TiedCopies::include);
+  CHECK(StateView(model).pieces(TiedCopies::leave_out).empty());
+  const auto pieces = StateView(model).pieces(TiedCopies::include);
   REQUIRE(pieces.size() == 3);
   CHECK(pieces[0].name == "model.embedding");
   CHECK(pieces[2].name == "optimizer.v.embedding");
@@ -186,7 +187,7 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
     for (int part = 0; part < 2; ++part) {
       ParameterStore half;
       make(half, part, 2);
-      for (const StatePiece& piece : StateAccess(half).pieces(TiedCopies::include)) {
+      for (const StatePiece& piece : StateView(half).pieces(TiedCopies::include)) {
         if (piece.moment) continue;
         const Parameter& own = *whole.find(piece.parameter->name());
         const auto values =
