@@ -17,11 +17,15 @@ std::string spaced(std::string_view name) {
   return text;
 }
 
+/// More parts than an answer has, and more bytes than any machine has: their sum is a number yet.
+constexpr std::size_t kMostParts = 64;
+constexpr std::int64_t kMostBytes = 100'000'000'000'000'000;
+
 /// JSON's numbers may be anything; sizes are whole and not negative.
 std::int64_t size_at(const OrderedJson& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return 0;
-  return std::max<std::int64_t>(0, found->get<std::int64_t>());
+  return std::clamp<std::int64_t>(found->get<std::int64_t>(), 0, kMostBytes);
 }
 
 std::string text_at(const OrderedJson& object, const char* key) {
@@ -82,7 +86,8 @@ Result<ModelCost> parse_model_cost(std::string_view text) {
     ModelCost::Memory memory{precision, {}};
     if (parts.is_object())
       for (const auto& [name, bytes] : parts.items())
-        if (name != "total") memory.parts.emplace_back(name, size_at(parts, name.c_str()));
+        if (name != "total" && memory.parts.size() < kMostParts)
+          memory.parts.emplace_back(name, size_at(parts, name.c_str()));
     cost.memory.push_back(std::move(memory));
   }
   if (cost.memory.empty()) return fail(ErrorCode::protocol, "rank_memory_bytes is empty");

@@ -149,7 +149,8 @@ Result<training::ModelCost> read_answer(const std::filesystem::path& trainer,
                             name, version, SORTIE_VERSION));
   if (!version.empty() && json.contains("error") && json["error"].is_string())
     return fail(ErrorCode::config, json["error"].get<std::string>());
-  if (!status.success())
+  // Lost: who started sortie ignores SIGCHLD. The answer tells.
+  if (!status.success() && status.kind != ProcessStatus::Kind::lost)
     return fail(ErrorCode::unsupported,
                 fmt::format("{} plan: {}{}{}; install it from the build that this is of", name,
                             status.to_string(), errors.empty() ? "" : ": ", first_line(errors)));
