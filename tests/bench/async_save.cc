@@ -1,6 +1,6 @@
-// bench_async_save [FOLDER] [THREADS] [ROUNDS] [bf16|f32]: checkpoints of a 124M GPT (B4 T256)
-// written beside training: how long training stands still, beside a save that it waits for, and its
-// pace until the commit, beside its pace without a save. Rounds are interleaved.
+// bench_async_save [FOLDER] [THREADS] [ROUNDS] [bf16|f32] [STEPS]: checkpoints of a 124M GPT (B4
+// T256) written beside training: how long training stands still, beside a save that it waits for,
+// and its pace until the commit, beside its pace without a save. Rounds are interleaved.
 #include <fmt/core.h>
 #include <omp.h>
 #include <unistd.h>
@@ -52,7 +52,8 @@ double timed_step(Trainer& trainer) {
   return seconds_since(begin);
 }
 
-Result<> run(const std::filesystem::path& folder, int threads, int rounds, DType dtype) {
+/// `steps` are made before and after the saves of a round.
+Result<> run(const std::filesystem::path& folder, int threads, int rounds, int steps, DType dtype) {
   const bench::GptShape shape;
   config::JobConfig job = gpt_job(shape);
   const CpuFacts cpu = cpu_facts();
@@ -80,7 +81,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, DType
   std::vector<double> alone, beside, blocking, stalls, commits, shares, paces;
   for (int round = 0; round < rounds; ++round) {
     std::vector<double> before, during;
-    for (int i = 0; i < 4; ++i) before.push_back(timed_step(trainer));
+    for (int i = 0; i < steps; ++i) before.push_back(timed_step(trainer));
     ++progress.step;
     const auto begin = Clock::now();
     SORTIE_TRY(saver.save(progress));
@@ -96,7 +97,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, DType
     if (!outcomes[0].saved) return std::unexpected(outcomes[0].saved.error());
     stalls.push_back(outcomes[0].saved->stall_seconds);
     commits.push_back(outcomes[0].saved->seconds);
-    for (int i = 0; i < 4; ++i) before.push_back(timed_step(trainer));
+    for (int i = 0; i < steps; ++i) before.push_back(timed_step(trainer));
     double sum = 0.0;
     for (const double one : during) sum += one;
     alone.push_back(middle(before));
@@ -136,12 +137,14 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
   const bool f32 = argc > 4 && std::string_view(argv[4]) == "f32";
-  if (threads < 1 || rounds < 1) {
-    fmt::print(stderr, "usage: bench_async_save [FOLDER] [THREADS] [ROUNDS] [bf16|f32]\n");
+  const int steps = argc > 5 ? std::atoi(argv[5]) : 4;
+  ::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (threads < 1 || rounds < 1 || steps < 1) {
+    fmt::print(stderr, "usage: bench_async_save [FOLDER] [THREADS] [ROUNDS] [bf16|f32] [STEPS]\n");
     return 2;
   }
   const std::filesystem::path folder = place / fmt::format("sortie-bench-async-{}", ::getpid());
-  const Result<> done = run(folder, threads, rounds, f32 ? DType::f32 : DType::bf16);
+  const Result<> done = run(folder, threads, rounds, steps, f32 ? DType::f32 : DType::bf16);
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   if (!done) fmt::print(stderr, "bench_async_save: {}\n", done.error().message);

@@ -58,10 +58,9 @@ bool Barrier::advance() {
 }
 
 Broadcast::Broadcast(const GroupRanks& group, Transport& transport, std::string what,
-                     int sequence_tag, std::span<std::byte> bytes, int root, std::size_t piece)
+                     int sequence_tag, std::span<std::byte> bytes, int root)
     : LaneOperation(group, std::move(what)),
       bytes_(bytes),
-      piece_(piece),
       root_(root),
       tree_(bytes.size() < kTreeBelow) {
   const int size = group.size();
@@ -101,13 +100,13 @@ std::int64_t Broadcast::pieces_of(int owner) const {
   if (owner == root_) return 0;
   // Pieces go to the other members in turn.
   const int turn = (owner - root_ + group_.size()) % group_.size() - 1;
-  const std::int64_t all = piece_count(bytes_.size(), piece_);
+  const std::int64_t all = piece_count(bytes_.size(), kSegmentBytes);
   return (all - turn + group_.size() - 2) / (group_.size() - 1);
 }
 
 std::span<std::byte> Broadcast::piece_of(int owner, std::int64_t index) const {
   const int turn = (owner - root_ + group_.size()) % group_.size() - 1;
-  return piece_at(bytes_, piece_, index * (group_.size() - 1) + turn);
+  return piece_at(bytes_, kSegmentBytes, index * (group_.size() - 1) + turn);
 }
 
 bool Broadcast::advance() {

@@ -22,10 +22,8 @@ class Exchange final : public LaneOperation {
   /// `piece` bytes are in flight in a direction.
   Exchange(const GroupRanks& group, Transport& transport, std::string what, int tag,
            std::vector<Block> blocks, std::int64_t window = Lane::kWindow,
-           std::size_t piece = kPiece);
+           std::size_t piece = kSegmentBytes);
   bool advance() override;
-
-  static constexpr std::size_t kPiece = std::size_t{1} << 20;
 
  private:
   struct Peer {
@@ -55,11 +53,10 @@ class Barrier final : public LaneOperation {
 /// rank, which passes it on to the others, so that no rank sends the whole more than once.
 class Broadcast final : public LaneOperation {
  public:
-  static constexpr std::size_t kPiece = std::size_t{256} << 10;
   static constexpr std::size_t kTreeBelow = std::size_t{64} << 10;
 
   Broadcast(const GroupRanks& group, Transport& transport, std::string what, int sequence_tag,
-            std::span<std::byte> bytes, int root, std::size_t piece = kPiece);
+            std::span<std::byte> bytes, int root);
   bool advance() override;
 
  private:
@@ -72,7 +69,6 @@ class Broadcast final : public LaneOperation {
   int owner_at(int turn) const { return (root_ + turn) % group_.size(); }
 
   std::span<std::byte> bytes_;
-  std::size_t piece_;
   int root_;
   bool tree_;
   Lane* from_root_ = nullptr;     // or from the parent in the tree

@@ -45,12 +45,14 @@ void GradientReducer::begin() {
 
 void GradientReducer::issue_ready() {
   while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
-    Bucket& bucket = buckets_[next_++];
+    Bucket& bucket = buckets_[next_];
+    // Waits for ops, which poll: the bucket counts when it has its handle.
     bucket.values = std::make_unique<ops::HostAccess<float>>(
         store_.context(), store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin));
     bucket.handle = communicator_.all_reduce_async(
         Tensor::wrap(bucket.values->data(), DType::f32, {bucket.end - bucket.begin}),
         ReduceOp::sum);
+    ++next_;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <numeric>
 
 #include "trainer/parallel/reduce_kernel.h"
@@ -91,6 +92,8 @@ GroupCommunicator::GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks 
 }
 
 GroupCommunicator::~GroupCommunicator() {
+  SORTIE_CHECK(queue_.operations.empty() || engine_->broken() || std::uncaught_exceptions() > 0,
+               "group {} goes before its collectives are done", group_.name);
   engine_->remove(queue_);
 }
 
@@ -170,8 +173,8 @@ Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, R
   const Reduced reduced{values.dtype(), op, values.elements()};
   const int tag = tag_of(id_, Part::data, sequence);
   const auto sent = static_cast<std::int64_t>(bytes.size()) * (size() - 1);
-  if (sent <= DirectReduction::kUpTo)
-    return start(std::make_shared<DirectReduction>(group_, *engine_, label(collective, sequence),
+  if (sent <= GatherReduction::kUpTo)
+    return start(std::make_shared<GatherReduction>(group_, *engine_, label(collective, sequence),
                                                    tag, reduced, bytes.data()),
                  {values});
   const std::int64_t per_chunk = ChunkReduction::chunk_elements(reduced.elements, size());

@@ -24,6 +24,12 @@ void check_mpi(int code, const char* operation) {
     throw CommunicatorError(fmt::format("{}: {}", operation, mpi_text(code)));
 }
 
+/// Whether Open MPI has been told to give the core away when nothing has come.
+bool mpi_yields() {
+  const char* value = std::getenv("OMPI_MCA_mpi_yield_when_idle");
+  return value != nullptr && std::string_view(value) != "0" && *value != '\0';
+}
+
 class MpiTransport final : public Transport {
  public:
   MpiTransport() {
@@ -88,13 +94,19 @@ class MpiTransport final : public Transport {
   std::uint64_t completed() const override { return completed_; }
 
   void pause(std::chrono::nanoseconds idle) override {
-    // Open MPI has no way to sleep until something comes. Ranks that share cores must not spin; a
-    // long wait needs no quick answer.
-    constexpr std::chrono::microseconds kSpin{200}, kNap{50};
-    if (idle < kSpin)
-      std::this_thread::yield();
-    else
+    // MPI_Testsome looks first and makes progress then: what has come is seen by the next call.
+    look_again_ = !look_again_;
+    if (look_again_) return;
+    // Open MPI has no way to sleep until something comes. Ranks that share cores must give them to
+    // each other; a long wait needs no quick answer. Naps of 50 us from the start, or yielding
+    // twice where MPI does so itself, make small all-reduces 1.5 to 4 times as slow on shared
+    // cores.
+    constexpr std::chrono::milliseconds kSpin{20};
+    constexpr std::chrono::microseconds kNap{100};
+    if (idle >= kSpin)
       std::this_thread::sleep_for(kNap);
+    else if (!mpi_yields_)
+      std::this_thread::yield();
   }
 
   void withdraw(Message& message) override {
@@ -155,6 +167,8 @@ class MpiTransport final : public Transport {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 0;
   std::uint64_t completed_ = 0;
+  bool look_again_ = false;
+  const bool mpi_yields_ = mpi_yields();
   std::vector<MPI_Request> requests_;  // in flight
   std::vector<Posted> posted_;         // of each
   std::vector<int> indices_;           // for MPI_Testsome

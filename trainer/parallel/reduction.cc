@@ -1,6 +1,7 @@
 #include "trainer/parallel/reduction.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "trainer/parallel/reduce_kernel.h"
 #include "trainer/parallel/tags.h"
@@ -14,36 +15,41 @@ std::size_t whole_lines(std::size_t bytes) {
 }
 }  // namespace
 
-DirectReduction::DirectReduction(const GroupRanks& group, Engine& engine, std::string what, int tag,
+GatherReduction::GatherReduction(const GroupRanks& group, Engine& engine, std::string what, int tag,
                                  const Reduced& reduced, std::byte* values)
     : LaneOperation(group, std::move(what)),
       engine_(engine),
       reduced_(reduced),
       values_(values),
       bytes_(static_cast<std::size_t>(reduced.elements) * dtype_bytes(reduced.dtype)),
-      scratch_(engine.take_scratch(whole_lines(bytes_) * static_cast<std::size_t>(group.size()))) {
+      scratch_(engine.take_scratch(bytes_ * static_cast<std::size_t>(group.size()))) {
+  std::memcpy(scratch_.memory.get(), values_, bytes_);
   const int size = group.size();
-  for (int step = 1; step < size; ++step) {
-    const int from = (group.rank - step + size) % size;
-    std::byte* place = scratch_.memory.get() + whole_lines(bytes_) * static_cast<std::size_t>(from);
-    add_lane(engine.transport(), from, tag, true).receive({place, bytes_});
+  for (int there = 1; there < size; there *= 2) {
+    Lane& in = add_lane(engine.transport(), (group.rank + there) % size, tag, true);
+    Lane& out = add_lane(engine.transport(), (group.rank - there + size) % size, tag, false);
+    const auto count = static_cast<std::size_t>(std::min(there, size - there));
+    in.receive(blocks(static_cast<std::size_t>(there), count));
+    rounds_.push_back({&out, &in, count});
   }
-  for (int step = 1; step < size; ++step)
-    add_lane(engine.transport(), (group.rank + step) % size, tag, false).send({values_, bytes_});
 }
 
-DirectReduction::~DirectReduction() {
+GatherReduction::~GatherReduction() {
   engine_.give_scratch(std::move(scratch_));
 }
 
-bool DirectReduction::advance() {
+bool GatherReduction::advance() {
+  for (; at_ < rounds_.size(); ++at_) {
+    const Round& round = rounds_[at_];
+    if (round.out->posted() == 0) round.out->send(blocks(0, round.blocks));
+    if (!round.in->idle()) return false;
+  }
   if (!lanes_idle()) return false;
   std::vector<const std::byte*> inputs;
   for (int member = 0; member < group_.size(); ++member)
-    inputs.push_back(member == group_.rank
-                         ? values_
-                         : scratch_.memory.get() +
-                               whole_lines(bytes_) * static_cast<std::size_t>(member));
+    inputs.push_back(
+        scratch_.memory.get() +
+        bytes_ * static_cast<std::size_t>((member - group_.rank + group_.size()) % group_.size()));
   reduce_in_order(reduced_.dtype, reduced_.op, inputs, values_, reduced_.elements);
   return true;
 }
@@ -67,7 +73,7 @@ ChunkReduction::ChunkReduction(const GroupRanks& group, Engine& engine, std::str
     // Scratch memory grows with the ranks: their segments shrink.
     constexpr std::size_t kScratch = std::size_t{32} << 20, kLeast = std::size_t{16} << 10;
     const std::size_t share = kScratch / (Lane::kWindow * static_cast<std::size_t>(size));
-    segment_ = std::clamp(share / kLine * kLine, kLeast, kSegment);
+    segment_ = std::clamp(share / kLine * kLine, kLeast, kSegmentBytes);
   }
   const std::size_t whole =
       static_cast<std::size_t>(buffers.per_chunk) * dtype_bytes(reduced.dtype);
@@ -134,7 +140,8 @@ void ChunkReduction::post_values() {
         posted = true;
       }
       Lane& out = *peer.values_out;
-      if (out.posted() < segments(peer.member) && !out.full()) {
+      const bool near = !buffers_.gather || out.posted() < peer.results_in->finished() + kAhead;
+      if (out.posted() < segments(peer.member) && near && !out.full()) {
         const std::int64_t segment = out.posted();
         out.send({chunk(peer.member) + static_cast<std::size_t>(segment) * segment_,
                   segment_bytes(peer.member, segment)});

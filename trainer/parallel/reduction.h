@@ -14,28 +14,44 @@ struct Reduced {
   std::int64_t elements = 0;  // of the whole
 };
 
-/// For few bytes: every rank gets all values of all others and adds them up itself, in one step.
-class DirectReduction final : public LaneOperation {
+/// For few bytes: every rank gets the values of all others and adds them up itself. In log2(d)
+/// rounds (Bruck et al. 1997): in round k a rank passes what it has of itself and the next ranks to
+/// the one 2^k below.
+class GatherReduction final : public LaneOperation {
  public:
-  /// Up to this many bytes to send, for all peers together.
+  /// Up to this many bytes to send, with those that are passed on.
   static constexpr std::int64_t kUpTo = 32 << 10;
 
-  DirectReduction(const GroupRanks& group, Engine& engine, std::string what, int tag,
+  GatherReduction(const GroupRanks& group, Engine& engine, std::string what, int tag,
                   const Reduced& reduced, std::byte* values);
-  ~DirectReduction() override;
+  ~GatherReduction() override;
   bool advance() override;
 
  private:
+  struct Round {
+    Lane *out, *in;
+    std::size_t blocks;  // from the first one on to send; as many come behind those that are there
+  };
+  std::span<std::byte> blocks(std::size_t first, std::size_t count) const {
+    return {scratch_.memory.get() + bytes_ * first, bytes_ * count};
+  }
+
   Engine& engine_;
   const Reduced reduced_;
   std::byte* values_;
   std::size_t bytes_;
-  Engine::ScratchBlock scratch_;  // of the peers, by member
+  Engine::ScratchBlock scratch_;  // block i is of the rank i above this one
+  std::vector<Round> rounds_;
+  std::size_t at_ = 0;
 };
 
 /// Each rank owns a chunk: it gets the others' values of it, adds them up, and, for an all-reduce,
 /// sends the result to all. 2 (d - 1) / d of the bytes per rank, both directions of a link at the
 /// same time, in segments that flow through both halves.
+///
+/// A rank that is behind keeps what it has not asked for yet in its transport. With an all-reduce
+/// the results of a peer say how far it is, and nobody gets further ahead of that than kAhead
+/// segments.
 class ChunkReduction final : public LaneOperation {
  public:
   struct Buffers {
@@ -46,7 +62,7 @@ class ChunkReduction final : public LaneOperation {
   };
   /// Elements of a chunk when `elements` are cut into `ranks` of them: cache lines stay whole.
   static std::int64_t chunk_elements(std::int64_t elements, int ranks);
-  static constexpr std::size_t kSegment = std::size_t{256} << 10;
+  static constexpr std::int64_t kAhead = 32;
 
   ChunkReduction(const GroupRanks& group, Engine& engine, std::string what, int sequence_tag,
                  const Reduced& reduced, const Buffers& buffers, std::size_t segment = 0);

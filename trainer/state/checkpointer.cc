@@ -141,7 +141,7 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
                           CheckpointReader::open(folder, CheckDepth::sizes));
   // Imported weights come without moments, which then start at zero.
   const bool without_moments = weights_alone || reader.manifest().run_id == kImportRun;
-  const StateAccess state(store_);
+  const StateView state(store_);
   for (const StatePiece& piece : state.pieces(TiedCopies::include))
     if (!piece.moment || !without_moments) SORTIE_TRY(read_piece(reader, piece));
   return {};
@@ -196,7 +196,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
     outcome = read_state(folder, header.kind == StartPoint::Kind::weights);
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));
   if (!each_reads) {
-    const StateAccess state(store_);
+    const StateView state(store_);
     for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
   }
   if (!loaded) {

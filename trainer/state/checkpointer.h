@@ -23,6 +23,7 @@
 #include "trainer/state/save_thread.h"
 #include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
+#include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
 
@@ -123,8 +124,8 @@ class Checkpointer {
   /// Waits until no save is under way; collective. What take_outcomes() has not given, alike on
   /// every rank.
   std::vector<Outcome> finish();
-  /// Saves the state where it lies and waits for the commit; collective. After finish(). Succeeds
-  /// or fails alike on every rank.
+  /// Saves the state where it lies and waits for the commit, after an earlier save; collective.
+  /// Succeeds or fails alike on every rank.
   Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
   std::uint64_t snapshot_bytes() const { return snapshot_.bytes(); }
@@ -139,10 +140,10 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<Series> series;
     std::vector<Result<std::filesystem::path>> folders;  // being written, by series
-    std::unique_ptr<StateAccess> state;  // where its pieces are those of the live state
-    std::vector<PieceToWrite> pieces;    // of this rank
-    Manifest manifest;                   // rank 0
-    std::int64_t bytes = 0;              // of all ranks
+    std::unique_ptr<StateView> state;  // where its pieces are those of the live state
+    std::vector<PieceToWrite> pieces;  // of this rank
+    Manifest manifest;                 // rank 0
+    std::int64_t bytes = 0;            // of all ranks
     Clock::time_point begin;
     double stall_seconds = 0.0;
     SaveThread::Priority priority = SaveThread::Priority::normal;

@@ -55,8 +55,7 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
 std::string Checkpointer::reserve_snapshot() {
   if (!job_.trainer.async_save || !saves_between()) return "";
   Result<std::string> mine;
-  const std::uint64_t bytes =
-      bytes_of(own_share(StateAccess(store_).pieces(TiedCopies::leave_out)));
+  const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out)));
   if (auto taken = snapshot_.allocate(bytes, ranks_of_host_); !taken)
     mine = std::unexpected(std::move(taken).error());
   const auto all = communicator_.all_gather(pack({mine}));
@@ -109,7 +108,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   flight.begin = Clock::now();
   flight.step = progress.step;
   flight.series = series;
-  flight.state = std::make_unique<StateAccess>(store_);
+  flight.state = std::make_unique<StateView>(store_);
   const std::vector<StatePiece> all = flight.state->pieces(TiedCopies::leave_out);
   std::vector<StatePiece> share = own_share(all);
   flight.bytes = static_cast<std::int64_t>(bytes_of(all));
@@ -286,11 +285,12 @@ std::vector<Checkpointer::Outcome> Checkpointer::finish() {
 }
 
 Result<SavedCheckpoint> Checkpointer::save(const TrainingProgress& progress, Series series) {
-  SORTIE_CHECK(!flight_, "finish() first");
+  std::vector<Outcome> earlier = finish();
   launch(progress, {series}, Source::live);
   std::vector<Outcome> outcomes = finish();
-  SORTIE_CHECK(!outcomes.empty(), "a save has no outcome");
-  return std::move(outcomes.back().saved);
+  SORTIE_CHECK(outcomes.size() == 1, "{} outcomes of one save", outcomes.size());
+  ended_ = std::move(earlier);
+  return std::move(outcomes.front().saved);
 }
 
 }  // namespace sortie::trainer

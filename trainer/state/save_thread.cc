@@ -9,13 +9,13 @@
 namespace sortie::trainer {
 namespace {
 
-/// Of this thread and those that it starts. With this niceness a thread that shares a core with a
-/// compute thread gets about a twentieth of it.
+/// Of this thread and those that it starts. With so much more niceness a thread that shares a core
+/// with a compute thread gets about a twentieth of it.
 void lower_priority() {
-  constexpr int kNice = 13;
+  constexpr int kNicer = 13;
   constexpr int kIoprioWhoProcess = 1, kBestEffortLowest = (2 << 13) | 7;
   const auto self = static_cast<id_t>(::syscall(SYS_gettid));
-  (void)::setpriority(PRIO_PROCESS, self, kNice);
+  (void)::setpriority(PRIO_PROCESS, self, ::getpriority(PRIO_PROCESS, self) + kNicer);
   (void)::syscall(SYS_ioprio_set, kIoprioWhoProcess, static_cast<int>(self), kBestEffortLowest);
 }
 

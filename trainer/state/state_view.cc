@@ -1,7 +1,6 @@
 #include "trainer/state/state_view.h"
 
 #include <algorithm>
-#include <array>
 
 #include "common/base/check.h"
 #include "trainer/hf/open_model.h"
@@ -25,13 +24,13 @@ Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims&
 
 }  // namespace
 
-StateAccess::StateAccess(ParameterStore& store)
+StateView::StateView(ParameterStore& store)
     : store_(store),
       master_(store.context(), store.master()),
       moment1_(store.context(), store.moment1()),
       moment2_(store.context(), store.moment2()) {}
 
-std::vector<StatePiece> StateAccess::pieces(TiedCopies tied) const {
+std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
   const std::array<NamedBuffer, 3> named = {{{"model.", master_.span()},
                                              {"optimizer.m.", moment1_.span(), true},
                                              {"optimizer.v.", moment2_.span(), true}}};
@@ -92,7 +91,7 @@ std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::siz
   return share;
 }
 
-std::vector<std::span<std::byte>> StateAccess::buffers() const {
+std::vector<std::span<std::byte>> StateView::buffers() const {
   std::vector<std::span<std::byte>> buffers;
   for (const auto* buffer : {&master_, &moment1_, &moment2_})
     buffers.push_back(std::as_writable_bytes(buffer->span()));

@@ -2,6 +2,7 @@
 // them lie in its flat buffers. The one place that reaches into those buffers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -26,9 +27,9 @@ struct StatePiece {
 enum class TiedCopies : bool { leave_out, include };
 
 /// The state as host memory, while this object lives; what it gives points into that.
-class StateAccess {
+class StateView {
  public:
-  explicit StateAccess(ParameterStore& store);
+  explicit StateView(ParameterStore& store);
 
   /// All that this rank has, in the order of the buffers and of the parameters' declaration. A
   /// parameter that repeats another rank's has the name of that one; to save it is that rank's

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/tiny_mixture.h"
+#include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -20,19 +21,26 @@ config::JobConfig job_of(const std::string& architecture) {
   return job;
 }
 
-struct Outcome {
+struct StepsOutcome {
   std::vector<double> losses;
   std::vector<float> weights;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const StepsOutcome&) const = default;
 };
 
-Outcome outcome_of(const config::JobConfig& job, std::uint64_t late_seed) {
-  const auto communicator = make_single_communicator();
-  TinyTraining training(job, *communicator);
-  if (late_seed != 0) training.trainer->context().defer(late_seed);
-  Outcome outcome{training.losses(2), {}};
-  ParameterStore& store = training.trainer->store();
-  outcome.weights = host_values(store, store.master());
+/// Two steps of rank 0; `late_seed` 0: ops are done at once.
+StepsOutcome steps_outcome_of(const config::JobConfig& job, std::uint64_t late_seed,
+                              int ranks = 1) {
+  StepsOutcome outcome;
+  run_thread_ranks(ranks, [&](Communicator& communicator) {
+    TinyTraining training(job, communicator);
+    if (late_seed != 0)
+      training.trainer->context().defer(late_seed +
+                                        static_cast<std::uint64_t>(communicator.rank()));
+    std::vector<double> losses = training.losses(2);
+    if (communicator.rank() != 0) return;
+    ParameterStore& store = training.trainer->store();
+    outcome = {std::move(losses), host_values(store, store.master())};
+  });
   return outcome;
 }
 
@@ -80,11 +88,21 @@ TEST_CASE("ops that run late, in any order that events allow, give the same bits
   for (const char* architecture : {"llama", "gpt2", "deepseek-v3", "mixtral"}) {
     CAPTURE(std::string(architecture));
     const config::JobConfig job = job_of(architecture);
-    const Outcome at_once = outcome_of(job, 0);
+    const StepsOutcome at_once = steps_outcome_of(job, 0);
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       CAPTURE(seed);
-      CHECK(outcome_of(job, seed) == at_once);
+      CHECK(steps_outcome_of(job, seed) == at_once);
     }
+  }
+}
+
+TEST_CASE("late ops and the reduction of gradients wait for each other") {
+  if (device().kind != DeviceKind::cpu) return;
+  const config::JobConfig job = job_of("llama");
+  const StepsOutcome at_once = steps_outcome_of(job, 0, 2);
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    CHECK(steps_outcome_of(job, 100 * seed, 2) == at_once);
   }
 }
 

@@ -14,14 +14,14 @@ namespace {
 
 constexpr int kSteps = 12, kCut = 5;
 
-struct Course {
+struct SavedCourse {
   std::vector<double> losses;
   std::vector<float> weights;
-  bool operator==(const Course&) const = default;
+  bool operator==(const SavedCourse&) const = default;
 };
 
-Course finish(TinyTraining& training, int steps) {
-  Course course{training.losses(steps), {}};
+SavedCourse finish(TinyTraining& training, int steps) {
+  SavedCourse course{training.losses(steps), {}};
   course.weights = host_values(training.trainer->store(), training.trainer->store().master());
   return course;
 }
@@ -36,7 +36,7 @@ config::JobConfig job_of(const std::function<void(config::JobConfig&)>& change) 
 void check_cut_in_two(const config::JobConfig& job) {
   const auto communicator = make_single_communicator();
   TinyTraining whole(job, *communicator);
-  Course uninterrupted = finish(whole, kSteps);
+  SavedCourse uninterrupted = finish(whole, kSteps);
   uninterrupted.losses.erase(uninterrupted.losses.begin(), uninterrupted.losses.begin() + kCut);
 
   const sortie::test::ScopedTempDir dir;

@@ -3,8 +3,10 @@
 #include "trainer/state/start_point.h"
 
 #include <doctest/doctest.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
+#include <set>
 
 #include <functional>
 #include <nlohmann/json.hpp>

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 SECONDS = 90  # on a busy machine; what hangs, hangs for ever
@@ -71,26 +72,27 @@ def check_silent_rank():
     """Rank 1 stops in mid-collective: the others say whom they wait for and end the job."""
     job = start(3, "--op", "all_reduce", "--from", "4MB", "--to", "4MB", "--seconds", "60", "--iterations", "100000",
                 SORTIE_COMM_TIMEOUT="3")
-    victim = None
+    late = threading.Timer(SECONDS, job.kill)
+    late.start()
+    victim, said = None, ""
+    for line in job.stdout:
+        if line.startswith("# operation"):  # all ranks are in the first all-reduces
+            break
     for line in job.stderr:
+        said += line
         if line.startswith("pid "):
             victim = int(line.split()[1])
             break
-    time.sleep(2)
-    os.kill(victim, signal.SIGSTOP)
-    try:
-        begin = time.monotonic()
-        while job.poll() is None and time.monotonic() < begin + SECONDS:
-            time.sleep(0.2)
-            # mpirun waits for the stopped process to die of its SIGTERM; it can do so once it goes on.
-            if time.monotonic() > begin + 8:
-                os.kill(victim, signal.SIGCONT)
-    except ProcessLookupError:
-        pass
+    if victim is None:
+        sys.exit(f"rank 1 did not start\n{said}")
+    time.sleep(1)
+    os.kill(victim, signal.SIGSTOP)  # mpirun's SIGKILL ends it all the same
     code, _, err = finish(job)
+    late.cancel()
+    said += err
     for part in ("of group world (3 ranks): nothing has arrived for 3 s; rank", "1 of the run did not answer", "all-reduce"):
-        if part not in err:
-            sys.exit(f"exit code {code}, not on stderr: {part}\n{err[-3000:]}")
+        if part not in said:
+            sys.exit(f"exit code {code}, not on stderr: {part}\n{said[-3000:]}")
     if code == 0:
         sys.exit("the job ended as if nothing had happened")
     print(f"a silent rank: ended with {code}", flush=True)

@@ -11,6 +11,7 @@
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/parallel/thread_ranks.h"
 #include "trainer/state/state_view.h"
 
 using namespace sortie;
@@ -35,7 +36,7 @@ config::JobConfig saving_job(const std::string& save_dir) {
 /// All of a rank's state as one vector.
 std::vector<float> state_of(ParameterStore& store) {
   std::vector<float> all;
-  for (const StatePiece& piece : StateAccess(store).pieces(TiedCopies::include))
+  for (const StatePiece& piece : StateView(store).pieces(TiedCopies::include))
     all.insert(all.end(), piece.values.begin(), piece.values.end());
   return all;
 }
@@ -45,7 +46,7 @@ std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
   auto reader = CheckpointReader::open(folder, CheckDepth::hashes);
   REQUIRE_MESSAGE(reader, (reader ? "" : reader.error().message));
   std::vector<float> all;
-  for (const StatePiece& piece : StateAccess(like).pieces(TiedCopies::include)) {
+  for (const StatePiece& piece : StateView(like).pieces(TiedCopies::include)) {
     std::vector<float> values(piece.values.size());
     REQUIRE(reader->read_f32(piece.name, piece.shape, piece.piece, values));
     all.insert(all.end(), values.begin(), values.end());
@@ -54,7 +55,7 @@ std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
 }
 
 void fill_state(ParameterStore& store, float value) {
-  for (const StatePiece& piece : StateAccess(store).pieces(TiedCopies::include))
+  for (const StatePiece& piece : StateView(store).pieces(TiedCopies::include))
     std::ranges::fill(piece.values, value);
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/config/architectures.h"
+#include "tests/support/flat_values.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 #include "trainer/checkpoint/reader.h"
@@ -17,6 +18,8 @@ using namespace sortie::trainer;
 namespace fs = std::filesystem;
 
 namespace {
+
+using trainer::test::host_view;
 
 void declare_small_model(ParameterStore& store) {
   const CutRule rows{.axis = 0}, columns{.axis = 1};
@@ -33,12 +36,15 @@ void make_part(ParameterStore& store, ExecutionContext& context, int index, int 
   REQUIRE(store.cut({.dense = {index, count}}));
   store.finalize(context, DType::f32, 16, true);
   store.initialize(5);
+  const auto master = host_view(store, store.master());
+  const auto moment1 = host_view(store, store.moment1());
+  const auto moment2 = host_view(store, store.moment2());
   for (const auto& parameter : store.parameters())
     for (std::int64_t i = parameter->offset(); i < parameter->offset() + parameter->elements();
          ++i) {
       const auto at = static_cast<std::size_t>(i);
-      store.moment1()[at] = 2.0f * store.master()[at];
-      store.moment2()[at] = store.master()[at] + 1.0f;
+      moment1[at] = 2.0f * master[at];
+      moment2[at] = master[at] + 1.0f;
     }
 }
 
@@ -53,10 +59,11 @@ fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
   for (int part = 0; part < parts; ++part) {
     ParameterStore model;
     make_part(model, context, part, parts);
+    const StateView view(model);
     for (std::size_t replica = 0; replica < 2; ++replica) {
       std::vector<PieceToWrite> pieces;
       for (const StatePiece& piece :
-           share_of(StateAccess(model).pieces(TiedCopies::leave_out), replica, 2)) {
+           share_of(StateView(model).pieces(TiedCopies::leave_out), replica, 2)) {
         // What every part has is written by the first.
         if (!piece.parameter->spec().cut.axis && part > 0) continue;
         pieces.push_back({.name = piece.name,
@@ -91,7 +98,7 @@ TEST_CASE("what a cut model saves is read into any other cut") {
       for (int part = 0; part < wanted; ++part) {
         ParameterStore model;
         make_part(model, context, part, wanted);
-        for (const StatePiece& piece : StateAccess(model).pieces(TiedCopies::include)) {
+        for (const StatePiece& piece : StateView(model).pieces(TiedCopies::include)) {
           CAPTURE(piece.name);
           std::vector<float> read(piece.values.size());
           REQUIRE(reader->read_f32(piece.name, piece.shape, piece.piece, read));
@@ -105,7 +112,7 @@ TEST_CASE("shares are equal and leave nothing out") {
   ExecutionContext context(1);
   ParameterStore model;
   make_part(model, context, 0, 1);
-  const std::vector<StatePiece> all = StateAccess(model).pieces(TiedCopies::include);
+  const std::vector<StatePiece> all = StateView(model).pieces(TiedCopies::include);
   const std::int64_t total = elements_of(all);
   CHECK(total == 3 * (48 + 80 + 40 + 7));
   for (const std::size_t count : {1u, 2u, 3u, 7u, 600u}) {
@@ -134,8 +141,8 @@ TEST_CASE("a copy of another rank's parameter is saved as that one, by that rank
   ParameterStore model;
   model.add({"head", {8, 4}, Init::normal(1.0), Use::matrix, true, {}, {}, "embedding"});
   model.finalize(context, DType::f32, 16, true);
-  CHECK(StateAccess(model).pieces(TiedCopies::leave_out).empty());
-  const auto pieces = StateAccess(model).pieces(TiedCopies::include);
+  CHECK(StateView(model).pieces(TiedCopies::leave_out).empty());
+  const auto pieces = StateView(model).pieces(TiedCopies::include);
   REQUIRE(pieces.size() == 3);
   CHECK(pieces[0].name == "model.embedding");
   CHECK(pieces[2].name == "optimizer.v.embedding");
@@ -180,10 +187,11 @@ TEST_CASE("every family, cut in two, starts from the values of the whole") {
     for (int part = 0; part < 2; ++part) {
       ParameterStore half;
       make(half, part, 2);
-      for (const StatePiece& piece : StateAccess(half).pieces(TiedCopies::include)) {
+      for (const StatePiece& piece : StateView(half).pieces(TiedCopies::include)) {
         if (piece.moment) continue;
         const Parameter& own = *whole.find(piece.parameter->name());
-        const auto values = whole.master().subspan(static_cast<std::size_t>(own.offset()));
+        const auto values =
+            host_view(whole, whole.master()).span().subspan(static_cast<std::size_t>(own.offset()));
         bool equal = true;
         for_each_shared_run(Piece::whole(piece.shape), piece.piece,
                             [&](std::int64_t from, std::int64_t to, std::int64_t count) {
