@@ -67,14 +67,14 @@ TEST_CASE("loss, perplexity and bits per byte of a text are those of its tokens"
   std::vector<std::int32_t> text(19), next(19);
   REQUIRE(source.sample(0, text, next));
   for (std::size_t i = 0; i < text.size(); ++i) {
-    Tensor tokens = trainer.context().empty(DType::i32, {1, static_cast<std::int64_t>(i + 1)});
-    std::copy_n(text.begin(), i + 1, tokens.data<std::int32_t>());
+    const Tensor tokens = ops::tensor_from_host<std::int32_t>(
+        trainer.context(), std::span(text).first(i + 1), {1, static_cast<std::int64_t>(i + 1)});
     Graph graph(trainer.context(), Graph::Mode::inference);
-    const Tensor logits = trainer.model().last_logits(graph, tokens);
+    const std::vector<float> logits =
+        ops::copy_to_host<float>(trainer.context(), trainer.model().last_logits(graph, tokens));
     double sum = 0;
-    for (std::int64_t v = 0; v < 256; ++v)
-      sum += std::exp(static_cast<double>(logits.data<float>()[v]));
-    nats += std::log(sum) - static_cast<double>(logits.data<float>()[next[i]]);
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    nats += std::log(sum) - static_cast<double>(logits[static_cast<std::size_t>(next[i])]);
   }
   const auto first = score_text(trainer.context(), trainer.model(), *tokenizer, source, 1, 1);
   CHECK(first->nats == doctest::Approx(nats).epsilon(1e-5));
