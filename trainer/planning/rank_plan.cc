@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/config/architectures.h"
 #include "trainer/models/mixture.h"
@@ -87,27 +88,24 @@ class MetaRank {
     return {};
   }
 
-  /// As TrainingStep::take() does it, with the first of the micro-batches: the others take what
-  /// that one has left.
+  /// As TrainingStep::take() does it, with two micro-batches at most: in the second one the packed
+  /// copies that the first has made are all there, and the others are like it.
   void step() {
-    const std::int64_t flop = context_.flop();
     const Tensor sums = context_.zeros(DType::f64, {3});
     Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
     // Conversations mask targets, which are counted first: a step has all its micro-batches at
     // once.
+    const bool all_at_once = !job_.data.chat_files.empty();
     std::vector<Batch> waiting;
-    for (std::int64_t i = 1; i < micro_steps_ && !job_.data.chat_files.empty(); ++i)
+    for (std::int64_t micro = 0; all_at_once && micro < micro_steps_; ++micro)
       waiting.push_back(next_batch());
-    {
-      const Batch batch = next_batch();
-      ForwardContext forward;
-      forward.training = true;
-      Graph graph(context_, Graph::Mode::record);
-      model_.loss(graph, batch.tokens, batch.targets, 1.0f, forward, loss);
-      graph.backward({});
-      routing_.add(context_, forward);
+    for (std::int64_t micro = 0; micro < std::min<std::int64_t>(micro_steps_, 2); ++micro) {
+      const Batch batch =
+          all_at_once ? std::exchange(waiting[static_cast<std::size_t>(micro)], {}) : next_batch();
+      const std::int64_t flop = context_.flop();
+      forward_backward(batch, loss);
+      flop_ = context_.flop() - flop;
     }
-    flop_ = context_.flop() - flop;
     optimizer_.squared_gradient_norm(context_, squared_norm);
     optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
     routing_.clear(context_);
@@ -142,6 +140,14 @@ class MetaRank {
       saved += parameter->elements() * (parameter->trained() ? 3 : 1);
     return (saved + options_.world_size - 1) / options_.world_size *
            static_cast<std::int64_t>(sizeof(float));
+  }
+  void forward_backward(const Batch& batch, Tensor& loss) {
+    ForwardContext forward;
+    forward.training = true;
+    Graph graph(context_, Graph::Mode::record);
+    model_.loss(graph, batch.tokens, batch.targets, 1.0f, forward, loss);
+    graph.backward({});
+    routing_.add(context_, forward);
   }
   Batch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
