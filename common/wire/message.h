@@ -14,7 +14,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
