@@ -2,6 +2,7 @@
 // streams and events allow, and the meta device counts what the CPU takes.
 #include <doctest/doctest.h>
 
+#include "tests/support/every_case.h"
 #include "tests/support/tiny_mixture.h"
 #include "trainer/parallel/thread_ranks.h"
 
@@ -89,7 +90,7 @@ TEST_CASE("ops that run late, in any order that events allow, give the same bits
     CAPTURE(std::string(architecture));
     const config::JobConfig job = job_of(architecture);
     const StepsOutcome at_once = steps_outcome_of(job, 0);
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 20 : 5); ++seed) {
       CAPTURE(seed);
       CHECK(steps_outcome_of(job, seed) == at_once);
     }
@@ -100,7 +101,7 @@ TEST_CASE("late ops and the reduction of gradients wait for each other") {
   if (device().kind != DeviceKind::cpu) return;
   const config::JobConfig job = job_of("llama");
   const StepsOutcome at_once = steps_outcome_of(job, 0, 2);
-  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+  for (std::uint64_t seed = 1; seed <= (sortie::test::every_case() ? 10 : 3); ++seed) {
     CAPTURE(seed);
     CHECK(steps_outcome_of(job, 100 * seed, 2) == at_once);
   }
