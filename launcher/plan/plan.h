@@ -75,7 +75,7 @@ struct LauncherFacts {
   Environment environment;                // for runner.env_passthrough
   std::optional<cpu::Topology> topology;  // of this machine, for ranks on localhost
   std::uint64_t memory_bytes = 0;         // likewise; 0 = not known
-  AskTrainer ask_trainer;                 // empty: plans have no model
+  AskTrainer ask_trainer = {};            // empty: plans have no model
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the

@@ -20,21 +20,11 @@ constexpr std::array<std::string_view, 6> kKnownTypes = {"start",      "step", "
 constexpr std::array<std::string_view, 2> kSteps = {"step", "steps"};
 constexpr std::array<std::string_view, 7> kTexts = {"first_run", "architecture", "precision", "cpu",
                                                     "isa",       "path",         "text"};
-constexpr std::array<std::string_view, 15> kNumbers = {"loss",
-                                                       "lr",
-                                                       "grad_norm",
-                                                       "tokens_per_s",
-                                                       "flops",
-                                                       "step_ms",
-                                                       "eta_s",
-                                                       "bytes",
-                                                       "seconds",
-                                                       "parameters",
-                                                       "world_size",
-                                                       "threads",
-                                                       "global_batch_size",
-                                                       "sequence_length",
-                                                       "validation_loss"};
+constexpr std::array<std::string_view, 16> kNumbers = {
+    "loss",           "lr",         "grad_norm", "tokens_per_s",      "flops",
+    "step_ms",        "eta_s",      "bytes",     "seconds",           "stall_seconds",
+    "parameters",     "world_size", "threads",   "global_batch_size", "sequence_length",
+    "validation_loss"};
 constexpr std::array<std::string_view, 2> kFlags = {"skipped", "best"};
 
 template <std::size_t size>

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "common/config/architectures.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/tiny_mixture.h"
 
 namespace sortie::trainer::test {
@@ -112,6 +113,36 @@ TEST_CASE("what fine-tuning leaves out takes no memory, as planned") {
       job.topology.activation_checkpointing_type = recompute;
       check_memory(job, DType::f32);
     }
+}
+
+TEST_CASE("the copy of the state that background saves write is in the plan") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = sized_job("llama");
+  job.lora.rank = 8;
+  job.lora.modules = {"*.attention.*"};
+  job.trainer.save_dir = dir.str("checkpoints");
+  job.trainer.save_interval = 5;
+  const auto planned = [&](std::int64_t ranks) {
+    const auto plan =
+        plan_memory(job, job.topology.micro_batch_size, ranks, DType::f32, 1, cpu_facts());
+    REQUIRE(plan.has_value());
+    CHECK(plan->total() > plan->snapshot);
+    return plan->snapshot;
+  };
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator);
+  std::int64_t bytes = 0;
+  for (const auto& parameter : training.trainer->store().parameters())
+    bytes += parameter->elements() * (parameter->trained() ? 12 : 4);
+  CHECK(planned(1) == bytes);
+  CHECK(planned(4) == (bytes / 4 + 3) / 4 * 4);  // whole values
+  job.trainer.async_save = false;
+  CHECK(planned(1) == 0);
+  job.trainer.async_save = true;
+  job.trainer.save_interval = 0;  // the last save is waited for
+  CHECK(planned(1) == 0);
+  job.trainer.eval_interval = 10;  // and that of the lowest validation loss is not
+  CHECK(planned(1) == bytes);
 }
 
 TEST_CASE("dropout, documents, tables of positions and more threads are in the plan") {
