@@ -2,6 +2,7 @@
 #include "launcher/plan/plan.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
