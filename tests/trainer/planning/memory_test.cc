@@ -126,10 +126,10 @@ TEST_CASE("the copy of the state that background saves write is in the plan") {
   job.trainer.save_interval = 5;
   const auto planned = [&](std::int64_t ranks) {
     const auto plan =
-        plan_memory(job, job.topology.micro_batch_size, ranks, DType::f32, 1, cpu_facts());
+        plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size, .world_size = ranks});
     REQUIRE(plan.has_value());
-    CHECK(plan->total() > plan->snapshot);
-    return plan->snapshot;
+    CHECK(plan->memory.total() > plan->memory.snapshot);
+    return plan->memory.snapshot;
   };
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator);
