@@ -182,6 +182,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     plan.batch = outcome.plan;
     config::JobConfig read_by_trainer = job;
     read_by_trainer.runner = {};
+    read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}
     plan.trainer_config = config::to_toml(read_by_trainer);
     SORTIE_TRY(plan_model(job, facts.ask_trainer, plan));
   }

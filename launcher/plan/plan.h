@@ -63,7 +63,7 @@ struct LaunchPlan {
   std::optional<ModelPlan> model;
   std::vector<std::string> warnings;         // likely mistakes; the job starts all the same
   std::vector<std::string> config_warnings;  // what the config may not have meant
-  /// What sortie-train reads of the config, [runner] left out, as TOML; empty for other programs.
+  /// What sortie-train reads of the config, of [runner] what is staged, as TOML; empty for others.
   std::string trainer_config;
   std::vector<std::string> beside_preset;  // "num_layers = 2": keys that differ from model.preset
 };

@@ -19,8 +19,11 @@ namespace {
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 /// The program, its libraries, compiled products and the first pages of the data.
 constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
-/// MPI's own, where there are more ranks than one; beside it a reduction works in a bucket's copy.
+/// MPI's own, where there are more ranks than one, and what reductions receive from each peer
+/// (trainer/parallel/reduction.cc).
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
+constexpr std::int64_t kReductionBytesOfPeer = 8 * (std::int64_t{60} << 10);
+constexpr std::int64_t kMostReductionBytes = 32 * kMebibyte;
 constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as TrainingStep has it
 
 /// The ranges of single keys allow products that no 64-bit number holds, and lists of parameters
@@ -121,9 +124,8 @@ class MetaRank {
     if (saves_beside_training(job_.trainer)) plan.memory.snapshot = snapshot_bytes();
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
-      plan.memory.process +=
-          kMpiBytes + std::min(store_.trained_elements(), job_.optimizer.allreduce_bucket_size) *
-                          static_cast<std::int64_t>(sizeof(float));
+      plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
+                                                  kMostReductionBytes);
     return plan;
   }
 
