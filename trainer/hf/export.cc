@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <algorithm>
 
 #include "common/base/atomic_file.h"
 #include "trainer/hf/config_json.h"
@@ -45,7 +46,8 @@ Result<> write_weights(const StoredModel& found, const std::vector<StorageType>&
     all += static_cast<std::uint64_t>(opened.tensors[i].rows * opened.tensors[i].cols) *
            storage_bytes(types[i]);
   const OnWritten count = [&](std::uint64_t size) {
-    if (options.progress) options.progress({"writing weights", written_bytes += size, all});
+    written_bytes = std::min(written_bytes + size, all);  // the files' headers come on top
+    if (options.progress) options.progress({"writing weights", written_bytes, all});
   };
   Json map = Json::object();
   std::uint64_t total = 0;

@@ -149,7 +149,7 @@ TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") 
   CHECK(Choices(source + 16, source + 18) == Choices{4, -1});
   CHECK(Choices(source + 32, source + 36) == Choices{0, 3, 5, -1});
   const Tensor x = make_tensor(context, DType::f32, {3, 2}, {1, 2, 3, 4, 5, 6});
-  Tensor sorted = make_tensor(context, DType::f32, {48, 2}, {});
+  Tensor sorted = context.zeros(DType::f32, {rows.capacity, 2});
   ops::dispatch_forward(context, rows, x, sorted);
   const Values values = values_of(sorted);
   CHECK(Values(values.begin(), values.begin() + 6) == Values{1, 2, 3, 4, 0, 0});
