@@ -67,11 +67,12 @@ Result<FolderLock> FolderLock::take(const std::string& folder) {
 }
 
 bool FolderLock::is_last() const {
-  if (lock_alone(folder_) && lock_alone(file_)) return true;
-  // Two that end together must not each keep the lock that the other one needs.
+  return lock_alone(folder_) && lock_alone(file_);
+}
+
+void FolderLock::let_go() const {
   ::flock(folder_.get(), LOCK_UN);
   ::flock(file_.get(), LOCK_UN);
-  return false;
 }
 
 std::optional<FolderLock> hold_folder(const std::string& folder) {

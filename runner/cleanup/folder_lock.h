@@ -20,6 +20,8 @@ class FolderLock {
 
   /// Whether no other process holds the folder. May let go of the lock: for one that is leaving.
   bool is_last() const;
+  /// Of all of it: two that ask together must not each keep the part that the other one needs.
+  void let_go() const;
 
  private:
   Fd folder_, file_;

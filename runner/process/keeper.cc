@@ -258,6 +258,7 @@ class Keeper {
     constexpr std::chrono::milliseconds kMoment{200};
     const auto deadline = Clock::now() + kMoment;
     while (!folder_->is_last()) {
+      folder_->let_go();
       if (Clock::now() >= deadline) return;
       ::usleep(static_cast<useconds_t>(1000 + ::getpid() % 7 * 500));
     }
