@@ -142,6 +142,27 @@ class HostBed:
             self.run_in(host, "rm", "-f", "started")
 
 
+class Gates:
+    """What ranks wait at until the scenario lets them on, however slow the machine is: files on all hosts."""
+
+    def __init__(self, bed):
+        self.folder = Path(tempfile.mkdtemp(dir=bed.shared))
+        self.folder.chmod(0o755)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def wait(self, name):
+        """What a rank's shell does until open(name)."""
+        return f"until test -e {self.folder}/{name}; do sleep 0.05; done"
+
+    def open(self, name):
+        (self.folder / name).touch()
+
+
 class Run:
     """One `sortie run`; as a context manager it never outlives the scenario."""
 

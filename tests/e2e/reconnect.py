@@ -2,7 +2,6 @@
 state folders that stall or are full: the run goes on, too."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from adopt import HOLD, all_say
 from detach import COUNTER, Detached, ended
-from harness import BUILD, Run, check, equal, executable_of, parent_of, wait_until, whole_events
+from harness import BUILD, Gates, Run, check, equal, executable_of, parent_of, wait_until, whole_events
 from victims import TIMING
 
 OUTAGE = 20  # seconds; TCP and the heartbeats of TIMING have long given up by then
@@ -183,21 +182,32 @@ def scenario_stop_while_a_host_is_away(bed):
 
 def scenario_stalled_state_folder(bed):
     """A rank's log stalls for longer than the heartbeats' timeout: no host ends anything."""
-    program = "sleep 1; test $RANK = 0 || sleep 1; echo one; sleep 9; echo two"  # what rank 0 says stalls what the others say
-    with Run(bed, "sh", "-c", program, slots=1, settings=TIMING) as run:
-        run.wait_for_ranks(4)
-        stalled = run.folder_of_run() / "logs/rank-0.out"
-        os.mkfifo(stalled)  # whoever opens it to write waits until somebody reads it
-        time.sleep(9)
-        check(run.process.poll() is None, "the run ended while its folder stalled")
-        check(not (run.folder_of_run() / "logs/rank-1.out").exists(), "the folder did not stall")
-        reader = os.open(stalled, os.O_RDONLY | os.O_NONBLOCK)
-        equal(run.wait(20), 0, "exit code")
-        os.close(reader)
-        equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
-        run.expect(r"run folder: .*rank-0.out: Illegal seek; the run goes on")  # a pipe is no place for a log
-        check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
-        bed.expect_nothing_left(3)
+    with Gates(bed) as gates:
+        # What rank 0 says stalls what the others say.
+        program = f"{gates.wait('stalled')}; test $RANK = 0 || sleep 1; echo one; {gates.wait('over')}; echo two"
+        with Run(bed, "sh", "-c", program, slots=1, settings=TIMING) as run:
+            run.wait_for_ranks(4)
+            stalled = run.folder_of_run() / "logs/rank-0.out"
+            os.mkfifo(stalled)  # whoever opens it to write waits until somebody reads it
+            gates.open("stalled")
+            time.sleep(9)
+            gates.open("over")
+            check(run.process.poll() is None, "the run ended while its folder stalled")
+            check(not (run.folder_of_run() / "logs/rank-1.out").exists(), "the folder did not stall")
+            reader = os.open(stalled, os.O_RDONLY | os.O_NONBLOCK)
+            equal(run.wait(20), 0, "exit code")
+            os.close(reader)
+            equal(run.log(1), b"one\ntwo\n", "what waited of rank 1")
+            run.expect(r"run folder: .*rank-0.out: Illegal seek; the run goes on")  # a pipe is no place for a log
+            check("lost" not in [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")], "a loss")
+            bed.expect_nothing_left(3)
+
+
+def fill(path):
+    """Writes until its filesystem has no room."""
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 def scenario_full_disk(bed):
@@ -207,28 +217,25 @@ def scenario_full_disk(bed):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", own], check=True)
         try:
             filler = Path(own, "filler")
-            program = "sleep 1; seq 0 99999; sleep 4; echo end"
-            with Run(bed, "sh", "-c", program, slots=1, hosts="h01",
-                     settings={**TIMING, "logger.log_dir": own}) as run:
-                run.folder_of_run = lambda: [path for path in Path(own, "runs").glob("2*")][0]
-                run.wait_for_ranks(1)
-                with open(filler, "wb", buffering=0) as file:
-                    try:
-                        while True:
-                            file.write(bytes(4096))
-                    except OSError:
-                        pass
-                run.wait_for_text("run folder: .*No space left on device; the run goes on")
-                run.wait_for_text(r"\[0 h01\] 99999$")  # all of it came while the disk was full
-                check(run.process.poll() is None, "it was said at the end")
-                filler.unlink()
-                equal(run.wait(20), 0, "exit code")
-                log = run.log(0).decode()
-                check(log.endswith(" bytes are missing here: No space left on device]\nend\n"), log[-300:])
-                run.expect(r"of the ranks' output were lost")
-                names = [json.loads(line)["event"]
-                         for line in (run.folder_of_run() / "events.jsonl").read_text().splitlines()]
-                equal((names[0], names[-1]), ("begin", "end"), "first and last event: the journal has no gap")
+            with Gates(bed) as gates:
+                program = f"{gates.wait('full')}; seq 0 99999; {gates.wait('free')}; echo end"
+                with Run(bed, "sh", "-c", program, slots=1, hosts="h01",
+                         settings={**TIMING, "logger.log_dir": own}) as run:
+                    run.folder_of_run = lambda: [path for path in Path(own, "runs").glob("2*")][0]
+                    run.wait_for_ranks(1)
+                    fill(filler)
+                    gates.open("full")
+                    run.wait_for_text("run folder: .*No space left on device; the run goes on")
+                    run.wait_for_text(r"\[0 h01\] 99999\n")  # all of it came while the disk was full
+                    check(run.process.poll() is None, "it was said at the end")
+                    filler.unlink()
+                    gates.open("free")
+                    equal(run.wait(20), 0, "exit code")
+                    log = run.log(0).decode()
+                    check(log.endswith(" bytes are missing here: No space left on device]\nend\n"), log[-300:])
+                    run.expect(r"of the ranks' output were lost")
+                    names = [event["event"] for event in whole_events(run.folder_of_run() / "events.jsonl")]
+                    equal((names[0], names[-1]), ("begin", "end"), "first and last event: the journal has no gap")
         finally:
             subprocess.run(["umount", "-l", own], check=True)
 
