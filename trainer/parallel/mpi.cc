@@ -24,10 +24,12 @@ void check_mpi(int code, const char* operation) {
     throw CommunicatorError(fmt::format("{}: {}", operation, mpi_text(code)));
 }
 
-/// Whether Open MPI has been told to give the core away when nothing has come.
-bool mpi_yields() {
+/// Who gives the core away when nothing has come, by what Open MPI has been told.
+enum class Yielding { ours, mpi, nobody };
+Yielding who_yields() {
   const char* value = std::getenv("OMPI_MCA_mpi_yield_when_idle");
-  return value != nullptr && std::string_view(value) != "0" && *value != '\0';
+  if (value == nullptr || *value == '\0') return Yielding::ours;
+  return std::string_view(value) == "0" ? Yielding::nobody : Yielding::mpi;
 }
 
 class MpiTransport final : public Transport {
@@ -105,7 +107,7 @@ class MpiTransport final : public Transport {
     constexpr std::chrono::microseconds kNap{100};
     if (idle >= kSpin)
       std::this_thread::sleep_for(kNap);
-    else if (!mpi_yields_)
+    else if (yielding_ == Yielding::ours)
       std::this_thread::yield();
   }
 
@@ -168,7 +170,7 @@ class MpiTransport final : public Transport {
   int rank_ = 0, size_ = 0;
   std::uint64_t completed_ = 0;
   bool look_again_ = false;
-  const bool mpi_yields_ = mpi_yields();
+  const Yielding yielding_ = who_yields();
   std::vector<MPI_Request> requests_;  // in flight
   std::vector<Posted> posted_;         // of each
   std::vector<int> indices_;           // for MPI_Testsome
