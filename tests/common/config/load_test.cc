@@ -75,7 +75,10 @@ void change(const Field& field, JobConfig& job) {
               : field.key == "data.weights"         ? std::vector<std::string>{"1", "0.5"}
               : field.key == "optimizer.training_groups"
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
-                  : std::vector<std::string>{"one", "two"};
+              : field.key == "recovery.restart_on" || field.key == "recovery.counted"
+                  ? std::vector<std::string>{"hang", "oom"}
+              : field.key.ends_with("_exit_codes") ? std::vector<std::string>{"7", "64-69"}
+                                                   : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
     **value = {{"A", "quote \" backslash \\ newline \n tab \t bell \a"}, {"B", ""}};
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
@@ -83,6 +86,8 @@ void change(const Field& field, JobConfig& job) {
       **value = **value == choices->words.front() ? choices->words.back() : choices->words.front();
     else if (field.key == "data.tokenizer")
       **value = "sentencepiece:/m";
+    else if (field.key.starts_with("trainer.on_"))
+      **value = "rollback 7";
     else if (field.key == "model.preset")
       **value = "gpt2-124m";
     else if (const std::string text = container_change(field.key); !text.empty())
@@ -431,7 +436,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
-       "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
+       "[runner.container] [runner.ssh] [recovery] [watchdog] [logger] [topology] [optimizer] "
+       "[learning_rate_scheduler] "
        "[lora] [trainer] "
        "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},

@@ -1,0 +1,345 @@
+#include "launcher/supervise/attempt.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
+#include "common/base/exit_code.h"
+#include "common/config/forms.h"
+#include "launcher/host/host_errors.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
+  std::vector<std::size_t> out(plan.world_size);
+  for (std::size_t host = 0; host < plan.hosts.size(); ++host)
+    for (const RankPlan& rank : plan.hosts[host].ranks) out[rank.rank] = host;
+  return out;
+}
+
+}  // namespace
+
+Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& plan)
+    : parts_(parts),
+      job_(job),
+      plan_(plan),
+      relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      watch_({parts.executor, parts.console, parts.folder, plan.attempt,
+              [this] { return stopping_ || failing() || ended_ || superseded(); },
+              [this](std::size_t host, const wire::Message& order) {
+                hosts_[host].session->send(order);
+              },
+              [this](Cause cause) { blame(std::move(cause)); }},
+             job, plan),
+      hold_(config::launcher_hold(job.runner.on_launcher_loss)),
+      host_work_(parts.executor),
+      progress_timer_(parts.executor),
+      changed_(parts.executor),
+      settle_timer_(parts.executor),
+      links_timer_(parts.executor) {
+  ranks_.resize(plan.world_size);
+  if (hold_.count() > 0) {
+    relay_.keep_ended_fences();
+    names_.keep_answers();
+  }
+  listening_ =
+      parts_.folder.listen({parts.executor,
+                            [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+                              on_written(owner, bytes, pieces);
+                            },
+                            [this](const Error& error) {
+                              parts_.console.error(fmt::format(
+                                  "run folder: {}; the run goes on, but what can not be written is "
+                                  "lost (gaps are marked in the logs)",
+                                  error.message));
+                            }});
+  for (const HostPlan& host : plan.hosts) {
+    Host& entry = hosts_.emplace_back();
+    entry.index = hosts_.size() - 1;
+    entry.plan = &host;
+    if (const auto known = parts_.cgroups.find(host.name); known != parts_.cgroups.end())
+      entry.cgroup = known->second;
+    entry.session = std::make_shared<HostSession>(parts.executor, host.name, job.runner);
+    for (const RankPlan& rank : host.ranks) ranks_[rank.rank].host = hosts_.size() - 1;
+  }
+}
+
+Attempt::~Attempt() {
+  parts_.folder.stop_listening(listening_);
+}
+
+bool Attempt::at_work() const {
+  return sweeps_ > 0 || reconnects_ > 0 || host_work_.running() > 0;
+}
+
+std::set<std::string> Attempt::unusable_hosts() const {
+  std::set<std::string> names;
+  for (const Host& host : hosts_)
+    if (host.error || (host.state == HostState::lost && !host.clear)) names.insert(host.plan->name);
+  return names;
+}
+
+/// A runner that is cut off notices that no later than we do plus a heartbeat, and gives its ranks
+/// no more than kLeaseGrace.
+Clock::time_point Attempt::leases_end() const {
+  constexpr milliseconds kLeaseGrace{5000}, kMargin{1000};
+  const milliseconds grace = std::min(milliseconds(job_.runner.grace), kLeaseGrace);
+  const milliseconds held = hold_.count() > 0 ? hold_ + milliseconds(job_.runner.heartbeat_timeout)
+                                              : milliseconds(job_.runner.heartbeat_interval);
+  Clock::time_point latest{};
+  for (const Host& host : hosts_)
+    if (host.state == HostState::lost && !host.clear && host.lost_at != Clock::time_point{})
+      latest = std::max<Clock::time_point>(latest, host.lost_at + held + grace + kMargin);
+  return latest;
+}
+
+void Attempt::wake() {
+  changed_.cancel();
+}
+
+asio::awaitable<void> Attempt::one_host(HostWork work, std::size_t index) {
+  if (!failing()) co_await (this->*work)(index);
+}
+
+asio::awaitable<void> Attempt::for_all_hosts(HostWork work) {
+  for (std::size_t i = 0; i < hosts_.size(); ++i) host_work_.spawn(one_host(work, i));
+  co_await host_work_.wait();
+}
+
+asio::awaitable<void> Attempt::connect_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  auto connected = co_await session->connect(parts_.transport, parts_.binary);
+  if (connected) {
+    host.state = HostState::connected;
+    note_connected(host);
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(connected).error();
+  }
+}
+
+bool Attempt::report_host_errors() {
+  std::vector<std::pair<std::string, Error>> errors;
+  for (const Host& host : hosts_) {
+    if (!host.error) continue;
+    errors.emplace_back(host.plan->name, *host.error);
+    parts_.folder.event(JournalEvent::host_failed, {{"host", host.plan->name},
+                                                    {"stage", error_code_name(host.error->code)},
+                                                    {"message", host.error->message}});
+  }
+  if (errors.empty() || failing()) return !errors.empty();
+  std::string text = fold_errors(errors);
+  const std::size_t good = hosts_.size() - errors.size();
+  if (good > 0)
+    text += fmt::format("\nno rank was started: {} of {} hosts {} ready", good, hosts_.size(),
+                        good == 1 ? "was" : "were");
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.host = errors.front().first;
+  cause.message = std::move(text);
+  cause.exit_code = exit_code_for(errors.front().second.code);
+  blame(std::move(cause));
+  return true;
+}
+
+asio::awaitable<Verdict> Attempt::run() {
+  const auto prepared = std::make_shared<bool>(false);
+  spawn(parts_.executor, show_progress(prepared));
+  // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
+  bool readable = true;
+  if (!parts_.adopts) readable = co_await read_staged();
+  if (readable && !parts_.adopts) readable = read_credentials_file();
+  if (readable) co_await for_all_hosts(&Attempt::connect_host);
+  bool may_start = false;
+  if (parts_.adopts) {
+    // 2. Whoever still holds ranks of this run is taken over.
+    co_await for_all_hosts(&Attempt::adopt_host);
+  } else if (readable && !report_host_errors() && !failing()) {
+    bool staged = true;
+    if (stager_) {
+      co_await for_all_hosts(&Attempt::stage_host);
+      note_staged();
+      staged = !report_host_errors() && !failing();
+    }
+    if (staged && plan_.container) {
+      imaging_ = true;
+      co_await for_all_hosts(&Attempt::image_host);
+      imaging_ = false;
+      staged = !report_host_errors() && !failing() && agree_on_image();
+    }
+    // 2. Every host gets its slice and prepares; ranks start only when all are ready.
+    if (staged) co_await for_all_hosts(&Attempt::prepare_host);
+    may_start = staged && !report_host_errors() && !failing();
+    may_start = may_start && machines_differ();
+    if (may_start) agree_on_meeting();
+  }
+  *prepared = true;
+  progress_timer_.cancel();
+  parts_.console.progress("");
+  if (!failing() && parts_.adopts) start_adopted();
+  // 3. Start everything at once, then watch.
+  if (!failing() && may_start) start_all();
+  while (running_ > 0) {
+    changed_.expires_at(stopping_ ? stop_deadline_ : Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+    if (!stopping_ || Clock::now() < stop_deadline_) continue;
+    for (Host& host : hosts_) {
+      if (host.state != HostState::running) continue;
+      give_up_on(host);
+    }
+  }
+  settle();
+  over_ = true;
+  co_await let_runners_go();
+  co_return make_verdict();
+}
+
+/// The runners clean up and end; what does not answer is left to its own lease.
+asio::awaitable<void> Attempt::let_runners_go() {
+  for (Host& host : hosts_)
+    if (host.state == HostState::finished) host.session->say_goodbye();
+  const auto goodbye = Clock::now() + std::chrono::seconds(2);
+  leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
+    return h.state == HostState::finished && !h.session->closed();
+  }));
+  while (Clock::now() < goodbye && leaving_ > 0) {
+    changed_.expires_at(goodbye);
+    co_await changed_.async_wait(kToken);
+  }
+  for (Host& host : hosts_) {
+    abandon_reconnect(host);
+    host.session->close();
+  }
+  tell_links();
+}
+
+asio::awaitable<void> Attempt::swept() {
+  while (sweeps_ > 0 && interrupts_ < 2) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+  ended_ = true;
+}
+
+void Attempt::note_connected(const Host& host) {
+  parts_.folder.event(JournalEvent::connected,
+                      {{"host", host.plan->name}, {"address", host.session->address()}});
+}
+
+void Attempt::watch(Host& host) {
+  host.state = HostState::running;
+  ++running_;
+  listen_to(host);
+}
+
+void Attempt::listen_to(Host& host) {
+  host.session->start(
+      {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
+       [this, &host](Error error) { on_lost(host, std::move(error)); },
+       [this, &host](const wire::Heartbeat& beat) { on_heartbeat(host, beat); }});
+}
+
+void Attempt::note_started() {
+  if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
+}
+
+void Attempt::give_up_on(Host& host) {
+  parts_.console.error(fmt::format(
+      "{}: ranks did not end within {:.3g} s after the order to stop; a process there may hang",
+      host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
+  parts_.folder.event(JournalEvent::not_ended, {{"host", host.plan->name}});
+  end_of(host, HostState::lost);
+  if (host.lost_at <= host.restored_at) host.lost_at = Clock::now();
+  abandon_reconnect(host);
+  host.session->close();
+  start_sweep(host);
+}
+
+/// Counted, not looked for: thousands of hosts end within a moment.
+void Attempt::end_of(Host& host, HostState state) {
+  if (host.state == HostState::running) --running_;
+  host.state = state;
+  if (running_ == 0) wake();
+}
+
+void Attempt::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+  if (superseded()) return;
+  stopping_ = true;
+  grace_ms_ = grace_ms;
+  stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
+  parts_.folder.event(JournalEvent::stop, {{"grace_ms", grace_ms}, {"reason", reason}});
+  for (Host& host : hosts_) {
+    if (host.state == HostState::running)
+      host.session->send(wire::Stop{grace_ms, reason});
+    else if (host.state != HostState::finished)
+      let_go(host);
+  }
+  wake();
+}
+
+/// Nobody waits then for hosts that answer slowly: nothing has been started on them.
+void Attempt::count_interrupt() {
+  ++interrupts_;
+  host_work_.stop_waiting();
+}
+
+void Attempt::interrupt(int signal_number) {
+  if (ended_) return;  // nothing runs any more, and the end is a matter of moments
+  count_interrupt();
+  if (over_) return wake();  // no rank runs: nobody waits for sweeps for long
+  Cause cause;
+  cause.what = Cause::What::interrupted;
+  cause.code = signal_number;
+  cause.exit_code = 128 + signal_number;
+  cause.message = "interrupted by " + signal_name(signal_number);
+  if (interrupts_ == 1 && !failing()) {
+    parts_.console.message(fmt::format(
+        "{}: stopping all ranks (TERM, then KILL after {:.3g} s); once more kills them at once",
+        signal_name(signal_number), static_cast<double>(job_.runner.grace.count()) / 1000));
+    return blame(std::move(cause));
+  }
+  parts_.console.message("killing all ranks now");
+  blame(std::move(cause));
+  stop_all(0, "interrupted again");
+  for (Host& host : hosts_) {
+    if (!host.way_back) continue;
+    abandon_reconnect(host);
+    lose(host, *host.loss);
+  }
+}
+
+void Attempt::stop(bool now) {
+  if (ended_) return;
+  count_interrupt();
+  if (over_) return wake();
+  if (!failing()) {
+    parts_.console.message(
+        fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
+    Cause cause;
+    cause.what = Cause::What::interrupted;
+    cause.code = SIGTERM;
+    cause.exit_code = 128 + SIGTERM;
+    cause.message = "stopped by `sortie stop`";
+    blame(std::move(cause));
+  }
+  if (now) stop_all(0, "`sortie stop --now`");
+}
+
+const char* Attempt::state() const {
+  return stopping_ ? "stopping" : starting_ ? "starting" : "running";
+}
+
+}  // namespace sortie::launcher

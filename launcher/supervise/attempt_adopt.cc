@@ -1,0 +1,101 @@
+// How a supervisor takes a run over from a lost one, and how one notices that it was replaced.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/awaitable.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Json = nlohmann::ordered_json;
+
+asio::awaitable<void> Attempt::adopt_host(std::size_t index) {
+  Host& host = hosts_[index];
+  if (host.state != HostState::connected) co_return;
+  const auto session = host.session;
+  wire::Adopt order = adopt_order(host);
+  auto adopted = co_await session->adopt(std::move(order), parts_.binary.sha256());
+  if (adopted) {
+    host.state = HostState::ready;
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(adopted).error();
+  }
+}
+
+wire::Adopt Attempt::adopt_order(Host& host) {
+  wire::Adopt order;
+  order.run_id = parts_.folder.id();
+  order.attempt = plan_.attempt;
+  order.node_rank = host.plan->node_rank;
+  order.epoch = parts_.epoch;
+  order.link = ++host.link;
+  order.events = host.session->events_taken();
+  for (const RankPlan& rank : host.plan->ranks)
+    for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
+      order.log_sizes.push_back({rank.rank, stream, parts_.folder.stream_bytes(rank.rank, stream)});
+  return order;
+}
+
+void Attempt::start_adopted() {
+  starting_ = false;
+  std::vector<std::string> reached, lost;
+  std::string first_error;
+  // Before the first one is listened to.
+  names_.await_restored(static_cast<std::size_t>(
+      std::ranges::count(hosts_, HostState::ready, [](const Host& host) { return host.state; })));
+  for (Host& host : hosts_) {
+    if (host.state == HostState::ready) {
+      reached.push_back(host.plan->name);
+      watch(host);
+      continue;
+    }
+    host.state = HostState::lost;
+    host.session->close();
+    lost.push_back(host.plan->name);
+    const std::string why = host.error ? host.error->message : "not reached";
+    if (first_error.empty())
+      first_error =
+          fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), why);
+    parts_.folder.event(JournalEvent::host_lost, {{"host", host.plan->name}, {"message", why}});
+  }
+  parts_.folder.event(JournalEvent::adopted,
+                      {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
+  watch_.begin();
+  parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
+  if (lost.empty()) {
+    if (parts_.on_started) parts_.on_started();
+    return;
+  }
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = lost.front();
+  cause.exit_code = kExitLost;
+  cause.message = first_error;
+  if (lost.size() > 1)
+    cause.message +=
+        fmt::format("\n{} hosts were lost in all: {}", lost.size(), config::fold_host_names(lost));
+  blame(std::move(cause));
+  // What they still have is ended, or named; another adopter's ranks are left alone.
+  for (Host& host : hosts_)
+    if (host.state == HostState::lost) start_sweep(host);
+}
+
+bool Attempt::superseded() {
+  if (superseded_) return true;
+  if (ended_ || !parts_.folder.superseded()) return false;
+  superseded_ = true;
+  for (Host& host : hosts_) {
+    host.state = HostState::lost;
+    abandon_reconnect(host);
+    host.session->close();
+  }
+  running_ = 0;
+  wake();
+  return true;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,290 @@
+// The attempt's answers to what runners say: output, ends of ranks, MPI, lost hosts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/base/boot_clock.h"
+#include "common/base/exit_code.h"
+#include "common/base/log.h"
+#include "common/training/event.h"
+#include "launcher/host/host_texts.h"
+#include "launcher/supervise/attempt.h"
+#include "launcher/supervise/rank_event.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr std::size_t kKeptLines = 20;
+constexpr std::size_t kKeptLineBytes = 500;
+constexpr int kMaxHostErrors = 256;
+
+}  // namespace
+
+void Attempt::on_message(Host& host, wire::Message message) {
+  if (auto* output = std::get_if<wire::Output>(&message)) {
+    on_output(host, std::move(*output));
+  } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
+    on_event(host, *event);
+  } else if (const auto* started = std::get_if<wire::RankStarted>(&message)) {
+    if (!owns(host, started->rank) || ranks_[started->rank].pid == started->pid) return;
+    if (ranks_[started->rank].pid != 0)
+      return give_up(host, fmt::format("runner started rank {} twice", started->rank));
+    ranks_[started->rank].pid = started->pid;
+    note_started();
+    watch_.rank_started(started->rank);
+    nlohmann::ordered_json details = {
+        {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
+    if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
+    parts_.folder.event(JournalEvent::rank_started, details);
+  } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
+    if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
+  } else if (std::holds_alternative<wire::Finished>(message)) {
+    on_finished(host);
+  } else if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
+    if (++host.errors > kMaxHostErrors) return give_up(host, "runner sent too many errors");
+    on_runner_error(host, *error);
+  } else if (auto* fence = std::get_if<wire::PmixFence>(&message)) {
+    forward(relay_.on_fence(host.index, std::move(*fence)));
+  } else if (const auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
+    forward(relay_.on_modex_request(host.index, *request));
+  } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
+    forward(relay_.on_modex_reply(host.index, std::move(*reply)));
+  } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
+    if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (auto* dump = std::get_if<wire::StackDump>(&message)) {
+    if (owns(host, dump->rank)) watch_.take(std::move(*dump));
+  } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
+    if (owns(host, notice->rank)) on_notice(host, *notice);
+  } else if (const auto* health = std::get_if<wire::HealthEvent>(&message)) {
+    on_health(host, *health);
+  } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
+    if (!owns(host, abort->rank)) return;
+    const int code = abort->status & 0xff;
+    Cause cause = cause_of_rank(abort->rank, Cause::What::mpi_abort, abort->status);
+    cause.exit_code = code == 0 ? kExitFailed : code;
+    blame(std::move(cause));
+  } else {
+    give_up(host, fmt::format("runner sent an unexpected {}", wire::message_name(message)));
+  }
+}
+
+bool Attempt::owns(const Host& host, std::uint32_t rank) const {
+  return rank < ranks_.size() && ranks_[rank].host == host.index;
+}
+
+/// A peer that breaks the protocol is as good as gone.
+void Attempt::give_up(Host& host, std::string why) {
+  host.session->close();
+  on_lost(host, {ErrorCode::protocol, std::move(why)});
+}
+
+void Attempt::on_finished(Host& host) {
+  if (host.state != HostState::running) return;
+  for (const RankPlan& rank : host.plan->ranks)
+    if (!ranks_[rank.rank].status)
+      return give_up(host, fmt::format("runner finished without the end of rank {}", rank.rank));
+  end_of(host, HostState::finished);
+}
+
+void Attempt::on_output(Host& host, wire::Output output) {
+  if (!owns(host, output.rank) || superseded()) return;
+  parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
+  if (output.stream == wire::Stream::err) {
+    Rank& rank = ranks_[output.rank];
+    std::string_view left = output.bytes;
+    for (auto end = left.find('\n'); !left.empty(); end = left.find('\n')) {
+      const std::size_t room = kKeptLineBytes - std::min(kKeptLineBytes, rank.partial.size());
+      rank.partial += left.substr(0, std::min(end, room));
+      if (end == left.npos) break;
+      rank.last_lines.push_back(std::move(rank.partial));
+      rank.partial.clear();
+      if (rank.last_lines.size() > kKeptLines) rank.last_lines.pop_front();
+      left.remove_prefix(end + 1);
+    }
+  }
+  // Credit comes back when it is written, and for this connection alone.
+  parts_.folder.log(output.rank, output.stream, std::move(output.bytes),
+                    std::uint64_t{host.index} << 32 | host.link);
+}
+
+void Attempt::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+  // Credits in pieces: one small frame per 64 KiB instead of one per line.
+  constexpr std::uint64_t kCreditPiece = 64u << 10;
+  constexpr std::uint64_t kCreditPieces = 256;  // a runner that holds output keeps few pieces
+  Host& host = hosts_[owner >> 32];
+  if (host.link != static_cast<std::uint32_t>(owner)) return;
+  host.unacknowledged += bytes;
+  host.unacknowledged_pieces += pieces;
+  const std::uint64_t piece =
+      std::min<std::uint64_t>(kCreditPiece, output_window(hosts_.size()) / 4);
+  if (host.unacknowledged < piece && host.unacknowledged_pieces < kCreditPieces) return;
+  host.session->send(wire::OutputCredit{host.unacknowledged});
+  host.unacknowledged = 0;
+  host.unacknowledged_pieces = 0;
+}
+
+void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
+  if (!owns(host, event.rank)) return;
+  auto json = check_rank_event(event.json);
+  if (!json) return refuse_event(host, event.rank, json.error());
+  nlohmann::json& known = *json;
+  if (known["type"] == training::ProfileEvent::kType) {
+    known["rank"] = event.rank;
+    known["host"] = host.plan->name;
+    parts_.folder.profile(event.rank, known);
+    known.erase("events");
+  }
+  if (const auto said = training::read_event(known)) {
+    const auto* saved = std::get_if<training::CheckpointEvent>(&*said);
+    if (saved && !saved->best) note_committed(static_cast<std::uint64_t>(saved->step));
+    const auto* start = std::get_if<training::StartEvent>(&*said);
+    if (start) begun_at_step_ = static_cast<std::uint64_t>(start->step);
+  }
+  parts_.console.event(known);
+  parts_.folder.metric(std::move(known));
+}
+
+void Attempt::on_heartbeat(const Host& host, const wire::Heartbeat& beat) {
+  watch_.heard(host.index, beat);
+  if (host.index == 0 && beat.committed_step > 0) note_committed(beat.committed_step - 1);
+}
+
+void Attempt::note_committed(std::uint64_t step) {
+  committed_step_ = std::max(committed_step_.value_or(0), step);
+}
+
+/// Once for each rank, since a program that speaks another dialect does so at every step; and not
+/// for all of ten thousand.
+void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
+  constexpr std::size_t kMostNoted = 20;
+  if (std::exchange(ranks_[rank].event_refused, true) || ++refusals_ > kMostNoted) return;
+  parts_.folder.event(JournalEvent::event_refused,
+                      {{"rank", rank}, {"host", host.plan->name}, {"why", why.message}});
+  if (refusals_ == 1)
+    parts_.console.message(
+        fmt::format("rank {} on {}: an event for SORTIE_SOCKET is left out, and others like it: {}",
+                    rank, host.plan->name, why.message));
+}
+
+/// An unkillable process is named whatever else there is; all else only counts while it may be the
+/// cause.
+void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) {
+  const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
+  Cause cause;
+  cause.what = cause_of_error(runner_error_code(error));
+  if (error.code == error_code_name(ErrorCode::timeout)) cause.what = Cause::What::timeout;
+  cause.host = host.plan->name;
+  const ErrorCode code = runner_error_code(error);
+  cause.exit_code = code == ErrorCode::runner ? kExitLost : exit_code_for(code);
+  if (of_rank) cause.rank = static_cast<std::uint32_t>(error.rank);
+  cause.message = of_rank
+                      ? fmt::format("{}: rank {}: {}", host.plan->name, error.rank, error.message)
+                      : fmt::format("{}: {}", host.plan->name, error.message);
+  cause.at_ms = boot_ms();
+  if (cause.what == Cause::What::timeout) {
+    parts_.folder.event(JournalEvent::unconfirmed,
+                        {{"host", host.plan->name}, {"why", error.message}});
+    if (failing()) parts_.console.error(cause.message);
+  }
+  blame(std::move(cause));
+}
+
+void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
+  using Kind = ProcessStatus::Kind;
+  const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
+                             static_cast<int>(exited.code), exited.core_dumped != 0};
+  ranks_[exited.rank].status = status;
+  watch_.rank_ended(exited.rank);
+  parts_.console.end_of_rank(exited.rank);
+  const std::int64_t now = boot_ms();
+  const std::int64_t died_ms = host.session->clock().ours(exited.time_boot_ms, now);
+  HeldEvent event{exited.rank, exited.stopped != 0 || !status.success(), {}};
+  event.fields = {{"rank", exited.rank},
+                  {"host", host.plan->name},
+                  {"pid", ranks_[exited.rank].pid},
+                  {"status", status.to_string()},
+                  {"stopped", exited.stopped != 0},
+                  {"oom_killed", exited.oom_killed != 0},
+                  {"leftovers_killed", exited.leftovers_killed},
+                  {"host_time_unix_ms", exited.time_unix_ms},
+                  {"died_at", static_cast<double>(unix_time_ms() - (now - died_ms)) / 1000}};
+  const bool stopped_by_itself = exited.stopped && !stopping_;
+  if (stopped_by_itself) {  // the runner has lost this launcher, or was told to end
+    Cause cause = cause_of_rank(exited.rank, Cause::What::lost, 0);
+    cause.rank.reset();
+    cause.pid = 0;
+    cause.last_lines.clear();
+    cause.message = fmt::format(
+        "{}: {}: the runner stopped its ranks by itself; see whether this machine slept or the "
+        "network stalled (runner.heartbeat_timeout)",
+        host.plan->name, error_code_name(ErrorCode::lost));
+    cause.exit_code = kExitLost;
+    blame(std::move(cause));
+  } else if (!exited.stopped && !status.success()) {
+    const auto what = status.kind == Kind::exited ? Cause::What::exit
+                      : exited.oom_killed         ? Cause::What::oom
+                                                  : Cause::What::signal;
+    Cause cause = cause_of_rank(exited.rank, what, status.code);
+    cause.core_dumped = status.core_dumped;
+    cause.oom = exited.oom_killed;
+    cause.memory_limit = exited.memory_limit_bytes;
+    cause.at_ms = died_ms;
+    cause.exit_code = status.shell_code();
+    blame(std::move(cause));
+  }
+  note_exited(std::move(event));
+}
+
+void Attempt::on_lost(Host& host, Error error) {
+  if (host.state == HostState::finished) {  // the runner ended after Goodbye
+    if (leaving_ > 0 && --leaving_ == 0) wake();
+    return;
+  }
+  if (host.state != HostState::running || superseded()) return;
+  if (may_reconnect(host, error)) return start_reconnect(host, std::move(error));
+  lose(host, std::move(error));
+}
+
+/// For good.
+void Attempt::lose(Host& host, Error error) {
+  if (host.state != HostState::running) return;
+  end_of(host, HostState::lost);
+  if (host.lost_at <= host.restored_at) host.lost_at = std::chrono::steady_clock::now();
+  for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
+  Cause cause;
+  cause.what = Cause::What::lost;
+  cause.host = host.plan->name;
+  cause.message =
+      fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), error.message);
+  cause.exit_code = kExitLost;
+  cause.time_unix_ms = unix_time_ms();
+  parts_.folder.event(
+      JournalEvent::host_lost,
+      {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
+  // At once: the verdict comes only when the host was looked for again.
+  parts_.console.error(cause.message);
+  cause.shown = true;
+  blame(std::move(cause));
+  start_sweep(host);
+}
+
+/// Each text once: all ranks may say the same.
+void Attempt::on_notice(const Host& host, const wire::PmixNotice& notice) {
+  constexpr std::size_t kMostNotices = 20;
+  const std::string& text = notice.text;
+  if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
+  parts_.folder.event(JournalEvent::notice,
+                      {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
+}
+
+void Attempt::forward(std::vector<PmixRelay::Outgoing> messages) {
+  for (const PmixRelay::Outgoing& outgoing : messages) {
+    const auto frame = std::make_shared<const std::string>(wire::encode(outgoing.message));
+    for (const std::size_t host : outgoing.hosts) hosts_[host].session->send(frame);
+  }
+}
+
+}  // namespace sortie::launcher

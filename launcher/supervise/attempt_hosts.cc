@@ -1,0 +1,157 @@
+// The attempt between "every host is connected" and "every rank is told to start": what each
+// host gets and says, and what all of them agree on.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "common/base/boot_clock.h"
+#include "common/base/exit_code.h"
+#include "launcher/host/host_ready.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+
+Result<> Attempt::take_ready(Host& host, const wire::JobReady& ready) {
+  SORTIE_ASSIGN_OR_RETURN(HostFacts facts, check_ready(*host.plan, host.session->address(), ready));
+  host.network = std::move(facts.network);
+  host.machine_id = std::move(facts.machine_id);
+  host.master_port = ready.master_port;
+  for (std::size_t i = 0; i < facts.cpu_sets.size(); ++i)
+    ranks_[host.plan->ranks[i].rank].cpus = std::move(facts.cpu_sets[i]);
+  return {};
+}
+
+/// Ranks of a machine that is listed under two names would share its devices without knowing. True
+/// when there is none.
+bool Attempt::machines_differ() {
+  if (job_.runner.allow_same_machine) return true;
+  std::vector<std::pair<std::string, std::string>> machines;
+  for (const Host& host : hosts_) machines.emplace_back(host.plan->name, host.machine_id);
+  std::string shared = shared_machine(machines);
+  if (shared.empty()) return true;
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.message = std::move(shared);
+  cause.exit_code = exit_code_for(ErrorCode::config);
+  blame(std::move(cause));
+  return false;
+}
+
+/// Where the ranks meet, now that all hosts have said what they have. No such place is a failure.
+void Attempt::agree_on_meeting() {
+  std::vector<HostNetwork> networks;
+  for (const Host& host : hosts_) networks.push_back(host.network);
+  auto meeting = choose_meeting(networks, plan_.interface);
+  if (!meeting) {
+    Cause cause;
+    cause.what = Cause::What::unreachable;
+    cause.message = meeting.error().message;
+    cause.exit_code = exit_code_for(meeting.error().code);
+    blame(std::move(cause));
+    return;
+  }
+  meeting_ = std::move(*meeting);
+  if (!plan_.master_addr.empty()) meeting_ = {plan_.master_addr, "runner.master_addr", false};
+  master_port_ = hosts_.front().master_port;
+  if (meeting_.doubtful)
+    parts_.console.message(
+        fmt::format("MASTER_ADDR is {} ({}); where ranks can not connect to it, set "
+                    "runner.network.interface",
+                    meeting_.address, meeting_.how));
+  parts_.folder.event(JournalEvent::master, {{"host", hosts_.front().plan->name},
+                                             {"address", meeting_.address},
+                                             {"port", master_port_},
+                                             {"how", meeting_.how}});
+}
+
+boost::asio::awaitable<void> Attempt::prepare_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  wire::JobSpec spec = job_spec_of(host);
+  host.ordered = std::chrono::steady_clock::now();
+  auto ready = co_await session->prepare(std::move(spec), parts_.binary.sha256());
+  if (ready) {
+    Result<> good = take_ready(host, *ready);
+    if (good) {
+      host.state = HostState::ready;
+      note_ready(host, *ready);
+      co_return;
+    }
+    host.error = std::move(good).error();
+  } else {
+    host.error = std::move(ready).error();
+  }
+  host.state = HostState::lost;
+  sweep_unprepared(host);
+}
+
+/// A runner that was killed or hangs may have left what it had made. One that refuses, or whose
+/// connection was closed, cleans up by itself.
+void Attempt::sweep_unprepared(Host& host) {
+  const ErrorCode code = host.error->code;
+  if (failing()) return;  // then it was us who closed
+  if (code == ErrorCode::lost || code == ErrorCode::timeout) start_sweep(host);
+}
+
+/// Nothing was started there; the runner, if any, sees EOF. One that is frozen sees nothing: it has
+/// missed its heartbeats, and is ended from outside.
+void Attempt::let_go(Host& host) {
+  const auto heard = std::max(host.ordered, host.session->last_heard());
+  const auto silent = std::chrono::steady_clock::now() - heard;
+  const bool ordered = host.state == HostState::connected && !host.session->closed() &&
+                       host.ordered != std::chrono::steady_clock::time_point{};
+  host.session->close();
+  if (ordered && silent > 3 * job_.runner.heartbeat_interval) start_sweep(host);
+}
+
+wire::JobSpec Attempt::job_spec_of(const Host& host) const {
+  std::vector<std::string> reached_at;
+  if (host.index == 0)
+    for (const Host& other : hosts_) reached_at.push_back(other.session->address());
+  wire::JobSpec spec = make_job_spec(plan_, *host.plan, job_, parts_.folder.id(),
+                                     peers_of_first(reached_at), host.stage_folder);
+  if (plan_.container) {
+    spec.container.image_id = image_id_;
+    spec.container.engine = client_of(host);
+  }
+  spec.epoch = parts_.epoch;
+  return spec;
+}
+
+void Attempt::note_ready(Host& host, const wire::JobReady& ready) {
+  if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
+  parts_.folder.event(JournalEvent::ready, {{"host", host.plan->name},
+                                            {"hostname", ready.hostname},
+                                            {"cpus", ready.cpus},
+                                            {"memory_bytes", ready.memory_bytes},
+                                            {"gpus", ready.gpus},
+                                            {"kernel", ready.kernel},
+                                            {"cgroup", ready.cgroup},
+                                            {"pmix", ready.pmix},
+                                            {"addresses", ready.addresses},
+                                            {"cpu_binding", ready.binding},
+                                            {"cpu_sets", ready.cpu_sets}});
+}
+
+void Attempt::start_all() {
+  starting_ = false;
+  started_at_ = static_cast<double>(boot_ms()) / 1000;
+  const Environment common = {{"MASTER_ADDR", meeting_.address},
+                              {"MASTER_PORT", fmt::format("{}", master_port_)}};
+  for (Host& host : hosts_) {
+    wire::Start start{interface_environment(host.network, plan_.interface, plan_.env)};
+    start.env.insert(start.env.end(), common.begin(), common.end());
+    watch(host);
+    host.session->send(start);
+  }
+  watch_.begin();
+  parts_.folder.event(JournalEvent::started,
+                      {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  // What signing in and pushing runners took (keys, buffers) is not needed again.
+  ::malloc_trim(0);
+}
+
+}  // namespace sortie::launcher

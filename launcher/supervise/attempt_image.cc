@@ -1,0 +1,181 @@
+// The attempt's part of images: every host has the same one before any rank starts anywhere.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/container/engine_command.h"
+#include "launcher/console/console.h"
+#include "launcher/copy/progress.h"
+#include "launcher/host/host_texts.h"
+#include "launcher/plan/plan_container.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+/// "sha256:" and its digits: it becomes an argument of an engine on every host.
+bool is_image_id(std::string_view text) {
+  constexpr std::string_view kHash = "sha256:";
+  return text.starts_with(kHash) && text.size() == kHash.size() + 64 &&
+         text.find_first_not_of("0123456789abcdef", kHash.size()) == text.npos;
+}
+
+std::string short_id(const std::string& id) {
+  return id.substr(0, 19);  // "sha256:" and twelve digits, as engines show it
+}
+
+}  // namespace
+
+/// Read before any host is touched.
+bool Attempt::read_credentials_file() {
+  if (!plan_.container || parts_.adopts) return true;
+  auto text = read_credentials(job_.runner.container);
+  if (text) {
+    credentials_ = std::move(*text);
+    return true;
+  }
+  blame_files(text.error());
+  return false;
+}
+
+wire::Message Attempt::image_order_message() const {
+  wire::ImageOrder order = image_order(job_.runner.container, credentials_);
+  order.heartbeat_interval_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_interval.count());
+  order.heartbeat_timeout_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_timeout.count());
+  return order;
+}
+
+asio::awaitable<void> Attempt::image_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  Result<> greeted;
+  if (!stager_) greeted = co_await session->greet(parts_.binary.sha256());
+  if (!greeted) {
+    no_image(host, std::move(greeted).error());
+    co_return;
+  }
+  session->expect_progress(work_patience(job_.runner));
+  session->send(image_order_message());
+  for (;;) {
+    auto message = co_await session->next();
+    if (!message) {
+      no_image(host, std::move(message).error());
+      co_return;
+    }
+    const bool more = take_image_message(host, *message);
+    if (!more) co_return;
+  }
+}
+
+/// True when more is to come.
+bool Attempt::take_image_message(Host& host, const wire::Message& message) {
+  if (const auto* progress = std::get_if<wire::ImageProgress>(&message)) {
+    host.image_progress = progress->text;
+    return true;
+  }
+  if (const auto* error = std::get_if<wire::RunnerError>(&message)) {
+    no_image(host, {runner_error_code(*error), error->message});
+    return false;
+  }
+  const auto* ready = std::get_if<wire::ImageReady>(&message);
+  if (!ready) {
+    no_image(host, {ErrorCode::protocol, fmt::format("runner sent {} instead of ImageReady",
+                                                     wire::message_name(message))});
+  } else if (!is_image_id(ready->image_id)) {
+    no_image(host, {ErrorCode::protocol, "runner sent an image id outside the grammar"});
+  } else {
+    host.image = *ready;
+    host.image_progress.clear();
+  }
+  return false;
+}
+
+void Attempt::no_image(Host& host, Error error) {
+  host.state = HostState::lost;
+  const std::string context = fmt::format("image {}", plan_.container->image);
+  if (!error.message.starts_with(context)) error = with_context(std::move(error), context);
+  host.error = std::move(error);
+}
+
+/// All hosts have an image: whether it is the same one.
+bool Attempt::agree_on_image() {
+  std::map<std::string, std::vector<std::string>> hosts_by_id, hosts_by_engine;
+  std::size_t pulled = 0;
+  std::uint64_t bytes = 0;
+  for (const Host& host : hosts_) {
+    if (!host.image) return false;
+    hosts_by_id[host.image->image_id].push_back(host.plan->name);
+    hosts_by_engine[printable(host.image->engine_version)].push_back(host.plan->name);
+    pulled += host.image->pulled;
+    bytes = std::max(bytes, host.image->bytes);
+  }
+  const std::string& name = plan_.container->image;
+  if (hosts_by_id.size() > 1) {
+    std::string text = fmt::format(
+        "image {}: is not the same one on all hosts; no rank was "
+        "started",
+        name);
+    for (const auto& [id, names] : hosts_by_id)
+      text += fmt::format("\n{}: {}", config::fold_host_names(names), id);
+    text += fmt::format(
+        "\nset runner.container.pull = \"always\", name it by its digest (NAME@sha256:...), or "
+        "copy yours: sortie image push {} --hosts ...",
+        name);
+    Cause cause;
+    cause.what = Cause::What::unreachable;
+    cause.message = std::move(text);
+    cause.exit_code = exit_code_for(ErrorCode::runner);
+    blame(std::move(cause));
+    return false;
+  }
+  image_id_ = hosts_by_id.begin()->first;
+  nlohmann::ordered_json engines = nlohmann::ordered_json::object();
+  for (const auto& [version, names] : hosts_by_engine)
+    engines[version] = config::fold_host_names(names);
+  nlohmann::ordered_json event;
+  event["image"] = name;
+  event["image_id"] = image_id_;
+  event["repo_digest"] = hosts_.front().image->repo_digest;
+  event["bytes"] = bytes;
+  event["hosts"] = hosts_.size();
+  event["pulled"] = pulled;
+  event["engines"] = engines;
+  parts_.folder.event(JournalEvent::image, event);
+  parts_.console.message(fmt::format(
+      "image {} ({}{}) on {} host{}: {}", name, short_id(image_id_),
+      bytes == 0 ? "" : ", " + byte_count(bytes), hosts_.size(), hosts_.size() == 1 ? "" : "s",
+      pulled == 0 ? "was there already" : fmt::format("pulled on {}", pulled)));
+  return true;
+}
+
+/// For a person who waits: how many hosts have it, and what the others are at.
+std::string Attempt::image_progress_text() const {
+  constexpr std::size_t kMostHosts = 3;
+  std::size_t have = 0, working = 0;
+  std::string details;
+  for (const Host& host : hosts_) {
+    have += host.image.has_value();
+    if (host.image || host.error || host.image_progress.empty()) continue;
+    if (++working <= kMostHosts)
+      details += fmt::format("; {}: {}", host.plan->name, host.image_progress);
+  }
+  if (working > kMostHosts) details += fmt::format("; and {} more", working - kMostHosts);
+  return fmt::format("image on {}/{} hosts{}", have, hosts_.size(), details);
+}
+
+/// The name of the engine's client that this host has: "containerd" is spoken to through two.
+std::string Attempt::client_of(const Host& host) const {
+  if (!host.image) return plan_.container->engine;
+  const std::string& version = host.image->engine_version;
+  std::string word = version.substr(0, version.find(' '));
+  for (const container::Engine client : container::clients_of(plan_.container->engine))
+    if (container::engine_name(client) == word) return word;
+  return plan_.container->engine;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,38 @@
+// What a person sees while hosts are being connected and prepared.
+#include <fmt/core.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+
+/// For a person who waits: the first second says nothing.
+asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
+  auto pause = std::chrono::milliseconds(1000);
+  while (!*done) {
+    progress_timer_.expires_after(pause);
+    co_await progress_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (*done) co_return;
+    parts_.console.progress(progress_text());
+    pause = std::chrono::milliseconds(200);
+  }
+}
+
+std::string Attempt::progress_text() const {
+  if (imaging_) return image_progress_text();
+  std::size_t connected = 0, ready = 0, pushing = 0;
+  for (const Host& host : hosts_) {
+    connected += host.state != HostState::connecting;
+    ready += host.state == HostState::ready;
+    pushing += host.state == HostState::connecting && host.session->pushing();
+  }
+  if (connected == hosts_.size()) return fmt::format("preparing {}/{} hosts", ready, hosts_.size());
+  std::string text = fmt::format("connecting {}/{} hosts", connected, hosts_.size());
+  if (pushing > 0) text += fmt::format(", pushing the runner to {}", pushing);
+  return text;
+}
+
+}  // namespace sortie::launcher

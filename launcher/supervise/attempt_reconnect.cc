@@ -1,0 +1,140 @@
+// The attempt and a host whose connection broke while its runner holds the ranks
+// (runner.on_launcher_loss): for the run the host is still there; it is reached again, or the hold
+// is over.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/use_awaitable.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/asio/spawn.h"
+#include "common/config/hostlist.h"
+#include "launcher/host/host_errors.h"
+#include "launcher/host/reconnect.h"
+#include "launcher/run/successor.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+/// Hosts that are lost, or back, within this time are named together.
+constexpr milliseconds kNewsTime{300};
+/// A connection that breaks so soon after it was made again may do so for ever: not at full speed.
+constexpr milliseconds kFlapTime{5000}, kFlapPause{1000};
+}  // namespace
+
+bool Attempt::may_reconnect(const Host& host, const Error& error) const {
+  // One that breaks the protocol would do it again.
+  return hold_.count() > 0 && host.state == HostState::running && !ended_ &&
+         error.code != ErrorCode::protocol;
+}
+
+void Attempt::start_reconnect(Host& host, Error error) {
+  host.loss = std::move(error);
+  host.lost_at = Clock::now();
+  const double held = static_cast<double>(hold_.count()) / 1000;
+  parts_.folder.event(JournalEvent::link_lost, {{"host", host.plan->name},
+                                                {"link", host.link},
+                                                {"message", host.loss->message},
+                                                {"held_s", held}});
+  lost_links_.emplace_back(host.plan->name, *host.loss);
+  tell_links_soon();
+  Reconnect::Parts way{parts_.executor,
+                       parts_.transport,
+                       parts_.binary,
+                       [this, &host] {
+                         auto session = std::make_shared<HostSession>(parts_.executor,
+                                                                      host.plan->name, job_.runner);
+                         session->follow(*host.session);
+                         return session;
+                       },
+                       [this, &host] { return adopt_order(host); },
+                       hold_ + job_.runner.heartbeat_timeout,
+                       host.lost_at - host.restored_at < kFlapTime ? kFlapPause : milliseconds(0)};
+  host.way_back = std::make_shared<Reconnect>(std::move(way));
+  spawn(parts_.executor, reconnect(host, host.way_back));
+}
+
+asio::awaitable<void> Attempt::reconnect(Host& host, std::shared_ptr<Reconnect> way) {
+  ++reconnects_;
+  co_await reconnect_by(host, std::move(way));
+  --reconnects_;
+}
+
+asio::awaitable<void> Attempt::reconnect_by(Host& host, std::shared_ptr<Reconnect> way) {
+  // Where the disk does not answer, the runner will.
+  const std::optional<bool> newer = co_await has_successor(parts_.executor, parts_.folder);
+  if (newer.value_or(false)) {
+    superseded();
+    co_return;
+  }
+  auto session = co_await way->run();
+  const bool wanted = host.way_back == way && host.state == HostState::running && !superseded();
+  if (!wanted) {
+    if (session) (*session)->close();
+    co_return;
+  }
+  host.way_back.reset();
+  if (session)
+    resume(host, std::move(*session), way->attempts());
+  else
+    lose(host,
+         {ErrorCode::lost, fmt::format("{}; {}", host.loss->message, session.error().message)});
+}
+
+void Attempt::resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts) {
+  const std::uint64_t had = host.session->events_taken();
+  const std::uint64_t missed = session->events_taken() - std::min(had, session->events_taken());
+  host.restored_at = Clock::now();
+  host.session = std::move(session);
+  host.unacknowledged = 0;
+  host.unacknowledged_pieces = 0;
+  const double seconds = std::chrono::duration<double>(Clock::now() - host.lost_at).count();
+  nlohmann::ordered_json fields = {
+      {"host", host.plan->name}, {"link", host.link}, {"attempts", attempts}, {"seconds", seconds}};
+  if (missed > 0) fields["events_missed"] = missed;
+  parts_.folder.event(JournalEvent::link_restored, fields);
+  restored_links_.push_back(host.plan->name);
+  longest_gap_s_ = std::max(longest_gap_s_, seconds);
+  tell_links_soon();
+  listen_to(host);
+  forward(relay_.on_reconnected(host.index));
+  if (!stopping_) return;
+  const auto left =
+      std::chrono::duration_cast<milliseconds>(stop_deadline_ - parts_.stop_slack - Clock::now());
+  host.session->send(wire::Stop{static_cast<std::uint32_t>(std::max<std::int64_t>(0, left.count())),
+                                "the run is being stopped"});
+}
+
+void Attempt::abandon_reconnect(Host& host) {
+  if (const auto way = std::exchange(host.way_back, nullptr)) way->give_up();
+}
+
+void Attempt::tell_links_soon() {
+  if (std::exchange(telling_links_, true)) return;
+  links_timer_.expires_after(kNewsTime);
+  links_timer_.async_wait([this](boost::system::error_code error) {
+    if (!error) tell_links();
+  });
+}
+
+/// When a laptop wakes up all of its hosts are lost and back at the same time.
+void Attempt::tell_links() {
+  telling_links_ = false;
+  if (superseded_) return;
+  if (const auto lost = std::exchange(lost_links_, {}); !lost.empty())
+    parts_.console.error(
+        fmt::format("{}\nthe ranks there are held for {} "
+                    "(runner.on_launcher_loss); reconnecting",
+                    fold_errors(lost), short_time(static_cast<double>(hold_.count()) / 1000)));
+  if (const auto back = std::exchange(restored_links_, {}); !back.empty())
+    parts_.console.message(fmt::format("{}: connected again after {}; the run goes on",
+                                       config::fold_host_names(back),
+                                       short_time(std::exchange(longest_gap_s_, 0))));
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,48 @@
+// The attempt's part of staging: read once, before any host is touched; then every host.
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+
+boost::asio::awaitable<bool> Attempt::read_staged() {
+  if (job_.runner.stage.empty()) co_return true;
+  stager_ =
+      std::make_unique<Stager>(parts_.executor, job_.runner, hosts_.size(),
+                               [this](const std::string& text) { parts_.console.message(text); });
+  const Result<> read = co_await stager_->read();
+  if (read) co_return true;
+  blame_files(read.error());
+  co_return false;
+}
+
+void Attempt::blame_files(const Error& error) {
+  Cause cause;
+  cause.what = Cause::What::unreachable;
+  cause.message = error.message;
+  cause.exit_code = exit_code_for(error.code);
+  blame(std::move(cause));
+}
+
+boost::asio::awaitable<void> Attempt::stage_host(std::size_t index) {
+  Host& host = hosts_[index];
+  const auto session = host.session;
+  auto staged = co_await stager_->stage(index, session, parts_.binary.sha256());
+  if (staged) {
+    host.stage_folder = std::move(*staged);
+  } else {
+    host.state = HostState::lost;
+    host.error = std::move(staged).error();
+  }
+}
+
+void Attempt::note_staged() {
+  parts_.console.message(stager_->summary());
+  nlohmann::ordered_json event;
+  event["hash"] = stager_->hash();
+  event["summary"] = stager_->summary();
+  parts_.folder.event(JournalEvent::staged, event);
+}
+
+}  // namespace sortie::launcher

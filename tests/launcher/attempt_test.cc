@@ -1,0 +1,279 @@
+// Whole runs over hosts in memory: the first failure decides, everybody is told, the report and the
+// exit code are right.
+#include "launcher/supervise/attempt.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "common/base/exit_code.h"
+#include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using std::chrono::milliseconds;
+using test::after_start;
+using test::FakeRunner;
+using test::Launch;
+using test::run_until_stopped;
+using test::say;
+using test::succeed;
+
+// ---- what hosts do ------------------------------------------------------------------------------
+
+void fails_with_3(FakeRunner& runner) {
+  say(runner, 1, "starting\nTraceback:\n\x1b[31mno memory\n");
+  runner.exit_rank(1, 3);
+}
+
+void killed_by_9(FakeRunner& runner) {
+  runner.exit_rank(runner.job.ranks[0].rank, SIGKILL, true);
+}
+
+// ---- the whole way ------------------------------------------------------------------------------
+
+TEST_CASE("a run in which every rank exits 0") {
+  Launch launch({{"h1", {0, 1}}, {"h2", {0}}});
+  launch.host("h1").script = launch.host("h2").script = succeed;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.text.empty());
+  CHECK(verdict.ended_after == 0);
+  CHECK(launch.took < milliseconds(4000));
+  for (const char* name : {"h1", "h2"}) {
+    const FakeRunner& runner = launch.runner(name);
+    CHECK(std::holds_alternative<wire::Hello>(runner.received[0].second));
+    CHECK(runner.all<wire::Start>().size() == 1);
+    CHECK(runner.all<wire::Stop>().empty());
+    CHECK(runner.all<wire::Goodbye>().size() == 1);
+    CHECK(runner.job.run_id == launch.run_folder.filename().string());
+    CHECK(runner.start_env.back() ==
+          std::pair<std::string, std::string>("MASTER_PORT", std::to_string(test::kLeasedPort)));
+  }
+  for (const char* name : {"connected", "ready", "started", "rank_started", "rank_exited", "end"})
+    CHECK_MESSAGE(!launch.events_named(name).empty(), name);
+  CHECK(launch.events_named("rank_exited").size() == 3);
+  CHECK(launch.events.back()["event"] == "end");
+  CHECK(launch.events.back()["exit_code"] == 0);
+}
+
+TEST_CASE(
+    "two names of one machine are refused before a rank starts, unless the config allows it") {
+  for (const bool allowed : {false, true}) {
+    CAPTURE(allowed);
+    Launch launch({{"a", {0}}, {"b", {0}}, {"c", {0}}});
+    launch.job.runner.allow_same_machine = allowed;
+    for (const char* name : {"a", "b", "c"}) launch.host(name).script = succeed;
+    launch.host("a").ready.machine_id = launch.host("c").ready.machine_id = "boot-1/4026531836";
+    launch.host("b").ready.machine_id = "boot-2/4026531836";
+    const Verdict verdict = launch.run();
+    CHECK(launch.events_named("started").size() == (allowed ? 1 : 0));
+    if (allowed) {
+      CHECK(verdict.exit_code == 0);
+      continue;
+    }
+    CHECK(verdict.exit_code == exit_code_for(ErrorCode::config));
+    CHECK(verdict.text ==
+          "runner.hosts: a and c are two names of one machine, so that ranks of both would use the "
+          "same CPUs and devices; remove one of them, or set runner.allow_same_machine = true");
+    for (const char* name : {"a", "b", "c"}) {
+      CHECK(launch.runner(name).all<wire::Start>().empty());
+      CHECK(launch.runner(name).closed_by_launcher);
+    }
+  }
+}
+
+TEST_CASE("after a second a terminal, and only a terminal, says what is waited for") {
+  for (const bool terminal : {true, false}) {
+    Launch launch({{"fast", {0}}, {"slow", {0}}});
+    launch.terminal = terminal;
+    launch.host("fast").script = launch.host("slow").script = succeed;
+    launch.host("slow").connect_delay = milliseconds(1400);
+    CHECK(launch.run().exit_code == 0);
+    CHECK((launch.shown.find("connecting 1/2 hosts") != std::string::npos) == terminal);
+    CHECK((launch.shown.find('\x1b') != std::string::npos) == terminal);
+  }
+  Launch quick({{"h", {0}}});
+  quick.terminal = true;
+  quick.host("h").script = succeed;
+  CHECK(quick.run().exit_code == 0);
+  CHECK(quick.shown.find("connecting") == std::string::npos);
+}
+
+TEST_CASE("no rank starts before every host is ready, however long one takes") {
+  struct Slow {
+    static awaitable<void> run(FakeRunner& runner) {
+      // Far beyond heartbeat_timeout: the other host has to hear from the launcher meanwhile.
+      const bool prepared = co_await runner.prepare(milliseconds(600));
+      if (!prepared) co_return;
+      const bool go = co_await runner.until<wire::Start>();
+      if (!go) co_return;
+      co_await runner.finish(false);
+    }
+  };
+  Launch launch({{"quick", {0}}, {"slow", {0}}});
+  launch.host("quick").script = succeed;
+  launch.host("slow").script = Slow::run;
+  CHECK(launch.run().exit_code == 0);
+  const FakeRunner& quick = launch.runner("quick");
+  const auto asked = *quick.time_of<wire::JobSpec>(), started = *quick.time_of<wire::Start>();
+  CHECK(started - asked >= milliseconds(550));
+  auto last = asked;
+  auto longest = FakeRunner::Clock::duration::zero();
+  for (const auto& [time, message] : quick.received) {
+    longest = std::max(longest, time - last);
+    last = time;
+  }
+  CHECK(longest < milliseconds(400));
+}
+
+// ---- the first failure decides ------------------------------------------------------------------
+
+TEST_CASE("the first rank to fail decides, and all hosts are told at once") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}, {"h3", {0, 1}}});
+  launch.host("h2").script = after_start(fails_with_3);
+  launch.host("h1").script = launch.host("h3").script = run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 3);
+  CHECK(verdict.text ==
+        "rank 1 on h2 (pid 1001) failed with exit code 3\n"
+        "  its last lines on stderr:\n"
+        "    starting\n"
+        "    Traceback:\n"
+        "    ^[[31mno memory");
+  CHECK(verdict.ended_after == 3);
+  std::vector<FakeRunner::Clock::time_point> told;
+  for (const char* name : {"h1", "h2", "h3"}) {
+    const auto stops = launch.runner(name).all<wire::Stop>();
+    REQUIRE(stops.size() == 1);
+    CHECK(stops[0].grace_ms == 100);
+    CHECK(stops[0].reason == "rank 1 on h2 (pid 1001) failed with exit code 3");
+    told.push_back(*launch.runner(name).time_of<wire::Stop>());
+  }
+  CHECK(std::ranges::max(told) - std::ranges::min(told) < milliseconds(1000));
+  const auto causes = launch.events_named("cause");
+  REQUIRE(causes.size() == 1);
+  CHECK(causes[0]["what"] == "exit");
+  CHECK(causes[0]["code"] == 3);
+  CHECK(causes[0]["exit_code"] == 3);
+  CHECK(causes[0]["rank"] == 1);
+  CHECK(causes[0]["host"] == "h2");
+  CHECK(causes[0]["pid"] == 1001);
+  CHECK(causes[0]["last_lines"] == nlohmann::json({"starting", "Traceback:", "\x1b[31mno memory"}));
+  for (const auto& event : launch.events_named("rank_exited"))
+    CHECK(event["consequence"] == (event["rank"] != 1));
+  CHECK(launch.took < milliseconds(4000));
+}
+
+TEST_CASE("a rank that a signal ended gives 128 + its number") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = run_until_stopped;
+  launch.host("h2").script = after_start(killed_by_9);
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 137);
+  CHECK(verdict.text == "rank 1 on h2 (pid 1001) ended by signal 9 (SIGKILL)");
+  CHECK(verdict.ended_after == 1);
+}
+
+TEST_CASE("the report keeps the last twenty lines, and the unfinished one") {
+  Launch launch({{"h", {0}}});
+  launch.host("h").script = after_start([](FakeRunner& runner) {
+    for (int i = 0; i < 100; ++i) say(runner, 0, "line " + std::to_string(i) + "\n");
+    say(runner, 0, std::string(2000, 'x'));
+    runner.exit_rank(0, 1);
+  });
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.text.find("line 79\n") == std::string::npos);
+  CHECK(verdict.text.find("    line 80\n") != std::string::npos);
+  CHECK(verdict.text.ends_with("\n    " + std::string(500, 'x')));
+  CHECK(launch.shown.find("[0 h] line 0\n") != std::string::npos);
+  CHECK(test::read_text(launch.run_folder / "logs/rank-0.err")
+            .ends_with("\n" + std::string(2000, 'x')));
+}
+
+TEST_CASE("MPI_Abort is the cause, with its status as exit code") {
+  for (const auto& [status, code] : {std::pair{7, 7}, {0, 1}, {-1, 255}, {256, 1}}) {
+    CAPTURE(status);
+    Launch launch({{"h1", {0}}, {"h2", {0}}});
+    launch.host("h1").script = after_start([number = status](FakeRunner& runner) {
+      runner.send(wire::PmixAbort{0, number, "bye"});
+    });
+    launch.host("h2").script = run_until_stopped;
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == code);
+    CHECK(verdict.text ==
+          "rank 0 on h1 (pid 1000) called MPI_Abort(" + std::to_string(status) + ")");
+    CHECK(verdict.ended_after == 1);
+    CHECK(launch.runner("h2").all<wire::Stop>().size() == 1);
+  }
+}
+
+TEST_CASE("fences and modex pass between hosts") {
+  struct Mpi {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      wire::PmixFence fence;
+      fence.key = "all-0";
+      fence.node_count = 2;
+      fence.data = runner.host();
+      runner.send(fence);
+      const bool fenced = co_await runner.until<wire::PmixFenceDone>();
+      if (!fenced) co_return;
+      co_await runner.finish(false);
+    }
+  };
+  Launch launch({{"a", {0}}, {"b", {0}}});
+  launch.host("a").script = launch.host("b").script = Mpi::run;
+  CHECK(launch.run().exit_code == 0);
+  for (const char* name : {"a", "b"})
+    CHECK(launch.runner(name).all<wire::PmixFenceDone>().at(0).data == "ab");
+}
+
+TEST_CASE("a runner that could not start a rank") {
+  Launch launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = after_start([](FakeRunner& runner) {
+    runner.send(wire::RunnerError{"spawn", "./ring: No such file or directory", 0});
+  });
+  launch.host("h2").script = run_until_stopped;
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitPreflight);
+  CHECK(verdict.text == "h1: rank 0: ./ring: No such file or directory");
+}
+
+TEST_CASE("output is acknowledged, so that a runner may go on") {
+  constexpr int kPieces = 50;
+  struct Chatty {
+    static awaitable<void> run(FakeRunner& runner) {
+      const bool started = co_await runner.start();
+      if (!started) co_return;
+      for (int i = 0; i < kPieces; ++i)
+        runner.send(wire::Output{0, wire::Stream::out, std::string(32u << 10, 'x')});
+      // Credit comes when the log is written, on a thread of its own.
+      while (credit_of(runner) <= (kPieces - 4) * (32u << 10)) {
+        const bool more = co_await runner.until<wire::OutputCredit>();
+        if (!more) co_return;
+      }
+      co_await runner.finish(false);
+    }
+    static std::uint64_t credit_of(const FakeRunner& runner) {
+      std::uint64_t credit = 0;
+      for (const wire::OutputCredit& piece : runner.all<wire::OutputCredit>())
+        credit += piece.bytes;
+      return credit;
+    }
+  };
+  Launch launch({{"h", {0}}});
+  launch.host("h").script = Chatty::run;
+  CHECK(launch.run().exit_code == 0);
+  CHECK(Chatty::credit_of(launch.runner("h")) > (kPieces - 4) * (32u << 10));
+  CHECK(std::filesystem::file_size(launch.run_folder / "logs/rank-0.out") == kPieces * (32u << 10));
+}
+
+}  // namespace
+}  // namespace sortie::launcher
