@@ -5,7 +5,7 @@ if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
 endif()
 set(run "${CMAKE_CURRENT_LIST_DIR}/run")
 add_test(NAME "fuzz: build" COMMAND "${run}" build)
-set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS fuzz TIMEOUT 600)
+set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS fuzz TIMEOUT 1200)
 
 # sortie_fuzz_test(HARNESS SECONDS)
 function(sortie_fuzz_test harness seconds)
