@@ -179,7 +179,7 @@ def play(bed, row):
             run.expect(row.says)
         # A supervisor that lives has confirmed it; without one the hosts see to it themselves, and that is timed.
         killed = row.victim == "supervisor" and row.signal == KILL
-        expect_no_traces(row, traces, row.seconds if killed else 3)
+        expect_no_traces(row, traces, row.seconds if killed else 1.5)
         took = max(took, time.monotonic() - began) if killed else took
         check(took <= row.seconds, f"{row.name()}: took {took:.1f} s")
         check(wait_for(lambda: not run.supervisor(), 3), f"{row.name()}: the supervisor is still there")
