@@ -16,9 +16,12 @@ inline constexpr int kExitUsage = 2;          // command line or config
 inline constexpr int kExitPreflight = 3;      // a host lacks something that the job needs
 inline constexpr int kExitUnreachable = 4;    // a host could not be reached
 inline constexpr int kExitLost = 5;           // a host, its runner or the supervisor went away
+inline constexpr int kExitHang = 6;           // ranks made no progress any more
 inline constexpr int kExitAdopted = 7;        // another supervisor has taken the run over
 inline constexpr int kExitCheckpoint = 8;     // no usable checkpoint
 inline constexpr int kExitData = 9;           // data or storage
+inline constexpr int kExitNoProgress = 10;    // attempts without a newer checkpoint: do not requeue
+inline constexpr int kExitPreempted = 75;     // sortie-train was asked to end, and has saved
 inline constexpr int kExitTimedOut = 124;     // sortie exec --timeout, as timeout(1) has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 

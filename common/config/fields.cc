@@ -46,6 +46,8 @@ const Section kSections[] = {
      "Every rank in a container, where engine is set; the paths of the job are then those inside "
      "it"},
     {"runner.ssh", "How hosts are reached; what is not set is as ~/.ssh/config says"},
+    {"recovery", "What a run does by itself when it fails"},
+    {"watchdog", "How ranks that stand still, and hosts that are slow, are found"},
     {"logger", "What a run leaves behind"},
     {"topology", "How a batch is spread over the ranks"},
     {"optimizer", "AdamW with decoupled decay on matrices only"},
@@ -225,6 +227,9 @@ std::span<const Field> fields() {
     const auto ssh = std::ranges::find(all, "runner.ssh", section_of);
     const std::vector<Field> container = container_fields();
     all.insert(ssh, container.begin(), container.end());
+    const auto first_model = std::ranges::find(all, "model", section_of);
+    const std::span<const Field> recovery = recovery_fields();
+    all.insert(first_model, recovery.begin(), recovery.end());
     const auto model = std::ranges::find(all, "model", section_of);
     const std::span<const Field> training = training_fields();
     all.insert(model, training.begin(), training.end());

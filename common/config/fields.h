@@ -77,6 +77,8 @@ std::span<const Field> fields();
 /// Those of [runner.container], which are a part of it.
 std::vector<Field> container_fields();
 std::span<const Section> sections();
+/// Those of [recovery] and [watchdog] (fields_recovery.cc), a part of fields().
+std::span<const Field> recovery_fields();
 /// Those of [logger] to [profiler] (fields_training.cc), a part of fields().
 std::span<const Field> training_fields();
 

@@ -5,7 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <optional>
+#include <utility>
 
 #include "common/config/architectures.h"
 #include "common/config/characters.h"
@@ -162,6 +165,65 @@ std::string check_env_pattern(std::string_view text) {
   return fmt::format(
       "{} is no name pattern; use letters, digits, _ and * (any characters), like \"NCCL_*\"",
       quote(shorten(text)));
+}
+
+std::string check_failure_class(std::string_view text) {
+  static constexpr std::array<std::string_view, 6> kClasses = {"app",  "software", "hardware",
+                                                               "hang", "oom",      "preempted"};
+  if (std::ranges::find(kClasses, text) != kClasses.end()) return {};
+  return fmt::format("{} is no failure class; use {}", quote(shorten(text)),
+                     fmt::join(kClasses, ", "));
+}
+
+namespace {
+
+/// First and last code of "75" or "64-69"; nothing for other text.
+std::optional<std::pair<int, int>> exit_code_range(std::string_view text) {
+  const auto number = [](std::string_view digits) -> std::optional<int> {
+    int value = -1;
+    const char* end = digits.data() + digits.size();
+    const auto [stopped, error] = std::from_chars(digits.data(), end, value);
+    if (error != std::errc{} || stopped != end || value < 0 || value > 255) return std::nullopt;
+    return value;
+  };
+  const std::size_t dash = text.find('-');
+  const auto first = number(text.substr(0, dash));
+  const auto last = dash == text.npos ? first : number(text.substr(dash + 1));
+  if (!first || !last || *first > *last) return std::nullopt;
+  return std::pair(*first, *last);
+}
+
+constexpr std::string_view kRollback = "rollback ";
+
+}  // namespace
+
+std::string check_exit_codes(std::string_view text) {
+  if (exit_code_range(text)) return {};
+  return fmt::format(
+      "{} is neither an exit code (0 to 255) nor a range of them; write \"75\" or \"64-69\"",
+      quote(shorten(text)));
+}
+
+bool names_exit_code(const std::vector<std::string>& items, int code) {
+  return std::ranges::any_of(items, [code](const std::string& item) {
+    const auto range = exit_code_range(item);
+    return range && code >= range->first && code <= range->second;
+  });
+}
+
+std::string check_step_policy(std::string_view text) {
+  if (text == "ignore" || text == "skip" || text == "stop" || rollback_steps(text) > 0) return {};
+  return fmt::format("{} is no policy; write \"skip\", \"stop\" or \"rollback N\" with N steps",
+                     quote(shorten(text)));
+}
+
+std::int64_t rollback_steps(std::string_view policy) {
+  if (!policy.starts_with(kRollback)) return 0;
+  const std::string_view digits = policy.substr(kRollback.size());
+  std::int64_t steps = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stopped, error] = std::from_chars(digits.data(), end, steps);
+  return error == std::errc{} && stopped == end && steps > 0 ? steps : 0;
 }
 
 std::string check_any(std::string_view text) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sortie::config {
 
@@ -26,6 +28,17 @@ std::string check_env_name(std::string_view text);
 std::string check_env_pattern(std::string_view text);
 std::string check_preset(std::string_view text);
 std::string check_attention_layer(std::string_view text);
+/// "app", "software" ...: [recovery].
+std::string check_failure_class(std::string_view text);
+/// "75" or "64-69".
+std::string check_exit_codes(std::string_view text);
+/// Whether an item of such a list means `code`.
+bool names_exit_code(const std::vector<std::string>& items, int code);
+/// "ignore", "skip", "stop" or "rollback N": trainer.on_nonfinite and the like. Which of them a key
+/// takes is a rule of validate().
+std::string check_step_policy(std::string_view text);
+/// N of "rollback N"; 0 for other policies.
+std::int64_t rollback_steps(std::string_view policy);
 std::string check_any(std::string_view text);
 
 }  // namespace sortie::config

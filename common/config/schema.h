@@ -96,6 +96,39 @@ struct RunnerConfig {
   SshConfig ssh;
 };
 
+/// [recovery]: what a run does by itself when it fails (docs/recovery.md).
+struct RecoveryConfig {
+  std::int64_t max_restarts = 0;            // within restart_window; 0 = a failure ends the run
+  Milliseconds restart_window{86'400'000};  // older restarts are not counted
+  // Failure classes (launcher/recovery/failure_class.h) after which ranks are started again, and
+  // those whose restarts count.
+  std::vector<std::string> restart_on = {"app", "software", "hardware", "hang", "preempted"};
+  std::vector<std::string> counted = {"app", "software", "hang", "oom"};
+  std::vector<std::string> restart_exit_codes;  // "75", "64-69": restarted whatever restart_on says
+  std::vector<std::string> stop_exit_codes = {"2", "65", "77", "78"};  // never restarted
+  Milliseconds backoff{1000};           // before the first restart; doubled for each in a row
+  Milliseconds backoff_max{60'000};     // and no longer than this
+  Milliseconds healthy_after{600'000};  // an attempt that ran so long ends such a row
+  std::int64_t no_progress_limit = 3;   // attempts in a row without a newer committed step; 0 = any
+  std::vector<std::string> spares;      // host lines: take the place of hosts that are blamed
+  std::int64_t min_hosts = 0;           // fewest hosts to go on with; 0 = as many as at the start
+  bool cordon = true;                   // hosts that are blamed twice are used by no run
+  std::string progress_file;  // on the first host: its first number is the last committed step
+};
+
+/// [watchdog]: how ranks that do nothing any more, or too little, are found.
+struct WatchdogConfig {
+  bool hangs = true;
+  Milliseconds hang_minimum{60'000};  // least limit of a section; the limit is 5 x its p99
+  Milliseconds hang_timeout{0};       // limit of every section but the start; 0 = learned
+  Milliseconds start_timeout{0};      // from the start of the ranks to the first step; 0 = none
+  std::int64_t exempt_steps = 3;      // first steps of an attempt that are not learned from
+  Milliseconds dump_timeout{3000};    // for the stacks of all ranks, before they are ended
+  double straggler_ratio = 1.15;  // of the median of all hosts; 0 = stragglers are not looked for
+  std::int64_t straggler_windows = 10;  // in a row, of ten seconds each
+  bool health = true;                   // of the hosts is watched while a run goes on
+};
+
 /// [logger]
 struct LoggerConfig {
   std::string log_level = "info";  // debug | info | warning | error
@@ -173,10 +206,15 @@ struct TrainerConfig {
   std::string load_weights_from;   // weights of a fresh run; empty = from the seed
   bool async_save = true;          // write checkpoints beside training
   bool keep_best = true;           // the checkpoint of the lowest validation loss, in save_dir/best
-  std::int64_t replica_check_interval = 0;  // steps; 0 = never
-  std::int64_t eval_interval = 0;           // steps; 0 = never
-  std::int64_t eval_samples = 64;           // of each validation set, from its start; 0 = all
-  std::int64_t max_consecutive_skips = 10;  // non-finite steps in a row before giving up
+  std::int64_t replica_check_interval = 0;   // steps; 0 = never
+  std::int64_t eval_interval = 0;            // steps; 0 = never
+  std::int64_t eval_samples = 64;            // of each validation set, from its start; 0 = all
+  std::int64_t max_consecutive_skips = 10;   // non-finite steps in a row before giving up
+  std::string on_nonfinite = "skip";         // skip | rollback N | stop
+  std::string on_loss_spike = "ignore";      // ignore | skip | rollback N | stop
+  double loss_spike_ratio = 5.0;             // of the running mean
+  std::string on_replica_mismatch = "stop";  // stop | rollback N
+  Milliseconds scrub_interval{0};  // between checks of all committed checkpoints; 0 = never
 };
 
 /// [profiler]: section times of some steps as a Chrome trace.
@@ -271,6 +309,8 @@ struct DataConfig {
 
 struct JobConfig {
   RunnerConfig runner;
+  RecoveryConfig recovery;
+  WatchdogConfig watchdog;
   LoggerConfig logger;
   TopologyConfig topology;
   OptimizerConfig optimizer;

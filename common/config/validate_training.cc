@@ -1,8 +1,10 @@
 // Rules about the length of the run, the schedule and what goes with them.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <set>
 
+#include "common/config/forms.h"
 #include "common/config/text.h"
 #include "common/config/training_groups.h"
 #include "common/config/validate.h"
@@ -71,6 +73,59 @@ void check_groups(const JobConfig& job, Violations& found) {
   }
 }
 
+/// What `key` does after a step that went wrong; `least` steps back at least.
+void check_policy(const TrainerConfig& trainer, const std::string& key, const std::string& policy,
+                  std::string_view others, std::int64_t least, Violations& found) {
+  const std::int64_t steps = rollback_steps(policy);
+  if (steps == 0) {
+    if (check_step_policy(policy).empty() && !others.contains(policy))
+      found.push_back({"C3",
+                       {key},
+                       fmt::format("\"{}\" is no policy of this key; use {} or \"rollback N\"",
+                                   policy, others)});
+    return;
+  }
+  if (trainer.save_dir.empty() || trainer.save_interval == 0) {
+    const std::string missing = trainer.save_dir.empty() ? "save_dir" : "save_interval";
+    found.push_back({"C3",
+                     {key, "trainer." + missing},
+                     fmt::format("\"{}\" goes back to a checkpoint, but trainer.{} is not set; "
+                                 "set it",
+                                 policy, missing)});
+    return;
+  }
+  // From the newest checkpoint before a step to the one that is `back` steps before it.
+  const std::int64_t back = std::max(steps, least);
+  const std::int64_t needed = (back - 1 + trainer.save_interval - 1) / trainer.save_interval + 1;
+  if (trainer.keep_last > 0 && trainer.keep_last < needed)
+    found.push_back(
+        {"C3",
+         {key, "trainer.keep_last", "trainer.save_interval"},
+         fmt::format("\"{}\" needs a checkpoint of {} steps before, but trainer.keep_last = {} "
+                     "with save_interval = {} does not keep it; use at least keep_last = {}",
+                     policy, back, trainer.keep_last, trainer.save_interval, needed)});
+}
+
+/// What a run does by itself about steps that went wrong.
+void check_policies(const TrainerConfig& trainer, Violations& found) {
+  check_policy(trainer, "trainer.on_nonfinite", trainer.on_nonfinite, "\"skip\", \"stop\"", 1,
+               found);
+  check_policy(trainer, "trainer.on_loss_spike", trainer.on_loss_spike,
+               "\"ignore\", \"skip\", \"stop\"", 1, found);
+  check_policy(trainer, "trainer.on_replica_mismatch", trainer.on_replica_mismatch, "\"stop\"",
+               trainer.replica_check_interval, found);
+  if (rollback_steps(trainer.on_replica_mismatch) > 0 && trainer.replica_check_interval == 0)
+    found.push_back({"C4",
+                     {"trainer.on_replica_mismatch", "trainer.replica_check_interval"},
+                     "replicas are compared every trainer.replica_check_interval steps, and that "
+                     "is not set; set it"});
+  if (trainer.scrub_interval.count() > 0 && trainer.save_dir.empty())
+    found.push_back({"C5",
+                     {"trainer.scrub_interval", "trainer.save_dir"},
+                     "there are no checkpoints to check, because trainer.save_dir is empty; set "
+                     "it"});
+}
+
 void check_trainer(const JobConfig& job, Violations& found) {
   const TrainerConfig& trainer = job.trainer;
   if (trainer.save_interval > 0 && trainer.save_dir.empty())
@@ -83,6 +138,7 @@ void check_trainer(const JobConfig& job, Violations& found) {
                      {"trainer.load_weights_from", "trainer.load_dir"},
                      "trainer.load_dir starts from a checkpoint with its optimizer and progress, "
                      "this from its weights alone; remove one of the two"});
+  check_policies(trainer, found);
   if (trainer.eval_interval > 0 && validation_sets(job.data).empty())
     found.push_back(
         {"D2",

@@ -77,6 +77,23 @@ void visit(auto&& member,
 }
 
 void visit(auto&& member,
+           auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, RollbackEvent> {
+  member("from", e.from);
+  member("to", e.to);
+  member("skipped_samples", e.skipped_samples);
+  member("reason", e.reason);
+  member("path", e.path);
+}
+
+void visit(auto&& member,
+           auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, FaultEvent> {
+  member("step", e.step);
+  member("rank", e.rank);
+  member("host", e.host);
+  member("what", e.what);
+}
+
+void visit(auto&& member,
            auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, NoteEvent> {
   member("text", e.text);
 }

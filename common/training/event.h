@@ -82,6 +82,25 @@ struct CheckpointEvent {
   bool best = false;  // of the series of the lowest validation loss, not of the regular one
 };
 
+/// The run has gone back to an earlier checkpoint: the steps after `to` are taken again.
+struct RollbackEvent {
+  static constexpr const char* kType = "rollback";
+  std::int64_t from = 0;             // the step after which it went back
+  std::int64_t to = 0;               // the step of the checkpoint
+  std::int64_t skipped_samples = 0;  // left out from there on; 0 = the same samples again
+  std::string reason;
+  std::string path;  // of the checkpoint
+};
+
+/// A rank or its host has done something that it must not: evidence against the host.
+struct FaultEvent {
+  static constexpr const char* kType = "fault";
+  std::int64_t step = 0;
+  std::int64_t rank = 0;
+  std::string host;
+  std::string what;  // "replica_mismatch"
+};
+
 /// Anything that a person should read.
 struct NoteEvent {
   static constexpr const char* kType = "note";
@@ -109,8 +128,8 @@ struct DoneEvent {
   std::int64_t events_dropped = 0;  // that the runner did not take in time
 };
 
-using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, NoteEvent,
-                           ProfileEvent, DoneEvent>;
+using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, RollbackEvent,
+                           FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
 
 nlohmann::json to_json(const Event& event);
 

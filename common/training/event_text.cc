@@ -57,6 +57,17 @@ std::string line_of(const CheckpointEvent& e) {
                      short_number(static_cast<double>(e.bytes)), e.seconds, stall);
 }
 
+std::string line_of(const RollbackEvent& e) {
+  return fmt::format("step {:>6}  back to step {} ({}): {}; {}", e.from, e.to, e.path, e.reason,
+                     e.skipped_samples > 0
+                         ? fmt::format("{} samples are left out", e.skipped_samples)
+                         : "with the same samples");
+}
+
+std::string line_of(const FaultEvent& e) {
+  return fmt::format("step {:>6}  fault of rank {} on {}: {}", e.step, e.rank, e.host, e.what);
+}
+
 std::string line_of(const NoteEvent& e) {
   return e.text;
 }

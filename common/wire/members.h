@@ -16,7 +16,8 @@ namespace sortie::wire {
 template <class M>
 inline constexpr bool kIsNested =
     std::is_same_v<M, RankSpec> || std::is_same_v<M, LogSize> || std::is_same_v<M, FileEntry> ||
-    std::is_same_v<M, PieceRange> || std::is_same_v<M, Mount> || std::is_same_v<M, NodeRun>;
+    std::is_same_v<M, PieceRange> || std::is_same_v<M, Mount> || std::is_same_v<M, NodeRun> ||
+    std::is_same_v<M, RankProgress>;
 
 /// Members of each message in declaration order; position + 1 is the protobuf field number.
 template <class M>
@@ -30,7 +31,8 @@ auto members(M& m) {
     return std::tie(m.run_id, m.attempt, m.host, m.node_rank, m.world_size, m.argv, m.work_dir,
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.nodes, m.output_window, m.peers, m.master_port,
-                    m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container);
+                    m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container,
+                    m.progress_file, m.epoch, m.health);
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
@@ -52,7 +54,14 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Goodbye> || std::is_same_v<T, Finished>) return std::tuple<>();
   if constexpr (std::is_same_v<T, Stop>) return std::tie(m.grace_ms, m.reason);
   if constexpr (std::is_same_v<T, Heartbeat>)
-    return std::tie(m.sequence, m.time_unix_ms, m.time_boot_ms, m.events);
+    return std::tie(m.sequence, m.time_unix_ms, m.time_boot_ms, m.events, m.ranks,
+                    m.committed_step);
+  if constexpr (std::is_same_v<T, RankProgress>)
+    return std::tie(m.rank, m.step, m.section, m.sequence, m.standing_ms, m.silent_ms, m.own_us,
+                    m.longest_ms, m.longest_section);
+  if constexpr (std::is_same_v<T, DumpStacks>) return std::tie(m.ranks, m.timeout_ms);
+  if constexpr (std::is_same_v<T, StackDump>) return std::tie(m.rank, m.how, m.text);
+  if constexpr (std::is_same_v<T, HealthEvent>) return std::tie(m.json);
   if constexpr (std::is_same_v<T, OutputCredit>) return std::tie(m.bytes);
   if constexpr (std::is_same_v<T, JobReady>)
     return std::tie(m.hostname, m.cpus, m.memory_bytes, m.kernel, m.cgroup, m.pmix, m.addresses,
@@ -71,7 +80,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, PmixReady>) return std::tie(m.version, m.env);
   if constexpr (std::is_same_v<T, PmixFence>) return std::tie(m.key, m.node_count, m.data);
   if constexpr (std::is_same_v<T, PmixFenceDone>) return std::tie(m.key, m.status, m.data);
-  if constexpr (std::is_same_v<T, PmixModexRequest>) return std::tie(m.id, m.rank);
+  if constexpr (std::is_same_v<T, PmixModexRequest>)
+    return std::tie(m.id, m.rank, m.key, m.timeout_s);
   if constexpr (std::is_same_v<T, PmixModexReply>) return std::tie(m.id, m.rank, m.status, m.data);
   if constexpr (std::is_same_v<T, PmixAbort>) return std::tie(m.rank, m.status, m.message);
   if constexpr (std::is_same_v<T, FileEntry>)
@@ -118,7 +128,8 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Sweep", "Swept", "PmixNames", "PmixNamesDone", "PmixNotice", "Input", "InputCredit", "Adopt",
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
-    "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad"};
+    "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",
+    "DumpStacks", "StackDump", "HealthEvent"};
 // clang-format on
 
 }  // namespace sortie::wire

@@ -14,7 +14,7 @@
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -86,6 +86,11 @@ struct JobSpec {
   /// How long ranks are held after the launcher is gone, for another one to adopt them; 0: not.
   std::uint32_t hold_ms = 0;
   ContainerSpec container;  // engine empty = bare processes
+  /// To the host of rank 0 alone: a file whose first number is the last committed step
+  /// (recovery.progress_file); empty = none.
+  std::string progress_file;
+  std::uint32_t epoch = 1;  // of the launcher (Adopt)
+  std::uint8_t health = 0;  // 1: sortie-health runs beside the ranks
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -101,6 +106,23 @@ struct Stop {
   std::string reason;  // for the log
 };
 
+/// Where a rank is, as it has told its runner last (common/training/progress.h).
+struct RankProgress {
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;         // that it works on, from 1; 0 = before the first
+  std::uint8_t section = 0;       // training::Section
+  std::uint64_t sequence = 0;     // collectives that it has begun
+  std::uint32_t standing_ms = 0;  // how long nothing of what it tells has changed
+  std::uint32_t silent_ms = 0;    // since it has told anything
+  /// Per step, of the last ten seconds and at least one step: time in sections of its own work
+  /// (data, forward, backward, optimizer), not waiting for others; 0 = not told.
+  std::uint32_t own_us = 0;
+  /// The longest time without a change that has ended since the last heartbeat, and the section in
+  /// which that was.
+  std::uint32_t longest_ms = 0;
+  std::uint8_t longest_section = 0;
+};
+
 /// Both ways, every heartbeat_interval_ms. Any message counts as a sign of life.
 struct Heartbeat {
   std::uint64_t sequence = 0;
@@ -108,6 +130,10 @@ struct Heartbeat {
   std::uint64_t time_boot_ms = 0;  // sender's clock that never jumps (boot_clock.h); 0 = not told
   /// From the launcher: RankEvents of this host that it has taken, since the job began.
   std::uint64_t events = 0;
+  /// From the runner: its ranks that have told where they are, until they end.
+  std::vector<RankProgress> ranks;
+  /// From the host of JobSpec::progress_file: the step there, plus 1; 0 = not known.
+  std::uint64_t committed_step = 0;
 };
 
 /// The launcher has written `bytes` more of the output it was sent.
@@ -224,6 +250,8 @@ struct PmixFenceDone {
 struct PmixModexRequest {
   std::uint64_t id = 0;
   std::uint32_t rank = 0;
+  std::string key;              // the answer waits until the rank has committed it; empty: any
+  std::uint32_t timeout_s = 0;  // PMIX_TIMEOUT; 0: none
 };
 struct PmixModexReply {
   std::uint64_t id = 0;
@@ -282,6 +310,28 @@ struct PmixNamesDone {
 struct PmixNotice {
   std::uint32_t rank = 0;
   std::string text;
+};
+
+// ---- hangs and sick hosts ----------------------------------------------------------------------
+
+/// launcher -> runner: the stacks of these ranks are wanted, as far as they can be had within
+/// `timeout_ms`. Answered by one StackDump per rank.
+struct DumpStacks {
+  std::vector<std::uint32_t> ranks;
+  std::uint32_t timeout_ms = 3000;
+};
+/// runner -> launcher.
+struct StackDump {
+  std::uint32_t rank = 0;
+  /// "program": its own account of its stacks, and the kernel's view of its threads; "kernel:
+  /// <why>": that view alone; "none: <why>".
+  std::string how;
+  std::string text;  // at most 256 KiB
+};
+/// runner -> launcher: what the host's health helper has seen; a JSON object of at most 64 KiB
+/// (runner/health/README.md). Never trusted.
+struct HealthEvent {
+  std::string json;
 };
 
 // ---- stdin of a job of one rank -----------------------------------------------------------------
@@ -354,6 +404,7 @@ using Message =
                  Sweep, Swept, PmixNames, PmixNamesDone, PmixNotice, Input, InputCredit, Adopt,
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
-                 ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad>;
+                 ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad,
+                 DumpStacks, StackDump, HealthEvent>;
 
 }  // namespace sortie::wire
