@@ -25,6 +25,8 @@ using std::chrono::milliseconds;
 constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
 /// With no launcher to wait for, ranks get no more than this between TERM and KILL.
 constexpr milliseconds kLostLauncherGrace{5000};
+/// A timer that is so late: the process was stopped, or the machine asleep.
+constexpr milliseconds kNotRunning{1000};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
 
@@ -238,6 +240,7 @@ boost::asio::awaitable<void> Runner::beat() {
   const unsigned generation = link_.generation();
   std::uint64_t sequence = 0;
   Clock::time_point last_sent{};
+  Clock::duration gap{};  // since the last heartbeat, in which this process did not run
   for (;;) {
     const milliseconds interval = beat_interval_, timeout = beat_timeout_;
     const milliseconds tick = std::max(milliseconds(1), std::min(interval, timeout / 4));
@@ -246,9 +249,16 @@ boost::asio::awaitable<void> Runner::beat() {
     const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
     if (error || link_.broken() || link_.generation() != generation) co_return;
     const Clock::time_point now = Clock::now();
-    if (now - before - tick > timeout / 2) link_.touch();
+    const Clock::duration late = now - before - tick;
+    if (late > timeout / 2) link_.touch();
+    if (late > kNotRunning) gap += late;
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
-      link_.send(wire::Heartbeat{++sequence, unix_ms(), static_cast<std::uint64_t>(boot_ms()), 0});
+      wire::Heartbeat beat;
+      beat.sequence = ++sequence;
+      beat.time_unix_ms = unix_ms();
+      beat.time_boot_ms = static_cast<std::uint64_t>(boot_ms());
+      if (job_) job_->fill(beat, std::exchange(gap, Clock::duration::zero()));
+      link_.send(beat);
       if (job_) {
         job_->wake_keepers();
         job_->refresh_folder();

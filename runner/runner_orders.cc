@@ -65,6 +65,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
     job_->stop(milliseconds(stop->grace_ms));
     return true;
   }
+  if (const auto* order = std::get_if<wire::DumpStacks>(&message)) {
+    spawn(io_, job_->dump_stacks(*order));
+    return true;
+  }
   if (const auto* credit = std::get_if<wire::OutputCredit>(&message)) {
     SORTIE_TRY(job_->acknowledge_output(credit->bytes));
     return true;
@@ -104,6 +108,7 @@ Result<bool> Runner::handle_job(const wire::JobSpec& spec) {
     return fail(ErrorCode::protocol, "JobSpec twice, or after another order");
   SORTIE_TRY(check_job(spec));
   if (files_) return_freed_memory();
+  epoch_ = spec.epoch;
   job_ = std::make_unique<Job>(io_, link_, spec, defaults_);
   if (images_)
     if (auto image = images_->take(spec.container.image)) job_->use_image(std::move(*image));

@@ -74,7 +74,7 @@ class Boxes {
   };
 
   boost::asio::awaitable<Result<>> find_image(std::optional<ReadyImage> image);
-  boost::asio::awaitable<void> clear_stale();
+  boost::asio::awaitable<Result<>> clear_stale();
   void plan();
   Result<> listen(Running& box);
   Result<> open_folder_to_others() const;

@@ -82,15 +82,20 @@ boost::asio::awaitable<Result<>> Boxes::find_image(std::optional<ReadyImage> ima
   co_return Result<>{};
 }
 
-/// What earlier runs have left must not keep this one from starting.
-boost::asio::awaitable<void> Boxes::clear_stale() {
+/// What earlier runs have left must not keep this one from starting; what an earlier attempt of it
+/// has left must be gone before.
+boost::asio::awaitable<Result<>> Boxes::clear_stale() {
   const Fenced fenced{job_.run_id, job_.attempt, job_.node_rank};
   const Result<std::size_t> count =
       co_await remove_stale(io_, calls_, image_.engine.client, fenced);
+  if (!count && job_.attempt > 1)
+    co_return std::unexpected(
+        with_context(count.error(), "containers of an earlier attempt were not removed"));
   if (!count)
     log::warning("containers that nobody holds were not removed: {}", count.error().message);
   else if (*count > 0)
     log::warning("removed {} containers that nobody held any more", *count);
+  co_return Result<>{};
 }
 
 /// The first one, whose memory may be shared, then the others at once.
@@ -101,7 +106,13 @@ boost::asio::awaitable<Result<>> Boxes::start_all(HostFacts facts, const cpu::To
     const Result<> done = co_await start_box(box, std::move(its));
     if (!done && all) all = done;
   };
-  tasks.spawn(clear_stale());  // meanwhile: what is stale has other names
+  const auto clear = [this, &all]() -> boost::asio::awaitable<void> {
+    const Result<> done = co_await clear_stale();
+    if (!done && all) all = done;
+  };
+  tasks.spawn(clear());  // in a first attempt meanwhile: what is stale has other names
+  if (job_.attempt > 1) co_await tasks.wait();
+  if (!all) co_return all;
   for (const auto& box : boxes_) {
     std::vector<std::uint32_t> slots;
     for (const std::size_t slot : box->slots) slots.push_back(job_.ranks[slot].slot);

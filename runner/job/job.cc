@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 /// With this much waiting for the launcher, events are dropped: they must not pile up in memory.
 constexpr std::size_t kMaxQueuedForEvents = 4u << 20;
 constexpr std::size_t kSpawnsBetweenYields = 8;
+constexpr std::size_t kKeptHealthEvents = 64;
 /// Cleaners of /tmp go by days.
 constexpr std::chrono::hours kFolderTouch{1};
 
@@ -39,6 +40,7 @@ Job::Job(boost::asio::io_context& io, Link& link, wire::JobSpec spec,
       pump_(
           io, spec_.output_window, [this] { link_.wake(); },
           [this](std::size_t slot) { rank_drained(slot); }),
+      committed_(io, spec_.progress_file),
       finished_wakeup_(io) {
   link_.set_source([this] { return pump_.next(); });
   if (spec_.hold_ms > 0) pump_.keep_unacknowledged();
@@ -53,6 +55,7 @@ boost::asio::awaitable<void> Job::start(wire::Environment env) {
     if (slot % kSpawnsBetweenYields == kSpawnsBetweenYields - 1)
       co_await boost::asio::post(io_, boost::asio::use_awaitable);
   }
+  if (spec_.health && !stopped_) start_health();
 }
 
 void Job::start_rank(std::size_t slot) {
@@ -135,6 +138,7 @@ void Job::send_error(ErrorCode code, std::string message, std::int32_t rank) {
 }
 
 void Job::on_event(const Rank& rank, std::string line) {
+  if (take_progress(rank, line)) return;
   wire::RankEvent event{rank.spec->rank, std::move(line)};
   const bool room = link_.queued_bytes() < kMaxQueuedForEvents;
   if (room && !link_.broken()) link_.send(event);
@@ -145,6 +149,28 @@ void Job::on_event(const Rank& rank, std::string line) {
   if (room) return;
   if (dropped_events_++ == 0)
     log::warning("rank {}: events are dropped, the launcher is too slow", rank.spec->rank);
+}
+
+/// After the ranks, so that they do not wait for it.
+void Job::start_health() {
+  HealthHelper::Parts parts;
+  parts.folders = {"/tmp", "/dev/shm", folder_.path()};
+  if (!in_containers() && !spec_.work_dir.empty()) parts.folders.push_back(spec_.work_dir);
+  parts.env = base_env_;
+  parts.folder = folder_.path();
+  parts.on_line = [this](const std::string& line) { on_health(line); };
+  parts.on_pid = [this](pid_t pid) { keepers_.insert(pid); };
+  health_ = std::make_unique<HealthHelper>(io_, defaults_, std::move(parts));
+  health_->start();
+}
+
+/// Each gets a number, "n": a launcher that has it already knows it by that.
+void Job::on_health(const std::string& line) {
+  wire::HealthEvent event{fmt::format("{{\"n\":{},{}", ++health_number_, line.substr(1))};
+  if (!link_.broken() && link_.queued_bytes() < kMaxQueuedForEvents) link_.send(event);
+  if (spec_.hold_ms == 0) return;
+  health_events_.push_back(std::move(event));
+  if (health_events_.size() > kKeptHealthEvents) health_events_.pop_front();
 }
 
 Result<> Job::take_input(const wire::Input& input) {
@@ -177,6 +203,7 @@ void Job::resend(const wire::Adopt& adopt, bool same) {
     if (rank->pid > 0)
       link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});
   for (const wire::RunnerError& error : errors_) link_.send(error);
+  for (const wire::HealthEvent& event : health_events_) link_.send(event);
   const std::uint32_t own_rank = ranks_.front()->spec->rank;
   for (const wire::Message& message :
        same ? pmix_memory_.unanswered() : pmix_memory_.open(own_rank))
@@ -209,6 +236,7 @@ boost::asio::awaitable<void> Job::clean_up() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
+  co_await end_health();
   co_await remove_boxes();
   if (!cgroup_.empty()) cgroup::remove(cgroup_);
   folder_.remove();

@@ -20,12 +20,15 @@
 #include "common/wire/message.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/container/boxes.h"
+#include "runner/helper/health_helper.h"
 #include "runner/job/node_facts.h"
 #include "runner/job/port_lease.h"
 #include "runner/mpi/pmix_helper.h"
 #include "runner/mpi/pmix_memory.h"
 #include "runner/process/held_process.h"
 #include "runner/process/process_defaults.h"
+#include "runner/progress/committed_step.h"
+#include "runner/progress/progress_table.h"
 #include "runner/streams/event_socket.h"
 #include "runner/streams/input_feed.h"
 #include "runner/streams/kept_events.h"
@@ -77,6 +80,11 @@ class Job {
   void wake_keepers() const;
   /// Keeps the run folder from looking old; cheap, for every heartbeat.
   void refresh_folder();
+  /// What a heartbeat says of the ranks, and of the last commit. `gap`: time since the last call in
+  /// which this process did not run.
+  void fill(wire::Heartbeat& beat, std::chrono::steady_clock::duration gap);
+  /// Sends a StackDump for each of these ranks.
+  boost::asio::awaitable<void> dump_stacks(wire::DumpStacks order);
   /// SIGCHLD has come.
   void reap();
 
@@ -86,7 +94,7 @@ class Job {
   bool started() const { return started_; }
   bool stopped() const { return stopped_; }
   bool finished() const { return finished_; }
-  /// Ends sortie-pmix and sends Finished. By itself after the last rank.
+  /// Ends sortie-pmix and sortie-health and sends Finished. By itself after the last rank.
   boost::asio::awaitable<void> finish();
   /// Waits for Finished to be sent. False after `limit` (an unkillable process).
   boost::asio::awaitable<bool> wait_finished(std::chrono::steady_clock::duration limit);
@@ -113,7 +121,7 @@ class Job {
     bool drained = false;  // all of its output was handed out
   };
 
-  boost::asio::awaitable<void> fence();
+  boost::asio::awaitable<Result<>> fence();
   boost::asio::awaitable<Result<>> prepare_boxes();
   boost::asio::awaitable<void> remove_boxes();
   bool in_containers() const { return !spec_.container.engine.empty(); }
@@ -136,6 +144,10 @@ class Job {
   void set_status(Rank& rank, int wait_status);
   void report_spawn_failure(std::size_t slot, const KeeperReport& report);
   void on_event(const Rank& rank, std::string line);
+  bool take_progress(const Rank& rank, const std::string& line);
+  void start_health();
+  void on_health(const std::string& line);
+  boost::asio::awaitable<void> end_health();
   /// To the launcher, also to a later one; about a rank, or about the host (-1).
   void send_error(ErrorCode code, std::string message, std::int32_t rank = -1);
   void send_error(ErrorCode code, std::string message, const Rank& rank) {
@@ -162,11 +174,14 @@ class Job {
   cpu::Topology topology_;
   cpu::Binding binding_;
   std::unique_ptr<PmixHelper> pmix_;
+  std::unique_ptr<HealthHelper> health_;
+  std::deque<wire::HealthEvent> health_events_;  // the last ones, for a launcher that comes back
+  std::uint64_t health_number_ = 0;              // of the last one
   std::optional<container::ReadyImage> image_;
   std::unique_ptr<container::Boxes> boxes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;
-  std::set<pid_t> keepers_;               // alive, as far as reaped
+  std::set<pid_t> keepers_;  // and sortie-health: children that are alive, as far as reaped
   std::map<pid_t, int> orphan_statuses_;  // of children that are no keeper, by pid
   std::size_t exited_ = 0;
   std::uint64_t dropped_events_ = 0;
@@ -174,6 +189,9 @@ class Job {
   KeptEvents events_;                      // where ranks may be held
   std::chrono::steady_clock::time_point folder_touched_ = std::chrono::steady_clock::now();
   PmixMemory pmix_memory_;
+  ProgressTable progress_;
+  CommittedStep committed_;
+  bool progress_refused_ = false;  // a line was broken, and that was said
   Wakeup finished_wakeup_;
   bool prepared_ = false;
   bool pmix_up_ = false;

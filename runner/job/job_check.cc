@@ -55,6 +55,7 @@ Result<> check_limits(const wire::JobSpec& job) {
   if (job.output_window < kMinOutputWindow || job.output_window > kMaxOutputWindow)
     return bad(fmt::format("output_window: {} is not within {} to {}", job.output_window,
                            kMinOutputWindow, kMaxOutputWindow));
+  if (job.health > 1) return bad(fmt::format("health: {} is not 0 or 1", job.health));
   if (job.autostart > 1) return bad(fmt::format("autostart: {} is not 0 or 1", job.autostart));
   if (job.input_window > kMaxInputWindow)
     return bad(fmt::format("input_window: {} is more than {}", job.input_window, kMaxInputWindow));

@@ -148,6 +148,7 @@ void Job::rank_gone(std::size_t slot) {
   Rank& rank = *ranks_[slot];
   if (rank.gone) return;
   rank.gone = true;
+  progress_.rank_ended(rank.spec->rank);
   if (rank.input) rank.input->close();
   rank.events->finish();
   pump_.finish(slot);
@@ -164,9 +165,17 @@ boost::asio::awaitable<void> Job::finish() {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));
   }
+  co_await end_health();
   co_await remove_boxes();
   if (!std::exchange(finished_, true) && !resending_) link_.send(wire::Finished{});
   finished_wakeup_.notify();
+}
+
+boost::asio::awaitable<void> Job::end_health() {
+  if (!health_) co_return;
+  health_->stop();
+  co_await health_->wait_gone(std::chrono::seconds(1));
+  if (health_->running()) log::warning("sortie-health waits in a driver and does not end yet");
 }
 
 /// Error: a process of a container is still there; the host needs attention.
@@ -179,9 +188,11 @@ boost::asio::awaitable<void> Job::remove_boxes() {
 void Job::reap() {
   int status = 0;
   pid_t pid = 0;
-  while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0)
+  while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
     if (keepers_.erase(pid) == 0 && orphan_statuses_.size() < kMaxOrphanStatuses)
       orphan_statuses_[pid] = status;
+    if (health_) health_->reaped(pid, status);
+  }
 }
 
 bool Job::lost_keepers_reaped() const {

@@ -103,7 +103,8 @@ Result<> check_open_files(const wire::JobSpec& job) {
 boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
   if (auto enough = check_open_files(spec_); !enough)
     co_return std::unexpected(std::move(enough).error());
-  co_await fence();
+  const Result<> alone = co_await fence();
+  if (!alone) co_return std::unexpected(alone.error());
   if (auto made = prepare_folder(); !made) co_return std::unexpected(std::move(made).error());
   if (in_containers())
     cgroup_note_ = "none: the ranks are in containers";
@@ -160,17 +161,24 @@ Result<> Job::prepare_port() {
 }
 
 /// Only a restart can meet an earlier attempt, and only then /proc is searched.
-boost::asio::awaitable<void> Job::fence() {
-  if (spec_.attempt == 1) co_return;
-  std::size_t total = cgroup::end_earlier_attempts(spec_.run_id, spec_.attempt);
+boost::asio::awaitable<Result<>> Job::fence() {
+  if (spec_.attempt == 1) co_return Result<>{};
+  std::size_t total = cgroup::end_earlier_attempts(spec_.run_id, spec_.attempt), left = 0;
   for (int round = 0; round < kFenceRounds; ++round) {
-    const std::size_t killed = kill_stale_processes(spec_.run_id, spec_.attempt);
-    total += killed;
-    if (killed == 0) break;
+    left = kill_stale_processes(spec_.run_id, spec_.attempt);
+    total += left;
+    if (left == 0) break;
     boost::asio::steady_timer pause(io_, kFencePause);
     co_await pause.async_wait(kAsTuple);
   }
+  if (left > 0)
+    co_return fail(
+        ErrorCode::runner,
+        fmt::format("{} processes of an earlier attempt can not be killed; see what they "
+                    "hang in, or restart the host",
+                    left));
   if (total > 0) log::warning("killed what earlier attempts of {} had left here", spec_.run_id);
+  co_return Result<>{};
 }
 
 Result<> Job::prepare_folder() {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,40 +12,13 @@
 #include "common/base/process_status.h"
 #include "common/wire/codec.h"
 #include "runner/mpi/pmix_binary.h"
+#include "runner/process/carried_program.h"
 
 namespace sortie::runner {
 namespace {
 
 constexpr auto kReadyTimeout = std::chrono::seconds(20);
 constexpr int kErrorFd = 2;
-
-Result<> write_all(int fd, std::string_view bytes, std::string_view what) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0) return std::unexpected(os_error(errno, what));
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return {};
-}
-
-/// The program as an anonymous file, named by /proc: nothing is left on any disk.
-Result<std::string> program_in_memory(Fd& holder) {
-  constexpr unsigned kMfdExec = 0x10;  // Linux 6.3; before that it is refused and not needed
-  holder.reset(::memfd_create("sortie-pmix", MFD_CLOEXEC | kMfdExec));
-  if (!holder && errno == EINVAL) holder.reset(::memfd_create("sortie-pmix", MFD_CLOEXEC));
-  if (!holder) return std::unexpected(os_error(errno, "memfd_create"));
-  SORTIE_TRY(write_all(holder.get(), pmix_binary(), "memfd"));
-  return fmt::format("/proc/self/fd/{}", holder.get());
-}
-
-/// The same in the run folder, for systems that forbid running from memory (vm.memfd_noexec).
-Result<std::string> program_in_folder(const std::string& folder) {
-  const std::string path = folder + "/sortie-pmix";
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700));
-  if (!file) return std::unexpected(os_error(errno, path));
-  SORTIE_TRY(write_all(file.get(), pmix_binary(), path));
-  return path;
-}
 
 bool is_relayed(const wire::Message& message) {
   return std::holds_alternative<wire::PmixFence>(message) ||
@@ -71,11 +43,10 @@ Result<> PmixHelper::launch(HeldSpec spec, const std::string& folder) {
   if (!mine_too || !errors) return std::unexpected(os_error(errno, "dup"));
   SORTIE_TRY(link_.open(std::move(mine), std::move(mine_too)));
 
-  Result<std::string> path = program_in_memory(program_);
-  if (!path) path = program_in_folder(folder);
-  if (!path) return std::unexpected(std::move(path).error());
+  SORTIE_ASSIGN_OR_RETURN(const std::string path,
+                          unpack_program("sortie-pmix", pmix_binary(), folder, program_));
   spec.title = "sortie-keeper-m";
-  spec.candidates = {*path};
+  spec.candidates = {path};
   spec.program_fd = program_.get();
   spec.argv = {"sortie-pmix"};
   spec.stdin_fd = its.get();

@@ -50,6 +50,7 @@ Result<Libpmix> Libpmix::load() {
   resolve(library, "PMIx_server_register_client", pmix.register_client, missing);
   resolve(library, "PMIx_server_setup_fork", pmix.setup_fork, missing);
   resolve(library, "PMIx_server_dmodex_request", pmix.dmodex_request, missing);
+  resolve(library, "PMIx_Get_nb", pmix.get_nb, missing);
   if (!missing.empty())
     return fail(ErrorCode::unsupported,
                 fmt::format("{} is no usable libpmix: it has no {}; install libpmix 3 or newer",

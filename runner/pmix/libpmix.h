@@ -25,6 +25,7 @@ struct Libpmix {
   decltype(&PMIx_server_register_client) register_client = nullptr;
   decltype(&PMIx_server_setup_fork) setup_fork = nullptr;
   decltype(&PMIx_server_dmodex_request) dmodex_request = nullptr;
+  decltype(&PMIx_Get_nb) get_nb = nullptr;
 
   /// Tries libpmix.so.2, then libpmix.so (SORTIE_LIBPMIX names another one instead). Never
   /// unloaded: its threads may still run. ErrorCode::unsupported when absent or too old.

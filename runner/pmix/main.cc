@@ -6,6 +6,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -44,12 +46,20 @@ void set_up_signals(int queue_fd) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-/// Waits until the runner or libpmix has something. False when it is time to end.
-bool wait_for_work(FramePipe& pipe, int queue_fd) {
+/// poll()'s limit for something that is due at `time`; none: it waits for events alone.
+int poll_limit(std::optional<DirectModex::Time> time) {
+  if (!time) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(*time - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+}
+
+/// Waits until the runner or libpmix has something, or `due`. False when it is time to end.
+bool wait_for_work(FramePipe& pipe, int queue_fd, std::optional<DirectModex::Time> due) {
   const short out_events = pipe.wants_write() ? POLLOUT : 0;
   pollfd fds[] = {{pipe.in_fd(), POLLIN, 0}, {queue_fd, POLLIN, 0}, {pipe.out_fd(), out_events, 0}};
   if (end_requested) return false;  // the signal came while the queue was read, its wake-up with it
-  return (poll(fds, 3, -1) >= 0 || errno == EINTR) && !end_requested;
+  return (poll(fds, 3, poll_limit(due)) >= 0 || errno == EINTR) && !end_requested;
 }
 
 Result<> serve(FramePipe& pipe, UpcallQueue& queue, std::string& tmp_dir) {
@@ -72,10 +82,14 @@ Result<> serve(FramePipe& pipe, UpcallQueue& queue, std::string& tmp_dir) {
       SORTIE_TRY(pipe.send(started.ready()));
       server.emplace(std::move(started));
     }
-    if (server) SORTIE_TRY(server->handle_upcalls());
+    if (server) {
+      SORTIE_TRY(server->handle_upcalls());
+      SORTIE_TRY(server->handle_due());
+    }
     return open;
   };
-  while (wait_for_work(pipe, queue.fd())) {
+  const auto due = [&] { return server ? server->next_due() : std::nullopt; };
+  while (wait_for_work(pipe, queue.fd(), due())) {
     const Result<bool> open = step();
     if (!open) result = std::unexpected(open.error());
     if (!open || !*open) break;

@@ -40,9 +40,6 @@ class Completion {
   std::promise<pmix_status_t> promise_;
 };
 
-/// Blobs that would not fit a frame with its other fields.
-constexpr std::size_t kMaxBlob = wire::kMaxPayloadBytes - (1u << 20);
-
 /// Variables for every rank beside libpmix's own.
 ///   JSM_JSRUN_PORT: without a launcher that it knows by name, Open MPI 4 takes every rank for a
 ///     program of its own, rank 0 of 1, before it looks at PMIx. This names one ("JSM"), and makes
@@ -202,60 +199,6 @@ Result<> PmixServer::on(wire::PmixFenceDone& done) {
   fences_.erase(found);
   answer_modex(waiting.done, waiting.done_data, done.status, std::move(done.data));
   return {};
-}
-
-Result<> PmixServer::on(ModexWanted& wanted) {
-  if (wanted.rank >= job_.world_size() || job_.is_local(wanted.rank)) {
-    answer_modex(wanted.done, wanted.done_data, PMIX_ERR_NOT_FOUND, {});
-    return {};
-  }
-  const std::uint64_t id = next_modex_id_++;
-  modexes_[id] = {wanted.done, wanted.done_data};
-  return pipe_->send(wire::PmixModexRequest{id, wanted.rank});
-}
-
-Result<> PmixServer::on(wire::PmixModexReply& reply) {
-  const auto found = modexes_.find(reply.id);
-  if (found == modexes_.end())
-    return fail(ErrorCode::protocol, fmt::format("no modex {} is waiting", reply.id));
-  const Waiting waiting = found->second;
-  modexes_.erase(found);
-  answer_modex(waiting.done, waiting.done_data, reply.status, std::move(reply.data));
-  return {};
-}
-
-Result<> PmixServer::on(wire::PmixModexRequest& request) {
-  if (!job_.is_local(request.rank))
-    return pipe_->send(
-        wire::PmixModexReply{request.id, request.rank, PMIX_ERR_NOT_FOUND, std::string()});
-  struct Asked {
-    UpcallQueue* queue;
-    std::uint64_t id;
-    pmix_rank_t rank;
-  };
-  auto* asked = new Asked{queue_, request.id, request.rank};
-  const pmix_proc_t target = proc(request.rank);
-  const pmix_status_t status = pmix_.dmodex_request(
-      &target,
-      [](pmix_status_t result, char* data, std::size_t size, void* context) {
-        const std::unique_ptr<Asked> owned(static_cast<Asked*>(context));
-        ModexFound found{owned->id, owned->rank, result, {}};
-        if (data) found.data.assign(data, size);
-        owned->queue->push(std::move(found));
-      },
-      asked);
-  if (status == PMIX_SUCCESS) return {};
-  delete asked;
-  return pipe_->send(wire::PmixModexReply{request.id, request.rank, status, std::string()});
-}
-
-Result<> PmixServer::on(ModexFound& found) {
-  if (found.data.size() > kMaxBlob) {
-    found.data.clear();
-    found.status = PMIX_ERR_OUT_OF_RESOURCE;
-  }
-  return pipe_->send(
-      wire::PmixModexReply{found.id, found.rank, found.status, std::move(found.data)});
 }
 
 Result<> PmixServer::on(AbortCalled& abort) {

@@ -3,16 +3,22 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/base/result.h"
+#include "common/wire/frame.h"
 #include "common/wire/message.h"
+#include "runner/pmix/direct_modex.h"
 #include "runner/pmix/frame_pipe.h"
 #include "runner/pmix/job_map.h"
 #include "runner/pmix/libpmix.h"
 #include "runner/pmix/upcalls.h"
 
 namespace sortie::runner {
+
+/// Blobs that would not fit a frame with its other fields are not sent.
+inline constexpr std::size_t kMaxBlob = wire::kMaxPayloadBytes - (1u << 20);
 
 class PmixServer {
  public:
@@ -27,6 +33,9 @@ class PmixServer {
   Result<> handle(wire::Message message);
   /// Everything that libpmix has asked since the last call.
   Result<> handle_upcalls();
+  /// When handle_due() has something to do.
+  std::optional<DirectModex::Time> next_due() const { return direct_modex_.next(); }
+  Result<> handle_due();
   /// Ends libpmix's part. Gives up waiting for it after a second.
   void finalize();
 
@@ -45,6 +54,8 @@ class PmixServer {
   Result<> on(FenceEntered& fence);
   Result<> on(ModexWanted& wanted);
   Result<> on(ModexFound& found);
+  Result<> on(KeyLooked& looked);
+  Result<> on(ClientChanged& changed);
   Result<> on(AbortCalled& abort);
   Result<> on(NamesAsked& asked);
   Result<> on(SpawnRefused& refused);
@@ -52,6 +63,10 @@ class PmixServer {
   Result<> on(wire::PmixFenceDone& done);
   Result<> on(wire::PmixModexRequest& request);
   Result<> on(wire::PmixModexReply& reply);
+
+  Result<> take(DirectModex::Steps steps);
+  void look(const DirectModex::Look& look);
+  void fetch(const DirectModex::Fetch& fetch);
 
   /// Whom to answer, in libpmix.
   struct Waiting {
@@ -68,6 +83,7 @@ class PmixServer {
   FenceNames fence_names_;
   std::map<std::string, Waiting> fences_;
   std::map<std::uint64_t, Waiting> modexes_;
+  DirectModex direct_modex_;
   std::map<std::uint64_t, NamesAsked> names_;
   std::uint64_t next_modex_id_ = 1, next_names_id_ = 1;
 };

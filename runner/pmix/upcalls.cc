@@ -28,7 +28,12 @@ pmix_status_t complete(pmix_op_cbfunc_t done, void* done_data) {
   return PMIX_SUCCESS;
 }
 
-pmix_status_t on_client(const pmix_proc_t*, void*, pmix_op_cbfunc_t done, void* done_data) {
+pmix_status_t on_connected(const pmix_proc_t* proc, void*, pmix_op_cbfunc_t done, void* done_data) {
+  if (is_ours(*proc)) server_queue->push(ClientChanged{proc->rank, true});
+  return complete(done, done_data);
+}
+pmix_status_t on_finalized(const pmix_proc_t* proc, void*, pmix_op_cbfunc_t done, void* done_data) {
+  if (is_ours(*proc)) server_queue->push(ClientChanged{proc->rank, false});
   return complete(done, done_data);
 }
 
@@ -56,10 +61,37 @@ pmix_status_t on_fence(const pmix_proc_t procs[], std::size_t count, const pmix_
   return PMIX_SUCCESS;
 }
 
-pmix_status_t on_direct_modex(const pmix_proc_t* proc, const pmix_info_t[], std::size_t,
+/// PMIX_TIMEOUT comes in whatever integer type the program has put it in.
+std::uint32_t seconds_of(const pmix_value_t& value) {
+  switch (value.type) {
+    case PMIX_INT:
+      return value.data.integer > 0 ? static_cast<std::uint32_t>(value.data.integer) : 0;
+    case PMIX_INT32:
+      return value.data.int32 > 0 ? static_cast<std::uint32_t>(value.data.int32) : 0;
+    case PMIX_UINT:
+      return value.data.uint;
+    case PMIX_UINT32:
+      return value.data.uint32;
+    default:
+      return 0;
+  }
+}
+
+pmix_status_t on_direct_modex(const pmix_proc_t* proc, const pmix_info_t info[], std::size_t count,
                               pmix_modex_cbfunc_t done, void* done_data) {
   if (!is_ours(*proc)) return PMIX_ERR_NOT_FOUND;
-  server_queue->push(ModexWanted{proc->rank, done, done_data});
+  ModexWanted wanted;
+  wanted.rank = proc->rank;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string_view key = info[i].key;
+    if (key == PMIX_REQUIRED_KEY && info[i].value.type == PMIX_STRING && info[i].value.data.string)
+      wanted.key = info[i].value.data.string;
+    else if (key == PMIX_TIMEOUT)
+      wanted.timeout_s = seconds_of(info[i].value);
+  }
+  wanted.done = done;
+  wanted.done_data = done_data;
+  server_queue->push(std::move(wanted));
   return PMIX_SUCCESS;
 }
 
@@ -171,8 +203,8 @@ pmix_server_module_t* make_server_module(UpcallQueue& queue, const std::string& 
   } table = {};
   static_assert(sizeof(pmix_server_module_t) <= 64 * sizeof(void*));
   pmix_server_module_t& module = table.module;
-  module.client_connected = on_client;
-  module.client_finalized = on_client;
+  module.client_connected = on_connected;
+  module.client_finalized = on_finalized;
   module.abort = on_abort;
   module.fence_nb = on_fence;
   module.direct_modex = on_direct_modex;

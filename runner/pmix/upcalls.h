@@ -26,13 +26,24 @@ struct FenceEntered {
 /// A local rank needs what a rank of another host has published.
 struct ModexWanted {
   pmix_rank_t rank = 0;
+  std::string key;              // the one that it looks for; empty: any
+  std::uint32_t timeout_s = 0;  // 0: none
   pmix_modex_cbfunc_t done = nullptr;
   void* done_data = nullptr;
+};
+/// libpmix's answer to a get_nb of ours: whether the rank has committed the key.
+struct KeyLooked {
+  std::uint64_t id = 0;
+  bool found = false;
+};
+/// A local rank has initialised PMIx, or finalized it.
+struct ClientChanged {
+  pmix_rank_t rank = 0;
+  bool connected = false;
 };
 /// libpmix's answer to a dmodex_request of ours.
 struct ModexFound {
   std::uint64_t id = 0;
-  pmix_rank_t rank = 0;
   pmix_status_t status = 0;
   std::string data;
 };
@@ -54,8 +65,8 @@ struct NamesAsked {
 struct SpawnRefused {
   pmix_rank_t rank = 0;
 };
-using Upcall =
-    std::variant<FenceEntered, ModexWanted, ModexFound, AbortCalled, NamesAsked, SpawnRefused>;
+using Upcall = std::variant<FenceEntered, ModexWanted, KeyLooked, ClientChanged, ModexFound,
+                            AbortCalled, NamesAsked, SpawnRefused>;
 
 /// Many writers, one reader that polls fd().
 class UpcallQueue {

@@ -1,0 +1,29 @@
+// What a rank says of its progress on SORTIE_SOCKET (common/training/README.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "common/training/progress.h"
+
+namespace sortie::runner {
+
+struct ProgressLine {
+  std::uint64_t step = 0;
+  training::Section section = training::Section::step;
+  std::uint64_t sequence = 0;
+  std::uint64_t ticks = 0;
+  std::uint64_t own_us = 0;
+  bool operator==(const ProgressLine&) const = default;
+};
+
+enum class LineKind {
+  event,     // of another type
+  progress,  // read
+  broken,    // of type progress, without the shape of one
+};
+/// Reads `line`, a line that is_event_line() accepts.
+LineKind read_progress_line(std::string_view line, ProgressLine& progress);
+
+}  // namespace sortie::runner
