@@ -21,7 +21,8 @@ struct LinkReport {
 /// time. A round lists (lower, higher).
 std::vector<std::vector<std::pair<int, int>>> pair_rounds(int ranks);
 
-/// Collective. `bytes` each way for each measurement. The same report on every rank.
-LinkReport bench_links(Communicator& group, std::int64_t bytes);
+/// Collective. `bytes` each way for each measurement, of which the fastest of `repeats` counts. The
+/// same report on every rank.
+LinkReport bench_links(Communicator& group, std::int64_t bytes, int repeats = 1);
 
 }  // namespace sortie::trainer

@@ -20,7 +20,7 @@ namespace sortie::trainer::file_ops {
 namespace fs = std::filesystem;
 namespace {
 
-enum class Action { none, kill, enospc, eio, eintr, short_write, delay };
+enum class Action { none, kill, stop, enospc, eio, eintr, short_write, delay };
 
 struct Fault {
   std::atomic<std::uint64_t> count{0};
@@ -37,8 +37,9 @@ Result<> configure(Fault& fault, std::string_view text) {
   if (text.empty()) return {};
   constexpr std::string_view kPrefix = "checkpoint:";
   constexpr std::pair<std::string_view, Action> kActions[] = {
-      {"kill", Action::kill},   {"enospc", Action::enospc},     {"eio", Action::eio},
-      {"eintr", Action::eintr}, {"short", Action::short_write}, {"delay", Action::delay}};
+      {"kill", Action::kill},  {"stop", Action::stop},   {"enospc", Action::enospc},
+      {"eio", Action::eio},    {"eintr", Action::eintr}, {"short", Action::short_write},
+      {"delay", Action::delay}};
   const std::size_t colon = text.rfind(':');
   if (text.starts_with(kPrefix) && colon > kPrefix.size()) {
     const std::string_view number = text.substr(kPrefix.size(), colon - kPrefix.size());
@@ -54,7 +55,8 @@ Result<> configure(Fault& fault, std::string_view text) {
   fault.at = 0;
   return fail(
       ErrorCode::usage,
-      fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|enospc|eio|eintr|short|delay", text));
+      fmt::format("SORTIE_FAULT={}: want checkpoint:N:kill|stop|enospc|eio|eintr|short|delay",
+                  text));
 }
 
 /// One per process, because there is one environment.
@@ -76,6 +78,7 @@ Action next_action() {
   const std::uint64_t count = ++fault.count;
   if (fault.action == Action::none || count != fault.at) return Action::none;
   if (fault.action == Action::kill) ::kill(::getpid(), SIGKILL);
+  if (fault.action == Action::stop) ::kill(::getpid(), SIGSTOP);
   if (fault.action == Action::delay) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   return fault.action;
 }

@@ -31,8 +31,8 @@ Result<> remove_tree(const std::filesystem::path& path);
 
 /// Sets the fault to inject, as SORTIE_FAULT does for a whole process (read at the first
 /// operation): "checkpoint:N:ACTION" acts at the N-th operation from now (from 1). ACTION: kill
-/// (SIGKILL to this process), enospc, eio (that error), eintr (interrupted once), short (a write of
-/// half the bytes), delay (0.1 s). Empty = none. Fails on any other text.
+/// (SIGKILL to this process), stop (SIGSTOP to it), enospc, eio (that error), eintr (interrupted
+/// once), short (a write of half the bytes), delay (0.1 s). Empty = none. Fails on any other text.
 Result<> set_fault(std::string_view specification);
 /// Operations since set_fault or the start.
 std::uint64_t operations();

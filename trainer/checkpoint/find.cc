@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "common/base/atomic_file.h"
+#include "trainer/checkpoint/rollbacks.h"
 #include "trainer/checkpoint/shard_file.h"
 #include "trainer/storage/sha256.h"
 
@@ -75,6 +76,7 @@ Result<std::vector<CheckpointEntry>> list_folders(const fs::path& save_dir) {
 
 void check_entry(CheckpointEntry& entry, CheckDepth depth) {
   auto manifest = check_checkpoint(entry.folder, depth);
+  entry.manifest.reset();
   if (manifest && manifest->step != entry.step)
     entry.problem =
         fmt::format("{}: its manifest is of step {}", entry.folder.string(), manifest->step);
@@ -122,9 +124,32 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const fs::path& save_dir, 
 
 Result<LatestCheckpoint> find_latest(const fs::path& save_dir, CheckDepth depth) {
   SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, list_folders(save_dir));
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<RollbackFile> rollbacks, read_rollbacks(save_dir));
   LatestCheckpoint latest;
+  std::vector<CheckpointEntry> suspects;
   for (CheckpointEntry& entry : entries) {
-    check_entry(entry, depth);
+    check_entry(entry, CheckDepth::sizes);
+    if (entry.manifest && is_abandoned(*entry.manifest, rollbacks)) {
+      latest.skipped.push_back(
+          fmt::format("{}: the run has gone back to before it", entry.folder.string()));
+      continue;
+    }
+    if (entry.manifest && entry.manifest->suspect) {
+      suspects.push_back(std::move(entry));
+      continue;
+    }
+    if (entry.manifest && depth != CheckDepth::sizes) check_entry(entry, depth);
+    if (entry.manifest) {
+      for (const CheckpointEntry& suspect : suspects)
+        latest.skipped.push_back(fmt::format(
+            "{}: it is suspect, saved soon after a spike of the loss", suspect.folder.string()));
+      latest.entry = std::move(entry);
+      return latest;
+    }
+    latest.skipped.push_back(std::move(entry.problem));
+  }
+  for (CheckpointEntry& entry : suspects) {
+    if (depth != CheckDepth::sizes) check_entry(entry, depth);
     if (entry.manifest) {
       latest.entry = std::move(entry);
       return latest;

@@ -17,6 +17,9 @@ inline constexpr std::string_view kCommitFile = "COMMIT";
 /// Where in save_dir the checkpoint of the lowest validation loss is.
 inline constexpr const char* kBestFolder = "best";
 
+/// Where in save_dir damaged checkpoints go.
+inline constexpr const char* kQuarantineFolder = "quarantine";
+
 /// "step-00001200".
 std::string checkpoint_name(std::int64_t step);
 /// The text of COMMIT for a manifest of that hash.
@@ -44,11 +47,12 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::filesystem::pat
 
 struct LatestCheckpoint {
   std::optional<CheckpointEntry> entry{};  // absent: nothing usable there
-  std::vector<std::string> skipped{};      // newer ones that are broken, one line each
+  std::vector<std::string> skipped{};      // newer ones that are not used, one line each
 };
 
-/// The newest one that passes the check. An absent or empty save folder has none. Reads no more
-/// than it must: newest first.
+/// The newest one that passes the check and that no rollback has left behind; a suspect one only
+/// where there is no other. An absent or empty save folder has none. Reads no more than it must:
+/// newest first.
 Result<LatestCheckpoint> find_latest(const std::filesystem::path& save_dir,
                                      CheckDepth depth = CheckDepth::sizes);
 

@@ -10,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "trainer/checkpoint/piece.h"
+#include "trainer/checkpoint/rollbacks.h"
 #include "trainer/checkpoint/safetensors.h"
 
 namespace sortie::trainer {
@@ -62,6 +63,10 @@ struct Manifest {
   std::map<std::string, std::int64_t> counters{};
   /// What the bits of a resumed run depend on: "isa", "threads", "onednn", "build" ...
   std::map<std::string, std::string> depends_on{};
+  /// Of the run up to here, those before it was saved; in order.
+  std::vector<Rollback> rollbacks{};
+  /// Saved soon after a spike of the loss: loaded only where nothing else is there.
+  bool suspect = false;
 
   /// Filled in by commit from what the ranks report.
   struct Shard {

@@ -157,6 +157,8 @@ std::string to_json(const Manifest& manifest) {
                {"scalars", manifest.scalars},
                {"counters", manifest.counters},
                {"depends_on", manifest.depends_on},
+               {"rollbacks", Json::parse(to_json_text(manifest.rollbacks))},
+               {"suspect", manifest.suspect},
                {"config_digest", manifest.config_digest},
                {"config", manifest.config},
                {"shards", std::move(shards)},
@@ -196,6 +198,12 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
     root.at("depends_on").get_to(manifest.depends_on);
     root.at("config_digest").get_to(manifest.config_digest);
     root.at("config").get_to(manifest.config);
+    manifest.suspect = root.value("suspect", false);
+    if (const auto list = root.find("rollbacks"); list != root.end()) {
+      auto rollbacks = parse_rollbacks(list->dump(), "rollbacks");
+      if (!rollbacks) throw Json::other_error::create(501, rollbacks.error().message, &*list);
+      manifest.rollbacks = std::move(*rollbacks);
+    }
     std::vector<ShardInfo> shards;
     for (const Json& json : root.at("shards"))
       shards.push_back({.file = json.at("file").get<std::string>(),

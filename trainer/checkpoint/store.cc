@@ -1,8 +1,6 @@
 #include "trainer/checkpoint/store.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
@@ -11,6 +9,7 @@
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/lineage.h"
+#include "trainer/checkpoint/small_file.h"
 #include "trainer/storage/sha256.h"
 
 namespace sortie::trainer {
@@ -19,14 +18,6 @@ namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kTrash = ".trash-";
-
-/// A small file of the checkpoint, on the disk when this returns.
-Result<> write_small_file(const fs::path& path, std::string_view text) {
-  SORTIE_ASSIGN_OR_RETURN(Fd file, file_ops::create_file(path));
-  SORTIE_TRY(file_ops::write_all(file, std::as_bytes(std::span(text.data(), text.size())), path));
-  SORTIE_TRY(file_ops::sync_file(file, path));
-  return file_ops::close_file(std::move(file), path);
-}
 
 Result<> check_free_space(const fs::path& folder, std::uint64_t needed) {
   struct statvfs info {};
@@ -42,42 +33,27 @@ Result<> check_free_space(const fs::path& folder, std::uint64_t needed) {
   return {};
 }
 
-Result<Fd> lock_store(const fs::path& save_dir, std::string_view run_id) {
-  const fs::path path = save_dir / ".lock";
-  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!lock) return std::unexpected(os_error(errno, "create " + path.string()));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return std::unexpected(os_error(errno, "lock " + path.string()));
-    char holder[256] = {};
-    const ssize_t size = ::pread(lock.get(), holder, sizeof holder - 1, 0);
-    return fail(
-        ErrorCode::checkpoint,
-        fmt::format("{}: another run saves there ({}); wait for it or set another "
-                    "trainer.save_dir",
-                    save_dir.string(),
-                    std::string_view(holder, size > 0 ? static_cast<std::size_t>(size) : 0)));
-  }
-  // Only for that message; what counts is the lock, which ends with the process.
-  const std::string holder = fmt::format("run {}, pid {}", run_id, ::getpid());
-  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), holder.data(), holder.size(), 0) < 0)
-    return std::unexpected(os_error(errno, "write " + path.string()));
-  return lock;
-}
-
 }  // namespace
 
-CheckpointStore::CheckpointStore(fs::path save_dir, Fd lock)
-    : save_dir_(std::move(save_dir)), lock_(std::move(lock)) {}
+CheckpointStore::CheckpointStore(fs::path save_dir, Ownership ownership)
+    : save_dir_(std::move(save_dir)), ownership_(std::move(ownership)) {}
 
-Result<CheckpointStore> CheckpointStore::open(const fs::path& save_dir, std::string_view run_id) {
+Result<CheckpointStore> CheckpointStore::open(const fs::path& save_dir, const Claimant& claimant) {
   std::error_code error;
   fs::create_directories(save_dir, error);
   if (error)
     return fail(ErrorCode::io, fmt::format("create {}: {}", save_dir.string(), error.message()));
-  SORTIE_ASSIGN_OR_RETURN(Fd lock, lock_store(save_dir, run_id));
-  CheckpointStore store(save_dir, std::move(lock));
+  SORTIE_ASSIGN_OR_RETURN(Ownership ownership, Ownership::claim(save_dir, claimant));
+  CheckpointStore store(save_dir, std::move(ownership));
+  // After the claim: what an earlier owner began before it is moved away here, and what it begins
+  // later finds the claim.
   SORTIE_TRY(store.remove_leftovers());
   return store;
+}
+
+CheckpointStore CheckpointStore::join(const fs::path& save_dir, const Claimant& claimant,
+                                      const std::string& token) {
+  return {save_dir, Ownership::of(save_dir, claimant, token)};
 }
 
 Result<> CheckpointStore::remove_leftovers() {
@@ -107,9 +83,25 @@ Result<fs::path> CheckpointStore::begin(std::int64_t step, std::uint64_t expecte
   // A name of its own, so that no other save, not even one of a run that is gone, writes into it.
   const fs::path folder =
       save_dir_ / fmt::format("{}{}.{}", kTemporary, checkpoint_name(step), new_lineage());
+  SORTIE_TRY(ownership_.check());
   SORTIE_TRY(remove_leftovers());
   SORTIE_TRY(check_free_space(save_dir_, expected_bytes));
   SORTIE_TRY(file_ops::make_dir(folder));
+  return folder;
+}
+
+Result<std::optional<fs::path>> CheckpointStore::begin_alone(std::int64_t step,
+                                                             std::uint64_t expected_bytes) {
+  // One name for all who may try: the one who makes the folder has it.
+  const fs::path folder = save_dir_ / fmt::format("{}{}.last.{}", kTemporary, checkpoint_name(step),
+                                                  ownership_.token());
+  SORTIE_TRY(ownership_.check());
+  SORTIE_TRY(check_free_space(save_dir_, expected_bytes));
+  if (auto made = file_ops::make_dir(folder); !made) {
+    std::error_code ignored;
+    if (fs::exists(folder, ignored)) return std::nullopt;
+    return std::unexpected(std::move(made).error());
+  }
   return folder;
 }
 
@@ -133,6 +125,9 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
   SORTIE_TRY(write_small_file(folder / kCommitFile, commit_text(sha256_hex(text))));
   SORTIE_TRY(file_ops::sync_dir(folder));
 
+  // Whoever claims the folder after this moves ours away before it looks for checkpoints: the
+  // rename then fails, or has come first.
+  SORTIE_TRY(ownership_.check());
   const fs::path target = save_dir_ / checkpoint_name(manifest.step);
   std::error_code ignored;
   if (fs::exists(target, ignored)) {
@@ -150,6 +145,8 @@ Result<fs::path> CheckpointStore::commit(const fs::path& folder, Manifest manife
     SORTIE_TRY(file_ops::rename_path(folder, target));
     SORTIE_TRY(file_ops::sync_dir(save_dir_));
   }
+  // Who was taken over in between tells nobody of a checkpoint, and prunes none.
+  SORTIE_TRY(ownership_.check());
   return target;
 }
 
@@ -158,6 +155,7 @@ Result<> CheckpointStore::abandon(const fs::path& folder) {
 }
 
 Result<> CheckpointStore::discard(const fs::path& folder) {
+  SORTIE_TRY(ownership_.check());
   // Out of sight first: a half removed folder must never look like a checkpoint.
   const fs::path trash = save_dir_ / fmt::format("{}{}", kTrash, folder.filename().string());
   SORTIE_TRY(file_ops::remove_tree(trash));
@@ -166,16 +164,37 @@ Result<> CheckpointStore::discard(const fs::path& folder) {
   return file_ops::remove_tree(trash);
 }
 
-Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last) {
+Result<fs::path> CheckpointStore::quarantine(const fs::path& folder) const {
+  SORTIE_TRY(ownership_.check());
+  const fs::path place = save_dir_ / kQuarantineFolder;
+  std::error_code ignored;
+  if (!fs::is_directory(place, ignored)) SORTIE_TRY(file_ops::make_dir(place));
+  const bool best = folder.parent_path().filename() == kBestFolder;
+  fs::path target = place / ((best ? "best-" : "") + folder.filename().string());
+  if (fs::exists(target, ignored)) target += "." + new_lineage();
+  SORTIE_TRY(file_ops::rename_path(folder, target));
+  SORTIE_TRY(file_ops::sync_dir(place));
+  SORTIE_TRY(file_ops::sync_dir(folder.parent_path()));
+  return target;
+}
+
+Result<> CheckpointStore::retain(std::int64_t step, std::int64_t keep_last, std::int64_t also) {
   if (keep_last <= 0) return {};
   SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                           list_checkpoints(save_dir_, CheckDepth::sizes));
   std::int64_t good = 0;
+  bool trusted = false;  // one that is not suspect stays
   for (const CheckpointEntry& entry : entries) {
     if (entry.step > step) continue;
-    if (!entry.manifest)
+    if (!entry.manifest) {
       log::warning("not counted and left alone: {}", entry.problem);
-    else if (++good > keep_last)
+      continue;
+    }
+    const bool kept = ++good <= keep_last || (!trusted && !entry.manifest->suspect) ||
+                      (also > 0 && entry.step == also);
+    if (kept)
+      trusted = trusted || !entry.manifest->suspect;
+    else
       SORTIE_TRY(discard(entry.folder));
   }
   return {};
@@ -186,6 +205,24 @@ Result<> CheckpointStore::keep_only(std::int64_t step) {
                           list_checkpoints(save_dir_, CheckDepth::sizes));
   for (const CheckpointEntry& entry : entries)
     if (entry.manifest && entry.step != step) SORTIE_TRY(discard(entry.folder));
+  return {};
+}
+
+Result<> CheckpointStore::discard_after(std::int64_t step) {
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          list_checkpoints(save_dir_, CheckDepth::sizes));
+  for (const CheckpointEntry& entry : entries)
+    if (entry.step > step) SORTIE_TRY(discard(entry.folder));
+  return {};
+}
+
+Result<> CheckpointStore::discard_abandoned() {
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<RollbackFile> file, read_rollbacks(save_dir_));
+  if (!file) return {};
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          list_checkpoints(save_dir_, CheckDepth::sizes));
+  for (const CheckpointEntry& entry : entries)
+    if (entry.manifest && is_abandoned(*entry.manifest, file)) SORTIE_TRY(discard(entry.folder));
   return {};
 }
 

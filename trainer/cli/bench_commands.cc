@@ -25,7 +25,8 @@ const std::map<std::string, DType> kTypes = {{"f32", DType::f32}, {"bf16", DType
 struct CommArguments {
   CollectiveBench bench;
   std::uint64_t from = 8, to = std::uint64_t{64} << 20, link_bytes = std::uint64_t{16} << 20;
-  std::string dtype = "f32", redop = "sum";
+  std::string dtype = "f32", redop = "sum", link_ranks = "host";
+  int link_repeats = 1;
   bool links = false, json = false;
 };
 
@@ -88,14 +89,16 @@ Result<> measure_comm(const CommArguments& arguments, Communicator& world,
     for (std::size_t i = 0; i < hosts.size(); ++i) fmt::print("#   rank {:>4} {}\n", i, hosts[i]);
   }
   if (arguments.links) {
-    // One rank of each host; on a single host all of them.
+    // One rank of each host, unless all are asked for; on a single host all of them.
+    const bool all = arguments.link_ranks == "all";
     auto group = world.split(rank.local_rank == 0 ? 0 : -1, rank.rank, "hosts");
     double hosts_there[] = {rank.local_rank == 0 ? 1.0 : 0.0};
     world.all_reduce_sum(hosts_there);
-    if (hosts_there[0] < 2) group = world.split(0, rank.rank, "ranks");
+    if (hosts_there[0] < 2 || all) group = world.split(0, rank.rank, "ranks");
     if (group) {
       const std::vector<std::string> names = group->all_gather(rank.host);
-      const LinkReport links = bench_links(*group, static_cast<std::int64_t>(arguments.link_bytes));
+      const LinkReport links = bench_links(*group, static_cast<std::int64_t>(arguments.link_bytes),
+                                           arguments.link_repeats);
       report["links"] = json_of(links, names);
       if (speaks && !arguments.json) print_links(links, names);
     }
@@ -186,6 +189,16 @@ void add_comm(CLI::App& bench, int& exit_code) {
   command->add_option("--link-bytes", arguments->link_bytes, "What goes over a link (16MB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--link-ranks", arguments->link_ranks,
+                   "Between which ranks: one of each host, or all: host | all")
+      ->check(CLI::IsMember({"host", "all"}))
+      ->capture_default_str();
+  command
+      ->add_option("--link-repeats", arguments->link_repeats,
+                   "Of each measurement; the fastest counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object of rank 0 instead of a table");
   command->callback([arguments, &exit_code] {
     RankEnd end;

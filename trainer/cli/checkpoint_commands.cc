@@ -56,9 +56,29 @@ std::vector<CheckpointEntry>::const_iterator best_of(const std::vector<Checkpoin
 /// "step-00001200", or "best/step-00001200".
 std::string place_of(const CheckpointEntry& entry) {
   const std::string name = entry.folder.filename().string();
-  return entry.folder.parent_path().filename() == kBestFolder
-             ? fmt::format("{}/{}", kBestFolder, name)
-             : name;
+  for (const char* place : {kBestFolder, kQuarantineFolder})
+    if (entry.folder.parent_path().filename() == place) return fmt::format("{}/{}", place, name);
+  return name;
+}
+
+bool is_in_quarantine(const CheckpointEntry& entry) {
+  return entry.folder.parent_path().filename() == kQuarantineFolder;
+}
+
+/// What the quarantine of a save folder holds, under whatever names; none of it counts.
+std::vector<CheckpointEntry> quarantined(const fs::path& folder) {
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  for (fs::directory_iterator at(folder / kQuarantineFolder, error), end; !error && at != end;
+       at.increment(error)) {
+    CheckpointEntry entry{.folder = at->path()};
+    auto manifest = check_checkpoint(entry.folder, CheckDepth::sizes);
+    entry.step = manifest ? manifest->step : 0;
+    entry.problem = manifest ? entry.folder.string() : std::move(manifest).error().message;
+    entries.push_back(std::move(entry));
+  }
+  std::ranges::sort(entries, {}, &CheckpointEntry::folder);
+  return entries;
 }
 
 nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
@@ -67,11 +87,14 @@ nlohmann::ordered_json to_json(const CheckpointEntry& entry, bool best) {
                                  {"good", entry.manifest.has_value()}};
   if (!entry.manifest) {
     root["problem"] = entry.problem;
+    root["quarantined"] = is_in_quarantine(entry);
     return root;
   }
   const Manifest& manifest = *entry.manifest;
   root["run_id"] = manifest.run_id;
   root["lineage"] = manifest.lineage;
+  root["suspect"] = manifest.suspect;
+  root["rollbacks"] = manifest.rollbacks.size();
   const auto maybe = [](const std::optional<double>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   };
@@ -99,16 +122,17 @@ void print_table(const std::vector<CheckpointEntry>& entries, std::string_view g
              "folder");
   for (auto it = entries.begin(); it != entries.end(); ++it) {
     if (!it->manifest) {
-      fmt::print("{:>10}  {:<9} {}\n", it->step, "BROKEN", it->problem);
+      fmt::print("{:>10}  {:<9} {}\n", it->step, is_in_quarantine(*it) ? "damaged" : "BROKEN",
+                 it->problem);
       continue;
     }
     const Manifest& manifest = *it->manifest;
     fmt::print(
         "{:>10}  {:<9} {:>9} {:>10} {:<4} {:>10} {:>6} {:>14}  {:%Y-%m-%d %H:%M:%S}  {:<24}  {}\n",
-        it->step, good_word, loss(recorded(manifest, "loss")), loss(validation_loss(manifest)),
-        it == best ? "best" : "", human_bytes(manifest.shard_bytes()), manifest.world_size,
-        manifest.tokens, fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id,
-        place_of(*it));
+        it->step, manifest.suspect ? "suspect" : good_word, loss(recorded(manifest, "loss")),
+        loss(validation_loss(manifest)), it == best ? "best" : "",
+        human_bytes(manifest.shard_bytes()), manifest.world_size, manifest.tokens,
+        fmt::gmtime(static_cast<std::time_t>(manifest.created)), manifest.run_id, place_of(*it));
   }
 }
 
@@ -124,6 +148,7 @@ Result<std::vector<CheckpointEntry>> look_at(const fs::path& folder, CheckDepth 
                               list_checkpoints(folder / kBestFolder, depth));
       std::ranges::move(best, std::back_inserter(entries));
     }
+    for (CheckpointEntry& entry : quarantined(folder)) entries.push_back(std::move(entry));
     if (!entries.empty()) return entries;
     return fail(ErrorCode::checkpoint,
                 fmt::format("{}: neither a checkpoint nor a folder of step-N checkpoints",
@@ -153,8 +178,9 @@ Result<> run_command(const CheckpointArguments& arguments, CheckDepth depth) {
     print_table(entries, depth == CheckDepth::hashes ? "verified" : "committed");
   }
   // `ls` shows what is there; `verify` is a question with an answer.
-  const auto broken = std::count_if(entries.begin(), entries.end(),
-                                    [](const CheckpointEntry& e) { return !e.manifest; });
+  const auto broken = std::count_if(entries.begin(), entries.end(), [](const CheckpointEntry& e) {
+    return !e.manifest && !is_in_quarantine(e);
+  });
   if (depth == CheckDepth::hashes && broken > 0)
     return fail(ErrorCode::checkpoint,
                 fmt::format("{} of {} checkpoints are broken", broken, entries.size()));

@@ -11,11 +11,13 @@
 #include "common/config/stage.h"
 #include "common/config/validation_sets.h"
 #include "common/training/event.h"
+#include "trainer/checkpoint/file_ops.h"
 #include "trainer/cli/output_options.h"
 #include "trainer/loop/crowded_hosts.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/metrics/progress_reporter.h"
 #include "trainer/samples/chat_source.h"
 #include "trainer/samples/dataset_source.h"
 #include "trainer/storage/sha256.h"
@@ -127,6 +129,11 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   end.set_rank(rank);
   SORTIE_ASSIGN_OR_RETURN(EventSink events, EventSink::open(rank.socket_path));
   end.set_events(std::move(events));
+  std::unique_ptr<ProgressReporter> reporter;
+  if (!rank.socket_path.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(
+        reporter, ProgressReporter::start(rank.socket_path, *rank.marks, file_ops::operations));
+  }
   const std::string path = config_path.empty() ? rank.config_path : config_path;
   if (path.empty())
     return fail(
@@ -158,6 +165,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     SORTIE_ASSIGN_OR_RETURN(auto mpi, make_mpi_communicator(rank.rank, rank.world_size));
     end.set_communicator(std::move(mpi));
   }
+  rank.marks->count_collectives(end.communicator().begun());
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
                                     validation.sets, cpu, precision)));
@@ -171,7 +179,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *training,
                   validation.sets, cpu, precision, build);
   trainer.set_tokenizer(std::move(tokenizer));
+  end.set_last_save([&] { return trainer.save_last(); });
   const Result<> outcome = end.guard([&] { return trainer.run(); });
+  end.set_last_save(nullptr);
   end.events().flush();
   return outcome;
 }

@@ -101,7 +101,7 @@ Result<ImportReport> import_hf(const fs::path& source, const fs::path& out,
                     source.string()));
   SORTIE_ASSIGN_OR_RETURN(const StoredModel found, find_model(source));
   const OpenedModel& opened = found.opened;
-  SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, "import"));
+  SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, {"import"}));
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
   const auto types = parameter_types(opened);

@@ -2,9 +2,11 @@
 // sets.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/base/result.h"
+#include "trainer/metrics/progress_marks.h"
 #include "trainer/tensor/device.h"
 
 namespace sortie::trainer {
@@ -20,6 +22,8 @@ struct RankContext {
   std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
   int threads = 1;          // OMP_NUM_THREADS, else the usable cores
   Device device = {};       // that it computes on
+  /// Where it is in its training; copies of a context share them.
+  std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };
 
 /// ErrorCode::config for a variable that is not a number or out of range.

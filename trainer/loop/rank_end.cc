@@ -10,8 +10,10 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "common/base/exit_code.h"
+#include "trainer/loop/signals.h"
 
 namespace sortie::trainer {
 namespace {
@@ -77,7 +79,11 @@ Result<> RankEnd::guard(const std::function<Result<>()>& body) {
   }
   reserve_.reset();
   Error error = error_of(exception);
-  if (communicator_->size() > 1) leave(error);
+  if (communicator_->size() > 1) {
+    const std::optional<int> code =
+        error.code == ErrorCode::lost ? save_last(error) : std::optional<int>();
+    leave(error, code);
+  }
   return std::unexpected(std::move(error));
 }
 
@@ -86,7 +92,10 @@ int RankEnd::exit_code_of(const std::function<Result<>()>& body) {
   if (outcome) return kExitOk;
   const bool silent = shared_ && rank_.rank != 0;
   if (!silent) report(outcome.error());
-  const int code = exit_code_for(outcome.error().code);
+  // Nothing but SIGTERM interrupts training, and then there is a checkpoint.
+  const int code = outcome.error().code == ErrorCode::interrupted
+                       ? kExitPreempted
+                       : exit_code_for(outcome.error().code);
   if (communicator_->meet(kPeersFailTogether)) {
     if (!silent) return code;
     // Rank 0 ends first: the launcher shows the last words of the rank that failed first.
@@ -116,11 +125,25 @@ void RankEnd::report(const Error& error) {
   events_->flush();
 }
 
-void RankEnd::leave(const Error& error) {
+std::optional<int> RankEnd::save_last(Error& error) {
+  if (!last_save_) return std::nullopt;
+  const std::function<LastSave()> save = std::exchange(last_save_, nullptr);
+  LastSave last;
+  try {
+    last = save();
+  } catch (const std::exception& problem) {
+    last.text = fmt::format("; what it held could not be saved: {}", problem.what());
+  }
+  error.message += last.text;
+  if (last.asked && !last.saved) SaveSignals::die();
+  return last.asked ? std::optional<int>(kExitPreempted) : std::nullopt;
+}
+
+void RankEnd::leave(const Error& error, std::optional<int> code) {
   report(error);
-  const int code = exit_code_for(error.code);
-  if (rank_.run_id.empty()) communicator_->abort(code);
-  std::_Exit(code);
+  if (!code) code = exit_code_for(error.code);
+  if (rank_.run_id.empty()) communicator_->abort(*code);
+  std::_Exit(*code);
 }
 
 }  // namespace sortie::trainer

@@ -31,6 +31,15 @@ class RankEnd {
   void set_communicator(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
+  /// What can be saved when a collective has failed.
+  struct LastSave {
+    std::string text;    // for people, to be added to the error: "; what it held is in ..."
+    bool asked = false;  // the rank was asked to end before
+    bool saved = false;
+  };
+  /// Called once, on the thread on which a collective has failed, before the process ends; may call
+  /// no collective. Empty = nothing can be saved.
+  void set_last_save(std::function<LastSave()> save) { last_save_ = std::move(save); }
   EventSink& events() { return *events_; }
   Communicator& communicator() { return *communicator_; }
 
@@ -52,14 +61,17 @@ class RankEnd {
  private:
   static void on_terminate();
   void report(const Error& error);
+  /// The last save, where there is one to try, and what the process ends with then.
+  std::optional<int> save_last(Error& error);
   /// Ends the job; all that ranks share is left as it is.
-  [[noreturn]] void leave(const Error& error);
+  [[noreturn]] void leave(const Error& error, std::optional<int> code = {});
 
   RankContext rank_;
   bool shared_ = false;  // the error that ends this rank ends all, and they know it
   std::optional<EventSink> events_;
   std::unique_ptr<Communicator> communicator_;  // of one rank until there is another
-  std::unique_ptr<std::byte[]> reserve_;        // given back before the lack of memory is reported
+  std::function<LastSave()> last_save_;
+  std::unique_ptr<std::byte[]> reserve_;  // given back before the lack of memory is reported
   std::terminate_handler old_terminate_;
 };
 

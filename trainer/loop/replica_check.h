@@ -2,6 +2,10 @@
 // that flips a bit, or a library that is not deterministic, breaks that without a word.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "common/base/result.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/nn/parameter.h"
@@ -9,10 +13,24 @@
 
 namespace sortie::trainer {
 
-/// Compares a hash of all states over the ranks; collective. ErrorCode::diverged on every rank,
-/// naming the ranks and hosts that differ from most of the others.
-Result<> check_replicas(Communicator& communicator, const RankContext& rank, ParameterStore& store,
-                        std::int64_t step);
+/// Ranks whose state differs from that of most of the others. Alike on every rank.
+struct ReplicaDifference {
+  struct Rank {
+    std::int64_t rank = 0;
+    std::string host;
+  };
+  std::vector<Rank> ranks;  // all of them where no majority agrees; empty = all states are equal
+  bool majority = true;
+  /// "rank 2 (host) from the other ranks"; empty when all are equal.
+  std::string text;
+};
+
+/// Compares a hash of all states over the ranks; collective.
+ReplicaDifference find_difference(Communicator& communicator, const RankContext& rank,
+                                  ParameterStore& store);
+
+/// ErrorCode::diverged for replicas that differ after a step.
+Error difference_error(const ReplicaDifference& difference, std::int64_t step);
 
 /// The same before the first step, where fresh weights were computed by each rank for itself.
 Result<> check_initial_state(Communicator& communicator, const RankContext& rank,

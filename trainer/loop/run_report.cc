@@ -180,6 +180,23 @@ void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool
                                  saved.stall_seconds, best});
 }
 
+void RunReport::last_checkpoint(std::int64_t step, const SavedCheckpoint& saved) {
+  events_.send(training::to_json(training::CheckpointEvent{
+      step, saved.path.string(), saved.bytes, saved.seconds, saved.stall_seconds, false}));
+  events_.flush();
+}
+
+void RunReport::rolled_back(const Checkpointer::RolledBack& back) {
+  last_loss_ = back.progress.loss;
+  const Rollback& one = back.rollback;
+  tell(training::RollbackEvent{one.from, one.to, one.skipped, one.reason, back.path.string()});
+}
+
+void RunReport::replicas_differ(std::int64_t step, const ReplicaDifference& difference) {
+  for (const ReplicaDifference::Rank& one : difference.ranks)
+    tell(training::FaultEvent{step, one.rank, one.host, "replica_mismatch"});
+}
+
 void RunReport::profile(const nlohmann::json& trace_events, const std::string& path) {
   nlohmann::json event = training::to_json(training::ProfileEvent{rank_.rank, rank_.host, path});
   if (path.empty()) {

@@ -13,6 +13,7 @@
 #include "common/training/event.h"
 #include "trainer/loop/pace.h"
 #include "trainer/loop/rank_context.h"
+#include "trainer/loop/replica_check.h"
 #include "trainer/loop/step_report.h"
 #include "trainer/loop/validation.h"
 #include "trainer/metrics/event_sink.h"
@@ -38,6 +39,10 @@ class RunReport {
   void validation_took(double seconds) { pace_.validation(seconds); }
   void save_took(double seconds) { pace_.save(seconds); }
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
+  void rolled_back(const Checkpointer::RolledBack& back);
+  void replicas_differ(std::int64_t step, const ReplicaDifference& difference);
+  /// Of any rank: its last save, after a collective has failed.
+  void last_checkpoint(std::int64_t step, const SavedCheckpoint& saved);
   void note(const std::string& text);
   /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.
   void profile(const nlohmann::json& trace_events, const std::string& path);

@@ -1,20 +1,25 @@
 #include "trainer/loop/signals.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <ctime>
 
 #include "common/base/check.h"
+#include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
 namespace {
 
 // What signal handlers may touch: lock-free atomics and the timer's number.
-std::atomic<bool> stop{false}, save{false};
-std::atomic<long> patience_ms{0};
+std::atomic<bool> stop{false}, save{false}, given_up{false};
+constexpr long kToBeginMs = 500;  // after waits are given up
+// After SIGTERM until waits are given up, and from there to the end; of every step at most.
+std::atomic<long> patience_ms{0}, to_end_ms{kToBeginMs}, longest_step_ms{0};
 timer_t timer;
-struct sigaction old_term, old_usr1;
+struct sigaction old_term, old_usr1, old_alarm;
 
 void arm(long milliseconds) {
   itimerspec value{};
@@ -32,28 +37,46 @@ void on_usr1(int) {
   save = true;
 }
 
+/// The patience is over, for the step or for what was to follow.
+void on_alarm(int) {
+  if (given_up.exchange(true)) SaveSignals::die();
+  give_up_waits();
+  arm(to_end_ms);
+}
+
+long milliseconds_of(double seconds) {
+  constexpr double kLeastMs = 500, kMostMs = 1e9;
+  return static_cast<long>(std::clamp(1000.0 * 3.0 * seconds, kLeastMs, kMostMs));
+}
+
+void take(int number, void (*handler)(int), int flags, struct sigaction& old) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART | flags;
+  ::sigaction(number, &action, &old);
+}
+
 }  // namespace
 
-SaveSignals::SaveSignals() {
-  stop = save = false;
+SaveSignals::SaveSignals(double longest_step_seconds) {
+  stop = save = given_up = false;
+  give_up_waits(false);
   patience_ms = 1;  // before the first step has ended there is nothing to save
+  longest_step_ms = std::max(500L, static_cast<long>(1000.0 * longest_step_seconds));
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = SIGTERM;
+  event.sigev_signo = SIGALRM;
   SORTIE_CHECK(::timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "no timer");
-  struct sigaction action {};
-  action.sa_handler = on_term;
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  ::sigaction(SIGTERM, &action, &old_term);
-  action.sa_handler = on_usr1;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGUSR1, &action, &old_usr1);
+  take(SIGALRM, on_alarm, 0, old_alarm);
+  take(SIGTERM, on_term, static_cast<int>(SA_RESETHAND), old_term);
+  take(SIGUSR1, on_usr1, 0, old_usr1);
 }
 
 SaveSignals::~SaveSignals() {
   ::timer_delete(timer);
   ::sigaction(SIGTERM, &old_term, nullptr);
   ::sigaction(SIGUSR1, &old_usr1, nullptr);
+  ::sigaction(SIGALRM, &old_alarm, nullptr);
 }
 
 bool SaveSignals::stop_requested() const {
@@ -64,13 +87,36 @@ bool SaveSignals::take_save_request() {
   return save.exchange(false);
 }
 
+void SaveSignals::expect_step(double seconds) {
+  // A long step that is not stuck comes to its next wait, and saves what was before it.
+  const long whole = milliseconds_of(seconds);
+  patience_ms = std::min<long>(whole, longest_step_ms);
+  to_end_ms = std::max(kToBeginMs, whole - patience_ms);
+}
+
 void SaveSignals::expect(double seconds) {
-  constexpr double kLeastMs = 500, kMostMs = 1e9;
-  patience_ms = static_cast<long>(std::clamp(1000.0 * 3.0 * seconds, kLeastMs, kMostMs));
+  patience_ms = milliseconds_of(seconds);
+  to_end_ms = kToBeginMs;
 }
 
 void SaveSignals::step_ended() {
   if (stop) arm(0);
+}
+
+void SaveSignals::last_save(double seconds) {
+  given_up = true;  // the next alarm is the end
+  expect(seconds);
+  if (stop) arm(patience_ms);
+}
+
+void SaveSignals::die() {
+  ::signal(SIGTERM, SIG_DFL);
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ::pthread_sigmask(SIG_UNBLOCK, &term, nullptr);
+  ::raise(SIGTERM);
+  ::_exit(128 + SIGTERM);
 }
 
 }  // namespace sortie::trainer

@@ -6,11 +6,15 @@ namespace sortie::trainer {
 /// Handlers of this process for as long as it lives; one at a time.
 ///
 /// A rank whose peers are gone waits in a collective that never ends: it must not outlive its
-/// SIGTERM. So the first one also sets a timer; when no step ends in the time that one is expected
-/// to take, the process dies by SIGTERM after all. A second SIGTERM ends it at once.
+/// SIGTERM. So the first one also sets a timer. When no step ends in the time that one is expected
+/// to take, waits for peers are given up (communicator.h), so that the rank can save what it has;
+/// where that begins nothing, the process dies by SIGTERM after all. A second SIGTERM ends it at
+/// once. The timer's signal is SIGALRM.
 class SaveSignals {
  public:
-  SaveSignals();
+  /// A step is waited for no longer than `longest_step_seconds`: after that there would be no time
+  /// to save before the process is killed.
+  explicit SaveSignals(double longest_step_seconds);
   ~SaveSignals();
   SaveSignals(const SaveSignals&) = delete;
   SaveSignals& operator=(const SaveSignals&) = delete;
@@ -19,10 +23,16 @@ class SaveSignals {
   /// Since the last call.
   bool take_save_request();
 
-  /// What comes next ends in about `seconds`.
+  /// A step comes next, and takes about `seconds`.
+  void expect_step(double seconds);
+  /// What comes next, a save or a validation, takes about `seconds`.
   void expect(double seconds);
   /// A step has ended: from here on a requested stop is under way and may take its time.
   void step_ended();
+  /// The last save of this rank begins, with or without a SIGTERM before; it takes about `seconds`.
+  void last_save(double seconds);
+  /// Ends the process as if it had not taken its SIGTERM.
+  [[noreturn]] static void die();
 };
 
 }  // namespace sortie::trainer

@@ -10,6 +10,7 @@
 
 #include "common/base/elapsed.h"
 #include "common/base/log.h"
+#include "common/config/forms.h"
 #include "trainer/loop/replica_check.h"
 
 namespace sortie::trainer {
@@ -62,7 +63,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       step_(job, batch, rank, communicator, training),
       prepared_(step_.prepare()),
       checkpointer_(job, facts_, step_.store(), communicator, step_.context()) {
-  checkpointer_.set_run_id(rank.run_id);
+  checkpointer_.set_claimant({rank.run_id, rank.attempt});
 }
 
 Result<> Trainer::start() {
@@ -84,7 +85,10 @@ Result<> Trainer::start() {
   store().refresh_compute_copy(context());
   store().weights_changed();
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
-  started_ = true;
+  step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
+  last_equal_ = progress_.step;
+  checkpointer_.start_scrubbing();
+  started_ = whole_ = true;
   return {};
 }
 
@@ -94,6 +98,8 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
   for (const Checkpointer::Outcome& outcome : outcomes) {
     const bool best = outcome.series == Checkpointer::Series::best;
     if (!outcome.saved) {
+      // A later attempt of the run goes on elsewhere: what is done here counts for nothing.
+      SORTIE_TRY(checkpointer_.check_owner());
       if (last && !best) return std::unexpected(outcome.saved.error());
       report_.note(fmt::format("step {}: no checkpoint{}, training goes on: {}", outcome.step,
                                best ? " of the lowest validation loss" : "",
@@ -110,6 +116,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
 Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
   if (job_.trainer.save_dir.empty() || series.empty()) return {};
   if (signals_) signals_->expect(save_seconds_);
+  rank_.marks->enter(training::Section::save);
   SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
   if (last) {
     for (const Checkpointer::Series one : series)
@@ -125,6 +132,7 @@ Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& serie
 Result<bool> Trainer::evaluate_and_report() {
   const auto begin = Clock::now();
   if (signals_) signals_->expect(evaluation_seconds_);
+  rank_.marks->enter(training::Section::evaluate);
   SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
   validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
@@ -152,10 +160,70 @@ void Trainer::keep_profile() {
     log::warning("profile of rank {}: {}", rank_.rank, written.error().message);
 }
 
+/// Back to an earlier step, on all ranks.
+Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
+  if (signals_) signals_->expect(save_seconds_);
+  SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
+  whole_ = false;
+  SORTIE_ASSIGN_OR_RETURN(const Checkpointer::RolledBack back, checkpointer_.roll_back(order));
+  progress_ = back.progress;
+  step_.resume(progress_);
+  step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
+  store().refresh_compute_copy(context());
+  store().weights_changed();
+  SORTIE_TRY(check_initial_state(communicator_, rank_, store()));
+  last_equal_ = progress_.step;
+  whole_ = true;
+  report_.rolled_back(back);
+  return {};
+}
+
+Result<bool> Trainer::handle_trouble(const StepReport& report) {
+  if (report.trouble != StepTrouble::nonfinite && report.trouble != StepTrouble::spike)
+    return false;
+  const bool spike = report.trouble == StepTrouble::spike;
+  const std::string& policy = spike ? job_.trainer.on_loss_spike : job_.trainer.on_nonfinite;
+  if (policy == "stop")
+    return fail(ErrorCode::diverged,
+                fmt::format("step {}: {}, and {} is \"stop\"; its update was not made; look at the "
+                            "data of this step, or lower learning_rate_scheduler.learning_rate",
+                            report.step, report.skip_reason,
+                            spike ? "trainer.on_loss_spike" : "trainer.on_nonfinite"));
+  const std::int64_t steps = config::rollback_steps(policy);
+  if (steps == 0) return false;
+  SORTIE_TRY(roll_back({report.step, report.step - steps, report.next_sample, report.skip_reason}));
+  return true;
+}
+
+Result<bool> Trainer::compare_replicas(const StepReport& report) {
+  const ReplicaDifference difference = find_difference(communicator_, rank_, store());
+  if (difference.text.empty()) {
+    last_equal_ = report.step;
+    return false;
+  }
+  if (difference.majority) report_.replicas_differ(report.step, difference);
+  const std::int64_t steps = config::rollback_steps(job_.trainer.on_replica_mismatch);
+  if (steps == 0) return std::unexpected(difference_error(difference, report.step));
+  SORTIE_TRY(roll_back({report.step, std::min(report.step - steps, last_equal_), std::nullopt,
+                        fmt::format("replicas differ: {}", difference.text)}));
+  return true;
+}
+
+Error Trainer::stopped_by_signal() const {
+  return {
+      ErrorCode::interrupted,
+      fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it again to "
+                  "go on",
+                  progress_.step, job_.trainer.save_dir)};
+}
+
 /// What is due at the end of a step: checks, validation, checkpoints.
 Result<> Trainer::after_step(const StepReport& report) {
   const config::TrainerConfig& config = job_.trainer;
   if (step_.profiler().complete()) keep_profile();
+  for (const std::string& text : checkpointer_.take_scrub_notes()) report_.note(text);
+  SORTIE_ASSIGN_OR_RETURN(const bool back, handle_trouble(report));
+  if (back) return report.stop_requested ? std::unexpected(stopped_by_signal()) : Result<>();
   if (progress_.consecutive_skips >= config.max_consecutive_skips)
     return fail(ErrorCode::diverged,
                 fmt::format("step {}: {} steps in a row were skipped, this one because {}; lower "
@@ -167,9 +235,15 @@ Result<> Trainer::after_step(const StepReport& report) {
   };
   const bool stop = report.stop_requested;
   const bool end = last_step() || report.time_is_up || stop;
-  if (due(config.replica_check_interval))
-    SORTIE_TRY(check_replicas(communicator_, rank_, store(), report.step));
-  if (report.saves_written) checkpointer_.commit_written();
+  rank_.marks->enter(training::Section::reduce);
+  if (due(config.replica_check_interval)) {
+    SORTIE_ASSIGN_OR_RETURN(const bool differed, compare_replicas(report));
+    if (differed) return stop ? std::unexpected(stopped_by_signal()) : Result<>();
+  }
+  if (report.saves_written) {
+    rank_.marks->enter(training::Section::save);
+    checkpointer_.commit_written();
+  }
   SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
   std::vector<Checkpointer::Series> series;
   bool evaluated = false;
@@ -189,10 +263,30 @@ Result<> Trainer::after_step(const StepReport& report) {
     report_.validation_took(evaluation_seconds_ + (regular ? 0.0 : seconds_since(begin)));
   if (regular && !config.save_dir.empty()) report_.save_took(seconds_since(begin));
   if (!stop) return {};
-  return fail(ErrorCode::interrupted,
-              fmt::format("stopped by SIGTERM after step {}, with a checkpoint in {}; start it "
-                          "again to go on",
-                          report.step, config.save_dir));
+  return std::unexpected(stopped_by_signal());
+}
+
+Result<std::optional<SavedCheckpoint>> Trainer::save_alone() {
+  if (!whole_ || !step_.at_border() || progress_.step == 0) return std::nullopt;
+  return checkpointer_.save_alone(progress_);
+}
+
+RankEnd::LastSave Trainer::save_last() {
+  RankEnd::LastSave last;
+  last.asked = signals_ && signals_->stop_requested();
+  if (!signals_) return last;
+  signals_->last_save(save_seconds_);
+  const auto saved = save_alone();
+  if (!saved) {
+    last.text = fmt::format("; the state of step {} could not be saved: {}", progress_.step,
+                            saved.error().message);
+  } else if (*saved) {
+    last.saved = true;
+    last.text = fmt::format("; this rank has saved the state of step {} in {}", progress_.step,
+                            (*saved)->path.string());
+    report_.last_checkpoint(progress_.step, **saved);
+  }
+  return last;
 }
 
 /// What the ranks tell each other with a step's loss.
@@ -221,7 +315,13 @@ Result<StepReport> Trainer::step() {
 
 Result<Validation> Trainer::evaluate() {
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
-                  model(), communicator_);
+                  model(), communicator_, *rank_.marks);
+}
+
+/// After a SIGTERM, for a step to end: the rest of the grace is for the save.
+double Trainer::longest_step() const {
+  constexpr double kShare = 0.6;
+  return kShare * std::chrono::duration<double>(job_.runner.grace).count();
 }
 
 Result<> Trainer::run_steps() {
@@ -229,7 +329,7 @@ Result<> Trainer::run_steps() {
     SORTIE_TRY(evaluate_and_report());  // what training starts from
     report_.validation_took(evaluation_seconds_);
   }
-  if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>();
+  if (!job_.trainer.save_dir.empty()) signals_ = std::make_unique<SaveSignals>(longest_step());
   bool time_is_up = false;
   while (!last_step() && !time_is_up) {
     const auto begin = Clock::now();
@@ -238,7 +338,7 @@ Result<> Trainer::run_steps() {
     report_.step(report, progress_, seconds, trained_seconds_);
     time_is_up = report.time_is_up;
     SORTIE_TRY(after_step(report));
-    if (signals_) signals_->expect(seconds);  // the next one takes about as long
+    if (signals_) signals_->expect_step(seconds);  // the next one takes about as long
   }
   return {};
 }
@@ -253,6 +353,7 @@ Result<> Trainer::run() {
       SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
     return trained;
   }
+  rank_.marks->enter(training::Section::done);
   step_.profiler().end();
   if (step_.profiler().complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),

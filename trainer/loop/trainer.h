@@ -6,6 +6,7 @@
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "trainer/loop/rank_context.h"
+#include "trainer/loop/rank_end.h"
 #include "trainer/loop/run_report.h"
 #include "trainer/loop/signals.h"
 #include "trainer/loop/step_report.h"
@@ -31,12 +32,22 @@ class Trainer {
   void set_tokenizer(RunTokenizer tokenizer) { checkpointer_.set_tokenizer(std::move(tokenizer)); }
 
   /// From a fresh start or the newest checkpoint to the last step. ErrorCode::diverged after too
-  /// many skipped steps in a row, or when replicas differ; ErrorCode::interrupted after SIGTERM,
+  /// many skipped steps in a row, when replicas differ, or when there is no way back from a step
+  /// that went wrong; ErrorCode::interrupted after SIGTERM,
   /// with a checkpoint (only where checkpoints are written is that signal taken).
   Result<> run();
 
+  /// After run() has thrown, because a collective has failed: this rank's state as a checkpoint,
+  /// where it is whole and newer than the last one (Checkpointer::save_alone). No collective is
+  /// called.
+  RankEnd::LastSave save_last();
+  /// The same without words and signals: the seam of the tests.
+  Result<std::optional<SavedCheckpoint>> save_alone();
+
   /// One optimizer step; the seam of the tests.
   Result<StepReport> step();
+  /// What is due after it: policies, checks, validation, checkpoints. Part of that seam.
+  Result<> after_step(const StepReport& report);
   /// The losses of the validation sets.
   Result<Validation> evaluate();
 
@@ -50,7 +61,13 @@ class Trainer {
   Result<> start();
 
  private:
-  Result<> after_step(const StepReport& report);
+  /// What trainer.on_nonfinite and the like say. Whether the run has gone back: nothing else is
+  /// then due.
+  Result<bool> handle_trouble(const StepReport& report);
+  Result<bool> compare_replicas(const StepReport& report);
+  Result<> roll_back(const Checkpointer::RollbackOrder& order);
+  Error stopped_by_signal() const;
+  double longest_step() const;
   /// Whether the loss is the lowest so far, and its checkpoint is to be kept.
   Result<bool> evaluate_and_report();
   void keep_profile();
@@ -76,6 +93,8 @@ class Trainer {
   TrainingProgress progress_;
   std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
   bool started_ = false;
+  bool whole_ = false;           // the state is that of progress_, between two steps
+  std::int64_t last_equal_ = 0;  // the step after which all replicas were equal
   std::int64_t evaluated_step_ = -1;
   double validation_loss_ = 0.0;
   double evaluation_seconds_ = 10.0;  // of the last one

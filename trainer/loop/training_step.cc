@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "common/base/elapsed.h"
 #include "trainer/nn/lora.h"
@@ -14,6 +15,7 @@ namespace sortie::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Part = training::Section;
 
 }  // namespace
 
@@ -23,6 +25,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
     : job_(job),
       batch_(batch),
       communicator_(communicator),
+      marks_(*rank.marks),
       training_(training),
       context_(rank.threads, rank.device),
       model_(context_, job.model, store_,
@@ -56,14 +59,16 @@ void TrainingStep::resume(const TrainingProgress& progress) {
 }
 
 void TrainingStep::begin_reading(const TrainingProgress& progress) {
-  consumed_samples_ = progress.consumed_samples;
+  position_ = read_position_ = position_after(progress);
+  prefetcher_.reset();  // of the old one, before there is a new one: a source has one reader
   ReadingCourse course;
   course.first = first_sample_of(0);
   // A step is a whole number of micro-steps, so the distance is the same within steps and between.
   course.stride = communicator_.size() * batch_.micro_batch_size;
   course.rows = batch_.micro_batch_size;
   course.length = job_.model.sequence_length;
-  course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations);
+  course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations) +
+               skipped_before(skipped_, std::numeric_limits<std::int64_t>::max());
   // Where targets are counted first, a step takes all of its micro-batches at once.
   constexpr std::int64_t kAhead = 4;
   course.ahead = static_cast<std::size_t>(
@@ -72,7 +77,7 @@ void TrainingStep::begin_reading(const TrainingProgress& progress) {
 }
 
 Result<TrainingStep::Batch> TrainingStep::next_batch(std::int64_t first_sample) {
-  Profiler::Section section(profiler_, "data");
+  const Span span(*this, Part::data);
   const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
   std::vector<std::int32_t> targets(tokens.size());
@@ -101,6 +106,7 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     counted += static_cast<double>(batch.counted);
     batches.push_back(std::move(batch));
   }
+  marks_.enter(Part::reduce);
   communicator_.all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }
@@ -122,12 +128,12 @@ Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t mi
       static_cast<float>(1.0 / static_cast<double>(micro_steps * communicator_.size()));
   Graph graph(context_, Graph::Mode::record);
   {
-    Profiler::Section section(profiler_, "forward");
+    const Span span(*this, Part::forward);
     const auto scale =
         static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
     model_.loss(graph, batch.tokens, batch.targets, scale, context, loss);
   }
-  Profiler::Section section(profiler_, "backward");
+  const Span span(*this, Part::backward);
   if (micro_step + 1 == micro_steps) reducer_->begin();
   graph.backward({});
   routing_.add(context_, context);
@@ -153,24 +159,43 @@ void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps
   report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
 }
 
-/// Why the update must not be made; empty when it may.
-std::string TrainingStep::skip_reason(const StepReport& report) const {
-  if (!std::isfinite(report.grad_norm)) return "gradients are not finite";
+/// So many times the running mean of those before it. Few values have no mean worth the name.
+bool TrainingStep::is_spike(double loss) const {
+  constexpr std::int64_t kFewest = 8;
+  const OutlierState& seen = losses_.state();
+  return job_.trainer.on_loss_spike != "ignore" &&
+         seen.count >= std::min(kFewest, job_.optimizer.outlier_window) && seen.mean > 0 &&
+         loss > job_.trainer.loss_spike_ratio * seen.mean;
+}
+
+/// By values that all ranks have alike.
+TrainingStep::Judgement TrainingStep::judge(const StepReport& report) const {
+  if (!std::isfinite(report.grad_norm)) return {StepTrouble::nonfinite, "gradients are not finite"};
+  if (!std::isfinite(report.loss)) return {StepTrouble::nonfinite, "the loss is not finite"};
+  if (is_spike(report.loss))
+    return {StepTrouble::spike,
+            fmt::format("the loss of {:.4g} is {:.1f} times its mean of {:.4g}", report.loss,
+                        report.loss / losses_.state().mean, losses_.state().mean)};
   const auto far = [](const char* what, double value, const OutlierDetector& seen) {
     return fmt::format("the {} of {:.4g} is {:.1f} deviations above its mean of {:.4g}", what,
                        value, seen.deviations(value), seen.state().mean);
   };
-  if (losses_.stands_out(report.loss)) return far("loss", report.loss, losses_);
+  if (losses_.stands_out(report.loss))
+    return {StepTrouble::outlier, far("loss", report.loss, losses_)};
   if (gradient_norms_.stands_out(report.grad_norm))
-    return far("gradient norm", report.grad_norm, gradient_norms_);
+    return {StepTrouble::outlier, far("gradient norm", report.grad_norm, gradient_norms_)};
   return {};
 }
 
 void TrainingStep::update(StepReport& report) {
-  Profiler::Section section(profiler_, "optimizer");
-  report.skip_reason = skip_reason(report);
-  report.skipped = !report.skip_reason.empty();
-  losses_.add(report.loss);
+  const Span span(*this, Part::optimizer);
+  auto [trouble, reason] = judge(report);
+  report.trouble = trouble;
+  report.skip_reason = std::move(reason);
+  report.skipped = trouble != StepTrouble::none;
+  // A spike counts as the largest value that is none.
+  losses_.add(trouble == StepTrouble::spike ? job_.trainer.loss_spike_ratio * losses_.state().mean
+                                            : report.loss);
   gradient_norms_.add(report.grad_norm);
   if (!report.skipped) {
     optimizer_.update(context_, report.step, report.grad_norm);
@@ -192,8 +217,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
       report.samples / (batch_.micro_batch_size * communicator_.size());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
-  if (!prefetcher_) begin_reading(progress);
-  consumed_samples_ = progress.consumed_samples;
+  marks_.begin_step(report.step);
+  position_ = position_after(progress);
+  if (!prefetcher_ || position_ != read_position_) begin_reading(progress);
+  read_position_ = report.next_sample = position_ + report.samples;
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
@@ -203,21 +230,22 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   for (std::int64_t micro = 0; micro < micro_steps; ++micro)
     SORTIE_TRY(forward_backward(micro, micro_steps, batches, targets, loss));
   {
-    Profiler::Section section(profiler_, "reduce");
+    const Span span(*this, Part::reduce);
     reducer_->finish();
   }
   {
-    Profiler::Section section(profiler_, "optimizer");
+    const Span span(*this, Part::optimizer);
     optimizer_.squared_gradient_norm(context_, squared_norm);
   }
   {
-    Profiler::Section section(profiler_, "reduce");
+    const Span span(*this, Part::reduce);
     const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
     report.grad_norm = std::sqrt(read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);
     agree_on_routing(report, micro_steps, targets);
   }
+  update_under_way_ = true;
   update(report);
   report.data_seconds = prefetcher_->take_waited_seconds();
   progress.step = report.step;
@@ -227,6 +255,11 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   progress.consecutive_skips = report.skipped ? progress.consecutive_skips + 1 : 0;
   progress.losses = losses_.state();
   progress.gradient_norms = gradient_norms_.state();
+  if (report.trouble == StepTrouble::spike)
+    progress.suspect_steps = kSuspectSteps;
+  else if (progress.suspect_steps > 0 && !report.skipped)
+    --progress.suspect_steps;
+  update_under_way_ = false;
   return report;
 }
 

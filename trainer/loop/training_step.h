@@ -36,6 +36,8 @@ class TrainingStep {
   void allocate(DType precision);
   /// Goes on from there: the state of the parts that have one beside the weights.
   void resume(const TrainingProgress& progress);
+  /// What the run leaves out of its data from here on.
+  void set_skipped(std::vector<SkippedSamples> skipped) { skipped_ = std::move(skipped); }
   /// Begins to read ahead from the sample that training goes on with.
   void begin_reading(const TrainingProgress& progress);
 
@@ -47,6 +49,10 @@ class TrainingStep {
   /// when it returns.
   Result<StepReport> take(TrainingProgress& progress, const TellFlags& tell, Flags flags);
 
+  /// The state is that of `progress`, whole: no update is under way. After an exception in take(),
+  /// too.
+  bool at_border() const { return !update_under_way_; }
+
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
   const LanguageModel& model() const { return model_; }
@@ -57,12 +63,27 @@ class TrainingStep {
     Tensor tokens, targets;
     std::int64_t counted = 0;  // targets that count, where they are masked
   };
+  /// Where in the data the step after `progress` begins.
+  std::int64_t position_after(const TrainingProgress& progress) const {
+    return progress.consumed_samples + skipped_before(skipped_, progress.step + 1);
+  }
   /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
   /// same.
   std::int64_t first_sample_of(std::int64_t micro_step) const {
-    return consumed_samples_ +
+    return position_ +
            (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
   }
+  /// A part of the step: recorded where the profiler is active, and marked for who watches.
+  class Span {
+   public:
+    Span(TrainingStep& step, training::Section section)
+        : section_(step.profiler_, training::section_name(section).data()) {
+      step.marks_.enter(section);
+    }
+
+   private:
+    Profiler::Section section_;
+  };
   /// The next micro-batch of training.
   Result<Batch> next_batch(std::int64_t first_sample);
   /// The targets that count in the step's global batch; reads its micro-batches where they have to
@@ -74,11 +95,18 @@ class TrainingStep {
   void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
   void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
   void update(StepReport& report);
-  std::string skip_reason(const StepReport& report) const;
+  /// Why the update must not be made.
+  struct Judgement {
+    StepTrouble trouble = StepTrouble::none;
+    std::string reason{};
+  };
+  Judgement judge(const StepReport& report) const;
+  bool is_spike(double loss) const;
 
   const config::JobConfig& job_;
   const config::BatchPlan batch_;
   Communicator& communicator_;
+  ProgressMarks& marks_;
   SampleSource& training_;
   ExecutionContext context_;
   ParameterStore store_;
@@ -88,8 +116,11 @@ class TrainingStep {
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Profiler profiler_;
-  StepRouting routing_;                // of the step in progress
-  std::int64_t consumed_samples_ = 0;  // before it
+  bool update_under_way_ = false;
+  StepRouting routing_;  // of the step in progress
+  std::vector<SkippedSamples> skipped_;
+  std::int64_t position_ = 0;       // in the data, where it begins
+  std::int64_t read_position_ = 0;  // where the prefetcher's next step begins
 };
 
 }  // namespace sortie::trainer

@@ -28,7 +28,7 @@ Result<> score(SampleSource& source, std::int64_t first, std::int64_t rows,
 
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                          ExecutionContext& context, const LanguageModel& model,
-                         Communicator& communicator) {
+                         Communicator& communicator, ProgressMarks& marks) {
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t passes = (samples + options.rows - 1) / options.rows;
@@ -38,6 +38,7 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
     const std::int64_t first = pass * options.rows;
     SORTIE_TRY(score(source, first, std::min(options.rows, samples - first), context, model,
                      each.slice(0, 2 * pass, 2)));
+    marks.tick();
   }
   std::vector<double> sums = ops::copy_to_host<double>(context, each);
   communicator.all_reduce_sum(sums);
@@ -53,11 +54,12 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
 
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, Communicator& communicator) {
+                            const LanguageModel& model, Communicator& communicator,
+                            ProgressMarks& marks) {
   Validation result;
   for (const ValidationSet& set : sets) {
     SORTIE_ASSIGN_OR_RETURN(const double loss,
-                            mean_loss(*set.source, options, context, model, communicator));
+                            mean_loss(*set.source, options, context, model, communicator, marks));
     result.sets.push_back({set.name, loss});
     result.loss += loss / static_cast<double>(sets.size());
   }

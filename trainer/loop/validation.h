@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/metrics/progress_marks.h"
 #include "trainer/models/model.h"
 #include "trainer/parallel/communicator.h"
 #include "trainer/samples/sample_source.h"
@@ -32,9 +33,11 @@ struct ValidationOptions {
 };
 
 /// Collective; the same result on every rank. Which samples are in a forward pass does not depend
-/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits.
+/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits. Each
+/// forward pass is a tick of `marks`.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, Communicator& communicator);
+                            const LanguageModel& model, Communicator& communicator,
+                            ProgressMarks& marks);
 
 }  // namespace sortie::trainer

@@ -13,8 +13,10 @@
 // an exception. Nothing but abort() may be called on any group of the process after it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -23,7 +25,7 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "trainer/tensor/tensor.h"
+#include "trainer/tensor/context.h"
 
 namespace sortie::trainer {
 
@@ -38,18 +40,21 @@ enum class ReduceOp : std::uint8_t {
 
 /// A collective in flight. The tensors that it was given stay untouched by others until it is done.
 /// It makes progress in poll() and wait() of any handle of the process, so handles may be waited
-/// for in any order. (Its third way to be waited for, by a stream of a device instead of the host,
-/// belongs here.)
-class CollectiveHandle {
+/// for in any order. wait() throws CommunicatorError: a peer is lost, or nothing has arrived for
+/// the limit of SORTIE_COMM_TIMEOUT seconds (1800 if unset, 0 = no limit).
+class CollectiveHandle : public Awaited {
  public:
-  /// A handle is done when it goes, unless an exception takes it away.
-  virtual ~CollectiveHandle() = default;
-  /// Makes progress; true once complete. Never blocks.
-  virtual bool poll() = 0;
-  /// Blocks until complete, or throws CommunicatorError: a peer is lost, or nothing has arrived for
-  /// the limit of SORTIE_COMM_TIMEOUT seconds (1800 if unset, 0 = no limit).
-  virtual void wait() = 0;
+  /// A handle is done when it goes, or a stream waits for it, unless an exception takes it away.
+  ~CollectiveHandle() override = default;
+  /// What is added to the context's current stream from now on starts after the collective. The
+  /// host goes on; where the device computes in the host's thread, that thread waits.
+  virtual void wait_on(ExecutionContext& context) = 0;
 };
+
+/// From here on a wait of any collective of this process that is not over throws
+/// CommunicatorError: peers may be gone. May be called by a signal handler.
+void give_up_waits(bool yes = true);
+bool waits_given_up();
 
 class Communicator {
  public:
@@ -63,8 +68,10 @@ class Communicator {
   /// The library that carries the collectives and its version, as it says at run time.
   virtual std::string library() const = 0;
 
-  /// values = sum or maximum over ranks, in place. Sums of u8 are not taken.
-  virtual Handle all_reduce_async(const Tensor& values, ReduceOp op) = 0;
+  /// values = sum or maximum over ranks, in place. Sums of u8 are not taken. It starts when `ready`
+  /// has passed, and `values` may lie on a device: this one alone, the other collectives take
+  /// memory of the host that is ready.
+  virtual Handle all_reduce_async(const Tensor& values, ReduceOp op, const Event& ready = {}) = 0;
   /// `input` is size() blocks of `output`'s elements; output = block rank(), reduced over ranks. It
   /// may be that block of `input` itself.
   virtual Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op) = 0;
@@ -83,6 +90,10 @@ class Communicator {
   virtual Handle send_async(const Tensor& values, int to) = 0;
   virtual Handle receive_async(const Tensor& values, int from) = 0;
   virtual void barrier() = 0;
+
+  /// Collectives that this rank has begun, over all groups of its process; may be read by any
+  /// thread while this group lives. nullptr: not counted.
+  virtual const std::atomic<std::uint64_t>* begun() const { return nullptr; }
 
   /// Cuts the group: ranks of one `color` make a new one, in the order of (key, rank); nullptr for
   /// a negative color. Called by all ranks of this group.

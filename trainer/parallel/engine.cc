@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -29,7 +30,22 @@ std::chrono::duration<double> limit_from_environment() {
   return std::chrono::duration<double>(seconds);
 }
 
+std::atomic<bool> given_up{false};
+
+struct Moving {
+  bool& flag;
+  explicit Moving(bool& moving) : flag(moving) { flag = true; }
+  ~Moving() { flag = false; }
+};
+
 }  // namespace
+
+void give_up_waits(bool yes) {
+  given_up = yes;
+}
+bool waits_given_up() {
+  return given_up.load(std::memory_order_relaxed);
+}
 
 Engine::Engine(std::unique_ptr<Transport> transport)
     : transport_(std::move(transport)), limit_(limit_from_environment()) {
@@ -65,10 +81,14 @@ void Engine::advance(Queue& queue) {
 
 void Engine::start(Queue& queue, const std::shared_ptr<Operation>& operation) {
   queue.operations.push_back(operation);
-  if (queue.operations.size() <= queue.active) advance(queue);
+  if (queue.operations.size() > queue.active || moving_) return;
+  const Moving moving(moving_);
+  advance(queue);
 }
 
 void Engine::poll() {
+  if (moving_) return;
+  const Moving moving(moving_);
   try {
     transport_->progress();
   } catch (const CommunicatorError& error) {
@@ -89,6 +109,9 @@ void Engine::wait(Operation& operation) {
       last = EngineClock::now();
       continue;
     }
+    if (waits_given_up())
+      fail_with(fmt::format("{} of group {}: given up, because this rank was asked to end",
+                            operation.what(), operation.group().name));
     const auto idle = EngineClock::now() - last;
     if (limit_.count() > 0 && idle > limit_) give_up(operation, limit_);
     transport_->pause(idle);
@@ -146,7 +169,7 @@ void Engine::give_scratch(ScratchBlock block) {
   if (smallest->bytes < block.bytes) *smallest = std::move(block);
 }
 
-EngineHandle::~EngineHandle() {
+Flight::~Flight() {
   if (operation_->done) return;
   // Its memory must not be freed under it, and waiting could take for ever: a rank that fails in
   // mid-step ends its process instead (trainer/loop/rank_end.h).
@@ -155,12 +178,12 @@ EngineHandle::~EngineHandle() {
   engine_->drop(operation_);
 }
 
-bool EngineHandle::poll() {
+bool Flight::poll() {
   if (!operation_->done) engine_->poll();
   return operation_->done;
 }
 
-void EngineHandle::wait() {
+void Flight::wait() {
   engine_->wait(*operation_);
 }
 

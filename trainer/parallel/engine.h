@@ -5,6 +5,7 @@
 // different orders do not wait for each other.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -50,6 +51,9 @@ class Engine {
   ScratchBlock take_scratch(std::size_t bytes);
   void give_scratch(ScratchBlock block);
 
+  /// Collectives that were begun, by any group; for other threads to read.
+  std::atomic<std::uint64_t> begun{0};
+
   /// The number of the next group, above all that this rank has been in.
   int next_group = 1;
 
@@ -63,20 +67,26 @@ class Engine {
   Queue unordered_;
   std::vector<ScratchBlock> scratch_;
   bool broken_ = false;
+  bool moving_ = false;  // an operation that asks for an event may get here again
 };
 
-/// The handle of an operation in an engine.
-class EngineHandle final : public CollectiveHandle {
+/// An operation in an engine, and the tensors whose memory it needs. Done when it goes, unless an
+/// exception takes it away.
+class Flight final : public Awaited {
  public:
-  EngineHandle(std::shared_ptr<Engine> engine, std::shared_ptr<Operation> operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
-  ~EngineHandle() override;
+  Flight(std::shared_ptr<Engine> engine, std::shared_ptr<Operation> operation,
+         std::vector<Tensor> kept = {})
+      : engine_(std::move(engine)), operation_(std::move(operation)), kept_(std::move(kept)) {}
+  ~Flight() override;
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
   bool poll() override;
   void wait() override;
 
  private:
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Operation> operation_;
+  std::vector<Tensor> kept_;
 };
 
 }  // namespace sortie::trainer

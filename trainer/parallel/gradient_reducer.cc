@@ -46,22 +46,17 @@ void GradientReducer::begin() {
 void GradientReducer::issue_ready() {
   while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
     Bucket& bucket = buckets_[next_];
-    // Waits for ops, which poll: the bucket counts when it has its handle.
-    bucket.values = std::make_unique<ops::HostAccess<float>>(
-        store_.context(), store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin));
+    // The gradients are final where the stream will be, not where it is.
     bucket.handle = communicator_.all_reduce_async(
-        Tensor::wrap(bucket.values->data(), DType::f32, {bucket.end - bucket.begin}),
-        ReduceOp::sum);
+        store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin), ReduceOp::sum,
+        store_.context().record());
     ++next_;
   }
 }
 
 void GradientReducer::poll() {
-  while (first_open_ < next_ && buckets_[first_open_].handle->poll()) {
-    buckets_[first_open_].handle.reset();
-    buckets_[first_open_].values.reset();
-    ++first_open_;
-  }
+  while (first_open_ < next_ && buckets_[first_open_].handle->poll())
+    buckets_[first_open_++].handle.reset();
 }
 
 void GradientReducer::finish() {
@@ -72,9 +67,8 @@ void GradientReducer::finish() {
   for (Bucket& bucket : buckets_) bucket.missing = 0;
   issue_ready();
   for (; first_open_ < buckets_.size(); ++first_open_) {
-    buckets_[first_open_].handle->wait();
+    buckets_[first_open_].handle->wait_on(store_.context());
     buckets_[first_open_].handle.reset();
-    buckets_[first_open_].values.reset();
   }
 }
 

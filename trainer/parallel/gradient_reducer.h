@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "trainer/nn/parameter.h"
-#include "trainer/ops/copy.h"
 #include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
@@ -19,12 +18,13 @@ class GradientReducer {
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements);
 
   /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as
-  /// the gradients in it are final. Buckets go out in index order, on every rank the same.
+  /// the gradients in it are final on their device. Buckets go out in index order, on every rank
+  /// the same.
   void begin();
   /// Makes progress; cheap. Called between ops.
   void poll();
-  /// After the backward pass: sends what is left (parameters that had no use) and waits for
-  /// everything.
+  /// After the backward pass: sends what is left (parameters that had no use). What is added to the
+  /// context's current stream from now on finds the sums.
   void finish();
 
   std::size_t bucket_count() const { return buckets_.size(); }
@@ -32,16 +32,16 @@ class GradientReducer {
   std::pair<std::int64_t, std::int64_t> bucket(std::size_t index) const {
     return {buckets_[index].begin, buckets_[index].end};
   }
-  /// Buckets that are complete: behind finish() all of them, before it those that poll() found.
+  /// Buckets that are complete: those that poll() found; behind finish() all, or the stream waits
+  /// for them.
   std::size_t reduced_buckets() const { return first_open_; }
   /// Buckets that were complete before finish() had to wait, in the last step.
   std::size_t overlapped_buckets() const { return overlapped_; }
 
  private:
   struct Bucket {
-    std::int64_t begin = 0, end = 0;                      // elements of the flat buffer
-    int parameters = 0, missing = 0;                      // that lie in it, wholly or in part
-    std::unique_ptr<ops::HostAccess<float>> values = {};  // while the handle is there
+    std::int64_t begin = 0, end = 0;  // elements of the flat buffer
+    int parameters = 0, missing = 0;  // that lie in it, wholly or in part
     std::unique_ptr<CollectiveHandle> handle = {};
   };
   void issue_ready();

@@ -8,6 +8,7 @@
 #include <exception>
 #include <numeric>
 
+#include "trainer/parallel/late_operation.h"
 #include "trainer/parallel/reduce_kernel.h"
 #include "trainer/parallel/reduction.h"
 
@@ -16,10 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where a tensor's values are for the transport: the one place that knows that it is the host's
-/// memory.
+/// Where a tensor's values are for the transport.
 std::span<std::byte> bytes_of(const Tensor& tensor) {
   SORTIE_CHECK(tensor.defined() && tensor.dense(), "a collective takes dense tensors");
+  SORTIE_CHECK(tensor.device().kind == DeviceKind::cpu, "a collective on the memory of {}",
+               tensor.device().to_string());
   return {static_cast<std::byte*>(tensor.raw()),
           static_cast<std::size_t>(tensor.elements()) * dtype_bytes(tensor.dtype())};
 }
@@ -27,19 +29,18 @@ std::span<std::byte> bytes_of(const Tensor& tensor) {
 struct NoWork final : CollectiveHandle {
   bool poll() override { return true; }
   void wait() override {}
+  void wait_on(ExecutionContext&) override {}
 };
 
-/// An operation in flight keeps its tensors' memory.
-class KeepingHandle final : public CollectiveHandle {
+class FlightHandle final : public CollectiveHandle {
  public:
-  KeepingHandle(std::unique_ptr<EngineHandle> handle, std::vector<Tensor> kept)
-      : kept_(std::move(kept)), handle_(std::move(handle)) {}
-  bool poll() override { return handle_->poll(); }
-  void wait() override { handle_->wait(); }
+  explicit FlightHandle(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  bool poll() override { return flight_->poll(); }
+  void wait() override { flight_->wait(); }
+  void wait_on(ExecutionContext& context) override { context.wait(flight_); }
 
  private:
-  std::vector<Tensor> kept_;
-  std::unique_ptr<EngineHandle> handle_;  // goes first
+  std::shared_ptr<Flight> flight_;  // also of a stream that waits for it
 };
 
 bool debug_from_environment() {
@@ -104,6 +105,7 @@ std::string GroupCommunicator::label(Collective collective, std::uint64_t sequen
 std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t elements, DType dtype,
                                        int root) {
   const std::uint64_t sequence = sequence_++;
+  engine_->begun.fetch_add(1, std::memory_order_relaxed);
   if (!debug_ || size() == 1) return sequence;
   std::vector<Signature> all(static_cast<std::size_t>(size()));
   Signature& mine = all[static_cast<std::size_t>(rank())];
@@ -139,17 +141,16 @@ void GroupCommunicator::compare_counts(std::span<const std::int64_t> send_counts
 }
 
 void GroupCommunicator::run(std::shared_ptr<Operation> operation) {
-  const EngineHandle handle(engine_, operation);
+  const Flight flight(engine_, operation);
   engine_->start(engine_->unordered(), operation);
   engine_->wait(*operation);
 }
 
 Communicator::Handle GroupCommunicator::start(std::shared_ptr<Operation> operation,
                                               std::vector<Tensor> kept) {
-  auto handle = std::make_unique<KeepingHandle>(std::make_unique<EngineHandle>(engine_, operation),
-                                                std::move(kept));
+  auto flight = std::make_shared<Flight>(engine_, operation, std::move(kept));
   engine_->start(queue_, operation);
-  return handle;
+  return std::make_unique<FlightHandle>(std::move(flight));
 }
 
 void GroupCommunicator::gather_bytes(std::span<const std::byte> mine,
@@ -163,27 +164,33 @@ void GroupCommunicator::gather_bytes(std::span<const std::byte> mine,
                                  tag_of(id_, part, sequence), std::move(blocks)));
 }
 
-Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, ReduceOp op) {
+Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, ReduceOp op,
+                                                         const Event& ready) {
   SORTIE_CHECK(can_reduce(values.dtype(), op), "sum of {}", dtype_name(values.dtype()));
+  SORTIE_CHECK(values.defined() && values.dense(), "a collective takes dense tensors");
   const auto collective =
       op == ReduceOp::sum ? Collective::all_reduce_sum : Collective::all_reduce_max;
-  const auto bytes = bytes_of(values);
   const std::uint64_t sequence = begin(collective, values.elements(), values.dtype());
-  if (size() == 1 || bytes.empty()) return std::make_unique<NoWork>();
+  if (size() == 1 || values.elements() == 0) return std::make_unique<NoWork>();
+  const std::string what = label(collective, sequence);
   const Reduced reduced{values.dtype(), op, values.elements()};
   const int tag = tag_of(id_, Part::data, sequence);
-  const auto sent = static_cast<std::int64_t>(bytes.size()) * (size() - 1);
-  if (sent <= GatherReduction::kUpTo)
-    return start(std::make_shared<GatherReduction>(group_, *engine_, label(collective, sequence),
-                                                   tag, reduced, bytes.data()),
-                 {values});
-  const std::int64_t per_chunk = ChunkReduction::chunk_elements(reduced.elements, size());
-  // The chunk of a high rank may be empty.
-  const std::int64_t begin = std::min(per_chunk * rank(), reduced.elements);
-  std::byte* result = bytes.data() + static_cast<std::size_t>(begin) * dtype_bytes(reduced.dtype);
-  return start(std::make_shared<ChunkReduction>(
-                   group_, *engine_, label(collective, sequence), tag, reduced,
-                   ChunkReduction::Buffers{bytes.data(), result, per_chunk, /*gather=*/true}),
+  const auto reduction = [this, what, reduced,
+                          tag](std::span<std::byte> bytes) -> std::unique_ptr<Operation> {
+    const auto sent = static_cast<std::int64_t>(bytes.size()) * (size() - 1);
+    if (sent <= GatherReduction::kUpTo)
+      return std::make_unique<GatherReduction>(group_, *engine_, what, tag, reduced, bytes.data());
+    const std::int64_t per_chunk = ChunkReduction::chunk_elements(reduced.elements, size());
+    // The chunk of a high rank may be empty.
+    const std::int64_t first = std::min(per_chunk * rank(), reduced.elements);
+    std::byte* result = bytes.data() + static_cast<std::size_t>(first) * dtype_bytes(reduced.dtype);
+    return std::make_unique<ChunkReduction>(
+        group_, *engine_, what, tag, reduced,
+        ChunkReduction::Buffers{bytes.data(), result, per_chunk, /*gather=*/true});
+  };
+  if (values.device().kind == DeviceKind::cpu && ready.poll())
+    return start(reduction(bytes_of(values)), {values});
+  return start(std::make_shared<LateOperation>(group_, *engine_, what, values, ready, reduction),
                {values});
 }
 
@@ -302,10 +309,9 @@ Communicator::Handle GroupCommunicator::pair(const Tensor& values, int member, b
                   group_.world_ranks[static_cast<std::size_t>(member)]),
       tag_of(id_, Part::pair), std::vector<Exchange::Block>{block},
       std::max<std::int64_t>(piece_count(bytes.size(), kPiece), 1), kPiece);
-  auto handle = std::make_unique<KeepingHandle>(std::make_unique<EngineHandle>(engine_, operation),
-                                                std::vector<Tensor>{values});
+  auto flight = std::make_shared<Flight>(engine_, operation, std::vector<Tensor>{values});
   engine_->start(engine_->unordered(), operation);
-  return handle;
+  return std::make_unique<FlightHandle>(std::move(flight));
 }
 
 Communicator::Handle GroupCommunicator::send_async(const Tensor& values, int to) {

@@ -19,7 +19,7 @@ class GroupCommunicator final : public Communicator {
   const std::string& name() const override { return group_.name; }
   std::string library() const override { return engine_->transport().library(); }
 
-  Handle all_reduce_async(const Tensor& values, ReduceOp op) override;
+  Handle all_reduce_async(const Tensor& values, ReduceOp op, const Event& ready) override;
   Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op) override;
   Handle all_gather_async(const Tensor& input, const Tensor& output) override;
   Handle broadcast_async(const Tensor& values, int root) override;
@@ -29,6 +29,7 @@ class GroupCommunicator final : public Communicator {
   Handle send_async(const Tensor& values, int to) override;
   Handle receive_async(const Tensor& values, int from) override;
   void barrier() override;
+  const std::atomic<std::uint64_t>* begun() const override { return &engine_->begun; }
   std::unique_ptr<Communicator> split(int color, int key, std::string name) override;
   std::vector<std::string> all_gather(std::string_view text) override;
   using Communicator::all_gather;

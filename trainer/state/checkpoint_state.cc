@@ -50,6 +50,8 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
   manifest.consumed_samples = static_cast<std::uint64_t>(progress.consumed_samples);
   manifest.counters["updates"] = progress.updates;
   manifest.counters["consecutive_skips"] = progress.consecutive_skips;
+  if (progress.suspect_steps > 0) manifest.counters["suspect_steps"] = progress.suspect_steps;
+  manifest.suspect = progress.suspect_steps > 0;
   record_outliers("outliers.loss", progress.losses, manifest);
   record_outliers("outliers.gradient_norm", progress.gradient_norms, manifest);
   if (std::isfinite(progress.best_validation_loss)) {
@@ -69,6 +71,7 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
   progress.consumed_samples = static_cast<std::int64_t>(manifest.consumed_samples);
   progress.updates = value_of<std::int64_t>(manifest.counters, "updates", 0);
   progress.consecutive_skips = value_of<std::int64_t>(manifest.counters, "consecutive_skips", 0);
+  progress.suspect_steps = value_of<std::int64_t>(manifest.counters, "suspect_steps", 0);
   progress.losses = recorded_outliers("outliers.loss", manifest);
   progress.gradient_norms = recorded_outliers("outliers.gradient_norm", manifest);
   progress.best_validation_loss =
@@ -84,6 +87,8 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
 
 std::string training_digest(config::JobConfig job) {
   job.runner = {};
+  job.recovery = {};
+  job.watchdog = {};
   job.logger = {};
   job.profiler = {};
   auto& schedule = job.learning_rate_scheduler;

@@ -18,27 +18,6 @@
 namespace sortie::trainer {
 namespace {
 
-/// Rank 0's outcome, on every rank: a text that is empty on success.
-Result<> share_outcome(Communicator& communicator, const Result<>& outcome) {
-  Result<std::string> mine;
-  if (!outcome) mine = std::unexpected(outcome.error());
-  const auto told = unpack(communicator.all_gather(pack({mine}))[0]);
-  return told.front() ? Result<>() : std::unexpected(told.front().error());
-}
-
-/// The first error of any rank, on every rank.
-Result<> share_failure_of_any(Communicator& communicator, const Result<>& outcome) {
-  Result<std::string> mine;
-  if (!outcome) mine = std::unexpected(outcome.error());
-  const auto all = communicator.all_gather(pack({mine}));
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (auto told = unpack(all[rank]); !told.front())
-      return std::unexpected(
-          rank == 0 ? told.front().error()
-                    : with_context(told.front().error(), fmt::format("rank {}", rank)));
-  return {};
-}
-
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
@@ -58,7 +37,7 @@ Result<> Checkpointer::open_save_dir() {
   const auto in_context = [](Error error) {
     return std::unexpected(with_context(std::move(error), "trainer.save_dir"));
   };
-  auto store = CheckpointStore::open(save_dir, run_id_);
+  auto store = CheckpointStore::open(save_dir, claimant_);
   if (!store) return in_context(std::move(store).error());
   folder_ = std::move(*store);
   std::uint64_t bytes = 0;
@@ -76,7 +55,7 @@ Result<> Checkpointer::open_save_dir() {
   };
   if (auto counted = count_saves(*folder_); !counted) return in_context(counted.error());
   if (job_.trainer.keep_best && job_.trainer.eval_interval > 0) {
-    auto best = CheckpointStore::open(save_dir / kBestFolder, run_id_);
+    auto best = CheckpointStore::open(save_dir / kBestFolder, claimant_);
     if (!best) return in_context(std::move(best).error());
     best_ = std::move(*best);
     if (auto counted = count_saves(*best_); !counted) return in_context(counted.error());
@@ -91,14 +70,43 @@ Result<> Checkpointer::choose() {
   SORTIE_TRY(open_save_dir());
   SORTIE_ASSIGN_OR_RETURN(start_, choose_start(job_.trainer));
   SORTIE_TRY(check_same_model(start_, job_));
+  if (start_.kind == StartPoint::Kind::resume) {
+    SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.folder.parent_path()));
+    rollbacks_ = rollbacks_from(*start_.manifest, file);
+    SORTIE_TRY(folder_->discard_abandoned());  // of a rollback that was cut short
+  } else if (start_.kind == StartPoint::Kind::fork) {
+    rollbacks_ = start_.manifest->rollbacks;
+  }
   if (start_.kind == StartPoint::Kind::seed) return {};
   return check_tokenizer_of_checkpoint(tokenizer_, start_.folder);
+}
+
+/// What every rank has to know of rank 0's start: for samples that are left out, and for a save of
+/// its own when rank 0 is gone.
+Result<> Checkpointer::share_start() {
+  std::vector<Result<std::string>> mine;
+  if (communicator_.rank() == 0) {
+    token_ = folder_ ? folder_->token() : "";
+    const Manifest::Origin origin = start_.origin.value_or(Manifest::Origin{});
+    mine = {to_json_text(rollbacks_),      token_,         start_.lineage,
+            start_.first_run_id,           origin.lineage, origin.folder,
+            fmt::format("{}", origin.step)};
+  }
+  const auto told = unpack(communicator_.all_gather(pack(mine))[0]);
+  if (communicator_.rank() == 0) return {};
+  SORTIE_ASSIGN_OR_RETURN(rollbacks_, parse_rollbacks(*told[0], "rollbacks of rank 0"));
+  token_ = *told[1];
+  start_.lineage = *told[2];
+  start_.first_run_id = *told[3];
+  if (!told[4]->empty()) start_.origin = Manifest::Origin{*told[4], std::stoll(*told[6]), *told[5]};
+  return {};
 }
 
 Result<> Checkpointer::prepare() {
   Result<> outcome;
   if (communicator_.rank() == 0) outcome = choose();
   SORTIE_TRY(share_outcome(communicator_, outcome));
+  SORTIE_TRY(share_start());
   if (!job_.trainer.save_dir.empty()) {
     Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
     if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
@@ -147,6 +155,20 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
   return {};
 }
 
+/// The state of rank 0's checkpoint into the store of every rank; collective.
+Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
+  const bool own_folder = job_.trainer.save_dir.empty() || shared_;
+  const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
+  Result<> outcome;
+  if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
+  SORTIE_TRY(share_failure_of_any(communicator_, outcome));
+  if (!each_reads) {
+    const StateView state(store_);
+    for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
+  }
+  return {};
+}
+
 /// Rank 0: what there is to know of the chosen checkpoint besides its tensors; nothing when the run
 /// starts from the seed.
 Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
@@ -190,15 +212,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
   if (header.found == 0) return std::nullopt;
   const std::filesystem::path folder = communicator_.all_gather(start_.folder.string())[0];
-  const bool own_folder = job_.trainer.save_dir.empty() || shared_;
-  const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
-  if (each_reads || communicator_.rank() == 0)
-    outcome = read_state(folder, header.kind == StartPoint::Kind::weights);
-  SORTIE_TRY(share_failure_of_any(communicator_, outcome));
-  if (!each_reads) {
-    const StateView state(store_);
-    for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
-  }
+  SORTIE_TRY(load_state(folder, header.kind == StartPoint::Kind::weights));
   if (!loaded) {
     loaded.emplace();
     loaded->progress = header.progress;

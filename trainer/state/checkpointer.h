@@ -21,18 +21,23 @@
 #include "trainer/parallel/communicator.h"
 #include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/save_thread.h"
+#include "trainer/state/scrubber.h"
 #include "trainer/state/snapshot.h"
 #include "trainer/state/start_point.h"
 #include "trainer/state/state_view.h"
 
 namespace sortie::trainer {
 
+/// Healthy steps after a spike of the loss that was skipped; checkpoints until then are suspect.
+inline constexpr std::int64_t kSuspectSteps = 10;
+
 /// Everything that changes from step to step, besides the flat buffers.
 struct TrainingProgress {
   std::int64_t step = 0;              // steps done, skipped ones included
-  std::int64_t consumed_samples = 0;  // position in the data
+  std::int64_t consumed_samples = 0;  // trained on; the position in the data but for rollbacks
   std::int64_t updates = 0;           // AdamW's t
   std::int64_t consecutive_skips = 0;
+  std::int64_t suspect_steps = 0;       // healthy ones, until checkpoints are trusted again
   OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
   double best_validation_loss = std::numeric_limits<double>::infinity();
   std::int64_t best_validation_step = 0;
@@ -81,11 +86,11 @@ class Checkpointer {
 
   /// What every checkpoint is to hold; a checkpoint of another tokenizer is not loaded. Rank 0.
   void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
-  /// Recorded in every manifest.
-  void set_run_id(std::string run_id) { run_id_ = std::move(run_id); }
+  /// The run is recorded in every manifest; with the attempt it is who claims trainer.save_dir.
+  void set_claimant(Claimant claimant) { claimant_ = std::move(claimant); }
   /// On rank 0: the run that started this lineage of checkpoints.
   const std::string& first_run_id() const {
-    return start_.first_run_id.empty() ? run_id_ : start_.first_run_id;
+    return start_.first_run_id.empty() ? claimant_.run_id : start_.first_run_id;
   }
 
   /// Everything that can be known before the buffers of the store are allocated; collective. Opens
@@ -101,6 +106,45 @@ class Checkpointer {
   /// After load(): takes the memory of background saves where the config asks for any. Where this
   /// host has not enough, saves stop training and the text says so, else it is empty; collective.
   std::string reserve_snapshot();
+
+  /// Rank 0, after prepare(): checks all checkpoints beside training, where trainer.scrub_interval
+  /// says so.
+  void start_scrubbing();
+  /// Rank 0: what that has found since the last call.
+  std::vector<std::string> take_scrub_notes() {
+    return scrubber_ ? scrubber_->take_notes() : std::vector<std::string>();
+  }
+
+  /// Of the run so far, after prepare(): alike on every rank.
+  const std::vector<Rollback>& rollbacks() const { return rollbacks_; }
+
+  /// How a run goes back to an earlier step.
+  struct RollbackOrder {
+    std::int64_t from = 0;    // the step that was just taken
+    std::int64_t newest = 0;  // go back to this step, or an earlier one
+    /// The sample to go on with; none: those that come after the checkpoint.
+    std::optional<std::int64_t> next_sample;
+    std::string reason;
+  };
+  struct RolledBack {
+    TrainingProgress progress;
+    Rollback rollback;
+    std::filesystem::path path;  // of the checkpoint
+  };
+  /// Loads the newest regular checkpoint that the order allows and that is not suspect, records the
+  /// rollback in save_dir/rollbacks.json, and removes the checkpoints of later steps. No save may
+  /// be under way. Collective; alike on every rank. ErrorCode::diverged where there is no such
+  /// checkpoint, or the run comes back too often without getting past a step.
+  Result<RolledBack> roll_back(const RollbackOrder& order);
+
+  /// After a collective has failed, in whatever thread it was: saves the state of this rank, which
+  /// must be whole, as far as save_dir is the one of rank 0 and has no checkpoint of that step yet.
+  /// Of several ranks that do so for one step only the first succeeds. No collective is called.
+  /// Nothing where nothing had to be saved.
+  Result<std::optional<SavedCheckpoint>> save_alone(const TrainingProgress& progress);
+
+  /// Rank 0: whether this process may still commit to save_dir.
+  Result<> check_owner() const { return folder_ ? folder_->check_owner() : Result<>(); }
 
   /// The best checkpoint is in save_dir/best, the only one there, and does not count among those
   /// that keep_last keeps.
@@ -155,7 +199,11 @@ class Checkpointer {
   Result<> open_save_dir();
   Result<> choose();
   Result<std::optional<LoadedCheckpoint>> describe();
+  Result<> share_start();
   Result<> read_state(const std::filesystem::path& folder, bool weights_alone);
+  Result<> load_state(const std::filesystem::path& folder, bool weights_alone);
+  Result<CheckpointEntry> find_target(const RollbackOrder& order) const;
+  Result<RolledBack> plan_rollback(const RollbackOrder& order, std::vector<Rollback>& rollbacks);
   std::size_t writers() const {
     return shared_ ? static_cast<std::size_t>(communicator_.size()) : 1;
   }
@@ -180,13 +228,16 @@ class Checkpointer {
   Communicator& communicator_;
   ExecutionContext& context_;
   RunTokenizer tokenizer_;
-  std::string run_id_;
-  StartPoint start_;  // rank 0
+  Claimant claimant_;
+  StartPoint start_;  // rank 0; of other ranks what share_start() tells them
+  std::vector<Rollback> rollbacks_;
+  std::string token_;  // of rank 0's claim of save_dir; empty = none
   bool loads_all_values_ = false;
   bool shared_ = false;  // all ranks write to save_dir
   std::int64_t ranks_of_host_ = 1;
   std::optional<CheckpointStore> folder_, best_;  // rank 0; best_ from its first save on
-  std::filesystem::path notes_from_;  // rank 0: the checkpoint that may have import notes
+  std::filesystem::path notes_from_;    // rank 0: the checkpoint that may have import notes
+  std::unique_ptr<Scrubber> scrubber_;  // rank 0
   Snapshot snapshot_;
   std::optional<Flight> flight_;  // on every rank until finish(), though rank 0 alone has ended it
   std::vector<Outcome> ended_;    // of begin_save(), for the next call

@@ -75,18 +75,19 @@ Result<CheckpointStore*> Checkpointer::store_of(Series series) {
   const fs::path save_dir = job_.trainer.save_dir;
   if (!store) {
     SORTIE_ASSIGN_OR_RETURN(
-        store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, run_id_));
+        store, CheckpointStore::open(best ? save_dir / kBestFolder : save_dir, claimant_));
   }
   return &*store;
 }
 
 Manifest Checkpointer::make_manifest(const TrainingProgress& progress) const {
   Manifest manifest;
-  manifest.run_id = run_id_;
+  manifest.run_id = claimant_.run_id;
   manifest.first_run_id = first_run_id();
   manifest.lineage = start_.lineage;
   manifest.origin = start_.origin;
   record_progress(progress, manifest);
+  manifest.rollbacks = rollbacks_;
   manifest.tokens =
       static_cast<std::uint64_t>(progress.consumed_samples * job_.model.sequence_length);
   manifest.seed = static_cast<std::uint64_t>(job_.trainer.seed);
@@ -211,13 +212,20 @@ Result<SavedCheckpoint> Checkpointer::commit_one(
   SavedCheckpoint saved;
   saved.path = std::move(*path);
   saved.bytes = flight.bytes;
-  const Result<> pruned =
-      best ? store.keep_only(flight.step) : store.retain(flight.step, job_.trainer.keep_last);
+  const Result<> pruned = best ? store.keep_only(flight.step)
+                               : store.retain(flight.step, job_.trainer.keep_last,
+                                              scrubber_ ? scrubber_->newest_good() : 0);
   if (!pruned)
     saved.warning = fmt::format("{}: older checkpoints could not be removed: {}",
                                 store.save_dir().string(), pruned.error().message);
   saved.seconds = seconds_since(flight.begin);
   return saved;
+}
+
+void Checkpointer::start_scrubbing() {
+  if (!folder_ || job_.trainer.scrub_interval.count() == 0) return;
+  scrubber_ = std::make_unique<Scrubber>(
+      CheckpointStore::join(job_.trainer.save_dir, claimant_, token_), job_.trainer.scrub_interval);
 }
 
 void Checkpointer::begin_save(const TrainingProgress& progress, const std::vector<Series>& series) {

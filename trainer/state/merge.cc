@@ -48,7 +48,7 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
   manifest.created = std::time(nullptr);
   manifest.config = config::to_toml(job);
   manifest.config_digest = sha256_hex(manifest.config);
-  SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, loaded.run_id));
+  SORTIE_ASSIGN_OR_RETURN(CheckpointStore store, CheckpointStore::open(out, {loaded.run_id}));
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path folder, store.begin(loaded.step, bytes));
   SORTIE_ASSIGN_OR_RETURN(const ShardInfo shard, write_shard(folder, 0, 1, pieces));
   manifest.lineage = lineage_of_content(manifest.config + shard.sha256);

@@ -52,4 +52,23 @@ std::vector<Result<std::string>> unpack(std::string_view text) {
   return results;
 }
 
+Result<> share_outcome(Communicator& communicator, const Result<>& outcome) {
+  Result<std::string> mine;
+  if (!outcome) mine = std::unexpected(outcome.error());
+  const auto told = unpack(communicator.all_gather(pack({mine}))[0]);
+  return told.front() ? Result<>() : std::unexpected(told.front().error());
+}
+
+Result<> share_failure_of_any(Communicator& communicator, const Result<>& outcome) {
+  Result<std::string> mine;
+  if (!outcome) mine = std::unexpected(outcome.error());
+  const auto all = communicator.all_gather(pack({mine}));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (auto told = unpack(all[rank]); !told.front())
+      return std::unexpected(
+          rank == 0 ? told.front().error()
+                    : with_context(told.front().error(), fmt::format("rank {}", rank)));
+  return {};
+}
+
 }  // namespace sortie::trainer

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "trainer/parallel/communicator.h"
 
 namespace sortie::trainer {
 
@@ -13,5 +14,10 @@ namespace sortie::trainer {
 /// another form is a bug.
 std::string pack(const std::vector<Result<std::string>>& results);
 std::vector<Result<std::string>> unpack(std::string_view text);
+
+/// Rank 0's outcome, on every rank. Collective.
+Result<> share_outcome(Communicator& communicator, const Result<>& outcome);
+/// The first error of any rank, on every rank. Collective.
+Result<> share_failure_of_any(Communicator& communicator, const Result<>& outcome);
 
 }  // namespace sortie::trainer

@@ -7,11 +7,10 @@
 #include "common/base/check.h"
 
 namespace sortie::trainer {
-namespace {
 
-/// Of this thread and those that it starts. With so much more niceness a thread that shares a core
-/// with a compute thread gets about a twentieth of it.
-void lower_priority() {
+/// With so much more niceness a thread that shares a core with a compute thread gets about a
+/// twentieth of it.
+void lower_thread_priority() {
   constexpr int kNicer = 13;
   constexpr int kIoprioWhoProcess = 1, kBestEffortLowest = (2 << 13) | 7;
   const auto self = static_cast<id_t>(::syscall(SYS_gettid));
@@ -19,14 +18,12 @@ void lower_priority() {
   (void)::syscall(SYS_ioprio_set, kIoprioWhoProcess, static_cast<int>(self), kBestEffortLowest);
 }
 
-}  // namespace
-
 void SaveThread::start(Priority priority, std::function<void()> work) {
   SORTIE_CHECK(done_, "a save is under way");
   wait();
   done_ = false;
   thread_ = std::thread([this, priority, work = std::move(work)] {
-    if (priority == Priority::low) lower_priority();
+    if (priority == Priority::low) lower_thread_priority();
     work();
     done_ = true;
   });

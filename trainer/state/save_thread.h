@@ -7,6 +7,10 @@
 
 namespace sortie::trainer {
 
+/// Of this thread, and of those that it starts: it takes the CPU and the disk that training leaves,
+/// and a little more.
+void lower_thread_priority();
+
 /// One piece of work at a time, each on a thread of its own; threads that the work starts inherit
 /// its priority.
 class SaveThread {

@@ -48,8 +48,9 @@ bool is_beside_the_course(std::string_view key) {
                             "data.tokenizer"};
   if (keys.contains(key)) return true;
   if (key.starts_with("trainer.")) return key != "trainer.seed";
-  return std::ranges::any_of(std::array{"runner.", "logger.", "profiler."},
-                             [&](const char* section) { return key.starts_with(section); });
+  return std::ranges::any_of(
+      std::array{"runner.", "recovery.", "watchdog.", "logger.", "profiler."},
+      [&](const char* section) { return key.starts_with(section); });
 }
 
 bool defines_model(std::string_view key) {

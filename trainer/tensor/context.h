@@ -83,6 +83,14 @@ class ExecutionContext {
   void wait(const Event& event) {
     if (queues_) queues_->wait(stream_, event);
   }
+  /// The same for what goes on beside the streams. Where the device computes in the caller's
+  /// thread, that thread is the stream, and waits.
+  void wait(std::shared_ptr<Awaited> awaited) {
+    if (queues_)
+      queues_->wait(stream_, std::move(awaited));
+    else
+      awaited->wait();
+  }
   /// Until all streams have done their work.
   void synchronize();
 

@@ -14,43 +14,74 @@ std::uint64_t WorkQueues::random() {  // SplitMix64 (Steele, Lea & Flood 2014)
   return z ^ (z >> 31);
 }
 
+bool Event::poll() const {
+  if (!state_) return true;
+  if (!state_->passed && *state_->queues != nullptr) (*state_->queues)->do_some();
+  return state_->passed;
+}
+
 void WorkQueues::add(StreamKind stream, std::function<void()> work) {
-  queues_[static_cast<std::size_t>(stream)].push_back({std::move(work), nullptr, nullptr});
+  queues_[static_cast<std::size_t>(stream)].push_back({.work = std::move(work)});
   // Mostly nothing, so that queues grow; now and then a few items, so that they do not grow alike.
-  if (random() % 8 == 0)
-    for (std::uint64_t count = random() % 16; count > 0 && run_one(); --count) {
-    }
+  if (random() % 8 == 0) do_some();
+}
+
+void WorkQueues::do_some() {
+  for (std::uint64_t count = random() % 16; count > 0 && run_one(); --count) {
+  }
 }
 
 Event WorkQueues::record(StreamKind stream) {
   Event event;
-  event.passed_ = std::make_shared<bool>(false);
-  queues_[static_cast<std::size_t>(stream)].push_back({{}, nullptr, event.passed_});
+  event.state_ = std::make_shared<Event::State>();
+  event.state_->queues = self_;
+  queues_[static_cast<std::size_t>(stream)].push_back({.passes = event.state_});
   return event;
 }
 
 void WorkQueues::wait(StreamKind stream, const Event& event) {
-  if (event.passed_) queues_[static_cast<std::size_t>(stream)].push_back({{}, event.passed_, {}});
+  if (event.state_) queues_[static_cast<std::size_t>(stream)].push_back({.after = event.state_});
+}
+
+void WorkQueues::wait(StreamKind stream, std::shared_ptr<Awaited> awaited) {
+  queues_[static_cast<std::size_t>(stream)].push_back({.awaited = std::move(awaited)});
+}
+
+bool WorkQueues::can_go(const Item& item) {
+  if (item.after && !item.after->passed) return false;
+  return !item.awaited || item.awaited->poll();
 }
 
 bool WorkQueues::run_one() {
+  if (running_) return false;
+  struct Running {
+    bool& flag;
+    explicit Running(bool& running) : flag(running) { flag = true; }
+    ~Running() { flag = false; }
+  } const running(running_);
   const std::uint64_t first = random();
   for (std::size_t i = 0; i < kStreams; ++i) {
     std::deque<Item>& queue = queues_[(first + i) % kStreams];
-    if (queue.empty() || (queue.front().after && !*queue.front().after)) continue;
+    if (queue.empty() || !can_go(queue.front())) continue;
     const Item item = std::move(queue.front());
     queue.pop_front();
     if (item.work) item.work();
-    if (item.passes) *item.passes = true;
+    if (item.passes) item.passes->passed = true;
     return true;
   }
   return false;
 }
 
 void WorkQueues::synchronize() {
-  while (run_one()) {
+  while (!idle()) {
+    if (run_one()) continue;
+    // All streams wait: for an event, or for something that others have to do.
+    std::shared_ptr<Awaited> awaited;
+    for (const auto& queue : queues_)
+      if (!queue.empty() && queue.front().awaited) awaited = queue.front().awaited;
+    SORTIE_CHECK(awaited, "streams wait for events that no stream will reach");
+    awaited->wait();
   }
-  SORTIE_CHECK(idle(), "streams wait for events that no stream will reach");
 }
 
 bool WorkQueues::idle() const {

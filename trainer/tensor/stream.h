@@ -12,14 +12,33 @@
 
 namespace sortie::trainer {
 
+class WorkQueues;
+
 /// A point in a stream. An empty one has passed.
 class Event {
  public:
   Event() = default;
+  /// Whether it has passed. Never blocks; asked again and again, it gets there: the streams go on
+  /// between one question and the next, those of a deferred context in it.
+  bool poll() const;
 
  private:
   friend class WorkQueues;
-  std::shared_ptr<bool> passed_;
+  struct State {
+    bool passed = false;
+    std::shared_ptr<WorkQueues*> queues;  // null in it once they are gone
+  };
+  std::shared_ptr<State> state_;
+};
+
+/// Something beside the streams that a stream can wait for, as a collective is.
+class Awaited {
+ public:
+  virtual ~Awaited() = default;
+  /// Makes progress; true once complete. Never blocks.
+  virtual bool poll() = 0;
+  /// Blocks until complete.
+  virtual void wait() = 0;
 };
 
 enum class StreamKind : std::uint8_t { compute, copy, communication };
@@ -29,27 +48,39 @@ inline constexpr std::size_t kStreams = 3;
 class WorkQueues {
  public:
   /// The order of streams is a function of the seed and of what is asked for.
-  explicit WorkQueues(std::uint64_t seed) : state_(seed) {}
+  explicit WorkQueues(std::uint64_t seed)
+      : state_(seed), self_(std::make_shared<WorkQueues*>(this)) {}
+  ~WorkQueues() { *self_ = nullptr; }
+  WorkQueues(const WorkQueues&) = delete;
+  WorkQueues& operator=(const WorkQueues&) = delete;
 
   /// Adds work to the end of a stream, and may do some of what waits.
   void add(StreamKind stream, std::function<void()> work);
   Event record(StreamKind stream);
   /// What is added to the stream from now on starts after the event.
   void wait(StreamKind stream, const Event& event);
+  void wait(StreamKind stream, std::shared_ptr<Awaited> awaited);
+  /// Does some of what waits, if anything can be done.
+  void do_some();
   /// Does all that waits.
   void synchronize();
   bool idle() const;
 
  private:
   struct Item {
-    std::function<void()> work;           // may be empty
-    std::shared_ptr<bool> after, passes;  // may be null
+    // Each may be empty.
+    std::function<void()> work = {};
+    std::shared_ptr<Event::State> after = {}, passes = {};
+    std::shared_ptr<Awaited> awaited = {};
   };
+  static bool can_go(const Item& item);
   bool run_one();
   std::uint64_t random();
 
   std::array<std::deque<Item>, kStreams> queues_;
   std::uint64_t state_;
+  std::shared_ptr<WorkQueues*> self_;
+  bool running_ = false;  // an item, which may ask for an event
 };
 
 }  // namespace sortie::trainer

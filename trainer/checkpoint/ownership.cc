@@ -1,0 +1,160 @@
+#include "trainer/checkpoint/ownership.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "trainer/checkpoint/file_ops.h"
+#include "trainer/checkpoint/lineage.h"
+#include "trainer/checkpoint/small_file.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kLockFile = ".lock";
+constexpr std::size_t kMaxOwner = 4096;
+
+/// What `.lock` says; empty members where it says nothing, as that of older versions does.
+struct Owner {
+  Claimant claimant{};
+  std::string token{}, host{};
+  std::int64_t pid = 0;
+
+  std::string text() const {
+    if (token.empty()) return "an unknown process";
+    return fmt::format("run {}, attempt {}, pid {} on {}", claimant.run_id, claimant.attempt, pid,
+                       host);
+  }
+};
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+std::string to_text(const Owner& owner) {
+  const nlohmann::ordered_json root = {{"run_id", owner.claimant.run_id},
+                                       {"attempt", owner.claimant.attempt},
+                                       {"token", owner.token},
+                                       {"host", owner.host},
+                                       {"pid", owner.pid}};
+  return root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Owner parse_owner(std::string_view text) {
+  const auto root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Owner owner;
+  if (!root.is_object()) return owner;
+  const auto string = [&](const char* key, std::string& to) {
+    if (const auto at = root.find(key); at != root.end() && at->is_string()) at->get_to(to);
+  };
+  const auto number = [&](const char* key, std::int64_t& to) {
+    if (const auto at = root.find(key); at != root.end() && at->is_number_integer()) at->get_to(to);
+  };
+  string("run_id", owner.claimant.run_id);
+  string("token", owner.token);
+  string("host", owner.host);
+  number("attempt", owner.claimant.attempt);
+  number("pid", owner.pid);
+  return owner;
+}
+
+/// An empty owner where there is no such file. Opens it anew: network file systems then ask the
+/// server.
+Result<Owner> read_owner(const fs::path& save_dir) {
+  Result<std::string> text = read_file(save_dir / kLockFile, kMaxOwner);
+  if (!text && text.error().code == ErrorCode::not_found) return Owner{};
+  if (!text) return std::unexpected(std::move(text).error());
+  return parse_owner(*text);
+}
+
+bool is_later_attempt(const Claimant& claimant, const Claimant& than) {
+  return !claimant.run_id.empty() && claimant.run_id == than.run_id &&
+         claimant.attempt > than.attempt;
+}
+
+/// Whether the path still names the open file.
+bool is_named(const Fd& file, const fs::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
+/// The lock of the file that is there, so that two claims do not happen at once; none where there
+/// is no file yet, or where its holder is an attempt that `claimant` takes over from.
+Result<Fd> lock_present(const fs::path& save_dir, const Claimant& claimant) {
+  const fs::path path = save_dir / kLockFile;
+  for (;;) {
+    Fd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!lock && errno == ENOENT) return Fd();
+    if (!lock) return std::unexpected(os_error(errno, "open " + path.string()));
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (is_named(lock, path)) return lock;
+      continue;  // it was replaced meanwhile
+    }
+    if (errno != EWOULDBLOCK) return std::unexpected(os_error(errno, "lock " + path.string()));
+    SORTIE_ASSIGN_OR_RETURN(const Owner holder, read_owner(save_dir));
+    if (is_later_attempt(claimant, holder.claimant)) return Fd();
+    return fail(ErrorCode::checkpoint,
+                fmt::format("{}: another run saves there ({}); wait for it or set another "
+                            "trainer.save_dir",
+                            save_dir.string(), holder.text()));
+  }
+}
+
+std::unexpected<Error> taken_over(const fs::path& save_dir, const Owner& owner,
+                                  const Claimant& claimant) {
+  return fail(ErrorCode::checkpoint,
+              fmt::format("{}: it belongs to {} now; this is run {}, attempt {}, which may not "
+                          "commit there any more: end it",
+                          save_dir.string(), owner.text(), claimant.run_id, claimant.attempt));
+}
+
+}  // namespace
+
+Ownership::Ownership(fs::path save_dir, Claimant claimant, std::string token, Fd lock)
+    : save_dir_(std::move(save_dir)),
+      claimant_(std::move(claimant)),
+      token_(std::move(token)),
+      lock_(std::move(lock)) {}
+
+Ownership Ownership::of(fs::path save_dir, Claimant claimant, std::string token) {
+  return Ownership(std::move(save_dir), std::move(claimant), std::move(token), Fd());
+}
+
+Result<Ownership> Ownership::claim(const fs::path& save_dir, const Claimant& claimant) {
+  SORTIE_ASSIGN_OR_RETURN(const Fd before, lock_present(save_dir, claimant));
+  SORTIE_ASSIGN_OR_RETURN(const Owner owner, read_owner(save_dir));
+  if (is_later_attempt(owner.claimant, claimant)) return taken_over(save_dir, owner, claimant);
+
+  const Owner self{claimant, new_lineage(), this_host(), ::getpid()};
+  const fs::path path = save_dir / kLockFile;
+  const fs::path written = save_dir / fmt::format(".tmp-lock.{}", self.token);
+  SORTIE_TRY(write_small_file(written, to_text(self)));
+  Fd lock(::open(written.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!lock) return std::unexpected(os_error(errno, "open " + written.string()));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return std::unexpected(os_error(errno, "lock " + written.string()));
+  SORTIE_TRY(file_ops::rename_path(written, path));
+  SORTIE_TRY(file_ops::sync_dir(save_dir));
+  Ownership ownership(save_dir, claimant, self.token, std::move(lock));
+  // Without a file to lock two may have claimed at once: the last one has it.
+  SORTIE_TRY(ownership.check());
+  return ownership;
+}
+
+Result<> Ownership::check() const {
+  SORTIE_ASSIGN_OR_RETURN(const Owner owner, read_owner(save_dir_));
+  if (owner.token == token_) return {};
+  return taken_over(save_dir_, owner, claimant_);
+}
+
+}  // namespace sortie::trainer

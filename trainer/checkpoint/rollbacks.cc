@@ -1,0 +1,141 @@
+#include "trainer/checkpoint/rollbacks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/atomic_file.h"
+#include "trainer/checkpoint/file_ops.h"
+#include "trainer/checkpoint/lineage.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/small_file.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kRollbackFormat = "sortie-rollbacks 1";
+
+Json to_json(const std::vector<Rollback>& rollbacks) {
+  Json list = Json::array();
+  for (const Rollback& one : rollbacks)
+    list.push_back({{"from", one.from},
+                    {"to", one.to},
+                    {"skipped_samples", one.skipped},
+                    {"reason", one.reason}});
+  return list;
+}
+
+/// Throws Json::exception.
+std::vector<Rollback> from_json(const Json& list) {
+  if (!list.is_array()) throw Json::other_error::create(501, "not a list", &list);
+  std::vector<Rollback> rollbacks;
+  for (const Json& json : list) {
+    const auto number = [&](const char* name) {
+      const Json& value = json.at(name);
+      if (!value.is_number_integer() || value.get<std::int64_t>() < 0)
+        throw Json::other_error::create(501, std::string(name) + " is no number of steps", &value);
+      return value.get<std::int64_t>();
+    };
+    rollbacks.push_back(
+        {number("from"), number("to"), number("skipped_samples"), json.value("reason", "")});
+    if (rollbacks.back().to > rollbacks.back().from)
+      throw Json::other_error::create(501, "a rollback to a later step", &json);
+  }
+  return rollbacks;
+}
+
+template <class Read>
+auto understand(std::string_view text, std::string_view where, Read read)
+    -> Result<decltype(read(Json()))> {
+  try {
+    return read(Json::parse(text));
+  } catch (const Json::exception& error) {
+    return fail(
+        ErrorCode::checkpoint,
+        fmt::format("{}: not a list of rollbacks: {}; it says which checkpoints count: copy "
+                    "it again, or move it and the checkpoints of later steps away",
+                    where, error.what()));
+  }
+}
+
+}  // namespace
+
+std::vector<SkippedSamples> skipped_by(const std::vector<Rollback>& rollbacks) {
+  std::vector<SkippedSamples> skipped;
+  for (const Rollback& one : rollbacks) {
+    if (one.skipped == 0) continue;
+    // It counts from the step that it went back to, whatever was left out there before.
+    std::erase_if(skipped, [&](const SkippedSamples& old) { return old.after_step >= one.to; });
+    skipped.push_back({one.to, one.skipped});
+  }
+  return skipped;
+}
+
+std::int64_t skipped_before(const std::vector<SkippedSamples>& skipped, std::int64_t step) {
+  std::int64_t sum = 0;
+  for (const SkippedSamples& one : skipped)
+    if (one.after_step < step) sum += one.samples;
+  return sum;
+}
+
+std::int64_t rollbacks_in_a_row(const std::vector<Rollback>& rollbacks) {
+  std::int64_t count = 0, furthest = 0;
+  for (const Rollback& one : rollbacks) {
+    count = one.from > furthest ? 1 : count + 1;
+    furthest = std::max(furthest, one.from);
+  }
+  return count;
+}
+
+Result<std::optional<RollbackFile>> read_rollbacks(const fs::path& save_dir) {
+  const fs::path path = save_dir / kRollbackFile;
+  Result<std::string> text = read_file(path, std::size_t{16} << 20);
+  if (!text && text.error().code == ErrorCode::not_found) return std::nullopt;
+  if (!text) return std::unexpected(std::move(text).error());
+  return understand(*text, path.string(), [](const Json& root) -> std::optional<RollbackFile> {
+    if (root.at("format") != kRollbackFormat)
+      throw Json::other_error::create(501, "of another format", &root);
+    return RollbackFile{root.at("lineage").get<std::string>(), from_json(root.at("rollbacks"))};
+  });
+}
+
+Result<> write_rollbacks(const fs::path& save_dir, const RollbackFile& file) {
+  const Json root = {{"format", kRollbackFormat},
+                     {"lineage", file.lineage},
+                     {"rollbacks", to_json(file.rollbacks)}};
+  const std::string text = root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const fs::path written = save_dir / fmt::format(".tmp-rollbacks.{}", new_lineage());
+  SORTIE_TRY(write_small_file(written, text));
+  SORTIE_TRY(file_ops::rename_path(written, save_dir / kRollbackFile));
+  return file_ops::sync_dir(save_dir);
+}
+
+bool is_abandoned(const Manifest& manifest, const std::optional<RollbackFile>& file) {
+  if (!file || file->lineage != manifest.lineage) return false;
+  for (std::size_t i = manifest.rollbacks.size(); i < file->rollbacks.size(); ++i)
+    if (file->rollbacks[i].to < manifest.step) return true;
+  return false;
+}
+
+std::vector<Rollback> rollbacks_from(const Manifest& manifest,
+                                     const std::optional<RollbackFile>& file) {
+  if (!file || file->lineage != manifest.lineage) return manifest.rollbacks;
+  const auto& own = manifest.rollbacks;
+  const bool extends = file->rollbacks.size() >= own.size() &&
+                       std::equal(own.begin(), own.end(), file->rollbacks.begin());
+  return extends ? file->rollbacks : own;
+}
+
+std::string to_json_text(const std::vector<Rollback>& rollbacks) {
+  return to_json(rollbacks).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<std::vector<Rollback>> parse_rollbacks(std::string_view text, std::string_view where) {
+  return understand(text, where, [](const Json& root) { return from_json(root); });
+}
+
+}  // namespace sortie::trainer

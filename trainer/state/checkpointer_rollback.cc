@@ -1,0 +1,104 @@
+// Going back to an earlier checkpoint within a run.
+//
+// In the order of what a kill may leave: the state is read; the rollback is on the disk in
+// rollbacks.json; checkpoints of later steps go. Before the file is there the run comes to the same
+// step again and does the same; after it no later start looks at what was left behind.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/log.h"
+#include "trainer/state/checkpoint_state.h"
+#include "trainer/state/checkpointer.h"
+#include "trainer/state/rank_texts.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+
+/// Rank 0: the checkpoint to go back to; its bytes are compared with its hashes.
+Result<CheckpointEntry> Checkpointer::find_target(const RollbackOrder& order) const {
+  SORTIE_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries,
+                          list_checkpoints(job_.trainer.save_dir, CheckDepth::sizes));
+  const RollbackFile known{start_.lineage, rollbacks_};
+  std::vector<std::string> passed_over;
+  for (CheckpointEntry& entry : entries) {
+    if (!entry.manifest || entry.step > order.newest) continue;
+    const Manifest& manifest = *entry.manifest;
+    if (manifest.lineage != start_.lineage || is_abandoned(manifest, known)) continue;
+    // Checkpoints that a signal or a failure asked for are there in one life of a run and not in
+    // another; the samples that are left out must not depend on them.
+    if (order.next_sample && entry.step % job_.trainer.save_interval != 0) continue;
+    if (manifest.suspect) {
+      passed_over.push_back(fmt::format("{} is suspect", entry.folder.filename().string()));
+      continue;
+    }
+    if (auto checked = check_checkpoint(entry.folder, CheckDepth::hashes); !checked) {
+      passed_over.push_back(std::move(checked).error().message);
+      continue;
+    }
+    return std::move(entry);
+  }
+  return fail(
+      ErrorCode::diverged,
+      fmt::format(
+          "step {}: {}; there is no checkpoint of step {} or earlier in {} to go back to{}{}",
+          order.from, order.reason, order.newest, job_.trainer.save_dir,
+          passed_over.empty() ? "" : ": ", fmt::join(passed_over, "; ")));
+}
+
+/// Rank 0: where the run goes back to, and the rollbacks with this one.
+Result<Checkpointer::RolledBack> Checkpointer::plan_rollback(const RollbackOrder& order,
+                                                             std::vector<Rollback>& rollbacks) {
+  SORTIE_ASSIGN_OR_RETURN(const CheckpointEntry target, find_target(order));
+  RolledBack back;
+  back.path = target.folder;
+  back.progress = recorded_progress(*target.manifest);
+  back.rollback = {order.from, target.step, 0, order.reason};
+  if (order.next_sample)
+    back.rollback.skipped = *order.next_sample - back.progress.consumed_samples -
+                            skipped_before(skipped_by(rollbacks_), target.step);
+  rollbacks = rollbacks_;
+  rollbacks.push_back(back.rollback);
+  const std::int64_t limit = job_.trainer.max_consecutive_skips;
+  if (const std::int64_t row = rollbacks_in_a_row(rollbacks); row > limit)
+    return fail(ErrorCode::diverged,
+                fmt::format("step {}: {}; the run has gone back {} times in a row without getting "
+                            "past this step, which trainer.max_consecutive_skips = {} does not "
+                            "allow; lower learning_rate_scheduler.learning_rate, or look at the "
+                            "data and the hosts",
+                            order.from, order.reason, row - 1, limit));
+  return back;
+}
+
+Result<Checkpointer::RolledBack> Checkpointer::roll_back(const RollbackOrder& order) {
+  SORTIE_CHECK(!flight_, "a save is under way");
+  RolledBack back;
+  std::vector<Rollback> rollbacks;
+  Result<> outcome;
+  if (communicator_.rank() == 0) {
+    if (auto planned = plan_rollback(order, rollbacks))
+      back = std::move(*planned);
+    else
+      outcome = std::unexpected(std::move(planned).error());
+  }
+  SORTIE_TRY(share_outcome(communicator_, outcome));
+  static_assert(std::is_trivially_copyable_v<TrainingProgress>);
+  communicator_.broadcast(std::as_writable_bytes(std::span(&back.progress, 1)), 0);
+  const std::string mine = pack({back.path.string(), to_json_text(rollbacks)});
+  const auto told = unpack(communicator_.all_gather(mine)[0]);
+  SORTIE_TRY(load_state(*told[0], /*weights_alone=*/false));
+
+  if (communicator_.rank() == 0)
+    outcome = write_rollbacks(job_.trainer.save_dir, {start_.lineage, rollbacks});
+  SORTIE_TRY(share_outcome(communicator_, outcome));
+  SORTIE_ASSIGN_OR_RETURN(rollbacks_, parse_rollbacks(*told[1], "rollbacks of rank 0"));
+  back.rollback = rollbacks_.back();
+  if (communicator_.rank() == 0) {
+    notes_from_ = back.path;
+    // What stays for now is abandoned, and no start takes it.
+    if (auto removed = folder_->discard_after(back.rollback.to); !removed)
+      log::warning("{}", removed.error().message);
+  }
+  return back;
+}
+
+}  // namespace sortie::trainer

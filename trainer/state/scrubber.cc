@@ -1,0 +1,96 @@
+#include "trainer/state/scrubber.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "trainer/checkpoint/find.h"
+#include "trainer/state/save_thread.h"
+
+namespace sortie::trainer {
+namespace fs = std::filesystem;
+namespace {
+
+/// It was removed or replaced while it was read: that is no damage.
+bool is_still_damaged(const CheckpointEntry& entry) {
+  std::error_code ignored;
+  if (!fs::exists(entry.folder / kManifestFile, ignored)) return false;
+  return !check_checkpoint(entry.folder, CheckDepth::hashes);
+}
+
+void scrub_folder(const CheckpointStore& store, const fs::path& folder, ScrubReport& report) {
+  const auto entries = list_checkpoints(folder, CheckDepth::sizes);
+  if (!entries) return;
+  std::int64_t newest_good = 0;
+  std::vector<std::pair<const CheckpointEntry*, std::string>> damaged;
+  for (const CheckpointEntry& entry : *entries) {
+    ++report.checked;
+    const auto checked = check_checkpoint(entry.folder, CheckDepth::hashes);
+    if (checked)
+      newest_good = std::max(newest_good, entry.step);
+    else if (is_still_damaged(entry))
+      damaged.emplace_back(&entry, checked.error().message);
+  }
+  const bool best = folder.filename() == kBestFolder;
+  if (!best) report.newest_good = newest_good;
+  for (const auto& [entry, problem] : damaged) {
+    ++report.damaged;
+    const std::string what =
+        fmt::format("checkpoint {} is damaged: {}", entry->folder.string(), problem);
+    if (newest_good == 0 && !best) {
+      report.notes.push_back(what +
+                             "; it stays, because no good one is left: copy it from elsewhere");
+      continue;
+    }
+    const auto moved = store.quarantine(entry->folder);
+    report.notes.push_back(
+        moved ? fmt::format("{}; moved to {}", what, moved->string())
+              : fmt::format("{}; it could not be moved: {}", what, moved.error().message));
+  }
+}
+
+}  // namespace
+
+ScrubReport scrub(const CheckpointStore& store) {
+  ScrubReport report;
+  if (!store.check_owner()) return report;
+  scrub_folder(store, store.save_dir(), report);
+  scrub_folder(store, store.save_dir() / kBestFolder, report);
+  return report;
+}
+
+Scrubber::Scrubber(CheckpointStore store, std::chrono::milliseconds interval)
+    : store_(std::move(store)), interval_(interval), thread_([this] { run(); }) {}
+
+Scrubber::~Scrubber() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+std::vector<std::string> Scrubber::take_notes() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+std::int64_t Scrubber::newest_good() const {
+  const std::lock_guard lock(mutex_);
+  return newest_good_;
+}
+
+void Scrubber::run() {
+  lower_thread_priority();
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, interval_, [this] { return stopped_; })) {
+    lock.unlock();
+    ScrubReport report = scrub(store_);
+    lock.lock();
+    newest_good_ = report.newest_good;
+    std::ranges::move(report.notes, std::back_inserter(notes_));
+  }
+}
+
+}  // namespace sortie::trainer
