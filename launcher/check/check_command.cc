@@ -11,6 +11,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "common/asio/run.h"
 #include "common/asio/spawn.h"
@@ -23,8 +26,7 @@
 #include "launcher/console/console.h"
 #include "launcher/console/output_options.h"
 #include "launcher/console/terminal_signals.h"
-#include "launcher/local/local_transport.h"
-#include "launcher/ssh/ssh_transport.h"
+#include "launcher/host/transport_router.h"
 
 namespace sortie::launcher::check {
 namespace asio = boost::asio;
@@ -68,6 +70,44 @@ config::SshConfig hasty(config::SshConfig ssh, const CheckOptions& options) {
   return ssh;
 }
 
+/// Where one of these fails, no job can start.
+bool fit_to_measure(const std::vector<std::vector<Finding>>& findings) {
+  constexpr std::string_view kNeeded[] = {"ssh",    "program", "mpi",   "staged",
+                                          "engine", "image",   "mounts"};
+  for (const auto& host : findings)
+    for (const Finding& finding : host)
+      if (finding.verdict == Verdict::fail &&
+          std::ranges::find(kNeeded, finding.check) != std::end(kNeeded))
+        return false;
+  return true;
+}
+
+CommEnd measure_links(const PlannedJob& job, const CommOptions& options,
+                      const std::vector<std::vector<Finding>>& findings, bool progress) {
+  CommEnd end;
+  if (job.plan.hosts.size() < 2) {
+    end.outcome.error = {ErrorCode::usage, "not measured: one host has no links to others"};
+  } else if (!fit_to_measure(findings)) {
+    end.outcome.error = {ErrorCode::rank_failed,
+                         "not measured: no job can start on these hosts: the failures above say "
+                         "why; correct them first"};
+  } else {
+    if (progress)
+      fmt::print(stderr, "links of {} hosts: a job measures them, within {} s\r",
+                 job.plan.hosts.size(), options.limit.count());
+    const std::string trainer = program_beside("sortie-train").string();
+    end = run_comm_job(comm_job(job, options, trainer), options, program_beside("sortie"));
+    if (progress) fmt::print(stderr, "\r\x1b[K");
+  }
+  return end;
+}
+
+/// 3: a host lacks what the job needs, here a link; 2 as for any other failure.
+int exit_code_with(const CommOutcome& comm, Verdict verdict) {
+  if (comm.error) return check_exit_code(Verdict::fail);
+  return comm.judgement.slow.empty() ? check_exit_code(verdict) : kExitPreflight;
+}
+
 std::size_t terminal_width() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
@@ -83,9 +123,9 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   const auto begin = Clock::now();
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto ssh = make_ssh_transport(io.get_executor(), hasty(job.loaded.job.runner.ssh, options));
-  const auto local = make_local_transport(io.get_executor());
-  Pass pass({io.get_executor(), *ssh, *local, *binary}, job, expect, options);
+  const auto transport =
+      make_transport(io.get_executor(), hasty(job.loaded.job.runner.ssh, options));
+  Pass pass({io.get_executor(), *transport, *binary}, job, expect, options);
   int interrupted = 0;
   asio::signal_set signals(io);
   add_terminal_signals(signals);
@@ -99,15 +139,26 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
 
   const std::vector<HostResult> results = pass.results();
   const auto findings = evaluate(results, expect);
+  std::optional<CommEnd> comm;
+  if (options.comm) {
+    comm = measure_links(job, *options.comm, findings, progress);
+    if (comm->interrupted != 0) return 128 + comm->interrupted;
+  }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   PresentOptions look;
   look.color = Console::detect().color_out;
   look.verbose = output_options().verbose;
   look.width = terminal_width();
-  const std::string text = options.json ? check_json_text(results, findings, seconds)
-                                        : check_text(results, findings, look);
+  std::string text;
+  if (options.json) {
+    const auto links = comm ? comm_json(comm->outcome) : nlohmann::ordered_json();
+    text = check_json_text(results, findings, seconds, comm ? &links : nullptr);
+  } else {
+    text = check_text(results, findings, look);
+    if (comm) text += comm_text(comm->outcome, {look.color, look.verbose});
+  }
   if (const int code = print_text(text); code != kExitOk) return code;
-  return check_exit_code(worst(findings));
+  return comm ? exit_code_with(comm->outcome, worst(findings)) : check_exit_code(worst(findings));
 }
 
 }  // namespace sortie::launcher::check

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
+#include "launcher/check/comm_job.h"
 #include "launcher/run/run_command.h"
 
 namespace sortie::launcher::check {
@@ -12,9 +14,10 @@ struct CheckOptions {
   bool only_hosts = false;                      // no program was named: ask about none
   double bandwidth_s = 0;                       // 0: not measured
   std::chrono::milliseconds host_limit{10000};  // of each stage of a connection, and to answer
+  std::optional<CommOptions> comm;              // measure the links between the hosts, too
 };
 
-/// Prints the table (or JSON) on stdout; returns 0, 1 or 2.
+/// Prints the table (or JSON) on stdout; returns 0, 1 or 2, or 3 when a link is too slow.
 int run_check(const PlannedJob& job, const CheckOptions& options);
 
 }  // namespace sortie::launcher::check

@@ -79,10 +79,9 @@ asio::awaitable<void> Pass::run() {
 
 asio::awaitable<void> Pass::look(std::size_t index) {
   const auto host = hosts_[index];
-  const bool local = job_.plan.hosts[index].local();
   // The transport bounds each stage and lets hosts take turns; this bounds what it does not.
   const milliseconds limit = 2 * options_.host_limit + kTurn * static_cast<int>(hosts_.size());
-  co_await host->connect(local ? environment_.local : environment_.ssh, environment_.binary, limit);
+  co_await host->connect(environment_.transport, environment_.binary, limit);
   if (!host->usable()) co_return;
   std::string request = look_request(job_, expect_, index == 0);
   co_await host->ask("look", std::move(request), options_.host_limit);

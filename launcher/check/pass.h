@@ -16,8 +16,7 @@ namespace sortie::launcher::check {
 
 struct PassEnvironment {
   boost::asio::any_io_executor executor;
-  Transport& ssh;
-  Transport& local;
+  Transport& transport;
   const RunnerBinary& binary;
 };
 

@@ -8,15 +8,25 @@
 namespace sortie::launcher {
 namespace {
 
+using check::CommOptions;
+
 constexpr const char* kCheckFooter = R"(Examples:
   sortie check job.toml                                can this job run on its hosts?
   sortie check --hosts 'gpu[01-64]'                    are these hosts well?
   sortie check --hosts 'gpu[01-04]' --slots 8 -- ./my_mpi
   sortie check job.toml --bandwidth 2 --json           for a program, links measured for 2 s
+  sortie check --hosts 'gpu[01-64]' --comm             every link as a job's ranks use it
+  sortie check job.toml --comm --comm-floor 80Gbit/s   what each of them must reach
 
 PASS, WARN and FAIL of each check on each host, the reason and what to do. With -v also what
-passed, and its values. Nothing is started or changed. Exit code: 0 all passed, 1 warnings, 2 failures (or a wrong command line or config).
+passed, and its values. Nothing is started or changed, but for --comm, which runs a short job. Exit code: 0 all passed, 1 warnings, 2 failures
+(or a wrong command line or config), 3 a link is slow.
 )";
+
+std::string rate_error(const std::string& text) {
+  const auto rate = check::parse_bit_rate(text);
+  return rate ? "" : rate.error().message;
+}
 
 }  // namespace
 
@@ -31,29 +41,65 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
   check->add_flag("--json", how->json, "As JSON (schema sortie/check/1)");
   check->add_option("--bandwidth", how->bandwidth_s, "Measure each host's link for so many seconds")
       ->check(CLI::Range(0.1, 10.0));
+  struct CommArguments {
+    bool wanted = false;
+    std::string ranks = "host", floor;
+    std::uint64_t bytes = CommOptions().bytes;
+    int seconds = static_cast<int>(CommOptions().limit.count());
+  };
+  const auto comm = std::make_shared<CommArguments>();
+  CLI::Option* wanted = check->add_flag(
+      "--comm", comm->wanted,
+      "Measure the links of all pairs of hosts, and all in a ring, with a short MPI job");
+  check
+      ->add_option("--comm-floor", comm->floor,
+                   "What each link must reach each way, 10Gbit/s; else 0.7 of what is usual here")
+      ->check(rate_error)
+      ->needs(wanted);
+  check->add_option("--comm-ranks", comm->ranks, "One rank per host, or one per slot: host | slots")
+      ->check(CLI::IsMember({"host", "slots"}))
+      ->needs(wanted);
+  check->add_option("--comm-bytes", comm->bytes, "What goes over a link each way (16MB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1} << 10, std::uint64_t{1} << 32))
+      ->needs(wanted);
+  check->add_option("--comm-timeout", comm->seconds, "Seconds for the job that measures")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str()
+      ->needs(wanted);
   check
       ->add_option("--timeout", *seconds,
                    "Seconds for each stage of a connection, and for an answer")
       ->check(CLI::Range(1.0, 60.0))
       ->capture_default_str();
-  verbs.push_back({check,
-                   [options, how, seconds, &program] {
-                     options->program = program;
-                     how->only_hosts = options->config.empty() && program.empty();
-                     how->host_limit =
-                         std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
-                     if (how->only_hosts && options->hosts.empty())
-                       return print_error({ErrorCode::usage,
-                                           "sortie: neither a config file nor --hosts was given; "
-                                           "try `sortie check --help`"});
-                     // A plan needs a program; of this one nothing is asked.
-                     if (how->only_hosts) options->program = {"true"};
-                     const auto job = plan_job(*options);
-                     if (!job) return print_error(job.error());
-                     print_warnings(job->loaded);
-                     return check::run_check(*job, *how);
-                   },
-                   true});
+  verbs.push_back(
+      {check,
+       [options, how, seconds, comm, &program] {
+         options->program = program;
+         how->only_hosts = options->config.empty() && program.empty();
+         if (comm->wanted) {
+           how->comm = CommOptions{
+               comm->ranks == "slots", {}, comm->bytes, std::chrono::seconds(comm->seconds)};
+           if (!comm->floor.empty()) how->comm->floor_gbit_s = *check::parse_bit_rate(comm->floor);
+         }
+         how->host_limit = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+         if (how->only_hosts && options->hosts.empty())
+           return print_error({ErrorCode::usage,
+                               "sortie: neither a config file nor --hosts was given; "
+                               "try `sortie check --help`"});
+         options->cordoned_too = how->only_hosts;
+         // A plan needs a program; of `true` nothing is asked.
+         if (how->only_hosts) options->program = {"true"};
+         if (how->only_hosts && how->comm) {
+           options->program = {program_beside("sortie-train").string()};
+           how->only_hosts = false;
+         }
+         const auto job = plan_job(*options);
+         if (!job) return print_error(job.error());
+         print_warnings(job->loaded);
+         return check::run_check(*job, *how);
+       },
+       true});
 }
 
 }  // namespace sortie::launcher

@@ -22,6 +22,7 @@ constexpr const char* kExamples = R"(Examples:
   sortie plan job.toml --set topology.micro_batch_size=8    what would run where
   sortie exec --hosts 'gpu[01-64]' --fold -- uname -r       one command on many hosts
   sortie check job.toml                                     are the hosts fit for it?
+  sortie nodes ls                                           hosts that no run starts on
   sortie config init > job.toml                             a commented config to start from
   sortie help run                                           the options of a verb
 )";
@@ -70,6 +71,8 @@ int run_cli(int argc, char** argv) {
   add_check_verbs(app, verbs, program);
   add_copy_verbs(app, verbs, program);
   add_image_verbs(app, verbs, program);
+  add_nodes_verbs(app, verbs);
+  add_chaos_verb(app, verbs);
   add_config_verbs(app, verbs, program);
   add_report_verb(app, verbs);
   add_explain_verb(app, verbs);

@@ -13,6 +13,7 @@
 #include "common/base/process_status.h"
 #include "common/config/text.h"
 #include "launcher/cli/verb.h"
+#include "launcher/recovery/failure_class.h"
 
 namespace sortie::launcher {
 namespace {
@@ -21,12 +22,13 @@ constexpr const char* kExplainFooter = R"(Examples:
   sortie explain 137          what an exit code means and what to do
   sortie explain host_key     the same for the class of an error: "h07: host_key: ..."
   sortie explain SIGSEGV      or a signal
+  sortie explain hang         or a class of failures by which a run is restarted
   sortie explain              all of them
 )";
 
 struct Answer {
-  std::string what;  // "exit code 137"
-  int code;
+  std::string what;         // "exit code 137"
+  std::optional<int> code;  // none: of a class, which has many
   ExplainedCode text;
 };
 
@@ -52,6 +54,15 @@ std::optional<int> signal_number(const std::string& word) {
   return std::nullopt;
 }
 
+/// nullptr for a word that is no class of [recovery].
+const FailureClassText* failure_text(const std::string& word) {
+  const auto texts = failure_class_texts();
+  const auto found = std::ranges::find_if(texts, [&word](const FailureClassText& text) {
+    return failure_class_name(text.failure) == word;
+  });
+  return found == texts.end() ? nullptr : &*found;
+}
+
 Result<Answer> explain(const std::string& word) {
   if (const auto code = number(word)) {
     if (*code < 0 || *code > 255)
@@ -67,6 +78,16 @@ Result<Answer> explain(const std::string& word) {
                     {word, std::string(entry.meaning), std::string(entry.advice)}};
     names.push_back(name);
   }
+  if (const FailureClassText* text = failure_text(word)) {
+    // Some have an exit code of their own, of the same name.
+    const auto codes = exit_codes();
+    const auto own = std::ranges::find(codes, word, &ExitCode::name);
+    const bool has_code = own != codes.end();
+    return Answer{fmt::format("failures of class {} ([recovery]){}", word,
+                              has_code ? fmt::format(", exit code {}", own->code) : ""),
+                  has_code ? std::optional(own->code) : std::nullopt,
+                  {word, std::string(text->meaning), std::string(text->advice)}};
+  }
   for (const ExitCode& entry : exit_codes()) {
     if (entry.name == word)
       return Answer{fmt::format("exit code {}", entry.code), entry.code,
@@ -76,6 +97,7 @@ Result<Answer> explain(const std::string& word) {
   if (const auto signal = signal_number(word))
     return Answer{fmt::format("exit code {}", 128 + *signal), 128 + *signal,
                   explain_exit_code(128 + *signal)};
+  for (const std::string_view name : kFailureClassNames) names.push_back(name);
   const std::string_view near = config::nearest(word, names);
   return fail(
       ErrorCode::usage,
@@ -91,7 +113,7 @@ std::string text_of(const Answer& answer) {
 
 nlohmann::ordered_json json_of(const Answer& answer) {
   return {{"schema", "sortie/explain/1"},
-          {"code", answer.code},
+          {"code", answer.code ? nlohmann::ordered_json(*answer.code) : nullptr},
           {"name", answer.text.name},
           {"meaning", answer.text.meaning},
           {"advice", answer.text.advice}};
@@ -106,6 +128,9 @@ std::string list_text() {
   for (const ErrorClass& entry : error_classes())
     out += fmt::format("  {:<12}  {:>3}  {}\n", error_code_name(entry.code), entry.exit_code,
                        entry.meaning);
+  out += "\nfailures of a run, by which [recovery] decides\n";
+  for (const FailureClassText& entry : failure_class_texts())
+    out += fmt::format("  {:<12}  {}\n", failure_class_name(entry.failure), entry.meaning);
   return out;
 }
 
@@ -122,8 +147,15 @@ std::string list_json() {
                        {"code", entry.exit_code},
                        {"meaning", entry.meaning},
                        {"advice", entry.advice}});
-  const nlohmann::ordered_json out = {
-      {"schema", "sortie/explain/1"}, {"exit_codes", codes}, {"classes", classes}};
+  nlohmann::ordered_json failures = nlohmann::ordered_json::array();
+  for (const FailureClassText& entry : failure_class_texts())
+    failures.push_back({{"class", failure_class_name(entry.failure)},
+                        {"meaning", entry.meaning},
+                        {"advice", entry.advice}});
+  const nlohmann::ordered_json out = {{"schema", "sortie/explain/1"},
+                                      {"exit_codes", codes},
+                                      {"classes", classes},
+                                      {"failures", failures}};
   return out.dump(2) + "\n";
 }
 

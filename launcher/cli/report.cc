@@ -8,6 +8,8 @@
 #include "launcher/cli/verb.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
+#include "launcher/report/goodput.h"
+#include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
 namespace {
@@ -30,9 +32,12 @@ Result<std::string> made(const ReportOptions& options) {
   // A folder without a plan has a journal all the same.
   const auto record = read_run(folder);
   const TrainingRun training = record ? record->training_run() : TrainingRun{folder, "", false};
-  if (!options.json) return report_text(view, training);
-  return report_json(view, training).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
+  const Goodput time =
+      read_goodput(folder, training.alive ? std::optional(unix_time()) : std::nullopt);
+  if (!options.json) return report_text(view, training) + goodput_text(time);
+  nlohmann::ordered_json json = report_json(view, training);
+  json["goodput"] = goodput_json(time);
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

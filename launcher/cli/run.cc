@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
 #include "common/cli/tree.h"
@@ -28,6 +29,7 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml                                    what would run where
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
   sortie plan job.toml --connect                          and on which CPUs, as the hosts say
+  sortie plan job.toml --mttf-node-hours 3700             how often to save, how many spares
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
 
@@ -72,6 +74,16 @@ Result<PlannedJob> planned(JobOptions& options, const Program& program) {
   return plan_job(options);
 }
 
+std::string shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked) {
+  if (!wants_reliability(asked)) return json ? plan_json_text(job.plan) : plan_text(job.plan);
+  const Reliability found =
+      reliability(reliability_inputs(job.plan, job.loaded.job, asked.options));
+  if (!json) return plan_text(job.plan) + reliability_text(found);
+  nlohmann::ordered_json out = plan_json(job.plan);
+  out["reliability"] = reliability_json(found);
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program) {
@@ -110,14 +122,16 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
                  "Have every host prepare the job and take it back, which shows the CPUs of each "
                  "rank and MASTER_ADDR");
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
+  const auto asked = std::make_shared<AskedReliability>();
+  add_reliability_options(*plan, *asked);
   verbs.push_back({plan,
-                   [options, json, connect, &program, &root] {
+                   [options, json, connect, asked, &program, &root] {
                      auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
                      if (*connect)
                        if (auto good = survey(*job); !good) return print_error(good.error());
-                     if (*json) return print_text(plan_json_text(job->plan));
-                     const int code = print_text(plan_text(job->plan));
+                     const int code = print_text(shown_plan(*job, *json, *asked));
+                     if (*json) return code;
                      if (code == kExitOk) print_next_steps(root, after_plan(*options));
                      return code;
                    },

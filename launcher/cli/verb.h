@@ -9,6 +9,7 @@
 
 #include "common/cli/print.h"
 #include "common/cli/verb.h"
+#include "launcher/plan/reliability.h"
 #include "launcher/run/run_command.h"
 
 namespace sortie::launcher {
@@ -26,6 +27,8 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs);
 void add_explain_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_report_verb(CLI::App& root, std::vector<Verb>& verbs);
 
@@ -46,6 +49,14 @@ void add_shell_flag(CLI::App& app, JobOptions& options);
 /// RUN and --log-dir: how every verb about a run that was started names it. No RUN is the last one.
 void add_run_name(CLI::App& app, std::string& run, std::string& log_dir);
 void add_log_dir(CLI::App& app, std::string& log_dir);
+
+/// Options of `plan` about failures, and whether any of them was given.
+struct AskedReliability {
+  bool wanted = false;
+  ReliabilityOptions options;
+};
+void add_reliability_options(CLI::App& app, AskedReliability& asked);
+bool wants_reliability(const AskedReliability& asked);
 
 /// All of `text` on stdout, or an error (common/cli/print.h).
 int print_text(std::string_view text);

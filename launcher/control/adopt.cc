@@ -5,8 +5,10 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "common/base/atomic_file.h"
 #include "common/base/exit_code.h"
 #include "common/config/load.h"
+#include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/control/attach.h"
 #include "launcher/control/control_client.h"
@@ -16,6 +18,9 @@
 #include "launcher/control/run_record.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/plan/plan_container.h"
+#include "launcher/plan/secrets.h"
+#include "launcher/recovery/attempt_events.h"
+#include "launcher/recovery/spares.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/view/run_view.h"
@@ -23,11 +28,15 @@
 namespace sortie::launcher {
 LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job) {
   LaunchPlan plan;
+  plan.attempt = record.attempt;
   for (const RunRecord::Host& host : record.hosts) {
     HostPlan out;
     out.name = host.name;
     out.node_rank = static_cast<std::uint32_t>(plan.hosts.size());
-    for (const std::uint32_t rank : host.ranks) out.ranks.emplace_back().rank = rank;
+    for (std::size_t i = 0; i < host.ranks.size(); ++i) {
+      out.ranks.emplace_back().rank = host.ranks[i];
+      out.ranks.back().slot = host.slots[i];
+    }
     plan.hosts.push_back(std::move(out));
   }
   plan.argv = record.argv;
@@ -42,7 +51,7 @@ namespace {
 /// Whether a new supervisor may take over: the old one is dead, or alive but silent (stopped).
 Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
   const SupervisorFacts& boss = record.supervisor;
-  if (job.runner.on_launcher_loss == "kill")
+  if (job.runner.on_launcher_loss == "kill" && job.recovery.max_restarts == 0)
     return fail(ErrorCode::lost,
                 fmt::format("{}: its hosts have ended their ranks: runner.on_launcher_loss was "
                             "\"kill\"; nothing is left to adopt",
@@ -61,6 +70,64 @@ Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
   return {};
 }
 
+std::vector<config::HostSlots> hosts_of(const RunRecord& record) {
+  std::vector<config::HostSlots> hosts;
+  for (const RunRecord::Host& host : record.hosts) hosts.push_back({host.name, host.slots});
+  return hosts;
+}
+
+/// A further attempt is to find what the first one found: the folder that `sortie run` was called
+/// in and its variables, as far as they are no secrets.
+LauncherFacts facts_of(const RunRecord& record) {
+  LauncherFacts facts = launcher_facts();
+  const auto text = read_file(record.path / "plan.json");
+  const nlohmann::json plan =
+      text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (!plan.is_object()) return facts;
+  if (const auto it = plan.find("work_dir"); it != plan.end() && it->is_string())
+    facts.work_dir = it->get<std::string>();
+  const auto variables = plan.find("env");
+  if (variables == plan.end() || !variables->is_object()) return facts;
+  for (const auto& [name, value] : variables->items())
+    if (value.is_string() && value != config::kSecretShown)
+      facts.environment.emplace_back(name, value.get<std::string>());
+  return facts;
+}
+
+/// What the journal says of the attempts before. One that was under way on hosts that do not hold
+/// their ranks ended with its supervisor; that is written down now.
+SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::JobConfig& job,
+                                      RunFolder& folder) {
+  const RunView view = read_journal(record.path);
+  SuperviseParts::Adopted story;
+  story.cgroups = view.cgroups;
+  for (const AttemptView& attempt : view.attempts)
+    if (attempt.ended) story.history.push_back(attempt.end);
+  const auto first = read_run(record.path, 1);
+  story.configured_ranks = first ? first->world_size : record.world_size;
+  const TrainingView training = read_training(record.path);
+  AttemptEnd now;
+  now.attempt = record.attempt;
+  now.started = view.started.has_value();
+  now.begun = view.attempts.empty() ? view.begun : view.begun + view.attempts.back().begun;
+  if (training.start) now.begun_at_step = static_cast<std::uint64_t>(training.start->step);
+  if (training.checkpoint)
+    now.committed_step = static_cast<std::uint64_t>(training.checkpoint->step);
+  const bool told = !story.history.empty() && story.history.back().attempt >= record.attempt;
+  if (!told && job.runner.on_launcher_loss == "kill") {
+    now.exit_code = kExitLost;
+    now.failure = FailureClass::hardware;
+    now.cause = "the supervisor of the run was lost; hosts have ended their ranks";
+    now.ended = unix_time();
+    folder.event(JournalEvent::attempt_end, event_fields(now));
+    story.history.push_back(std::move(now));
+  } else if (!told) {
+    story.before = std::move(now);
+  }
+  story.between_attempts = !story.history.empty() && story.history.back().attempt >= record.attempt;
+  return story;
+}
+
 int supervise_adopted(const RunRecord& record, const config::JobConfig& job, StartNotice& notice) {
   const auto give_up = [&](const Error& error) {
     const int code = exit_code_for(error.code);
@@ -69,7 +136,7 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   };
   const auto binary = open_runner_binary();
   if (!binary) return give_up(binary.error());
-  RunFolder folder = RunFolder::open(record.path, job.logger.tensorboard);
+  RunFolder folder = RunFolder::open(record.path, job.logger.tensorboard, record.attempt);
   const auto lock = SupervisorLock::take(record.path, record.supervisor.epoch + 1);
   if (!lock) return give_up(lock.error());
   if (auto left = notice.leave_terminal(record.path); !left) return give_up(left.error());
@@ -78,8 +145,19 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   Console console(style);
   console.set_training(read_training(record.path));
   const LaunchPlan plan = adopted_plan(record, job);
-  return supervise(
-      {job, plan, *binary, folder, *lock, console, &notice, read_journal(record.path).cgroups});
+  config::JobConfig with_secrets = job;
+  const LauncherFacts facts = facts_of(record);
+  // Ranks have their secrets already: only another attempt needs them again.
+  SuperviseParts::Adopted story = adopted_story(record, job, folder);
+  if (job.recovery.max_restarts > 0)
+    if (auto filled = fill_in_secrets(with_secrets.runner, facts.environment); !filled)
+      story.no_plan = std::move(filled).error();
+  const std::vector<config::HostSlots> hosts = hosts_of(record);
+  const auto spares = job_spares(job, {});
+  if (!spares) console.error(spares.error().message);
+  return supervise({with_secrets, plan, facts, hosts,
+                    spares.value_or(std::vector<config::HostSlots>()), *binary, folder, *lock,
+                    console, &notice, std::move(story)});
 }
 
 Result<int> adopt_and_attach(AttachRequest request) {

@@ -18,6 +18,7 @@
 #include "launcher/control/control_client.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
@@ -59,21 +60,18 @@ class LineTail {
 
 class Attachment {
  public:
-  Attachment(const RunRecord& record, const AttachRequest& request, Fd signals)
-      : record_(record),
+  Attachment(RunRecord record, const AttachRequest& request, Fd signals)
+      : record_(std::move(record)),
         signals_(std::move(signals)),
         console_(Console::detect()),
-        feed_(record, {},
-              [this](const LogFeed::Chunk& chunk) {
-                console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
-              }),
-        metrics_(record.path / "metrics.jsonl", request.from_start) {
+        metrics_(record_.path / "metrics.jsonl", request.from_start) {
+    open_feed();
     if (request.from_start || request.since_ms)
-      feed_.replay(request.from_start ? std::nullopt : request.since_ms);
+      feed_->replay(request.from_start ? std::nullopt : request.since_ms);
     else
-      feed_.skip_to_end();
-    epoch_ = record.supervisor.epoch;
-    if (!request.from_start) console_.set_training(read_training(record.path));
+      feed_->skip_to_end();
+    epoch_ = record_.supervisor.epoch;
+    if (!request.from_start) console_.set_training(read_training(record_.path));
   }
 
   int run() {
@@ -88,8 +86,10 @@ class Attachment {
       // First the state, then the files: what was written before the end is then there.
       const auto result = read_result(record_.path);
       const bool over = result || !client_;
-      more = show(over);
+      const bool next = latest_attempt(record_.path) > record_.attempt;
+      more = show(over || next);
       if (more) continue;
+      if (next && begin_next_attempt()) continue;
       if (result) return ended(result->exit_code, result->text, result->aftermath);
       if (client_) continue;
       if (said_code_) return ended(*said_code_, "", "");  // its disk is full, say
@@ -103,10 +103,34 @@ class Attachment {
     if (auto client = ControlClient::connect(record_.path, epoch_)) client_ = std::move(*client);
   }
 
+  void open_feed() {
+    feed_.reset();  // it refers to the record
+    feed_.emplace(record_, std::set<std::uint32_t>{}, [this](const LogFeed::Chunk& chunk) {
+      console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
+    });
+  }
+
+  /// The logs of the last one have been shown.
+  bool begin_next_attempt() {
+    auto next = read_run(record_.path, record_.attempt + 1);
+    if (!next) return false;  // its plan is not whole yet
+    for_each_rank_end();
+    const RunView view = read_journal(record_.path);
+    for (const AttemptView& attempt : view.attempts)
+      if (attempt.number == record_.attempt && attempt.ended)
+        console_.message(fmt::format("attempt {} has failed: {}; {}", attempt.number,
+                                     attempt.end.cause, attempt.decision));
+    feed_.reset();
+    record_ = std::move(*next);
+    open_feed();
+    feed_->replay(std::nullopt);
+    return true;
+  }
+
   /// Waits for news; the number of a signal that came.
   int wait(bool at_once) {
     pollfd polled[] = {{signals_.get(), POLLIN, 0},
-                       {feed_.fd(), POLLIN, 0},
+                       {feed_->fd(), POLLIN, 0},
                        {client_ ? client_->fd() : -1, POLLIN, 0}};
     ::poll(polled, std::size(polled), at_once ? 0 : static_cast<int>(kLook.count()));
     signalfd_siginfo info;
@@ -120,7 +144,7 @@ class Attachment {
   }
 
   bool show(bool everything) {
-    const bool more = feed_.take(everything);
+    const bool more = feed_->take(everything);
     metrics_.take([this](std::string_view line) {
       if (const auto event = parse_event(line)) console_.event(*event);
     });
@@ -183,10 +207,10 @@ class Attachment {
     return 128 + number;
   }
 
-  const RunRecord& record_;
+  RunRecord record_;  // of the attempt that is shown
   Fd signals_;
   Console console_;
-  LogFeed feed_;
+  std::optional<LogFeed> feed_;
   LineTail metrics_;
   std::optional<ControlClient> client_;
   std::optional<int> said_code_;
@@ -197,14 +221,14 @@ class Attachment {
 Result<int> attach_to(const AttachRequest& request) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
-  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
+  SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run));
   sigset_t watched;
   sigemptyset(&watched);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched, number);
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   Fd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return std::unexpected(os_error(errno, "signalfd"));
-  Attachment attachment(record, request, std::move(signals));
+  Attachment attachment(std::move(record), request, std::move(signals));
   return attachment.run();
 }
 

@@ -21,13 +21,13 @@ LogFeed::LogFeed(const RunRecord& record, const std::set<std::uint32_t>& ranks, 
       for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
         if (ranks.empty() || ranks.contains(rank)) logs_[{rank, stream}] = {&host.name};
   notices_.reset(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  if (notices_ && ::inotify_add_watch(notices_.get(), (record.path / "logs").c_str(),
+  if (notices_ && ::inotify_add_watch(notices_.get(), (record.logs_of / "logs").c_str(),
                                       IN_MODIFY | IN_CREATE) < 0)
     notices_.reset();
 }
 
 std::string LogFeed::path(const StreamKey& key) const {
-  return fmt::format("{}/logs/rank-{}.{}", record_.path.string(), key.first,
+  return fmt::format("{}/logs/rank-{}.{}", record_.logs_of.string(), key.first,
                      key.second == wire::Stream::out ? "out" : "err");
 }
 
@@ -59,7 +59,7 @@ void LogFeed::skip_to_end() {
 void LogFeed::replay(std::optional<std::int64_t> since_ms) {
   std::map<StreamKey, std::uint64_t> sizes;
   for (auto& [key, log] : logs_) sizes[key] = log.position = size(key);
-  for (const LogPiece& piece : pieces_in_time(record_.path, sizes, since_ms))
+  for (const LogPiece& piece : pieces_in_time(record_.logs_of, sizes, since_ms))
     hand_out(piece.stream, logs_.at(piece.stream), piece.begin, piece.end);
 }
 

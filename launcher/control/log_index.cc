@@ -77,7 +77,7 @@ Result<std::int64_t> parse_since(const std::string& text, std::int64_t now_ms) {
       fmt::format("--since {}: is no time; write 10m, 14:30 or \"2026-11-21 14:30\"", text));
 }
 
-std::vector<LogPiece> pieces_in_time(const std::filesystem::path& run,
+std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
                                      const std::map<StreamKey, std::uint64_t>& sizes,
                                      std::optional<std::int64_t> since_ms) {
   struct Mark {
@@ -85,7 +85,7 @@ std::vector<LogPiece> pieces_in_time(const std::filesystem::path& run,
     std::uint64_t offset;
   };
   std::map<StreamKey, std::vector<Mark>> marks;
-  std::ifstream times(run / "logs/times");
+  std::ifstream times(folder / "logs/times");
   for (std::string line; std::getline(times, line);) {
     std::istringstream words(line);
     std::int64_t time_ms = 0;

@@ -35,9 +35,9 @@ struct LogPiece {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// The first `sizes[stream]` bytes of each of these logs, in the order in which they came (to a
-/// second); with `since_ms`, what came then or later.
-std::vector<LogPiece> pieces_in_time(const std::filesystem::path& run,
+/// The first `sizes[stream]` bytes of each of these logs of an attempt (attempt_folder.h), in the
+/// order in which they came (to a second); with `since_ms`, what came then or later.
+std::vector<LogPiece> pieces_in_time(const std::filesystem::path& folder,
                                      const std::map<StreamKey, std::uint64_t>& sizes,
                                      std::optional<std::int64_t> since_ms);
 

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "launcher/run/attempt_folder.h"
+
 namespace sortie::launcher {
 namespace fs = std::filesystem;
 
@@ -38,8 +40,10 @@ Result<> check_own_folder(const fs::path& run) {
   SORTIE_TRY(check_own(run, false));
   SORTIE_TRY(check_own(run / "config.toml", false));
   SORTIE_TRY(check_own(run / "plan.json", false));
-  for (const char* name : {"events.jsonl", "logs", "wandb-run"})
+  for (const char* name : {"events.jsonl", "logs", "wandb-run", "attempts"})
     SORTIE_TRY(check_own(run / name, true));
+  const fs::path newest = attempt_folder(run, latest_attempt(run));
+  for (const char* name : {"", "plan.json", "logs"}) SORTIE_TRY(check_own(newest / name, true));
   return {};
 }
 

@@ -8,31 +8,31 @@
 #include "launcher/console/console.h"
 #include "launcher/control/run_record.h"
 #include "launcher/run/run_folder.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/run/run_loop.h"
 
 namespace sortie::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-ControlServer::Orders orders_for(Supervisor& supervisor, const RunFolder& folder, unsigned epoch) {
+ControlServer::Orders orders_for(RunLoop& run, const RunFolder& folder, unsigned epoch) {
   ControlServer::Orders orders;
-  orders.status = [&supervisor, &folder, epoch] {
-    return Json{
-        {"run", folder.id()}, {"state", supervisor.state()}, {"epoch", epoch}, {"pid", ::getpid()}};
+  orders.status = [&run, &folder, epoch] {
+    return Json{{"run", folder.id()}, {"state", run.state()}, {"attempt", run.attempt()},
+                {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
   };
-  orders.stop = [&supervisor](bool now) { supervisor.stop(now); };
+  orders.stop = [&run](bool now) { run.stop(now); };
   return orders;
 }
 
 }  // namespace
 
-RunControl::RunControl(Supervisor& supervisor, Console& console, RunFolder& folder,
+RunControl::RunControl(RunLoop& run, Console& console, RunFolder& folder,
                        const SupervisorLock& lock, boost::asio::any_io_executor executor)
     : console_(console),
       folder_(folder),
       started_(supervisor_of(folder.path(), 1).started),
-      server_(executor, orders_for(supervisor, folder, lock.epoch())) {
+      server_(executor, orders_for(run, folder, lock.epoch())) {
   if (auto opened = server_.open(folder.path(), lock.epoch()); !opened)
     console.error(fmt::format("{}: `sortie attach` and `sortie stop` can not reach this run",
                               opened.error().message));

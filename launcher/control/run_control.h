@@ -12,15 +12,15 @@ namespace sortie::launcher {
 
 class Console;
 class RunFolder;
-class Supervisor;
+class RunLoop;
 struct Verdict;
 
 class RunControl {
  public:
   /// All references must outlive it. A socket that can not be made is said on the console: the run
   /// goes on, and can be ended by a signal only.
-  RunControl(Supervisor& supervisor, Console& console, RunFolder& folder,
-             const SupervisorLock& lock, boost::asio::any_io_executor executor);
+  RunControl(RunLoop& run, Console& console, RunFolder& folder, const SupervisorLock& lock,
+             boost::asio::any_io_executor executor);
 
   /// Writes result.json, then tells everybody who listens. After the I/O thread has stopped.
   void end(const Verdict& verdict);

@@ -7,6 +7,7 @@
 #include "common/base/atomic_file.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
@@ -97,6 +98,8 @@ std::string_view run_state_name(RunState state) {
       return "starting";
     case RunState::running:
       return "running";
+    case RunState::restarting:
+      return "restarting";
     case RunState::stopping:
       return "stopping";
     case RunState::ended:
@@ -124,23 +127,33 @@ std::string RunRecord::command() const {
   return line;
 }
 
-Result<RunRecord> read_run(const fs::path& run) {
+Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   RunRecord record;
   record.path = run;
+  const std::uint32_t latest = latest_attempt(run);
+  record.attempt = attempt == 0 ? latest : attempt;
+  record.logs_of = attempt_folder(run, record.attempt);
+  if (record.attempt > latest)
+    return fail(ErrorCode::usage,
+                fmt::format("--attempt {}: {} has had {} attempt{} so far", attempt,
+                            run.filename().string(), latest, latest == 1 ? " only" : "s"));
   record.id = run.filename().string();
   record.name = read_label(run).name;
-  SORTIE_ASSIGN_OR_RETURN(const std::string content, read_file(run / "plan.json", kMaxRecordBytes));
+  SORTIE_ASSIGN_OR_RETURN(const std::string content,
+                          read_file(record.logs_of / "plan.json", kMaxRecordBytes));
   const nlohmann::json plan = parse(content);
   if (!plan.is_object() || !plan.contains("hosts") || !plan["hosts"].is_array())
-    return fail(ErrorCode::data, (run / "plan.json").string() + ": is no plan of a run");
+    return fail(ErrorCode::data, (record.logs_of / "plan.json").string() + ": is no plan of a run");
   for (const nlohmann::json& word : plan.value("argv", nlohmann::json::array()))
     if (word.is_string()) record.argv.push_back(word.get<std::string>());
   for (const nlohmann::json& host : plan["hosts"]) {
     if (!host.is_object()) continue;
     record.hosts.push_back({text(host, "name"), {}});
-    for (const nlohmann::json& rank : host.value("ranks", nlohmann::json::array()))
-      if (rank.is_object())
-        record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
+    for (const nlohmann::json& rank : host.value("ranks", nlohmann::json::array())) {
+      if (!rank.is_object()) continue;
+      record.hosts.back().ranks.push_back(static_cast<std::uint32_t>(number(rank, "rank")));
+      record.hosts.back().slots.push_back(static_cast<int>(number(rank, "slot")));
+    }
     record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
   }
   // In this order: a supervisor writes the result before it goes.
@@ -150,9 +163,10 @@ Result<RunRecord> read_run(const fs::path& run) {
     record.state = RunState::ended;
   } else if (record.supervisor.alive) {
     const RunView view = read_journal(run);
-    record.state = view.stop_at   ? RunState::stopping
-                   : view.started ? RunState::running
-                                  : RunState::starting;
+    record.state = view.restarting() ? RunState::restarting
+                   : view.stop_at    ? RunState::stopping
+                   : view.started    ? RunState::running
+                                     : RunState::starting;
   }
   return record;
 }

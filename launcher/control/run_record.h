@@ -36,17 +36,21 @@ std::string default_run_name(const std::filesystem::path& config,
 Result<> write_label(const std::filesystem::path& run, const RunLabel& label);
 RunLabel read_label(const std::filesystem::path& run);
 
-/// lost: its supervisor has gone without a result (killed, or the machine went down).
-enum class RunState { starting, running, stopping, ended, lost };
+/// lost: its supervisor has gone without a result (killed, or the machine went down). restarting:
+/// between two attempts.
+enum class RunState { starting, running, restarting, stopping, ended, lost };
 std::string_view run_state_name(RunState state);
 
 struct RunRecord {
   struct Host {
     std::string name;
     std::vector<std::uint32_t> ranks;
+    std::vector<int> slots = {};  // of these ranks
   };
   std::string id, name;
   std::filesystem::path path;
+  std::uint32_t attempt = 1;      // whose plan this is
+  std::filesystem::path logs_of;  // the folder with its logs/ (run/attempt_folder.h)
   std::vector<std::string> argv;
   std::vector<Host> hosts;
   std::uint32_t world_size = 0;
@@ -63,7 +67,8 @@ struct RunRecord {
   TrainingRun training_run() const { return {path, name, alive()}; }
 };
 
-/// Error: this is no folder of a run, or one of a start that never came to a plan.
-Result<RunRecord> read_run(const std::filesystem::path& run);
+/// `attempt`: whose hosts and ranks; 0 = the newest. Error: this is no folder of a run, or one of a
+/// start that never came to a plan; usage: there was no such attempt.
+Result<RunRecord> read_run(const std::filesystem::path& run, std::uint32_t attempt = 0);
 
 }  // namespace sortie::launcher

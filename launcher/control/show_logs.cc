@@ -16,6 +16,7 @@
 #include "launcher/console/console.h"
 #include "launcher/control/log_feed.h"
 #include "launcher/control/run_index.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/job_options.h"
 #include "launcher/run/run_folder.h"
 
@@ -122,17 +123,20 @@ Result<std::set<std::uint32_t>> chosen_ranks(const LogsRequest& request, const R
   return on_hosts;
 }
 
-/// Until the run has ended, and all that it wrote has been shown.
-Result<> follow(LogFeed& feed, LinePrinter& printer, const std::filesystem::path& run) {
+/// Until the run has ended, or its next attempt begun, and all that was written has been shown.
+Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
+  const std::filesystem::path& run = record.path;
   for (;;) {
     pollfd polled = {feed.fd(), POLLIN, 0};
     const bool notified = ::poll(&polled, 1, feed.fd() < 0 ? 200 : 1000) > 0;
     // The state first: what it wrote before it ended is then there to be read.
+    const bool next = !notified && latest_attempt(run) > record.attempt;
     const bool over = !notified && (read_result(run) || !latest_supervisor(run).alive);
     while (feed.take(!notified)) {
     }
     printer.flush();
     if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
+    if (next) return {};
     if (!over) continue;
     if (read_result(run)) return {};
     return fail(ErrorCode::lost,
@@ -141,29 +145,40 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const std::filesystem::path
   }
 }
 
+/// Of one attempt.
+Result<> print_attempt(const LogsRequest& request, const RunRecord& record, const Pattern& pattern,
+                       std::optional<std::int64_t> since) {
+  SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
+  LinePrinter printer(pattern);
+  LogFeed feed(record, ranks, [&](const LogFeed::Chunk& chunk) { printer.add(chunk); });
+  feed.replay(since);
+  Result<> done;
+  if (request.follow) done = follow(feed, printer, record);
+  printer.finish(record);
+  if (!done) return done;
+  if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
+  return {};
+}
+
 Result<> print_logs(const LogsRequest& request) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
-  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
-  if (request.attempt > 1)
-    return fail(ErrorCode::usage,
-                fmt::format("--attempt {}: {} has one attempt only", request.attempt, record.id));
-  SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
-  SORTIE_ASSIGN_OR_RETURN(Pattern pattern, Pattern::compile(request.grep));
+  SORTIE_ASSIGN_OR_RETURN(RunRecord record,
+                          read_run(run, static_cast<std::uint32_t>(request.attempt)));
+  SORTIE_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::compile(request.grep));
   std::optional<std::int64_t> since;
   if (!request.since.empty()) {
     SORTIE_ASSIGN_OR_RETURN(
         since, parse_since(request.since, static_cast<std::int64_t>(unix_time() * 1000)));
   }
-  LinePrinter printer(std::move(pattern));
-  LogFeed feed(record, ranks, [&](const LogFeed::Chunk& chunk) { printer.add(chunk); });
-  feed.replay(since);
-  Result<> done;
-  if (request.follow) done = follow(feed, printer, run);
-  printer.finish(record);
-  if (!done) return done;
-  if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
-  return {};
+  for (;;) {
+    SORTIE_TRY(print_attempt(request, record, pattern, since));
+    // Who follows a run follows it into its next attempt, unless one was named.
+    const bool on = request.follow && request.attempt == 0;
+    if (!on || latest_attempt(run) <= record.attempt) return {};
+    SORTIE_ASSIGN_OR_RETURN(record, read_run(run, record.attempt + 1));
+    since.reset();
+  }
 }
 
 }  // namespace

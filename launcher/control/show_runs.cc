@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/config/hostlist.h"
@@ -11,8 +12,9 @@
 #include "launcher/control/control_client.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
+#include "launcher/health/health_text.h"
 #include "launcher/run/run_folder.h"
-#include "launcher/view/run_view.h"
+#include "launcher/view/attempts_text.h"
 
 namespace sortie::launcher {
 namespace {
@@ -37,6 +39,8 @@ Json run_json(const RunRecord& record, const TrainingView& training) {
                {"hosts", record.host_names()},
                {"ranks", record.world_size},
                {"argv", record.argv},
+               {"attempt", record.attempt},
+               {"restarts", record.attempt - 1},
                {"started", record.started()}};
   if (record.result) {
     json["ended"] = record.result->ended;
@@ -51,14 +55,44 @@ Json run_json(const RunRecord& record, const TrainingView& training) {
   return json;
 }
 
-/// Whether the living supervisor of this machine answers; empty when it does.
-std::string silence(const RunRecord& record) {
-  if (!record.alive() || record.supervisor.machine != machine_name()) return "";
+/// What the living supervisor of this machine says of itself.
+struct Answer {
+  std::string silence;    // why it says nothing; empty when it answers, or nobody could
+  nlohmann::json status;  // its answer; null without one
+};
+Answer ask_supervisor(const RunRecord& record) {
+  if (!record.alive() || record.supervisor.machine != machine_name()) return {};
   auto client = ControlClient::connect(record.path, record.supervisor.epoch);
-  if (!client) return client.error().message;
+  if (!client) return {client.error().message, nullptr};
   const nlohmann::json question = {{"op", "status"}};
-  const auto answer = client->ask(question, std::chrono::milliseconds(1000));
-  return answer ? "" : answer.error().message;
+  auto answer = client->ask(question, std::chrono::milliseconds(1000));
+  if (!answer) return {answer.error().message, nullptr};
+  return {"", std::move(*answer)};
+}
+
+/// Where a rank is in its training, as its supervisor has heard it last.
+struct Place {
+  std::uint64_t step = 0;
+  std::string section;
+  double standing_s = 0;  // without any sign of progress
+};
+std::map<std::uint32_t, Place> places_in(const nlohmann::json& status) {
+  std::map<std::uint32_t, Place> places;
+  const auto progress = status.is_object() ? status.find("progress") : status.end();
+  if (progress == status.end() || !progress->is_object()) return places;
+  for (const auto& rank : progress->value("ranks", nlohmann::json::array()))
+    places[rank.value("rank", 0u)] = {rank.value("step", std::uint64_t{0}),
+                                      rank.value("section", std::string()),
+                                      rank.value("standing_ms", 0.0) / 1000};
+  return places;
+}
+
+/// "12 forward", and for how long nothing has changed where that is worth a word.
+std::string place_text(const Place& place) {
+  constexpr double kWorthAWord = 5;
+  std::string text = fmt::format("{} {}", place.step, printable(place.section));
+  if (place.standing_s >= kWorthAWord) text += fmt::format(" for {}", short_time(place.standing_s));
+  return text;
 }
 
 std::string header(const RunRecord& record, const RunView& view, const std::string& quiet) {
@@ -77,11 +111,18 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
                                 : record.result         ? ", ended"
                                                         : ", gone"));
   row("trouble", quiet);
+  if (view.restarts() > 0 || view.restarting())
+    row("attempt", fmt::format("{} ({} restart{})", view.attempt(), view.restarts(),
+                               view.restarts() == 1 ? "" : "s"));
+  if (!view.cordoned.empty()) row("cordoned", config::fold_host_names(view.cordoned));
   row("stop", view.stop_reason);
+  row("hang", view.hang);
+  for (const std::string& slow : view.stragglers) row("slow host", slow);
   if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
   row("folder", record.path.string());
   for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
     row(name, value);
+  out += attempts_text(view);
   if (record.result && !record.result->text.empty())
     out += printable_lines(record.result->text) + "\n";
   return out;
@@ -102,18 +143,19 @@ std::string table(const std::vector<Listed>& runs) {
     widest = std::max(widest, config::shorten(printable(run.record.name)).size());
   const auto line = [](const auto&... cells) {
     return fmt::format(
-        "{:<20}  {:<{}}  {:<9}  {:>5}  {:>7}  {:>15}  {:>8}  {:>8}  {:>7}  {:>10}  {:>8}  {}\n",
+        "{:<20}  {:<{}}  {:<10}  {:>5}  {:>8}  {:>7}  {:>15}  {:>8}  {:>8}  {:>7}  {:>10}  {:>8}  "
+        "{}\n",
         cells...);
   };
-  std::string out = line("run", "name", widest, "state", "ranks", "age", "step", "loss", "tokens/s",
-                         "ETA", "checkpoint", "best", "hosts");
+  std::string out = line("run", "name", widest, "state", "ranks", "restarts", "age", "step", "loss",
+                         "tokens/s", "ETA", "checkpoint", "best", "hosts");
   for (const Listed& run : runs) {
     const RunRecord& record = run.record;
     const TrainingCells cells = training_cells(run.training, record.alive(), unix_time());
-    out +=
-        line(record.id, config::shorten(printable(record.name)), widest, record.state_text(),
-             record.world_size, ago(record.started()), cells.step, cells.loss, cells.tokens_per_s,
-             cells.eta, cells.checkpoint, cells.best, config::fold_host_names(record.host_names()));
+    out += line(record.id, config::shorten(printable(record.name)), widest, record.state_text(),
+                record.world_size, record.attempt - 1, ago(record.started()), cells.step,
+                cells.loss, cells.tokens_per_s, cells.eta, cells.checkpoint, cells.best,
+                config::fold_host_names(record.host_names()));
   }
   return out;
 }
@@ -156,10 +198,18 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
   RunView view = read_journal(run);
   view.training = read_training(run);
-  const std::string quiet = silence(record);
+  const Answer answer = ask_supervisor(record);
+  const std::string& quiet = answer.silence;
+  const std::map<std::uint32_t, Place> places = places_in(answer.status);
   Json hosts = Json::array();
-  std::string table = fmt::format("\n{:<20}  {:>6}  {:>8}  {:<9}  {}\n", "host", "rank", "pid",
-                                  "state", "ended by");
+  // Where ranks are: only where they tell it.
+  const auto line = [&places](const std::string& host, const std::string& rank,
+                              const std::string& pid, const std::string& state,
+                              const std::string& at, const std::string& status) {
+    return fmt::format("{:<20}  {:>6}  {:>8}  {:<9}  {}{}\n", host, rank, pid, state,
+                       places.empty() ? "" : fmt::format("{:<24}  ", at), status);
+  };
+  std::string table = "\n" + line("host", "rank", "pid", "state", "step", "ended by");
   for (const RunRecord::Host& host : record.hosts) {
     std::string host_state = view.host_state[host.name];
     if (host_state.empty()) host_state = "waiting";
@@ -169,22 +219,38 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
       RankView& rank = view.rank[number];
       // Its runner ends a rank whose supervisor is gone: nobody has seen whether it did.
       if (rank.state == "running" && (!record.alive() || host_state == "lost")) rank.state = "lost";
-      ranks.push_back(
-          {{"rank", number}, {"state", rank.state}, {"pid", rank.pid}, {"status", rank.status}});
-      table += fmt::format("{:<20}  {:>6}  {:>8}  {:<9}  {}\n", first ? host.name : "", number,
-                           rank.pid == 0 ? "-" : std::to_string(rank.pid), rank.state, rank.status);
+      const auto place = places.find(number);
+      const bool known = place != places.end() && rank.state == "running";
+      Json entry = {
+          {"rank", number}, {"state", rank.state}, {"pid", rank.pid}, {"status", rank.status}};
+      if (known) {
+        entry["step"] = place->second.step;
+        entry["section"] = place->second.section;
+        entry["standing_s"] = place->second.standing_s;
+      }
+      ranks.push_back(std::move(entry));
+      table += line(first ? host.name : "", std::to_string(number),
+                    rank.pid == 0 ? "-" : std::to_string(rank.pid), rank.state,
+                    known ? place_text(place->second) : "", rank.status);
       first = false;
     }
     const std::string trouble = view.host_trouble[host.name];
     if (!trouble.empty()) table += fmt::format("  {}: {}\n", host_state, printable(trouble));
-    hosts.push_back(
-        {{"name", host.name}, {"state", host_state}, {"message", trouble}, {"ranks", ranks}});
+    table += health_rows(view.health, host.name);
+    hosts.push_back({{"name", host.name},
+                     {"state", host_state},
+                     {"message", trouble},
+                     {"ranks", ranks},
+                     {"health", incidents_json(view.health, host.name)}});
   }
   if (!json) return header(record, view, quiet) + table;
   Json out = {{"schema", "sortie/status/1"}};
   out.update(run_json(record, view.training));
+  out["attempts"] = attempts_json(view);
   out["answers"] = quiet.empty() && record.alive();
   out["hosts"] = hosts;
+  out["hang"] = view.hang.empty() ? Json(nullptr) : Json(view.hang);
+  out["stragglers"] = view.stragglers;
   return dump(out);
 }
 

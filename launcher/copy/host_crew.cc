@@ -17,9 +17,8 @@
 #include "launcher/console/console.h"
 #include "launcher/console/terminal_signals.h"
 #include "launcher/host/host_errors.h"
-#include "launcher/local/local_transport.h"
+#include "launcher/host/transport_router.h"
 #include "launcher/run/run_command.h"
-#include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -33,7 +32,7 @@ constexpr auto kTick = std::chrono::milliseconds(200);
 }  // namespace
 
 struct HostCrew::Reach {
-  std::unique_ptr<Transport> ssh, local;
+  std::unique_ptr<Transport> transport;
   RunnerBinary binary;
 };
 
@@ -53,9 +52,8 @@ HostCrew::~HostCrew() = default;
 Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work work,
                        std::function<void()> tick) {
   SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, open_runner_binary());
-  reach_ =
-      std::make_unique<Reach>(Reach{make_ssh_transport(io_.get_executor(), runner_.ssh),
-                                    make_local_transport(io_.get_executor()), std::move(binary)});
+  reach_ = std::make_unique<Reach>(
+      Reach{make_transport(io_.get_executor(), runner_.ssh), std::move(binary)});
   std::signal(SIGPIPE, SIG_IGN);
   spawn(io_, watch_signals());
   spawn(io_, tick_loop(std::move(tick)));
@@ -91,10 +89,7 @@ asio::awaitable<Result<wire::FilesDone>> HostCrew::attempt(std::size_t index, Wo
   const auto session = sessions_[index];
   co_await connecting_.acquire();
   Result<> reached = fail(ErrorCode::interrupted, "interrupted");
-  if (!interrupted_) {
-    Transport& transport = session->host() == "localhost" ? *reach_->local : *reach_->ssh;
-    reached = co_await session->connect(transport, reach_->binary);
-  }
+  if (!interrupted_) reached = co_await session->connect(*reach_->transport, reach_->binary);
   if (reached) reached = co_await session->greet(reach_->binary.sha256());
   connecting_.release();
   if (!reached) co_return std::unexpected(std::move(reached).error());

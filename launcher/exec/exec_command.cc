@@ -23,8 +23,7 @@
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
-#include "launcher/local/local_transport.h"
-#include "launcher/ssh/ssh_transport.h"
+#include "launcher/host/transport_router.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -187,9 +186,8 @@ int exec_command(const ExecOptions& options) {
     input = std::move(*opened);
   }
 
-  const auto ssh = make_ssh_transport(io.get_executor(), config.runner.ssh);
-  const auto local = make_local_transport(io.get_executor());
-  ExecRun::Parts parts{io.get_executor(), *ssh, *local, *binary, console, {}, input};
+  const auto transport = make_transport(io.get_executor(), config.runner.ssh);
+  ExecRun::Parts parts{io.get_executor(), *transport, *binary, console, {}, input};
   for (const auto& sink : sinks) parts.sinks.push_back(sink.get());
   if (fold) parts.sinks.push_back(fold.get());
   if (json) parts.sinks.push_back(json.get());

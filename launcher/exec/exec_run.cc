@@ -106,8 +106,7 @@ asio::awaitable<void> ExecRun::serve(std::size_t index) {
   Active& active = *active_[index];
   active.session = std::make_shared<HostSession>(parts_.executor, outcomes_[index].host, runner_);
   const std::shared_ptr<HostSession> session = active.session;
-  Transport& transport = outcomes_[index].host == "localhost" ? parts_.local : parts_.ssh;
-  auto connected = co_await session->connect(transport, parts_.binary);
+  auto connected = co_await session->connect(parts_.transport, parts_.binary);
   if (is_done(index)) co_return;
   if (!connected) {
     give_up(index, std::move(connected).error());

@@ -32,8 +32,7 @@ class ExecRun {
  public:
   struct Parts {
     boost::asio::any_io_executor executor;
-    Transport& ssh;
-    Transport& local;
+    Transport& transport;
     const RunnerBinary& binary;
     Console& console;
     std::vector<ExecSink*> sinks;

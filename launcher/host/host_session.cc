@@ -12,8 +12,6 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
-namespace {}  // namespace
-
 HostSession::HostSession(asio::any_io_executor executor, std::string host,
                          const config::RunnerConfig& runner)
     : executor_(executor),
@@ -37,12 +35,12 @@ asio::awaitable<Result<>> HostSession::connect(Transport& transport, const Runne
   if (!connection) co_return std::unexpected(std::move(connection).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
-  address_ = connection_->peer_address();
   std::function<void(bool)> on_push = [self](bool pushing) { self->pushing_ = pushing; };
   auto channel = co_await start_runner(*connection_, binary, runner_.startup_timeout, on_push);
   connection_->settled();
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+  address_ = connection_->peer_address();  // a kept connection may have been replaced
   client_ = std::make_unique<RunnerClient>(std::move(*channel), known_clock_);
   co_return Result<>{};
 }

@@ -30,8 +30,9 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
  public:
   /// Called on the I/O thread after start(); never after close() returned.
   struct Listener {
-    std::function<void(wire::Message)> on_message;
-    std::function<void(Error)> on_lost;  // the connection is gone; called once
+    std::function<void(wire::Message)> on_message;  // but heartbeats
+    std::function<void(Error)> on_lost;             // the connection is gone; called once
+    std::function<void(const wire::Heartbeat&)> on_beat = {};
   };
 
   HostSession(boost::asio::any_io_executor executor, std::string host,
@@ -84,6 +85,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   /// The same for a frame (wire::encode) that several hosts get: they share its bytes.
   void send(std::shared_ptr<const std::string> frame);
 
+  /// Says Goodbye to a runner that has finished. When it has ended the listener's on_lost is called
+  /// as ever, and the connection goes back to its transport (Connection::release).
+  void say_goodbye();
+
   /// Drops the connection: the runner sees EOF and ends its ranks. Idempotent.
   void close();
   bool closed() const { return closed_; }
@@ -107,6 +112,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void keep_alive();
   bool lost_patience() const;
   void lost(Error error);
+  void end(bool may_release);
 
   boost::asio::any_io_executor executor_;
   const std::string host_;
@@ -128,6 +134,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::chrono::milliseconds patience_{0};  // of expect_progress(); 0 = none
   std::chrono::steady_clock::time_point last_progress_;
   bool closed_ = false, pushing_ = false;
+  bool goodbye_ = false;  // was said
 };
 
 }  // namespace sortie::launcher

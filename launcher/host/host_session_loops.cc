@@ -48,8 +48,11 @@ asio::awaitable<void> HostSession::read_loop() {
       co_return;
     }
     if (std::holds_alternative<wire::RankEvent>(*message)) ++events_taken_;
-    if (!std::holds_alternative<wire::Heartbeat>(*message))
+    if (const auto* beat = std::get_if<wire::Heartbeat>(&*message)) {
+      if (listener_->on_beat) listener_->on_beat(*beat);
+    } else {
       listener_->on_message(std::move(*message));
+    }
   }
 }
 
@@ -88,7 +91,10 @@ asio::awaitable<void> HostSession::watch_loop() {
                         std::chrono::duration_cast<std::chrono::seconds>(patience_).count())});
       co_return;
     }
-    send(wire::Heartbeat{sequence, 0, 0, events_taken_});
+    wire::Heartbeat beat;
+    beat.sequence = sequence;
+    beat.events = events_taken_;
+    send(beat);
     if ((!listener_ && !reading_) || Clock::now() - last_heard() <= runner_.heartbeat_timeout)
       continue;
     // Perhaps it was this process that slept: what has arrived meanwhile is read first.
@@ -127,21 +133,35 @@ void HostSession::enqueue(Outgoing outgoing) {
 
 void HostSession::lost(Error error) {
   if (closed_) return;
-  close();
+  end(goodbye_ && client_ && client_->at_end());
   if (listener_)
     listener_->on_lost(std::move(error));
   else
     lost_early_ = std::move(error);
 }
 
+void HostSession::say_goodbye() {
+  if (closed_) return;
+  goodbye_ = true;
+  send(wire::Goodbye{});
+}
+
 void HostSession::close() {
+  end(false);
+}
+
+void HostSession::end(bool may_release) {
   if (closed_) return;
   closed_ = true;
   watch_timer_.cancel();
   outgoing_ready_.cancel();
   drained_.cancel();
   if (client_) client_->close();
-  if (connection_) connection_->close();
+  if (!connection_) return;
+  if (may_release)
+    connection_->release();
+  else
+    connection_->close();
 }
 
 }  // namespace sortie::launcher

@@ -8,6 +8,7 @@ namespace sortie::launcher {
 namespace {
 
 constexpr std::size_t kMaxWordBytes = 256, kMaxMessageBytes = 4096;
+constexpr std::size_t kMaxStackText = 256u << 10;
 constexpr std::size_t kMaxLastWords = 1000;
 constexpr std::size_t kMaxAddresses = 1024;
 constexpr std::size_t kMaxLeft = 32;
@@ -63,6 +64,9 @@ void bound_texts(wire::Message& message) {
     bound(*swept);
   } else if (auto* wanted = std::get_if<wire::FilesWanted>(&message)) {
     limit_shown(wanted->reason, kMaxMessageBytes);
+  } else if (auto* dump = std::get_if<wire::StackDump>(&message)) {
+    limit_shown(dump->how, kMaxWordBytes);
+    limit_shown(dump->text, kMaxStackText);
   } else if (auto* hello = std::get_if<wire::Hello>(&message)) {
     limit(hello->build, kMaxWordBytes);
   }

@@ -56,7 +56,10 @@ asio::awaitable<Result<wire::Message>> RunnerClient::receive() {
     if (buffer_.empty()) buffer_.resize(kLeastRead);
     auto count = co_await channel_->read_some(buffer_);
     if (!count) co_return std::unexpected(std::move(count).error());
-    if (*count == 0) co_return std::unexpected(ended(*channel_));
+    if (*count == 0) {
+      at_end_ = true;
+      co_return std::unexpected(ended(*channel_));
+    }
     touch();
     decoder_.feed(std::string_view(buffer_).substr(0, *count));
     grow_or_shrink(*count);

@@ -48,6 +48,8 @@ class RunnerClient {
   /// When bytes came in last.
   Clock::time_point last_heard() const { return last_heard_; }
   void touch() { last_heard_ = Clock::now(); }
+  /// The runner has ended in good order: its stream did, and the connection had not broken.
+  bool at_end() const { return at_end_; }
   /// Ends reads and writes in flight. Idempotent.
   void close() { channel_->close(); }
 
@@ -59,6 +61,7 @@ class RunnerClient {
   std::string buffer_;  // as large as the host has much to say
   HostClock clock_;
   std::optional<wire::RunnerError> refusal_;
+  bool at_end_ = false;
   Clock::time_point last_heard_ = Clock::now();
 };
 

@@ -1,6 +1,7 @@
 // How the launcher reaches a host: connect, then run one command whose stdio is the runner's frame
-// stream. Implemented by ssh/ (libssh), local/ (a child process) and tests (fake). All of it runs
-// on the launcher's one I/O thread; nothing here blocks that thread.
+// stream. Implemented by ssh/ (libssh), local/ (a child process) and tests (fake);
+// transport_router.h chooses between them. All of it runs on the launcher's one I/O thread; nothing
+// here blocks that thread.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -55,6 +56,9 @@ class Connection {
   /// What the connection was made for has begun: what the transport had set aside for starting it
   /// may go to another host. Closing does that too.
   virtual void settled() {}
+  /// Its owner has no more use for it and all its channels have ended in good order: it may serve
+  /// the next connect() to this host. Else the same as close().
+  virtual void release() { close(); }
   virtual void close() = 0;
 };
 

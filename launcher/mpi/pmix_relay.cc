@@ -15,6 +15,12 @@ constexpr std::size_t kFrameRoom = 64;
 // Per host: an MPI has a fence or two open, and asks once for each rank that it talks to.
 constexpr std::size_t kMaxOpenFences = 1024, kMaxHeldBytes = 64u << 20;
 constexpr std::size_t kMaxOpenRequests = 1u << 20;
+constexpr std::size_t kMaxKeyBytes = 511;  // PMIX_MAX_KEYLEN
+
+wire::PmixModexRequest with_id(wire::PmixModexRequest request, std::uint64_t id) {
+  request.id = id;
+  return request;
+}
 }  // namespace
 
 PmixRelay::PmixRelay(std::vector<std::size_t> rank_host, std::uint64_t first_id)
@@ -78,7 +84,7 @@ void PmixRelay::keep_ended(wire::PmixFenceDone done) {
 std::vector<PmixRelay::Outgoing> PmixRelay::on_reconnected(std::size_t host) const {
   std::vector<Outgoing> out;
   for (const auto& [id, request] : requests_)
-    if (request.asked == host) out.push_back({{host}, wire::PmixModexRequest{id, request.rank}});
+    if (request.asked == host) out.push_back({{host}, with_id(request.request, id)});
   return out;
 }
 
@@ -86,12 +92,17 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_request(std::size_t host,
                                                              wire::PmixModexRequest request) {
   if (request.rank >= rank_host_.size())
     return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrNotFound, {}}}};
-  if (held_[host].requests >= kMaxOpenRequests)
+  if (request.key.size() > kMaxKeyBytes)
+    return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrBadParam, {}}}};
+  Held& held = held_[host];
+  if (held.requests >= kMaxOpenRequests || held.bytes + request.key.size() > kMaxHeldBytes)
     return {{{host}, wire::PmixModexReply{request.id, request.rank, kPmixErrOutOfResource, {}}}};
-  ++held_[host].requests;
+  ++held.requests;
+  held.bytes += request.key.size();
   const std::uint64_t id = next_request_++;
-  requests_[id] = {host, rank_host_[request.rank], request.id, request.rank};
-  return {{{rank_host_[request.rank]}, wire::PmixModexRequest{id, request.rank}}};
+  const std::size_t asked = rank_host_[request.rank];
+  requests_[id] = {host, asked, request};
+  return {{{asked}, with_id(std::move(request), id)}};
 }
 
 std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
@@ -99,10 +110,12 @@ std::vector<PmixRelay::Outgoing> PmixRelay::on_modex_reply(std::size_t host,
   const auto it = requests_.find(reply.id);
   // Answered before, never asked, or not asked of this host.
   if (it == requests_.end() || it->second.asked != host) return {};
-  const Request request = it->second;
+  const Request request = std::move(it->second);
   requests_.erase(it);
-  --held_[request.host].requests;
-  reply.id = request.id;
+  Held& held = held_[request.host];
+  --held.requests;
+  held.bytes -= request.request.key.size();
+  reply.id = request.request.id;
   return {{{request.host}, std::move(reply)}};
 }
 

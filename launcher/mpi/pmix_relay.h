@@ -50,8 +50,7 @@ class PmixRelay {
   };
   struct Request {
     std::size_t host = 0, asked = 0;
-    std::uint64_t id = 0;
-    std::uint32_t rank = 0;
+    wire::PmixModexRequest request;  // as the host sent it
   };
   /// What a host has made this relay keep: bounded, whatever the host sends.
   struct Held {

@@ -213,16 +213,18 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
     if (!stage_folder.empty())  // at the same path inside
       spec.container.mounts.push_back({stage_folder, stage_folder, "ro"});
   }
-  // As torchrun has them: no restarts within a run, and rank 0 makes the store itself.
+  spec.attempt = plan.attempt;
+  // As torchrun has them; rank 0 makes the store itself.
   spec.env.emplace_back("TORCHELASTIC_RUN_ID", run_id);
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT", fmt::format("{}", spec.attempt - 1));
-  spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", "0");
+  spec.env.emplace_back("TORCHELASTIC_MAX_RESTARTS", fmt::format("{}", job.recovery.max_restarts));
   spec.env.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "False");
   for (const RankPlan& rank : host.ranks)
     spec.ranks.push_back(
         {rank.rank, rank.local_rank, static_cast<std::uint32_t>(rank.slot), rank.env});
   if (host.node_rank == 0) {
     spec.peers = std::move(peers);
+    spec.progress_file = job.recovery.progress_file;
     spec.master_port =
         plan.master_port == 0 ? wire::kAnyPort : static_cast<std::uint32_t>(plan.master_port);
   }
@@ -236,6 +238,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.output_window = output_window(plan.hosts.size());
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
+  spec.health = job.watchdog.health ? 1 : 0;
   return spec;
 }
 

@@ -41,6 +41,7 @@ struct HostPlan {
 };
 
 struct LaunchPlan {
+  std::uint32_t attempt = 1;  // that it is for; plans of other attempts may have other hosts
   std::vector<HostPlan> hosts;
   std::vector<wire::NodeRun> nodes;  // `hosts` folded, once for all of them (wire/node_list.h)
   std::vector<std::string> argv;

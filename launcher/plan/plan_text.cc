@@ -138,6 +138,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   for (const auto& [path, name] : plan.stage) stage.push_back({{"path", path}, {"name", name}});
   Json out = {{"schema", "sortie/plan/1"},
               {"hash", plan_hash(plan)},
+              {"attempt", plan.attempt},
               {"world_size", plan.world_size},
               {"argv", plan.argv},
               {"work_dir", plan.work_dir},

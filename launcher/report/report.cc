@@ -7,7 +7,9 @@
 
 #include "common/base/exit_code.h"
 #include "launcher/console/console.h"
+#include "launcher/health/health_text.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/view/attempts_text.h"
 
 namespace sortie::launcher {
 
@@ -80,15 +82,19 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   add_stage(times, "ready", report.ready, report.hosts);
   times.add(report.started, "order to start sent");
   times.add(report.all_running, "all ranks run");
+  times.add(report.hang_at, fmt::format("hang: {}", printable(report.hang)));
   times.add(
       report.cause_at,
       fmt::format("first cause: {}", printable(report.cause.substr(0, report.cause.find('\n')))));
   times.add(report.stop_at, fmt::format("order to stop sent: TERM, KILL after {:.3g} s",
                                         report.stop_grace_ms / 1000.0));
+  for (const auto& [at, what] : health_times(report.health)) times.add(at - report.begun, what);
   times.add(report.ended, "end");
   out += times.text();
   if (const auto rest = report.cause.find('\n'); rest != std::string::npos)
     out += "\n" + printable_lines(report.cause.substr(rest + 1)) + "\n";
+  if (const std::string attempts = attempts_text(report); !attempts.empty())
+    out += "\nattempts; the times above are of the last one\n" + attempts;
   if (report.exited_well > 0 || report.consequences > 0)
     out += fmt::format("\n{} of {} ranks exited 0", report.exited_well, report.ranks);
   if (report.consequences > 0) {
@@ -107,8 +113,10 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
       out += fmt::format("  {:<11} {}\n", name, printable(value));
   }
   out += list_of("hosts that failed before the start:", report.failed_hosts);
+  out += list_of("hosts slower than the others:", report.stragglers);
   out += list_of("connections that broke while the run went on:", report.gaps);
   out += list_of("hosts that were lost:", report.lost);
+  out += health_report(report.health);
   out += list_of("swept afterwards:", report.swept);
   out += list_of("not confirmed to be gone:", report.unconfirmed);
   if (report.unreadable_lines > 0)
@@ -147,6 +155,9 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["exit_code_meaning"] = report.exit_code ? Ordered(exit_meaning(report)) : Ordered(nullptr);
   json["cause"] = report.cause_json.empty() ? Ordered(nullptr)
                                             : Ordered::parse(report.cause_json, nullptr, false);
+  json["restarts"] = report.restarts();
+  json["attempts"] = attempts_json(report);
+  json["cordoned"] = report.cordoned;
   json["name"] = training.name;
   json["training"] = training_json(report.training, training, unix_time());
   json["exited_well"] = report.exited_well;
@@ -154,8 +165,17 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["aftermath"] = aftermath;
   json["leftovers_killed"] = report.leftovers_killed;
   json["failed_hosts"] = report.failed_hosts;
+  json["stragglers"] = report.stragglers;
+  json["hang"] = report.hang_at ? Ordered{{"at_s", *report.hang_at},
+                                          {"text", report.hang},
+                                          {"stacks", report.hang_stacks}}
+                                : Ordered(nullptr);
   json["link_gaps"] = report.gaps;
   json["lost"] = report.lost;
+  Ordered health = Ordered::object();
+  for (const std::string& host : report.health.hosts())
+    health[host] = incidents_json(report.health, host);
+  json["health"] = health;
   json["swept"] = report.swept;
   json["unconfirmed"] = report.unconfirmed;
   return json;

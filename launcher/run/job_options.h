@@ -21,6 +21,7 @@ struct JobOptions {
   std::vector<std::string> program;    // after --
   std::string name;                    // --name, of run
   bool shell = false;                  // --shell: `program` is one line for /bin/sh -c
+  bool cordoned_too = false;           // hosts are looked at, whatever is known of them
 };
 
 /// What the job is loaded for, which decides the rules that it must keep.

@@ -22,11 +22,13 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/copy/progress.h"
-#include "launcher/local/local_transport.h"
+#include "launcher/host/transport_router.h"
+#include "launcher/nodes/job_hosts.h"
+#include "launcher/nodes/node_store.h"
 #include "launcher/plan/secrets.h"
+#include "launcher/recovery/spares.h"
 #include "launcher/run/ask_trainer.h"
-#include "launcher/ssh/ssh_transport.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/run/run_loop.h"
 #include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
@@ -35,38 +37,28 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A program of Sortie's: beside this one.
-fs::path sibling(const char* name) {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
-}
-
-LauncherFacts launcher_facts() {
-  LauncherFacts facts;
-  facts.trainer = sibling("sortie-train").string();
-  facts.ask_trainer = trainer_beside();
-  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
-  struct sysinfo info {};
-  if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
-  std::error_code error;
-  facts.work_dir = fs::current_path(error).string();
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (const auto equals = text.find('='); equals != text.npos)
-      facts.environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return facts;
-}
-
-asio::awaitable<void> watch_signals(asio::signal_set& signals, Supervisor& supervisor,
-                                    Console& console) {
+asio::awaitable<void> watch_signals(asio::signal_set& signals, RunLoop& run, Console& console) {
   for (;;) {
     const int number = co_await signals.async_wait(asio::use_awaitable);
     if (number == SIGTSTP)
       console.message(ctrl_z_refusal("`sortie run --detach` leaves the terminal free"));
     else
-      supervisor.interrupt(number);
+      run.interrupt(number);
   }
+}
+
+/// What a model costs is not asked again: that would hold up everything.
+RunLoop::Replan replan_with(LauncherFacts facts) {
+  facts.ask_trainer = {};
+  return [facts = std::move(facts)](const config::JobConfig& job,
+                                    const std::vector<config::HostSlots>& hosts) {
+    return make_plan(job, hosts, facts);
+  };
+}
+
+Result<RunLoop::KnownHosts> hosts_that_are_known() {
+  SORTIE_ASSIGN_OR_RETURN(const NodeState state, cordoned_hosts());
+  return RunLoop::KnownHosts{state.hosts(), state.breaker_open.has_value()};
 }
 
 /// Everything is to be on disk before the end is told. A disk that hangs does not hold up Ctrl-C.
@@ -103,15 +95,37 @@ void print_verdict(Console& console, const Verdict& verdict, const RunFolder& fo
 
 }  // namespace
 
+LauncherFacts launcher_facts() {
+  LauncherFacts facts;
+  facts.trainer = program_beside("sortie-train").string();
+  facts.ask_trainer = trainer_beside();
+  facts.topology = cpu::read_topology("/", cpu::allowed_cpus());
+  struct sysinfo info {};
+  if (::sysinfo(&info) == 0) facts.memory_bytes = std::uint64_t{info.totalram} * info.mem_unit;
+  std::error_code error;
+  facts.work_dir = fs::current_path(error).string();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (const auto equals = text.find('='); equals != text.npos)
+      facts.environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return facts;
+}
+
+fs::path program_beside(const char* name) {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+}
+
 AskTrainer trainer_beside() {
-  return [trainer = sibling("sortie-train")](const CostQuestion& question) {
+  return [trainer = program_beside("sortie-train")](const CostQuestion& question) {
     return ask_trainer(trainer, question);
   };
 }
 
 Result<RunnerBinary> open_runner_binary() {
   const char* chosen = std::getenv("SORTIE_RUNNER");
-  return RunnerBinary::open(chosen ? fs::path(chosen) : sibling("sortie-runner"));
+  return RunnerBinary::open(chosen ? fs::path(chosen) : program_beside("sortie-runner"));
 }
 
 Result<PlannedJob> plan_job(const JobOptions& options) {
@@ -119,13 +133,16 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(job.loaded, load_options(options, Purpose::start));
   config::RunnerConfig& runner = job.loaded.job.runner;
   resolve_job_paths(job.loaded.job);
-  SORTIE_ASSIGN_OR_RETURN(const auto hosts, config::job_hosts(runner));
+  SORTIE_ASSIGN_OR_RETURN(auto hosts, config::job_hosts(runner));
+  SORTIE_ASSIGN_OR_RETURN(job.spares, job_spares(job.loaded.job, hosts));
+  if (!options.cordoned_too) SORTIE_TRY(leave_cordoned_out(job.loaded, hosts));
   // On the hosts there is no groups file: the trainer gets the names.
   if (std::ranges::any_of(runner.hosts, [](const std::string& line) { return line.contains('@'); }))
     runner.hosts = config::host_lines(hosts);
-  const LauncherFacts facts = launcher_facts();
-  SORTIE_TRY(fill_in_secrets(runner, facts.environment));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, facts));
+  job.facts = launcher_facts();
+  SORTIE_TRY(fill_in_secrets(runner, job.facts.environment));
+  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, job.facts));
+  job.hosts = hosts;
   job.plan.config_warnings = job.loaded.warnings;
   std::error_code error;
   if (!options.config.empty()) job.label.config = fs::absolute(options.config, error).string();
@@ -173,7 +190,8 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   Console console(style);
   for (const std::string& warning : planned.loaded.warnings)
     console.message(fmt::format("warning: {}", warning));
-  const int code = supervise({job, planned.plan, *binary, *folder, *lock, console, detached});
+  const int code = supervise({job, planned.plan, planned.facts, planned.hosts, planned.spares,
+                              *binary, *folder, *lock, console, detached});
   if (!detached && planned.next_steps)
     if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
       console.message(next);
@@ -181,27 +199,50 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
 }
 
 int supervise(const SuperviseParts& with) {
-  const auto& [job, plan, binary, folder, lock, console, detached, cgroups] = with;
-  if (job.runner.on_launcher_loss != "kill")
-    folder.obey(supervisor_file(folder.path(), lock.epoch() + 1));
+  const config::JobConfig& job = with.job;
+  RunFolder& folder = with.folder;
+  Console& console = with.console;
+  StartNotice* const detached = with.detached;
+  if (job.runner.on_launcher_loss != "kill" || job.recovery.max_restarts > 0)
+    folder.obey(supervisor_file(folder.path(), with.lock.epoch() + 1));
   folder.track(job);
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto ssh = make_ssh_transport(io.get_executor(), job.runner.ssh);
-  const auto local = make_local_transport(io.get_executor());
-  Supervisor::Parts parts{io.get_executor(), *ssh, *local, binary, console, folder};
-  if (StartNotice* notice = detached)
-    parts.on_started = [notice, &run = folder] { notice->started(run.id()); };
-  parts.epoch = lock.epoch();
-  parts.cgroups = cgroups;
-  Supervisor supervisor(parts, job, plan);
-  RunControl control(supervisor, console, folder, lock, io.get_executor());
+  const auto transport = make_transport(io.get_executor(), job.runner.ssh);
+  RunLoop::Parts parts{{io.get_executor(), *transport, with.binary, console, folder},
+                       replan_with(with.facts),
+                       with.hosts,
+                       with.spares};
+  parts.known_hosts = hosts_that_are_known;
+  parts.acceptance = std::chrono::seconds(20);
+  parts.cordon = [&folder](const std::vector<std::string>& hosts,
+                           const RunLoop::ReasonOf& reason_of,
+                           const std::vector<std::string>& all) -> Result<CordonOutcome> {
+    SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+    return cordon_hosts_of_run(store, folder.id(), hosts, reason_of, all);
+  };
+  if (detached) parts.attempt.on_started = [detached, &folder] { detached->started(folder.id()); };
+  parts.attempt.epoch = with.lock.epoch();
+  if (with.adopted) {
+    parts.attempt.adopts = !with.adopted->between_attempts;
+    parts.attempt.cgroups = with.adopted->cgroups;
+    parts.history = with.adopted->history;
+    parts.between_attempts = with.adopted->between_attempts;
+    parts.configured_ranks = with.adopted->configured_ranks;
+    parts.before = with.adopted->before;
+    if (with.adopted->no_plan)
+      parts.replan = [why = *with.adopted->no_plan](const auto&, const auto&) {
+        return Result<LaunchPlan>(std::unexpected(why));
+      };
+  }
+  RunLoop run(std::move(parts), job, with.plan);
+  RunControl control(run, console, folder, with.lock, io.get_executor());
   asio::signal_set signals(io);
   add_terminal_signals(signals);
-  spawn(io, watch_signals(signals, supervisor, console));
+  spawn(io, watch_signals(signals, run, console));
   Verdict verdict;
-  const auto attempt = [&]() -> asio::awaitable<void> { verdict = co_await supervisor.run(); };
-  run_to_end(io, attempt());
+  const auto all = [&]() -> asio::awaitable<void> { verdict = co_await run.run(); };
+  run_to_end(io, all());
   signals.clear();  // from here on Ctrl-C does what it does to any process
   folder.finish(verdict.exit_code);
   wait_for_folder(folder, console);

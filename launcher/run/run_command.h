@@ -1,6 +1,7 @@
 // `sortie run`: from a checked job to its end, with everything a person sees.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "launcher/control/run_record.h"
 #include "launcher/host/bootstrap.h"
 #include "launcher/plan/plan.h"
+#include "launcher/recovery/decide.h"
 #include "launcher/run/job_options.h"
 
 namespace sortie::launcher {
@@ -20,6 +22,9 @@ namespace sortie::launcher {
 struct PlannedJob {
   config::LoadedJob loaded;
   LaunchPlan plan;
+  std::vector<config::HostSlots> hosts;   // of the plan
+  std::vector<config::HostSlots> spares;  // recovery.spares
+  LauncherFacts facts;                    // that the plan was made with
   RunLabel label;
   /// What to try after it, for a person: from the exit code and the run's id; may be empty.
   std::function<std::string(int exit_code, const std::string& run)> next_steps;
@@ -31,6 +36,12 @@ class RunFolder;
 class StartNotice;
 class SupervisorLock;
 
+/// Of this machine and this process.
+LauncherFacts launcher_facts();
+
+/// A program of Sortie's: beside this one, "sortie-train"; or this one itself.
+std::filesystem::path program_beside(const char* name);
+
 /// Asks the sortie-train beside this program.
 AskTrainer trainer_beside();
 
@@ -38,16 +49,28 @@ AskTrainer trainer_beside();
 Result<RunnerBinary> open_runner_binary();
 
 /// Runs the supervisor of a run whose folder and lock are there, from connecting to the verdict;
-/// returns the exit code. With an epoch above 1 it adopts what another one has left.
+/// returns the exit code.
 struct SuperviseParts {
   const config::JobConfig& job;
   const LaunchPlan& plan;
+  const LauncherFacts& facts;
+  const std::vector<config::HostSlots>& hosts;
+  const std::vector<config::HostSlots>& spares;
   const RunnerBinary& binary;
   RunFolder& folder;
   const SupervisorLock& lock;
   Console& console;
   StartNotice* detached = nullptr;
-  std::map<std::string, std::string> cgroups = {};  // on the hosts of an adopted run
+  /// Of a run that is adopted.
+  struct Adopted {
+    std::map<std::string, std::string> cgroups;  // on its hosts
+    std::vector<AttemptEnd> history;
+    bool between_attempts = false;
+    std::uint32_t configured_ranks = 0;
+    std::optional<AttemptEnd> before;  // of the attempt that goes on
+    std::optional<Error> no_plan;      // why no further attempt can be planned
+  };
+  std::optional<Adopted> adopted = {};
 };
 int supervise(const SuperviseParts& parts);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/atomic_file.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/file_thread.h"
 #include "launcher/run/run_journal.h"
 
@@ -40,13 +41,15 @@ struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
   };
   std::mutex mutex;
   std::optional<Listener> listener;
+  std::uint64_t number = 0;                  // of the listener
   std::map<std::uint64_t, Written> written;  // by owner
   std::vector<std::function<void(const Listener&)>> calls;
   bool posted = false;
 
-  void note_written(std::uint64_t owner, std::uint64_t bytes) {
+  /// `to`: the number of the listener whose output it was.
+  void note_written(std::uint64_t to, std::uint64_t owner, std::uint64_t bytes) {
     const std::lock_guard lock(mutex);
-    if (!listener) return;
+    if (!listener || number != to) return;
     Written& entry = written[owner];
     entry.bytes += bytes;
     ++entry.pieces;
@@ -78,6 +81,7 @@ struct RunFolder::Delivery : std::enable_shared_from_this<RunFolder::Delivery> {
   void set(Listener what) {
     const std::lock_guard lock(mutex);
     listener.reset();
+    ++number;
     if (what.executor) listener = std::move(what);
     written.clear();
     calls.clear();
@@ -91,7 +95,7 @@ RunFolder::~RunFolder() = default;
 
 void RunFolder::start(bool tensorboard) {
   delivery_ = std::make_shared<Delivery>();
-  journal_ = std::make_unique<RunJournal>(path_, tensorboard);
+  journal_ = std::make_unique<RunJournal>(path_, tensorboard, attempt_);
   journal_->set_on_trouble([to = delivery_](const Error& error) {
     to->call([error](const Listener& listener) {
       if (listener.on_trouble) listener.on_trouble(error);
@@ -149,8 +153,9 @@ Result<RunFolder> RunFolder::create(const fs::path& state, bool tensorboard) {
   return folder;
 }
 
-RunFolder RunFolder::open(const fs::path& path, bool tensorboard) {
+RunFolder RunFolder::open(const fs::path& path, bool tensorboard, std::uint32_t attempt) {
   RunFolder folder;
+  folder.attempt_ = attempt;
   folder.id_ = path.filename().string();
   folder.path_ = path;
   folder.adopted_ = true;
@@ -173,27 +178,41 @@ void RunFolder::look_for_newer(std::function<void(bool newer)> done) {
   });
 }
 
-void RunFolder::listen(Listener listener) {
+std::uint64_t RunFolder::listen(Listener listener) {
   delivery_->set(std::move(listener));
+  return delivery_->number;
+}
+
+void RunFolder::stop_listening(std::uint64_t number) {
+  if (delivery_->number == number) delivery_->set({});
 }
 
 fs::path RunFolder::log_path(std::uint32_t rank, wire::Stream stream) const {
-  return rank_log_path(path_, {rank, stream});
+  return rank_log_path(attempt_folder(path_, attempt_), {rank, stream});
 }
 
 Result<> RunFolder::write(const std::string& name, const std::string& content) {
   return write_file_atomic(path_ / name, content, 0600);
 }
 
-void RunFolder::event(const std::string& name, const nlohmann::ordered_json& fields) {
+void RunFolder::event(JournalEvent event, const nlohmann::ordered_json& fields) {
   nlohmann::ordered_json line = {
-      {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", name}};
+      {"schema", "sortie/events/1"}, {"time", unix_time()}, {"event", journal_event_name(event)}};
   line.update(fields);
   std::string text =
       line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const std::size_t bytes = text.size();
   thread_->post([journal = journal_.get(), text = std::move(text)] { journal->event(text); },
                 bytes);
+}
+
+void RunFolder::begin_attempt(std::uint32_t attempt, std::string plan_json) {
+  attempt_ = attempt;
+  stream_bytes_.clear();
+  adopted_ = false;
+  thread_->post([journal = journal_.get(), attempt, plan = std::move(plan_json)] {
+    journal->begin_attempt(attempt, plan);
+  });
 }
 
 void RunFolder::metric(nlohmann::json event) {
@@ -204,7 +223,7 @@ void RunFolder::metric(nlohmann::json event) {
     return;
   }
   if (dropped_metrics_ > 0)
-    this->event("metrics_dropped", {{"lines", std::exchange(dropped_metrics_, 0)}});
+    this->event(JournalEvent::metrics_dropped, {{"lines", std::exchange(dropped_metrics_, 0)}});
   const std::size_t bytes = kBytesPerMember * (1 + event.size());
   thread_->post([journal = journal_.get(), event = std::move(event),
                  now = unix_time()] { journal->metric(event, now); },
@@ -219,6 +238,13 @@ void RunFolder::profile(std::uint32_t rank, nlohmann::json event) {
   });
 }
 
+void RunFolder::keep(const std::string& name, std::string content) {
+  const std::size_t bytes = content.size();
+  thread_->post([journal = journal_.get(), name,
+                 content = std::move(content)] { journal->keep(name, content); },
+                bytes);
+}
+
 void RunFolder::track(const config::JobConfig& job) {
   thread_->post([journal = journal_.get(), job] { journal->track(job); });
 }
@@ -230,9 +256,10 @@ void RunFolder::log(std::uint32_t rank, wire::Stream stream, std::string bytes,
   stream_bytes(rank, stream);
   stream_bytes_[id] += size;
   thread_->post(
-      [journal = journal_.get(), to = delivery_, id, bytes = std::move(bytes), owner] {
+      [journal = journal_.get(), to = delivery_, listener = delivery_->number, id,
+       bytes = std::move(bytes), owner] {
         journal->log(id, bytes);
-        to->note_written(owner, bytes.size());
+        to->note_written(listener, owner, bytes.size());
       },
       size);
 }
@@ -241,7 +268,7 @@ std::uint64_t RunFolder::stream_bytes(std::uint32_t rank, wire::Stream stream) {
   const StreamId id{rank, stream};
   const auto [entry, is_new] = stream_bytes_.try_emplace(id);
   if (is_new && adopted_) {
-    const LogEnd end = read_log_end(path_, id);
+    const LogEnd end = read_log_end(attempt_folder(path_, attempt_), id);
     entry->second = end.stream_bytes;
     thread_->post([journal = journal_.get(), id, offset = end.file_bytes] {
       journal->begin_log_at(id, offset);
@@ -251,7 +278,7 @@ std::uint64_t RunFolder::stream_bytes(std::uint32_t rank, wire::Stream stream) {
 }
 
 void RunFolder::finish(int exit_code) {
-  if (dropped_metrics_ > 0) event("metrics_dropped", {{"lines", dropped_metrics_}});
+  if (dropped_metrics_ > 0) event(JournalEvent::metrics_dropped, {{"lines", dropped_metrics_}});
   thread_->post([journal = journal_.get(), exit_code] { journal->finish(exit_code); });
 }
 

@@ -1,7 +1,9 @@
 // RunFolder: what a run leaves behind, on the launcher's side.
 //   runs/<id>/  config.toml  plan.json  events.jsonl  metrics.jsonl  logs/ (rank_logs.h)
+//   attempts/N/ (attempt_folder.h)
 //   profile-rank-N.json  run.json  tensorboard/  wandb/  wandb-run  result.json
 //   supervisor-N  control-N.sock  (the last: control/)
+//   attempts/N/stacks/rank-R.txt  of ranks that hung
 //
 // What is written while the run goes on is queued for a thread of the folder (file_thread.h): no
 // call waits for the disk, unless it says so. Memory: ranks' output is bounded by the credit that
@@ -21,6 +23,7 @@
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "launcher/run/rank_logs.h"
+#include "launcher/view/journal_event.h"
 
 namespace sortie::launcher {
 
@@ -35,8 +38,9 @@ class RunFolder {
   /// Makes <state>/runs/<new id> (0700) and points <state>/runs/latest at it.
   static Result<RunFolder> create(const std::filesystem::path& state, bool tensorboard);
 
-  /// The folder of a run that goes on under another supervisor.
-  static RunFolder open(const std::filesystem::path& path, bool tensorboard);
+  /// The folder of a run that goes on under another supervisor, in that attempt.
+  static RunFolder open(const std::filesystem::path& path, bool tensorboard,
+                        std::uint32_t attempt = 1);
 
   RunFolder(RunFolder&&) noexcept;
   RunFolder& operator=(RunFolder&&) = delete;
@@ -60,7 +64,10 @@ class RunFolder {
     /// Something could not be written. Not more than once a minute.
     std::function<void(const Error&)> on_trouble;
   };
-  void listen(Listener listener);
+  /// Returns a number for stop_listening().
+  std::uint64_t listen(Listener listener);
+  /// Nothing happens when somebody else listens by now.
+  void stop_listening(std::uint64_t number);
 
   const std::string& id() const { return id_; }  // "20261121-095400-k3f9": sorts by time
   const std::filesystem::path& path() const { return path_; }
@@ -68,8 +75,11 @@ class RunFolder {
 
   /// Waits for the disk.
   Result<> write(const std::string& name, const std::string& content);
-  /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":name, ...fields}.
-  void event(const std::string& name, const nlohmann::ordered_json& fields);
+  /// One line of events.jsonl: {"schema":"sortie/events/1","time":...,"event":NAME, ...fields}.
+  void event(JournalEvent event, const nlohmann::ordered_json& fields);
+  /// From now on logs are those of this attempt (> 1), whose plan is kept beside them. What was
+  /// queued before stays where it belongs.
+  void begin_attempt(std::uint32_t attempt, std::string plan_json);
   /// A trainer's event: metrics.jsonl and, for numbers, the trackers.
   void metric(nlohmann::json event);
   /// A part of a rank's profile, from a "profile" event: into profile-rank-N.json, a whole trace
@@ -77,6 +87,9 @@ class RunFolder {
   void profile(std::uint32_t rank, nlohmann::json event);
   /// TensorBoard is there from the start, W&B from here on, if the job asks for it.
   void track(const config::JobConfig& job);
+  /// Evidence of what went wrong: a file below the run's folder, whole or not at all. `name` is a
+  /// relative path of our own making.
+  void keep(const std::string& name, std::string content);
   /// Appends bytes of a rank to its log. `owner`: for on_written.
   void log(std::uint32_t rank, wire::Stream stream, std::string bytes, std::uint64_t owner = 0);
   /// How many bytes of a stream were given to log(), by this supervisor or those before it. May
@@ -102,6 +115,7 @@ class RunFolder {
 
   std::string id_;
   std::filesystem::path path_;
+  std::uint32_t attempt_ = 1;
   std::map<StreamId, std::uint64_t> stream_bytes_;
   std::uint64_t dropped_metrics_ = 0;
   bool adopted_ = false;  // there may be logs already

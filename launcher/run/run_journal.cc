@@ -9,7 +9,9 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "launcher/run/attempt_folder.h"
 
 namespace sortie::launcher {
 namespace {
@@ -17,11 +19,11 @@ namespace {
 constexpr std::chrono::minutes kQuiet{1};
 }  // namespace
 
-RunJournal::RunJournal(const std::filesystem::path& run, bool tensorboard)
+RunJournal::RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt)
     : run_(run),
       events_(run / "events.jsonl"),
       metrics_(run / "metrics.jsonl"),
-      logs_(run),
+      logs_(std::make_unique<RankLogs>(attempt_folder(run, attempt))),
       trackers_(run, tensorboard) {}
 
 bool RunJournal::look_for_newer() {
@@ -56,6 +58,20 @@ void RunJournal::guarded(const std::function<void()>& work) {
 
 void RunJournal::event(std::string_view line) {
   if (!look_for_newer()) note(events_.append(line));
+}
+
+void RunJournal::begin_attempt(std::uint32_t attempt, const std::string& plan_json) {
+  if (look_for_newer()) return;
+  logs_->finish();
+  logs_->flush();
+  lost_before_ += logs_->lost_bytes();
+  const std::filesystem::path folder = attempt_folder(run_, attempt);
+  for (const auto& path : {folder.parent_path(), folder, folder / "logs"})
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+      note(std::unexpected(os_error(errno, path.string())));
+  logs_ = std::make_unique<RankLogs>(folder);
+  // Last: it is what makes this the run's attempt for those who read the folder.
+  note(write_file_atomic(folder / "plan.json", plan_json, 0600));
 }
 
 void RunJournal::metric(const nlohmann::json& event, double now) {
@@ -96,10 +112,20 @@ Result<> RunJournal::append_trace(const std::filesystem::path& path, const std::
   return {};
 }
 
+void RunJournal::keep(const std::string& name, const std::string& content) {
+  if (look_for_newer()) return;
+  const std::filesystem::path path = run_ / name;
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  note(error ? fail(ErrorCode::io,
+                    fmt::format("{}: {}", path.parent_path().string(), error.message()))
+             : write_file_atomic(path, content, 0600));
+}
+
 void RunJournal::log(StreamId id, std::string_view bytes) {
   if (look_for_newer()) return;
-  note(logs_.append(id, bytes));
-  lost_bytes_ = logs_.lost_bytes();
+  note(logs_->append(id, bytes));
+  lost_bytes_ = lost_before_ + logs_->lost_bytes();
 }
 
 void RunJournal::track(const config::JobConfig& job) {
@@ -110,12 +136,12 @@ void RunJournal::flush() {
   if (events_.waiting_bytes() + metrics_.waiting_bytes() > 0 && look_for_newer()) return;
   note(events_.flush());
   note(metrics_.flush());
-  logs_.flush();
+  logs_->flush();
 }
 
 void RunJournal::finish(int exit_code) {
   if (look_for_newer()) return;
-  logs_.finish();
+  logs_->finish();
   flush();
   guarded([&] { trackers_.finish(exit_code); });
   if (trackers_.trouble() && !std::exchange(tracker_trouble_told_, true))

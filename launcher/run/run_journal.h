@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -21,7 +22,7 @@ namespace sortie::launcher {
 
 class RunJournal {
  public:
-  RunJournal(const std::filesystem::path& run, bool tensorboard);
+  RunJournal(const std::filesystem::path& run, bool tensorboard, std::uint32_t attempt);
 
   /// From now on nothing is written once `newer` exists: another supervisor owns the files then.
   void obey(std::filesystem::path newer) { newer_ = std::move(newer); }
@@ -41,12 +42,16 @@ class RunJournal {
   std::uint64_t lost_bytes() const { return lost_bytes_; }
 
   void event(std::string_view line);
+  /// From now on logs are those of this attempt, in a folder of its own with its plan.
+  void begin_attempt(std::uint32_t attempt, const std::string& plan_json);
   void metric(const nlohmann::json& event, double now);
   /// Appends events of a Chrome trace to profile-rank-N.json, which is a whole trace after each
   /// call.
   void profile(std::uint32_t rank, const nlohmann::json& trace_events);
+  /// A file below the run's folder, with the folders above it.
+  void keep(const std::string& name, const std::string& content);
   void log(StreamId id, std::string_view bytes);
-  void begin_log_at(StreamId id, std::uint64_t file_offset) { logs_.begin_at(id, file_offset); }
+  void begin_log_at(StreamId id, std::uint64_t file_offset) { logs_->begin_at(id, file_offset); }
   void track(const config::JobConfig& job);
   /// Tries again to write what a full disk has not taken.
   void flush();
@@ -62,7 +67,8 @@ class RunJournal {
   std::filesystem::path run_, newer_;
   std::atomic<bool> superseded_ = false;
   LineFile events_, metrics_;
-  RankLogs logs_;
+  std::unique_ptr<RankLogs> logs_;  // of the attempt
+  std::uint64_t lost_before_ = 0;   // bytes, in earlier attempts
   Trackers trackers_;
   bool tracker_trouble_told_ = false;
   std::atomic<std::uint64_t> lost_bytes_ = 0;

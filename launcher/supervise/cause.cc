@@ -35,6 +35,8 @@ std::string_view cause_name(Cause::What what) {
       return "unreachable";
     case Cause::What::interrupted:
       return "interrupted";
+    case Cause::What::hang:
+      return "hang";
   }
   return "?";
 }

@@ -27,6 +27,7 @@ struct Cause {
     runner,       // a runner gave up, or broke the protocol
     unreachable,  // before any rank started: a host could not be reached or was not ready
     interrupted,  // Ctrl-C, TERM, HUP
+    hang,         // ranks made no progress (watchdog/watchdog.h); no host where none is suspected
   };
   What what = What::exit;
   std::string host;                   // empty: the launcher itself

@@ -14,8 +14,7 @@
 #include "launcher/host/host_errors.h"
 #include "launcher/host/host_ready.h"
 #include "launcher/host/host_session.h"
-#include "launcher/local/local_transport.h"
-#include "launcher/ssh/ssh_transport.h"
+#include "launcher/host/transport_router.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -37,8 +36,7 @@ class Survey {
   Survey(asio::any_io_executor executor, const config::JobConfig& job, const RunnerBinary& binary,
          const LaunchPlan& plan)
       : executor_(executor),
-        ssh_(make_ssh_transport(executor, job.runner.ssh)),
-        local_(make_local_transport(executor)),
+        transport_(make_transport(executor, job.runner.ssh)),
         job_(job),
         binary_(binary),
         plan_(plan),
@@ -69,8 +67,7 @@ class Survey {
   }
 
   asio::awaitable<void> connect(Surveyed& host) {
-    Transport& transport = host.plan->local() ? *local_ : *ssh_;
-    Result<> connected = co_await host.session->connect(transport, binary_);
+    Result<> connected = co_await host.session->connect(*transport_, binary_);
     if (!connected) host.error = std::move(connected).error();
   }
 
@@ -110,14 +107,14 @@ class Survey {
       asio::steady_timer done(executor_, kTakenBack);
       ask_back(host, done);
       co_await done.async_wait(kToken);
-      host.session->send(wire::Goodbye{});
+      host.session->say_goodbye();
       co_await host.session->drained(0);
     }
     host.session->close();
   }
 
   asio::any_io_executor executor_;
-  std::unique_ptr<Transport> ssh_, local_;
+  std::unique_ptr<Transport> transport_;
   const config::JobConfig& job_;
   const RunnerBinary& binary_;
   const LaunchPlan& plan_;

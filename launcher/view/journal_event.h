@@ -3,14 +3,15 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 namespace sortie::launcher {
 
 enum class JournalEvent {
   begin,
+  attempt,
   connected,
   staged,
   image,
@@ -26,45 +27,38 @@ enum class JournalEvent {
   host_lost,
   link_lost,
   link_restored,
+  health,
   event_refused,
   metrics_dropped,
   not_ended,
   swept,
   unconfirmed,
   adopted,
+  hang,
+  straggler,
+  attempt_end,
+  decision,
   end,
 };
 
-inline constexpr std::array<std::pair<std::string_view, JournalEvent>, 23> kJournalEvents = {{
-    {"begin", JournalEvent::begin},
-    {"connected", JournalEvent::connected},
-    {"staged", JournalEvent::staged},
-    {"image", JournalEvent::image},
-    {"ready", JournalEvent::ready},
-    {"master", JournalEvent::master},
-    {"started", JournalEvent::started},
-    {"rank_started", JournalEvent::rank_started},
-    {"rank_exited", JournalEvent::rank_exited},
-    {"notice", JournalEvent::notice},
-    {"cause", JournalEvent::cause},
-    {"stop", JournalEvent::stop},
-    {"host_failed", JournalEvent::host_failed},
-    {"host_lost", JournalEvent::host_lost},
-    {"link_lost", JournalEvent::link_lost},
-    {"link_restored", JournalEvent::link_restored},
-    {"event_refused", JournalEvent::event_refused},
-    {"metrics_dropped", JournalEvent::metrics_dropped},
-    {"not_ended", JournalEvent::not_ended},
-    {"swept", JournalEvent::swept},
-    {"unconfirmed", JournalEvent::unconfirmed},
-    {"adopted", JournalEvent::adopted},
-    {"end", JournalEvent::end},
-}};
+/// In the order of the enumeration; the only spelling of each.
+inline constexpr std::array<std::string_view, 29> kJournalEvents = {
+    "begin",         "attempt",         "connected",    "staged",      "image",         "ready",
+    "master",        "started",         "rank_started", "rank_exited", "notice",        "cause",
+    "stop",          "host_failed",     "host_lost",    "link_lost",   "link_restored", "health",
+    "event_refused", "metrics_dropped", "not_ended",    "swept",       "unconfirmed",   "adopted",
+    "hang",          "straggler",       "attempt_end",  "decision",    "end",
+};
+static_assert(kJournalEvents.size() == static_cast<std::size_t>(JournalEvent::end) + 1);
+
+constexpr std::string_view journal_event_name(JournalEvent event) {
+  return kJournalEvents[static_cast<std::size_t>(event)];
+}
 
 /// Nothing for a name of another version.
 constexpr std::optional<JournalEvent> journal_event(std::string_view name) {
-  for (const auto& [known, event] : kJournalEvents)
-    if (known == name) return event;
+  for (std::size_t i = 0; i < kJournalEvents.size(); ++i)
+    if (kJournalEvents[i] == name) return static_cast<JournalEvent>(i);
   return std::nullopt;
 }
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "launcher/health/health_event.h"
+#include "launcher/recovery/attempt_events.h"
 #include "launcher/view/journal_event.h"
 
 namespace sortie::launcher {
@@ -89,6 +92,51 @@ void RunReducer::rank_exited(const Json& event) {
     list.emplace_back(how, 1);
 }
 
+/// What was known of the attempt before it is told by RunView::attempts from now on.
+void RunReducer::begin_attempt(const Json& event, double at) {
+  AttemptBegin begin = read_attempt_begin(event);
+  if (begin.attempt > 1) {
+    view_.hosts = begin.hosts.size();
+    view_.ranks = begin.ranks;
+    view_.connected = view_.ready = Stage();
+    view_.image_at = view_.started = view_.all_running = view_.cause_at = view_.stop_at =
+        std::nullopt;
+    view_.cause.clear();
+    view_.cause_what.clear();
+    view_.cause_json.clear();
+    view_.stop_reason.clear();
+    view_.exited_well = view_.consequences = 0;
+    view_.aftermath.clear();
+    view_.rank.clear();
+    view_.host_state.clear();
+    view_.host_trouble.clear();
+    view_.cgroups.clear();
+    running_ = 0;
+  }
+  AttemptView& attempt = view_.attempts.emplace_back();
+  attempt.number = begin.attempt;
+  attempt.begun = at;
+  attempt.hosts = std::move(begin.hosts);
+}
+
+void RunReducer::end_attempt(const Json& event, double at) {
+  if (view_.attempts.empty()) view_.attempts.emplace_back();
+  AttemptView& attempt = view_.attempts.back();
+  attempt.end = read_attempt_end(event);
+  attempt.ended = attempt.end.ended > 0 ? attempt.end.ended - view_.begun : at;
+}
+
+/// A supervisor that has adopted the run is told again what the one before was told.
+void RunReducer::health(const Json& event, double time) {
+  const std::string host = text(event, "host");
+  const auto finding = finding_of(event);
+  if (!finding) return;
+  const std::size_t number = count(event, "n");
+  if (number > 0 && !health_numbers_[host].insert(number).second) return;
+  const auto used = event.find("used");
+  view_.health.take(host, *finding, time, used == event.end() || *used != false);
+}
+
 void RunReducer::journal(const Json& event) {
   const double time = number(event, "time");
   if (view_.begun == 0) view_.begun = time;
@@ -101,6 +149,20 @@ void RunReducer::journal(const Json& event) {
       view_.hosts = count(event, "hosts");
       view_.ranks = count(event, "ranks");
       break;
+    case JournalEvent::attempt:
+      begin_attempt(event, at);
+      break;
+    case JournalEvent::attempt_end:
+      end_attempt(event, at);
+      break;
+    case JournalEvent::decision: {
+      DecisionMade made = read_decision(event);
+      std::ranges::move(made.decision.cordon, std::back_inserter(view_.cordoned));
+      if (view_.attempts.empty()) break;
+      view_.attempts.back().decision = std::move(made.decision.reason);
+      view_.attempts.back().restarts = made.decision.action == Decision::Action::restart;
+      break;
+    }
     case JournalEvent::connected:
       reach(view_.connected, event, at);
       view_.host_state[host] = "connected";
@@ -122,7 +184,10 @@ void RunReducer::journal(const Json& event) {
       break;
     case JournalEvent::rank_started:
       view_.rank[u32(event, "rank")] = {"running", u32(event, "pid"), ""};
-      if (++running_ == view_.ranks) view_.all_running = at;
+      if (++running_ == view_.ranks) {
+        view_.all_running = at;
+        if (!view_.attempts.empty()) view_.attempts.back().all_running = at;
+      }
       break;
     case JournalEvent::rank_exited:
       rank_exited(event);
@@ -159,6 +224,9 @@ void RunReducer::journal(const Json& event) {
       add(view_.gaps, event,
           fmt::format("at +{:.3f} s connected again after {:.1f} s", at, number(event, "seconds")));
       break;
+    case JournalEvent::health:
+      health(event, time);
+      break;
     case JournalEvent::swept:
       add(view_.swept, event,
           fmt::format("reached again; {} processes had to be killed", count(event, "killed")));
@@ -171,7 +239,18 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::adopted:
       ++view_.adoptions;
       break;
+    case JournalEvent::hang:
+      view_.hang_at = at;
+      view_.hang = text(event, "text");
+      view_.hang_stacks = text(event, "stacks");
+      break;
+    case JournalEvent::straggler:
+      add(view_.stragglers, event,
+          fmt::format("own work {:.2f} times the median of all hosts, since +{:.1f} s",
+                      number(event, "ratio"), at));
+      break;
     case JournalEvent::end:
+      if (!view_.attempts.empty()) view_.attempts.back().restarts = false;
       view_.ended = at;
       view_.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
       break;

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "launcher/health/health_view.h"
+#include "launcher/recovery/decide.h"
 #include "launcher/view/training_view.h"
 
 namespace sortie::launcher {
@@ -31,6 +33,20 @@ struct RankView {
   std::string status;  // how it ended
 };
 
+/// One start of all ranks.
+struct AttemptView {
+  std::uint32_t number = 1;
+  double begun = 0;                   // seconds from the start of the run
+  std::optional<double> ended;        // likewise
+  std::optional<double> all_running;  // likewise
+  std::vector<std::string> hosts;     // in rank order
+  AttemptEnd end;                     // once it has ended
+  std::string decision;               // what was decided then, by which rule; empty = nothing
+  bool restarts = false;              // and that was to start again
+};
+
+/// Times, ranks and states of hosts are those of the newest attempt; lists of hosts that something
+/// happened to are of all.
 struct RunView {
   std::string id, path;
   double begun = 0;  // seconds since 1970
@@ -52,14 +68,25 @@ struct RunView {
   std::vector<std::string> swept;        // "h03: 3 processes had to be killed"
   std::vector<std::string> unconfirmed;  // "h03: 77 dd (state D)"
   std::vector<std::string> failed_hosts;
+  std::vector<std::string> stragglers;  // "h03: 1.31 times the median of all hosts (+812.4 s)"
+  std::optional<double> hang_at;        // of the last hang
+  std::string hang, hang_stacks;        // what it was; the folder of its evidence
   std::optional<int> exit_code;
   std::size_t adoptions = 0;
-  std::map<std::uint32_t, RankView> rank;           // by number, those that were heard of
+  std::vector<AttemptView> attempts;       // empty where the journal is of an earlier version
+  std::vector<std::string> cordoned;       // hosts that this run has cordoned
+  std::map<std::uint32_t, RankView> rank;  // by number, those that were heard of
   std::map<std::string, std::string> host_state;    // connected, ready, lost, failed
   std::map<std::string, std::string> host_trouble;  // why a host is lost or failed
   std::map<std::string, std::string> cgroups;       // of the job on a host, where there is one
+  HealthView health;                                // times in seconds since 1970
   TrainingView training;
   std::size_t unreadable_lines = 0;
+
+  std::uint32_t attempt() const { return attempts.empty() ? 1 : attempts.back().number; }
+  std::size_t restarts() const { return attempts.empty() ? 0 : attempts.size() - 1; }
+  /// Between two attempts.
+  bool restarting() const { return !attempts.empty() && attempts.back().restarts; }
 };
 
 /// Puts events into a view, in the order in which they were written.
@@ -74,9 +101,13 @@ class RunReducer {
 
  private:
   void rank_exited(const nlohmann::json& event);
+  void begin_attempt(const nlohmann::json& event, double at);
+  void end_attempt(const nlohmann::json& event, double at);
+  void health(const nlohmann::json& event, double time);
 
   RunView& view_;
   std::size_t running_ = 0;
+  std::map<std::string, std::set<std::uint64_t>> health_numbers_;  // of each host, that were taken
 };
 
 /// Of the run whose folder this is. ErrorCode::not_found when it has no journal.

@@ -42,6 +42,12 @@ struct Taker {
     (e.best ? view.best_checkpoint : view.checkpoint) =
         TrainingView::Checkpoint{e.step, printable(e.path), when};
   }
+  void operator()(const RollbackEvent& e) const {
+    view.step = e.to;
+    view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
+    view.time = when;
+  }
+  void operator()(const FaultEvent&) const {}
   void operator()(const NoteEvent&) const {}
   void operator()(const ProfileEvent& e) const {
     constexpr std::size_t kMaxProfiles = 4096;

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Json = nlohmann::ordered_json;
 
-asio::awaitable<void> Supervisor::adopt_host(std::size_t index) {
+asio::awaitable<void> Attempt::adopt_host(std::size_t index) {
   Host& host = hosts_[index];
   if (host.state != HostState::connected) co_return;
   const auto session = host.session;
@@ -26,9 +26,10 @@ asio::awaitable<void> Supervisor::adopt_host(std::size_t index) {
   }
 }
 
-wire::Adopt Supervisor::adopt_order(Host& host) {
+wire::Adopt Attempt::adopt_order(Host& host) {
   wire::Adopt order;
   order.run_id = parts_.folder.id();
+  order.attempt = plan_.attempt;
   order.node_rank = host.plan->node_rank;
   order.epoch = parts_.epoch;
   order.link = ++host.link;
@@ -39,7 +40,7 @@ wire::Adopt Supervisor::adopt_order(Host& host) {
   return order;
 }
 
-void Supervisor::start_adopted() {
+void Attempt::start_adopted() {
   starting_ = false;
   std::vector<std::string> reached, lost;
   std::string first_error;
@@ -59,9 +60,11 @@ void Supervisor::start_adopted() {
     if (first_error.empty())
       first_error =
           fmt::format("{}: {}: {}", host.plan->name, error_code_name(ErrorCode::lost), why);
-    parts_.folder.event("host_lost", {{"host", host.plan->name}, {"message", why}});
+    parts_.folder.event(JournalEvent::host_lost, {{"host", host.plan->name}, {"message", why}});
   }
-  parts_.folder.event("adopted", {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
+  parts_.folder.event(JournalEvent::adopted,
+                      {{"epoch", parts_.epoch}, {"hosts", reached}, {"lost", lost}});
+  watch_.begin();
   parts_.console.message(fmt::format("adopted {} of {} hosts", reached.size(), hosts_.size()));
   if (lost.empty()) {
     if (parts_.on_started) parts_.on_started();
@@ -81,7 +84,7 @@ void Supervisor::start_adopted() {
     if (host.state == HostState::lost) start_sweep(host);
 }
 
-bool Supervisor::superseded() {
+bool Attempt::superseded() {
   if (superseded_) return true;
   if (ended_ || !parts_.folder.superseded()) return false;
   superseded_ = true;

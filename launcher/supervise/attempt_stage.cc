@@ -1,12 +1,12 @@
-// The supervisor's part of staging: read once, before any host is touched; then every host.
+// The attempt's part of staging: read once, before any host is touched; then every host.
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 
-boost::asio::awaitable<bool> Supervisor::read_staged() {
+boost::asio::awaitable<bool> Attempt::read_staged() {
   if (job_.runner.stage.empty()) co_return true;
   stager_ =
       std::make_unique<Stager>(parts_.executor, job_.runner, hosts_.size(),
@@ -17,7 +17,7 @@ boost::asio::awaitable<bool> Supervisor::read_staged() {
   co_return false;
 }
 
-void Supervisor::blame_files(const Error& error) {
+void Attempt::blame_files(const Error& error) {
   Cause cause;
   cause.what = Cause::What::unreachable;
   cause.message = error.message;
@@ -25,7 +25,7 @@ void Supervisor::blame_files(const Error& error) {
   blame(std::move(cause));
 }
 
-boost::asio::awaitable<void> Supervisor::stage_host(std::size_t index) {
+boost::asio::awaitable<void> Attempt::stage_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
   auto staged = co_await stager_->stage(index, session, parts_.binary.sha256());
@@ -37,12 +37,12 @@ boost::asio::awaitable<void> Supervisor::stage_host(std::size_t index) {
   }
 }
 
-void Supervisor::note_staged() {
+void Attempt::note_staged() {
   parts_.console.message(stager_->summary());
   nlohmann::ordered_json event;
   event["hash"] = stager_->hash();
   event["summary"] = stager_->summary();
-  parts_.folder.event("staged", event);
+  parts_.folder.event(JournalEvent::staged, event);
 }
 
 }  // namespace sortie::launcher

@@ -1,4 +1,4 @@
-// The supervisor's part of images: every host has the same one before any rank starts anywhere.
+// The attempt's part of images: every host has the same one before any rank starts anywhere.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "launcher/copy/progress.h"
 #include "launcher/host/host_texts.h"
 #include "launcher/plan/plan_container.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -32,8 +32,8 @@ std::string short_id(const std::string& id) {
 }  // namespace
 
 /// Read before any host is touched.
-bool Supervisor::read_credentials_file() {
-  if (!plan_.container || parts_.epoch > 1) return true;
+bool Attempt::read_credentials_file() {
+  if (!plan_.container || parts_.adopts) return true;
   auto text = read_credentials(job_.runner.container);
   if (text) {
     credentials_ = std::move(*text);
@@ -43,14 +43,14 @@ bool Supervisor::read_credentials_file() {
   return false;
 }
 
-wire::Message Supervisor::image_order_message() const {
+wire::Message Attempt::image_order_message() const {
   wire::ImageOrder order = image_order(job_.runner.container, credentials_);
   order.heartbeat_interval_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_interval.count());
   order.heartbeat_timeout_ms = static_cast<std::uint32_t>(job_.runner.heartbeat_timeout.count());
   return order;
 }
 
-asio::awaitable<void> Supervisor::image_host(std::size_t index) {
+asio::awaitable<void> Attempt::image_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
   Result<> greeted;
@@ -73,7 +73,7 @@ asio::awaitable<void> Supervisor::image_host(std::size_t index) {
 }
 
 /// True when more is to come.
-bool Supervisor::take_image_message(Host& host, const wire::Message& message) {
+bool Attempt::take_image_message(Host& host, const wire::Message& message) {
   if (const auto* progress = std::get_if<wire::ImageProgress>(&message)) {
     host.image_progress = progress->text;
     return true;
@@ -95,7 +95,7 @@ bool Supervisor::take_image_message(Host& host, const wire::Message& message) {
   return false;
 }
 
-void Supervisor::no_image(Host& host, Error error) {
+void Attempt::no_image(Host& host, Error error) {
   host.state = HostState::lost;
   const std::string context = fmt::format("image {}", plan_.container->image);
   if (!error.message.starts_with(context)) error = with_context(std::move(error), context);
@@ -103,7 +103,7 @@ void Supervisor::no_image(Host& host, Error error) {
 }
 
 /// All hosts have an image: whether it is the same one.
-bool Supervisor::agree_on_image() {
+bool Attempt::agree_on_image() {
   std::map<std::string, std::vector<std::string>> hosts_by_id, hosts_by_engine;
   std::size_t pulled = 0;
   std::uint64_t bytes = 0;
@@ -145,7 +145,7 @@ bool Supervisor::agree_on_image() {
   event["hosts"] = hosts_.size();
   event["pulled"] = pulled;
   event["engines"] = engines;
-  parts_.folder.event("image", event);
+  parts_.folder.event(JournalEvent::image, event);
   parts_.console.message(fmt::format(
       "image {} ({}{}) on {} host{}: {}", name, short_id(image_id_),
       bytes == 0 ? "" : ", " + byte_count(bytes), hosts_.size(), hosts_.size() == 1 ? "" : "s",
@@ -154,7 +154,7 @@ bool Supervisor::agree_on_image() {
 }
 
 /// For a person who waits: how many hosts have it, and what the others are at.
-std::string Supervisor::image_progress_text() const {
+std::string Attempt::image_progress_text() const {
   constexpr std::size_t kMostHosts = 3;
   std::size_t have = 0, working = 0;
   std::string details;
@@ -169,7 +169,7 @@ std::string Supervisor::image_progress_text() const {
 }
 
 /// The name of the engine's client that this host has: "containerd" is spoken to through two.
-std::string Supervisor::client_of(const Host& host) const {
+std::string Attempt::client_of(const Host& host) const {
   if (!host.image) return plan_.container->engine;
   const std::string& version = host.image->engine_version;
   std::string word = version.substr(0, version.find(' '));

@@ -1,4 +1,4 @@
-// The supervisor's search for the first cause, and what it does about hosts that were lost: cause.h
+// The attempt's search for the first cause, and what it does about hosts that were lost: cause.h
 // has the rule, sweep.h the way back to a host.
 #include <fmt/format.h>
 
@@ -10,7 +10,8 @@
 #include "common/asio/spawn.h"
 #include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/run/successor.h"
+#include "launcher/supervise/attempt.h"
 #include "launcher/supervise/sweep.h"
 
 namespace sortie::launcher {
@@ -29,7 +30,7 @@ static Result<wire::Swept> not_looked() {
               "the run folder does not say whether another supervisor has adopted the run");
 }
 
-Cause Supervisor::cause_of_rank(std::uint32_t number, Cause::What what, int code) const {
+Cause Attempt::cause_of_rank(std::uint32_t number, Cause::What what, int code) const {
   const Rank& rank = ranks_[number];
   Cause cause;
   cause.what = what;
@@ -43,7 +44,7 @@ Cause Supervisor::cause_of_rank(std::uint32_t number, Cause::What what, int code
   return cause;
 }
 
-void Supervisor::blame(Cause failure) {
+void Attempt::blame(Cause failure) {
   if (cause_ || superseded()) return;
   if (failure.at_ms == 0) failure.at_ms = boot_ms();
   failure.time_unix_ms = unix_time_ms() - (boot_ms() - failure.at_ms);
@@ -66,17 +67,17 @@ void Supervisor::blame(Cause failure) {
     await_settlement();
 }
 
-void Supervisor::await_settlement() {
+void Attempt::await_settlement() {
   settle_timer_.expires_after(kSettleTime);
   settle_timer_.async_wait([this](boost::system::error_code error) {
     if (!error) settle();
   });
 }
 
-void Supervisor::settle() {
+void Attempt::settle() {
   if (failures_.empty() || cause_ || superseded()) return;
   cause_ = failures_[first_cause(failures_)];
-  parts_.folder.event("cause", cause_json(*cause_));
+  parts_.folder.event(JournalEvent::cause, cause_json(*cause_));
   for (HeldEvent& event : std::exchange(held_, {})) note_exited(std::move(event));
   settle_timer_.expires_after(kSilence);
   settle_timer_.async_wait([this](boost::system::error_code error) {
@@ -84,7 +85,7 @@ void Supervisor::settle() {
   });
 }
 
-void Supervisor::say_what_is_awaited() {
+void Attempt::say_what_is_awaited() {
   if (ended_ || running_ == 0 || cause_->what == Cause::What::interrupted) return;
   const std::string text = cause_text(*cause_);
   parts_.console.message(
@@ -94,16 +95,16 @@ void Supervisor::say_what_is_awaited() {
 
 /// Ends of ranks are written as what they are: while the cause is not settled they wait, no longer
 /// than kSettleTime.
-void Supervisor::note_exited(HeldEvent event) {
+void Attempt::note_exited(HeldEvent event) {
   if (failing() && !cause_) {
     held_.push_back(std::move(event));
     return;
   }
   event.fields["consequence"] = cause_ && event.failed && cause_->rank != event.rank;
-  parts_.folder.event("rank_exited", event.fields);
+  parts_.folder.event(JournalEvent::rank_exited, event.fields);
 }
 
-Verdict Supervisor::make_verdict() const {
+Verdict Attempt::make_verdict() const {
   Verdict verdict;
   if (superseded_) {
     verdict.exit_code = kExitAdopted;
@@ -128,15 +129,15 @@ Verdict Supervisor::make_verdict() const {
   return verdict;
 }
 
-void Supervisor::start_sweep(Host& host) {
+void Attempt::start_sweep(Host& host) {
   ++sweeps_;
   spawn(parts_.executor, sweep(host));
 }
 
-asio::awaitable<void> Supervisor::sweep(Host& host) {
+asio::awaitable<void> Attempt::sweep(Host& host) {
   // Ranks of a supervisor that has adopted them meanwhile are not ours to end.
   std::optional<bool> successor = false;
-  if (hold_.count() > 0) successor = co_await has_successor();
+  if (hold_.count() > 0) successor = co_await has_successor(parts_.executor, parts_.folder);
   if (successor.value_or(true)) {
     if (!superseded()) note_swept(host, not_looked());
     --sweeps_;
@@ -150,28 +151,29 @@ asio::awaitable<void> Supervisor::sweep(Host& host) {
   order.reach = parts_.sweep_reach;
   order.cgroup = host.cgroup;
   if (plan_.container) order.engine = plan_.container->engine;
-  Transport& transport = host.plan->local() ? parts_.local : parts_.ssh;
-  auto outcome =
-      co_await sweep_host(parts_.executor, transport, parts_.binary, job_.runner, std::move(order));
+  auto outcome = co_await sweep_host(parts_.executor, parts_.transport, parts_.binary, job_.runner,
+                                     std::move(order));
   note_swept(host, outcome);
   --sweeps_;
   wake();
 }
 
-void Supervisor::note_swept(const Host& host, const Result<wire::Swept>& outcome) {
+void Attempt::note_swept(Host& host, const Result<wire::Swept>& outcome) {
   const std::string& name = host.plan->name;
   if (!outcome) {
-    parts_.folder.event("unconfirmed", {{"host", name}, {"why", outcome.error().message}});
+    parts_.folder.event(JournalEvent::unconfirmed,
+                        {{"host", name}, {"why", outcome.error().message}});
     parts_.console.error(
         fmt::format("{}: that nothing is left there is not confirmed: {}; a runner that lives ends "
                     "its ranks by itself within runner.heartbeat_timeout and grace",
                     name, outcome.error().message));
     return;
   }
-  parts_.folder.event("swept",
+  parts_.folder.event(JournalEvent::swept,
                       {{"host", name}, {"killed", outcome->killed}, {"left", outcome->left}});
+  host.clear = outcome->left.empty();
   for (const std::string& left : outcome->left) {
-    parts_.folder.event("unconfirmed", {{"host", name}, {"why", left}});
+    parts_.folder.event(JournalEvent::unconfirmed, {{"host", name}, {"why", left}});
     parts_.console.error(fmt::format("{}: could not be killed: {}", name, printable(left)));
   }
 }

@@ -4,13 +4,13 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
 /// For a person who waits: the first second says nothing.
-asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
+asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
   auto pause = std::chrono::milliseconds(1000);
   while (!*done) {
     progress_timer_.expires_after(pause);
@@ -21,7 +21,7 @@ asio::awaitable<void> Supervisor::show_progress(std::shared_ptr<bool> done) {
   }
 }
 
-std::string Supervisor::progress_text() const {
+std::string Attempt::progress_text() const {
   if (imaging_) return image_progress_text();
   std::size_t connected = 0, ready = 0, pushing = 0;
   for (const Host& host : hosts_) {

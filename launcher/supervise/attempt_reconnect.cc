@@ -1,4 +1,4 @@
-// The supervisor and a host whose connection broke while its runner holds the ranks
+// The attempt and a host whose connection broke while its runner holds the ranks
 // (runner.on_launcher_loss): for the run the host is still there; it is reached again, or the hold
 // is over.
 #include <fmt/format.h>
@@ -11,7 +11,8 @@
 #include "common/config/hostlist.h"
 #include "launcher/host/host_errors.h"
 #include "launcher/host/reconnect.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/run/successor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -24,43 +25,26 @@ constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kNewsTime{300};
 /// A connection that breaks so soon after it was made again may do so for ever: not at full speed.
 constexpr milliseconds kFlapTime{5000}, kFlapPause{1000};
-/// For the disk to say whether another supervisor has taken over.
-constexpr milliseconds kLookTime{5000};
 }  // namespace
 
-bool Supervisor::may_reconnect(const Host& host, const Error& error) const {
+bool Attempt::may_reconnect(const Host& host, const Error& error) const {
   // One that breaks the protocol would do it again.
   return hold_.count() > 0 && host.state == HostState::running && !ended_ &&
          error.code != ErrorCode::protocol;
 }
 
-asio::awaitable<std::optional<bool>> Supervisor::has_successor() {
-  struct Answer {
-    explicit Answer(const asio::any_io_executor& executor) : come(executor, kLookTime) {}
-    asio::steady_timer come;
-    std::optional<bool> newer;
-  };
-  const auto answer = std::make_shared<Answer>(parts_.executor);
-  parts_.folder.look_for_newer([answer](bool newer) {
-    answer->newer = newer;
-    answer->come.cancel();
-  });
-  co_await answer->come.async_wait(kToken);
-  co_return answer->newer;
-}
-
-void Supervisor::start_reconnect(Host& host, Error error) {
+void Attempt::start_reconnect(Host& host, Error error) {
   host.loss = std::move(error);
   host.lost_at = Clock::now();
   const double held = static_cast<double>(hold_.count()) / 1000;
-  parts_.folder.event("link_lost", {{"host", host.plan->name},
-                                    {"link", host.link},
-                                    {"message", host.loss->message},
-                                    {"held_s", held}});
+  parts_.folder.event(JournalEvent::link_lost, {{"host", host.plan->name},
+                                                {"link", host.link},
+                                                {"message", host.loss->message},
+                                                {"held_s", held}});
   lost_links_.emplace_back(host.plan->name, *host.loss);
   tell_links_soon();
   Reconnect::Parts way{parts_.executor,
-                       host.plan->local() ? parts_.local : parts_.ssh,
+                       parts_.transport,
                        parts_.binary,
                        [this, &host] {
                          auto session = std::make_shared<HostSession>(parts_.executor,
@@ -75,9 +59,15 @@ void Supervisor::start_reconnect(Host& host, Error error) {
   spawn(parts_.executor, reconnect(host, host.way_back));
 }
 
-asio::awaitable<void> Supervisor::reconnect(Host& host, std::shared_ptr<Reconnect> way) {
+asio::awaitable<void> Attempt::reconnect(Host& host, std::shared_ptr<Reconnect> way) {
+  ++reconnects_;
+  co_await reconnect_by(host, std::move(way));
+  --reconnects_;
+}
+
+asio::awaitable<void> Attempt::reconnect_by(Host& host, std::shared_ptr<Reconnect> way) {
   // Where the disk does not answer, the runner will.
-  const std::optional<bool> newer = co_await has_successor();
+  const std::optional<bool> newer = co_await has_successor(parts_.executor, parts_.folder);
   if (newer.value_or(false)) {
     superseded();
     co_return;
@@ -96,7 +86,7 @@ asio::awaitable<void> Supervisor::reconnect(Host& host, std::shared_ptr<Reconnec
          {ErrorCode::lost, fmt::format("{}; {}", host.loss->message, session.error().message)});
 }
 
-void Supervisor::resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts) {
+void Attempt::resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts) {
   const std::uint64_t had = host.session->events_taken();
   const std::uint64_t missed = session->events_taken() - std::min(had, session->events_taken());
   host.restored_at = Clock::now();
@@ -107,7 +97,7 @@ void Supervisor::resume(Host& host, std::shared_ptr<HostSession> session, unsign
   nlohmann::ordered_json fields = {
       {"host", host.plan->name}, {"link", host.link}, {"attempts", attempts}, {"seconds", seconds}};
   if (missed > 0) fields["events_missed"] = missed;
-  parts_.folder.event("link_restored", fields);
+  parts_.folder.event(JournalEvent::link_restored, fields);
   restored_links_.push_back(host.plan->name);
   longest_gap_s_ = std::max(longest_gap_s_, seconds);
   tell_links_soon();
@@ -120,11 +110,11 @@ void Supervisor::resume(Host& host, std::shared_ptr<HostSession> session, unsign
                                 "the run is being stopped"});
 }
 
-void Supervisor::abandon_reconnect(Host& host) {
+void Attempt::abandon_reconnect(Host& host) {
   if (const auto way = std::exchange(host.way_back, nullptr)) way->give_up();
 }
 
-void Supervisor::tell_links_soon() {
+void Attempt::tell_links_soon() {
   if (std::exchange(telling_links_, true)) return;
   links_timer_.expires_after(kNewsTime);
   links_timer_.async_wait([this](boost::system::error_code error) {
@@ -133,7 +123,7 @@ void Supervisor::tell_links_soon() {
 }
 
 /// When a laptop wakes up all of its hosts are lost and back at the same time.
-void Supervisor::tell_links() {
+void Attempt::tell_links() {
   telling_links_ = false;
   if (superseded_) return;
   if (const auto lost = std::exchange(lost_links_, {}); !lost.empty())

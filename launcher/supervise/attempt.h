@@ -1,4 +1,4 @@
-// Supervisor: one attempt of a run over all its hosts. Connects, starts all ranks or none, watches,
+// Attempt: one start of all ranks of a run. Connects, starts all ranks or none, watches,
 // and on the first failure ends everything. All state lives on the I/O thread; there are no locks.
 #pragma once
 
@@ -19,6 +19,8 @@
 #include "common/base/process_status.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/stage.h"
+#include "launcher/health/health_event.h"
+#include "launcher/health/health_view.h"
 #include "launcher/host/host_session.h"
 #include "launcher/host/reconnect.h"
 #include "launcher/mpi/pmix_names.h"
@@ -27,10 +29,11 @@
 #include "launcher/run/run_folder.h"
 #include "launcher/supervise/cause.h"
 #include "launcher/supervise/meeting.h"
+#include "launcher/supervise/rank_watch.h"
 
 namespace sortie::launcher {
 
-/// How a run ended.
+/// How an attempt, or the run, ended.
 struct Verdict {
   int exit_code = 0;
   std::string text;               // empty when every rank exited 0
@@ -39,12 +42,11 @@ struct Verdict {
   std::string aftermath;          // how they did, in one line; empty when there are none
 };
 
-class Supervisor {
+class Attempt {
  public:
   struct Parts {
     boost::asio::any_io_executor executor;
-    Transport& ssh;
-    Transport& local;
+    Transport& transport;
     const RunnerBinary& binary;
     Console& console;
     RunFolder& folder;
@@ -54,20 +56,44 @@ class Supervisor {
     std::chrono::milliseconds sweep_reach{5000};
     // Called once, when every rank has been started.
     std::function<void()> on_started = {};
-    // Above 1: takes over what a lost supervisor of this run has left, instead of starting it.
-    std::uint32_t epoch = 1;
-    // Then: of the job on each host, as the first supervisor was told it.
+    std::uint32_t epoch = 1;  // of this supervisor
+    // Takes over what a lost supervisor has left of this attempt, instead of starting it.
+    bool adopts = false;
+    // Then: of the job on each host, as that one was told it.
     std::map<std::string, std::string> cgroups = {};
   };
 
-  /// All references must outlive the supervisor.
-  Supervisor(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
-  ~Supervisor();
-  Supervisor(const Supervisor&) = delete;
-  Supervisor& operator=(const Supervisor&) = delete;
+  /// All references must outlive the attempt, and the executor's work.
+  Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& plan);
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
 
-  /// The whole attempt. Bounded: every wait in it has a deadline, but for running ranks.
+  /// From connecting to the end of all ranks; hosts that were lost may still be swept then.
+  /// Bounded: every wait in it has a deadline, but for running ranks.
   boost::asio::awaitable<Verdict> run();
+  /// After run(): waits until what lost hosts may have left is ended, or named. A few seconds.
+  boost::asio::awaitable<void> swept();
+  /// Hosts that swept() waits for.
+  bool sweeping() const { return sweeps_ > 0; }
+
+  // After run().
+  /// The first cause; none where every rank exited 0, or another supervisor has the run.
+  const std::optional<Cause>& cause() const { return cause_; }
+  /// Hosts that could not be prepared, and those that were lost and are not known to be clear.
+  std::set<std::string> unusable_hosts() const;
+  /// When ranks that such hosts may still have are ended by their own runners: by the lease, or the
+  /// hold. In the past where there is none.
+  std::chrono::steady_clock::time_point leases_end() const;
+  /// Whether the order to start was sent.
+  bool started() const { return !starting_; }
+  /// The newest step that a rank, or the file of recovery.progress_file, says is committed.
+  std::optional<std::uint64_t> committed_step() const { return committed_step_; }
+  /// Where training began, as its trainer says.
+  std::optional<std::uint64_t> begun_at_step() const { return begun_at_step_; }
+  bool was_superseded() const { return superseded_; }
+  /// Whether something of it still runs: then it must not be destroyed.
+  bool at_work() const;
 
   /// Ctrl-C, TERM or HUP: the first call stops with the grace, the next one at once.
   void interrupt(int signal_number);
@@ -75,6 +101,12 @@ class Supervisor {
   void stop(bool now);
   /// "starting", "running" or "stopping".
   const char* state() const;
+  /// Where the ranks are in their training (RankWatch::status).
+  nlohmann::ordered_json progress() const { return watch_.status(); }
+  /// What hosts have reported; times in seconds of the boot clock.
+  const HealthView& health() const { return health_; }
+  /// The host whose hardware explains the first cause, and how; none without such a report.
+  std::optional<std::pair<std::string, HardwareEvidence>> hardware_evidence() const;
 
  private:
   enum class HostState { connecting, connected, ready, running, finished, lost };
@@ -100,6 +132,8 @@ class Supervisor {
     std::string cgroup;                     // of the job there, as the runner has it; empty = none
     std::optional<wire::ImageReady> image;  // when ranks run in containers
     std::string image_progress;             // what it is at, until then
+    bool clear = false;                     // it was lost, and swept
+    HealthIntake health;
   };
   struct HeldEvent {
     std::uint32_t rank = 0;
@@ -118,7 +152,7 @@ class Supervisor {
 
   /// Runs `work(i)` for all hosts at the same time (transports bound what that costs); returns when
   /// all are done, or at once after an interrupt.
-  using HostWork = boost::asio::awaitable<void> (Supervisor::*)(std::size_t);
+  using HostWork = boost::asio::awaitable<void> (Attempt::*)(std::size_t);
   boost::asio::awaitable<void> one_host(HostWork work, std::size_t index);
   boost::asio::awaitable<void> for_all_hosts(HostWork work);
   boost::asio::awaitable<void> connect_host(std::size_t index);
@@ -143,13 +177,11 @@ class Supervisor {
   bool may_reconnect(const Host& host, const Error& error) const;
   void start_reconnect(Host& host, Error error);
   boost::asio::awaitable<void> reconnect(Host& host, std::shared_ptr<Reconnect> way);
+  boost::asio::awaitable<void> reconnect_by(Host& host, std::shared_ptr<Reconnect> way);
   void resume(Host& host, std::shared_ptr<HostSession> session, unsigned attempts);
   void abandon_reconnect(Host& host);
   void tell_links_soon();
   void tell_links();
-  /// Whether another supervisor has adopted the run, by the disk; nothing when that does not
-  /// answer.
-  boost::asio::awaitable<std::optional<bool>> has_successor();
   void start_adopted();
   /// Another supervisor has adopted the run: true, and everything is let go of, untouched.
   bool superseded();
@@ -162,18 +194,20 @@ class Supervisor {
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
   std::string progress_text() const;
 
-  void note_begin();
+  boost::asio::awaitable<void> let_runners_go();
   void note_connected(const Host& host);
   void note_ready(Host& host, const wire::JobReady& ready);
   void start_all();
   void note_started();
   void give_up_on(Host& host);
-  void note_end(const Verdict& verdict);
 
   void on_message(Host& host, wire::Message message);
+  void on_heartbeat(const Host& host, const wire::Heartbeat& beat);
+  void note_committed(std::uint64_t step);
   void on_output(Host& host, wire::Output output);
   void on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces);
   void on_event(const Host& host, const wire::RankEvent& event);
+  void on_health(Host& host, const wire::HealthEvent& event);
   void refuse_event(const Host& host, std::uint32_t rank, const Error& why);
   void on_rank_exited(Host& host, const wire::RankExited& exited);
   void on_finished(Host& host);
@@ -201,7 +235,7 @@ class Supervisor {
   void sweep_unprepared(Host& host);
   void let_go(Host& host);
   boost::asio::awaitable<void> sweep(Host& host);
-  void note_swept(const Host& host, const Result<wire::Swept>& outcome);
+  void note_swept(Host& host, const Result<wire::Swept>& outcome);
   void wake();
   void end_of(Host& host, HostState state);
 
@@ -216,15 +250,19 @@ class Supervisor {
   std::string image_id_;            // that all hosts have
   bool imaging_ = false;            // hosts are making sure that they have it
   Meeting meeting_;
+  RankWatch watch_;
   std::uint32_t master_port_ = 0;
   PmixNameTable names_;
+  HealthView health_;
+  double started_at_ = 0;  // seconds of the boot clock
   std::set<std::string> notices_;
-  std::vector<Cause> failures_;  // within the settle time
-  std::vector<HeldEvent> held_;  // ends of ranks, until it is known which was the cause
-  std::optional<Cause> cause_;   // settled
-  std::size_t sweeps_ = 0;
-  std::size_t refusals_ = 0;                               // ranks whose events were left out
-  const std::chrono::milliseconds hold_;                   // 0: ranks end with their connection
+  std::vector<Cause> failures_;              // within the settle time
+  std::vector<HeldEvent> held_;              // ends of ranks, until it is known which was the cause
+  std::optional<Cause> cause_;               // settled
+  std::size_t sweeps_ = 0, reconnects_ = 0;  // under way
+  std::size_t health_refused_ = 0;           // events that were left out
+  std::size_t refusals_ = 0;                 // ranks whose events were left out
+  const std::chrono::milliseconds hold_;     // 0: ranks end with their connection
   std::vector<std::pair<std::string, Error>> lost_links_;  // not reported yet
   std::vector<std::string> restored_links_;                // likewise
   double longest_gap_s_ = 0;                               // of those
@@ -232,7 +270,11 @@ class Supervisor {
   int interrupts_ = 0;
   std::uint32_t grace_ms_ = 0;
   std::uint32_t ranks_started_ = 0;
-  bool starting_ = true, stopping_ = false, ended_ = false, superseded_ = false;
+  bool starting_ = true, stopping_ = false, superseded_ = false;
+  std::uint64_t listening_ = 0;  // to the folder
+  bool over_ = false;            // no rank runs any more
+  bool ended_ = false;           // nothing is done any more
+  std::optional<std::uint64_t> committed_step_, begun_at_step_;
   std::size_t running_ = 0;  // hosts in that state
   std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
   TaskGroup host_work_;

@@ -1,4 +1,4 @@
-// The supervisor between "every host is connected" and "every rank is told to start": what each
+// The attempt between "every host is connected" and "every rank is told to start": what each
 // host gets and says, and what all of them agree on.
 #include <fmt/format.h>
 #include <malloc.h>
@@ -7,13 +7,14 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "common/base/boot_clock.h"
 #include "common/base/exit_code.h"
 #include "launcher/host/host_ready.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 
-Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
+Result<> Attempt::take_ready(Host& host, const wire::JobReady& ready) {
   SORTIE_ASSIGN_OR_RETURN(HostFacts facts, check_ready(*host.plan, host.session->address(), ready));
   host.network = std::move(facts.network);
   host.machine_id = std::move(facts.machine_id);
@@ -25,7 +26,7 @@ Result<> Supervisor::take_ready(Host& host, const wire::JobReady& ready) {
 
 /// Ranks of a machine that is listed under two names would share its devices without knowing. True
 /// when there is none.
-bool Supervisor::machines_differ() {
+bool Attempt::machines_differ() {
   if (job_.runner.allow_same_machine) return true;
   std::vector<std::pair<std::string, std::string>> machines;
   for (const Host& host : hosts_) machines.emplace_back(host.plan->name, host.machine_id);
@@ -40,7 +41,7 @@ bool Supervisor::machines_differ() {
 }
 
 /// Where the ranks meet, now that all hosts have said what they have. No such place is a failure.
-void Supervisor::agree_on_meeting() {
+void Attempt::agree_on_meeting() {
   std::vector<HostNetwork> networks;
   for (const Host& host : hosts_) networks.push_back(host.network);
   auto meeting = choose_meeting(networks, plan_.interface);
@@ -60,13 +61,13 @@ void Supervisor::agree_on_meeting() {
         fmt::format("MASTER_ADDR is {} ({}); where ranks can not connect to it, set "
                     "runner.network.interface",
                     meeting_.address, meeting_.how));
-  parts_.folder.event("master", {{"host", hosts_.front().plan->name},
-                                 {"address", meeting_.address},
-                                 {"port", master_port_},
-                                 {"how", meeting_.how}});
+  parts_.folder.event(JournalEvent::master, {{"host", hosts_.front().plan->name},
+                                             {"address", meeting_.address},
+                                             {"port", master_port_},
+                                             {"how", meeting_.how}});
 }
 
-boost::asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
+boost::asio::awaitable<void> Attempt::prepare_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
   wire::JobSpec spec = job_spec_of(host);
@@ -89,7 +90,7 @@ boost::asio::awaitable<void> Supervisor::prepare_host(std::size_t index) {
 
 /// A runner that was killed or hangs may have left what it had made. One that refuses, or whose
 /// connection was closed, cleans up by itself.
-void Supervisor::sweep_unprepared(Host& host) {
+void Attempt::sweep_unprepared(Host& host) {
   const ErrorCode code = host.error->code;
   if (failing()) return;  // then it was us who closed
   if (code == ErrorCode::lost || code == ErrorCode::timeout) start_sweep(host);
@@ -97,7 +98,7 @@ void Supervisor::sweep_unprepared(Host& host) {
 
 /// Nothing was started there; the runner, if any, sees EOF. One that is frozen sees nothing: it has
 /// missed its heartbeats, and is ended from outside.
-void Supervisor::let_go(Host& host) {
+void Attempt::let_go(Host& host) {
   const auto heard = std::max(host.ordered, host.session->last_heard());
   const auto silent = std::chrono::steady_clock::now() - heard;
   const bool ordered = host.state == HostState::connected && !host.session->closed() &&
@@ -106,7 +107,7 @@ void Supervisor::let_go(Host& host) {
   if (ordered && silent > 3 * job_.runner.heartbeat_interval) start_sweep(host);
 }
 
-wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
+wire::JobSpec Attempt::job_spec_of(const Host& host) const {
   std::vector<std::string> reached_at;
   if (host.index == 0)
     for (const Host& other : hosts_) reached_at.push_back(other.session->address());
@@ -116,26 +117,28 @@ wire::JobSpec Supervisor::job_spec_of(const Host& host) const {
     spec.container.image_id = image_id_;
     spec.container.engine = client_of(host);
   }
+  spec.epoch = parts_.epoch;
   return spec;
 }
 
-void Supervisor::note_ready(Host& host, const wire::JobReady& ready) {
+void Attempt::note_ready(Host& host, const wire::JobReady& ready) {
   if (ready.cgroup.starts_with("v2 ")) host.cgroup = ready.cgroup.substr(3);
-  parts_.folder.event("ready", {{"host", host.plan->name},
-                                {"hostname", ready.hostname},
-                                {"cpus", ready.cpus},
-                                {"memory_bytes", ready.memory_bytes},
-                                {"gpus", ready.gpus},
-                                {"kernel", ready.kernel},
-                                {"cgroup", ready.cgroup},
-                                {"pmix", ready.pmix},
-                                {"addresses", ready.addresses},
-                                {"cpu_binding", ready.binding},
-                                {"cpu_sets", ready.cpu_sets}});
+  parts_.folder.event(JournalEvent::ready, {{"host", host.plan->name},
+                                            {"hostname", ready.hostname},
+                                            {"cpus", ready.cpus},
+                                            {"memory_bytes", ready.memory_bytes},
+                                            {"gpus", ready.gpus},
+                                            {"kernel", ready.kernel},
+                                            {"cgroup", ready.cgroup},
+                                            {"pmix", ready.pmix},
+                                            {"addresses", ready.addresses},
+                                            {"cpu_binding", ready.binding},
+                                            {"cpu_sets", ready.cpu_sets}});
 }
 
-void Supervisor::start_all() {
+void Attempt::start_all() {
   starting_ = false;
+  started_at_ = static_cast<double>(boot_ms()) / 1000;
   const Environment common = {{"MASTER_ADDR", meeting_.address},
                               {"MASTER_PORT", fmt::format("{}", master_port_)}};
   for (Host& host : hosts_) {
@@ -144,7 +147,9 @@ void Supervisor::start_all() {
     watch(host);
     host.session->send(start);
   }
-  parts_.folder.event("started", {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
+  watch_.begin();
+  parts_.folder.event(JournalEvent::started,
+                      {{"ranks", plan_.world_size}, {"hosts", hosts_.size()}});
   // What signing in and pushing runners took (keys, buffers) is not needed again.
   ::malloc_trim(0);
 }

@@ -1,4 +1,4 @@
-// The supervisor's answers to what runners say: output, ends of ranks, MPI, lost hosts.
+// The attempt's answers to what runners say: output, ends of ranks, MPI, lost hosts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include "common/base/log.h"
 #include "common/training/event.h"
 #include "launcher/host/host_texts.h"
+#include "launcher/supervise/attempt.h"
 #include "launcher/supervise/rank_event.h"
-#include "launcher/supervise/supervisor.h"
 
 namespace sortie::launcher {
 namespace {
@@ -22,7 +22,7 @@ constexpr int kMaxHostErrors = 256;
 
 }  // namespace
 
-void Supervisor::on_message(Host& host, wire::Message message) {
+void Attempt::on_message(Host& host, wire::Message message) {
   if (auto* output = std::get_if<wire::Output>(&message)) {
     on_output(host, std::move(*output));
   } else if (const auto* event = std::get_if<wire::RankEvent>(&message)) {
@@ -33,10 +33,11 @@ void Supervisor::on_message(Host& host, wire::Message message) {
       return give_up(host, fmt::format("runner started rank {} twice", started->rank));
     ranks_[started->rank].pid = started->pid;
     note_started();
+    watch_.rank_started(started->rank);
     nlohmann::ordered_json details = {
         {"rank", started->rank}, {"host", host.plan->name}, {"pid", started->pid}};
     if (!ranks_[started->rank].cpus.empty()) details["cpus"] = ranks_[started->rank].cpus;
-    parts_.folder.event("rank_started", details);
+    parts_.folder.event(JournalEvent::rank_started, details);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
     if (owns(host, exited->rank) && !ranks_[exited->rank].status) on_rank_exited(host, *exited);
   } else if (std::holds_alternative<wire::Finished>(message)) {
@@ -52,8 +53,12 @@ void Supervisor::on_message(Host& host, wire::Message message) {
     forward(relay_.on_modex_reply(host.index, std::move(*reply)));
   } else if (auto* question = std::get_if<wire::PmixNames>(&message)) {
     if (owns(host, question->rank)) forward(names_.on_question(host.index, std::move(*question)));
+  } else if (auto* dump = std::get_if<wire::StackDump>(&message)) {
+    if (owns(host, dump->rank)) watch_.take(std::move(*dump));
   } else if (const auto* notice = std::get_if<wire::PmixNotice>(&message)) {
     if (owns(host, notice->rank)) on_notice(host, *notice);
+  } else if (const auto* health = std::get_if<wire::HealthEvent>(&message)) {
+    on_health(host, *health);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;
     const int code = abort->status & 0xff;
@@ -65,17 +70,17 @@ void Supervisor::on_message(Host& host, wire::Message message) {
   }
 }
 
-bool Supervisor::owns(const Host& host, std::uint32_t rank) const {
+bool Attempt::owns(const Host& host, std::uint32_t rank) const {
   return rank < ranks_.size() && ranks_[rank].host == host.index;
 }
 
 /// A peer that breaks the protocol is as good as gone.
-void Supervisor::give_up(Host& host, std::string why) {
+void Attempt::give_up(Host& host, std::string why) {
   host.session->close();
   on_lost(host, {ErrorCode::protocol, std::move(why)});
 }
 
-void Supervisor::on_finished(Host& host) {
+void Attempt::on_finished(Host& host) {
   if (host.state != HostState::running) return;
   for (const RankPlan& rank : host.plan->ranks)
     if (!ranks_[rank.rank].status)
@@ -83,7 +88,7 @@ void Supervisor::on_finished(Host& host) {
   end_of(host, HostState::finished);
 }
 
-void Supervisor::on_output(Host& host, wire::Output output) {
+void Attempt::on_output(Host& host, wire::Output output) {
   if (!owns(host, output.rank) || superseded()) return;
   parts_.console.output(output.rank, host.plan->name, output.stream, output.bytes);
   if (output.stream == wire::Stream::err) {
@@ -104,7 +109,7 @@ void Supervisor::on_output(Host& host, wire::Output output) {
                     std::uint64_t{host.index} << 32 | host.link);
 }
 
-void Supervisor::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+void Attempt::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
   // Credits in pieces: one small frame per 64 KiB instead of one per line.
   constexpr std::uint64_t kCreditPiece = 64u << 10;
   constexpr std::uint64_t kCreditPieces = 256;  // a runner that holds output keeps few pieces
@@ -120,7 +125,7 @@ void Supervisor::on_written(std::uint64_t owner, std::uint64_t bytes, std::uint6
   host.unacknowledged_pieces = 0;
 }
 
-void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
+void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
   if (!owns(host, event.rank)) return;
   auto json = check_rank_event(event.json);
   if (!json) return refuse_event(host, event.rank, json.error());
@@ -131,16 +136,31 @@ void Supervisor::on_event(const Host& host, const wire::RankEvent& event) {
     parts_.folder.profile(event.rank, known);
     known.erase("events");
   }
+  if (const auto said = training::read_event(known)) {
+    const auto* saved = std::get_if<training::CheckpointEvent>(&*said);
+    if (saved && !saved->best) note_committed(static_cast<std::uint64_t>(saved->step));
+    const auto* start = std::get_if<training::StartEvent>(&*said);
+    if (start) begun_at_step_ = static_cast<std::uint64_t>(start->step);
+  }
   parts_.console.event(known);
   parts_.folder.metric(std::move(known));
 }
 
+void Attempt::on_heartbeat(const Host& host, const wire::Heartbeat& beat) {
+  watch_.heard(host.index, beat);
+  if (host.index == 0 && beat.committed_step > 0) note_committed(beat.committed_step - 1);
+}
+
+void Attempt::note_committed(std::uint64_t step) {
+  committed_step_ = std::max(committed_step_.value_or(0), step);
+}
+
 /// Once for each rank, since a program that speaks another dialect does so at every step; and not
 /// for all of ten thousand.
-void Supervisor::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
+void Attempt::refuse_event(const Host& host, std::uint32_t rank, const Error& why) {
   constexpr std::size_t kMostNoted = 20;
   if (std::exchange(ranks_[rank].event_refused, true) || ++refusals_ > kMostNoted) return;
-  parts_.folder.event("event_refused",
+  parts_.folder.event(JournalEvent::event_refused,
                       {{"rank", rank}, {"host", host.plan->name}, {"why", why.message}});
   if (refusals_ == 1)
     parts_.console.message(
@@ -150,7 +170,7 @@ void Supervisor::refuse_event(const Host& host, std::uint32_t rank, const Error&
 
 /// An unkillable process is named whatever else there is; all else only counts while it may be the
 /// cause.
-void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& error) {
+void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) {
   const bool of_rank = error.rank >= 0 && owns(host, static_cast<std::uint32_t>(error.rank));
   Cause cause;
   cause.what = cause_of_error(runner_error_code(error));
@@ -164,17 +184,19 @@ void Supervisor::on_runner_error(const Host& host, const wire::RunnerError& erro
                       : fmt::format("{}: {}", host.plan->name, error.message);
   cause.at_ms = boot_ms();
   if (cause.what == Cause::What::timeout) {
-    parts_.folder.event("unconfirmed", {{"host", host.plan->name}, {"why", error.message}});
+    parts_.folder.event(JournalEvent::unconfirmed,
+                        {{"host", host.plan->name}, {"why", error.message}});
     if (failing()) parts_.console.error(cause.message);
   }
   blame(std::move(cause));
 }
 
-void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
+void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
   using Kind = ProcessStatus::Kind;
   const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
                              static_cast<int>(exited.code), exited.core_dumped != 0};
   ranks_[exited.rank].status = status;
+  watch_.rank_ended(exited.rank);
   parts_.console.end_of_rank(exited.rank);
   const std::int64_t now = boot_ms();
   const std::int64_t died_ms = host.session->clock().ours(exited.time_boot_ms, now);
@@ -215,7 +237,7 @@ void Supervisor::on_rank_exited(Host& host, const wire::RankExited& exited) {
   note_exited(std::move(event));
 }
 
-void Supervisor::on_lost(Host& host, Error error) {
+void Attempt::on_lost(Host& host, Error error) {
   if (host.state == HostState::finished) {  // the runner ended after Goodbye
     if (leaving_ > 0 && --leaving_ == 0) wake();
     return;
@@ -226,9 +248,10 @@ void Supervisor::on_lost(Host& host, Error error) {
 }
 
 /// For good.
-void Supervisor::lose(Host& host, Error error) {
+void Attempt::lose(Host& host, Error error) {
   if (host.state != HostState::running) return;
   end_of(host, HostState::lost);
+  if (host.lost_at <= host.restored_at) host.lost_at = std::chrono::steady_clock::now();
   for (const RankPlan& rank : host.plan->ranks) parts_.console.end_of_rank(rank.rank);
   Cause cause;
   cause.what = Cause::What::lost;
@@ -238,7 +261,7 @@ void Supervisor::lose(Host& host, Error error) {
   cause.exit_code = kExitLost;
   cause.time_unix_ms = unix_time_ms();
   parts_.folder.event(
-      "host_lost",
+      JournalEvent::host_lost,
       {{"host", host.plan->name}, {"message", error.message}, {"consequence", failing()}});
   // At once: the verdict comes only when the host was looked for again.
   parts_.console.error(cause.message);
@@ -248,15 +271,16 @@ void Supervisor::lose(Host& host, Error error) {
 }
 
 /// Each text once: all ranks may say the same.
-void Supervisor::on_notice(const Host& host, const wire::PmixNotice& notice) {
+void Attempt::on_notice(const Host& host, const wire::PmixNotice& notice) {
   constexpr std::size_t kMostNotices = 20;
   const std::string& text = notice.text;
   if (notices_.size() >= kMostNotices || !notices_.insert(text).second) return;
-  parts_.folder.event("notice", {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
+  parts_.folder.event(JournalEvent::notice,
+                      {{"host", host.plan->name}, {"rank", notice.rank}, {"text", text}});
   parts_.console.error(fmt::format("rank {} on {}: {}", notice.rank, host.plan->name, text));
 }
 
-void Supervisor::forward(std::vector<PmixRelay::Outgoing> messages) {
+void Attempt::forward(std::vector<PmixRelay::Outgoing> messages) {
   for (const PmixRelay::Outgoing& outgoing : messages) {
     const auto frame = std::make_shared<const std::string>(wire::encode(outgoing.message));
     for (const std::size_t host : outgoing.hosts) hosts_[host].session->send(frame);

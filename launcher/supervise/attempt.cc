@@ -1,4 +1,4 @@
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,6 +18,7 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -30,11 +31,18 @@ std::vector<std::size_t> hosts_of_ranks(const LaunchPlan& plan) {
 
 }  // namespace
 
-Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPlan& plan)
+Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& plan)
     : parts_(parts),
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      watch_({parts.executor, parts.console, parts.folder, plan.attempt,
+              [this] { return stopping_ || failing() || ended_ || superseded(); },
+              [this](std::size_t host, const wire::Message& order) {
+                hosts_[host].session->send(order);
+              },
+              [this](Cause cause) { blame(std::move(cause)); }},
+             job, plan),
       hold_(config::launcher_hold(job.runner.on_launcher_loss)),
       host_work_(parts.executor),
       progress_timer_(parts.executor),
@@ -46,16 +54,17 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
     relay_.keep_ended_fences();
     names_.keep_answers();
   }
-  parts_.folder.listen({parts.executor,
-                        [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
-                          on_written(owner, bytes, pieces);
-                        },
-                        [this](const Error& error) {
-                          parts_.console.error(fmt::format(
-                              "run folder: {}; the run goes on, but what can not be written is "
-                              "lost (gaps are marked in the logs)",
-                              error.message));
-                        }});
+  listening_ =
+      parts_.folder.listen({parts.executor,
+                            [this](std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces) {
+                              on_written(owner, bytes, pieces);
+                            },
+                            [this](const Error& error) {
+                              parts_.console.error(fmt::format(
+                                  "run folder: {}; the run goes on, but what can not be written is "
+                                  "lost (gaps are marked in the logs)",
+                                  error.message));
+                            }});
   for (const HostPlan& host : plan.hosts) {
     Host& entry = hosts_.emplace_back();
     entry.index = hosts_.size() - 1;
@@ -67,28 +76,52 @@ Supervisor::Supervisor(Parts parts, const config::JobConfig& job, const LaunchPl
   }
 }
 
-Supervisor::~Supervisor() {
-  parts_.folder.listen({});
+Attempt::~Attempt() {
+  parts_.folder.stop_listening(listening_);
 }
 
-void Supervisor::wake() {
+bool Attempt::at_work() const {
+  return sweeps_ > 0 || reconnects_ > 0 || host_work_.running() > 0;
+}
+
+std::set<std::string> Attempt::unusable_hosts() const {
+  std::set<std::string> names;
+  for (const Host& host : hosts_)
+    if (host.error || (host.state == HostState::lost && !host.clear)) names.insert(host.plan->name);
+  return names;
+}
+
+/// A runner that is cut off notices that no later than we do plus a heartbeat, and gives its ranks
+/// no more than kLeaseGrace.
+Clock::time_point Attempt::leases_end() const {
+  constexpr milliseconds kLeaseGrace{5000}, kMargin{1000};
+  const milliseconds grace = std::min(milliseconds(job_.runner.grace), kLeaseGrace);
+  const milliseconds held = hold_.count() > 0 ? hold_ + milliseconds(job_.runner.heartbeat_timeout)
+                                              : milliseconds(job_.runner.heartbeat_interval);
+  Clock::time_point latest{};
+  for (const Host& host : hosts_)
+    if (host.state == HostState::lost && !host.clear && host.lost_at != Clock::time_point{})
+      latest = std::max<Clock::time_point>(latest, host.lost_at + held + grace + kMargin);
+  return latest;
+}
+
+void Attempt::wake() {
   changed_.cancel();
 }
 
-asio::awaitable<void> Supervisor::one_host(HostWork work, std::size_t index) {
+asio::awaitable<void> Attempt::one_host(HostWork work, std::size_t index) {
   if (!failing()) co_await (this->*work)(index);
 }
 
-asio::awaitable<void> Supervisor::for_all_hosts(HostWork work) {
+asio::awaitable<void> Attempt::for_all_hosts(HostWork work) {
   for (std::size_t i = 0; i < hosts_.size(); ++i) host_work_.spawn(one_host(work, i));
   co_await host_work_.wait();
 }
 
-asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
+asio::awaitable<void> Attempt::connect_host(std::size_t index) {
   Host& host = hosts_[index];
   const auto session = host.session;
-  auto connected =
-      co_await session->connect(host.plan->local() ? parts_.local : parts_.ssh, parts_.binary);
+  auto connected = co_await session->connect(parts_.transport, parts_.binary);
   if (connected) {
     host.state = HostState::connected;
     note_connected(host);
@@ -98,14 +131,14 @@ asio::awaitable<void> Supervisor::connect_host(std::size_t index) {
   }
 }
 
-bool Supervisor::report_host_errors() {
+bool Attempt::report_host_errors() {
   std::vector<std::pair<std::string, Error>> errors;
   for (const Host& host : hosts_) {
     if (!host.error) continue;
     errors.emplace_back(host.plan->name, *host.error);
-    parts_.folder.event("host_failed", {{"host", host.plan->name},
-                                        {"stage", error_code_name(host.error->code)},
-                                        {"message", host.error->message}});
+    parts_.folder.event(JournalEvent::host_failed, {{"host", host.plan->name},
+                                                    {"stage", error_code_name(host.error->code)},
+                                                    {"message", host.error->message}});
   }
   if (errors.empty() || failing()) return !errors.empty();
   std::string text = fold_errors(errors);
@@ -122,34 +155,33 @@ bool Supervisor::report_host_errors() {
   return true;
 }
 
-asio::awaitable<Verdict> Supervisor::run() {
-  note_begin();
+asio::awaitable<Verdict> Attempt::run() {
   const auto prepared = std::make_shared<bool>(false);
   spawn(parts_.executor, show_progress(prepared));
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
-  if (parts_.epoch <= 1) readable = co_await read_staged();
-  if (readable && parts_.epoch <= 1) readable = read_credentials_file();
-  if (readable) co_await for_all_hosts(&Supervisor::connect_host);
+  if (!parts_.adopts) readable = co_await read_staged();
+  if (readable && !parts_.adopts) readable = read_credentials_file();
+  if (readable) co_await for_all_hosts(&Attempt::connect_host);
   bool may_start = false;
-  if (parts_.epoch > 1) {
+  if (parts_.adopts) {
     // 2. Whoever still holds ranks of this run is taken over.
-    co_await for_all_hosts(&Supervisor::adopt_host);
+    co_await for_all_hosts(&Attempt::adopt_host);
   } else if (readable && !report_host_errors() && !failing()) {
     bool staged = true;
     if (stager_) {
-      co_await for_all_hosts(&Supervisor::stage_host);
+      co_await for_all_hosts(&Attempt::stage_host);
       note_staged();
       staged = !report_host_errors() && !failing();
     }
     if (staged && plan_.container) {
       imaging_ = true;
-      co_await for_all_hosts(&Supervisor::image_host);
+      co_await for_all_hosts(&Attempt::image_host);
       imaging_ = false;
       staged = !report_host_errors() && !failing() && agree_on_image();
     }
     // 2. Every host gets its slice and prepares; ranks start only when all are ready.
-    if (staged) co_await for_all_hosts(&Supervisor::prepare_host);
+    if (staged) co_await for_all_hosts(&Attempt::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
     may_start = may_start && machines_differ();
     if (may_start) agree_on_meeting();
@@ -157,7 +189,7 @@ asio::awaitable<Verdict> Supervisor::run() {
   *prepared = true;
   progress_timer_.cancel();
   parts_.console.progress("");
-  if (!failing() && parts_.epoch > 1) start_adopted();
+  if (!failing() && parts_.adopts) start_adopted();
   // 3. Start everything at once, then watch.
   if (!failing() && may_start) start_all();
   while (running_ > 0) {
@@ -170,15 +202,15 @@ asio::awaitable<Verdict> Supervisor::run() {
     }
   }
   settle();
-  // Hosts that were lost on the way: what they may have left is ended, or named.
-  while (sweeps_ > 0 && interrupts_ < 2) {
-    changed_.expires_at(Clock::time_point::max());
-    co_await changed_.async_wait(kToken);
-  }
-  ended_ = true;
-  // 4. The runners clean up and end; what does not answer is left to its own lease.
+  over_ = true;
+  co_await let_runners_go();
+  co_return make_verdict();
+}
+
+/// The runners clean up and end; what does not answer is left to its own lease.
+asio::awaitable<void> Attempt::let_runners_go() {
   for (Host& host : hosts_)
-    if (host.state == HostState::finished) host.session->send(wire::Goodbye{});
+    if (host.state == HostState::finished) host.session->say_goodbye();
   const auto goodbye = Clock::now() + std::chrono::seconds(2);
   leaving_ = static_cast<std::size_t>(std::ranges::count_if(hosts_, [](const Host& h) {
     return h.state == HostState::finished && !h.session->closed();
@@ -192,67 +224,63 @@ asio::awaitable<Verdict> Supervisor::run() {
     host.session->close();
   }
   tell_links();
-
-  const Verdict verdict = make_verdict();
-  note_end(verdict);
-  co_return verdict;
 }
 
-void Supervisor::note_begin() {
-  parts_.folder.event("begin", {{"hosts", hosts_.size()}, {"ranks", plan_.world_size}});
+asio::awaitable<void> Attempt::swept() {
+  while (sweeps_ > 0 && interrupts_ < 2) {
+    changed_.expires_at(Clock::time_point::max());
+    co_await changed_.async_wait(kToken);
+  }
+  ended_ = true;
 }
 
-void Supervisor::note_connected(const Host& host) {
-  parts_.folder.event("connected",
+void Attempt::note_connected(const Host& host) {
+  parts_.folder.event(JournalEvent::connected,
                       {{"host", host.plan->name}, {"address", host.session->address()}});
 }
 
-void Supervisor::watch(Host& host) {
+void Attempt::watch(Host& host) {
   host.state = HostState::running;
   ++running_;
   listen_to(host);
 }
 
-void Supervisor::listen_to(Host& host) {
+void Attempt::listen_to(Host& host) {
   host.session->start(
       {[this, &host](wire::Message message) { on_message(host, std::move(message)); },
-       [this, &host](Error error) { on_lost(host, std::move(error)); }});
+       [this, &host](Error error) { on_lost(host, std::move(error)); },
+       [this, &host](const wire::Heartbeat& beat) { on_heartbeat(host, beat); }});
 }
 
-void Supervisor::note_started() {
+void Attempt::note_started() {
   if (++ranks_started_ == plan_.world_size && parts_.on_started) parts_.on_started();
 }
 
-void Supervisor::give_up_on(Host& host) {
+void Attempt::give_up_on(Host& host) {
   parts_.console.error(fmt::format(
       "{}: ranks did not end within {:.3g} s after the order to stop; a process there may hang",
       host.plan->name, static_cast<double>(grace_ms_ + parts_.stop_slack.count()) / 1000));
-  parts_.folder.event("not_ended", {{"host", host.plan->name}});
+  parts_.folder.event(JournalEvent::not_ended, {{"host", host.plan->name}});
   end_of(host, HostState::lost);
+  if (host.lost_at <= host.restored_at) host.lost_at = Clock::now();
   abandon_reconnect(host);
   host.session->close();
   start_sweep(host);
 }
 
 /// Counted, not looked for: thousands of hosts end within a moment.
-void Supervisor::end_of(Host& host, HostState state) {
+void Attempt::end_of(Host& host, HostState state) {
   if (host.state == HostState::running) --running_;
   host.state = state;
   if (running_ == 0) wake();
 }
 
-void Supervisor::note_end(const Verdict& verdict) {
-  parts_.folder.event("end", {{"exit_code", verdict.exit_code},
-                              {"text", verdict.text},
-                              {"ended_after", verdict.ended_after}});
-}
-
-void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
+void Attempt::stop_all(std::uint32_t grace_ms, const std::string& reason) {
   if (superseded()) return;
   stopping_ = true;
   grace_ms_ = grace_ms;
   stop_deadline_ = Clock::now() + std::chrono::milliseconds(grace_ms) + parts_.stop_slack;
-  parts_.folder.event("stop", {{"grace_ms", grace_ms}, {"reason", reason}});
+  parts_.folder.event(JournalEvent::stop, {{"grace_ms", grace_ms}, {"reason", reason}});
   for (Host& host : hosts_) {
     if (host.state == HostState::running)
       host.session->send(wire::Stop{grace_ms, reason});
@@ -263,14 +291,15 @@ void Supervisor::stop_all(std::uint32_t grace_ms, const std::string& reason) {
 }
 
 /// Nobody waits then for hosts that answer slowly: nothing has been started on them.
-void Supervisor::count_interrupt() {
+void Attempt::count_interrupt() {
   ++interrupts_;
   host_work_.stop_waiting();
 }
 
-void Supervisor::interrupt(int signal_number) {
+void Attempt::interrupt(int signal_number) {
   if (ended_) return;  // nothing runs any more, and the end is a matter of moments
   count_interrupt();
+  if (over_) return wake();  // no rank runs: nobody waits for sweeps for long
   Cause cause;
   cause.what = Cause::What::interrupted;
   cause.code = signal_number;
@@ -292,9 +321,10 @@ void Supervisor::interrupt(int signal_number) {
   }
 }
 
-void Supervisor::stop(bool now) {
+void Attempt::stop(bool now) {
   if (ended_) return;
   count_interrupt();
+  if (over_) return wake();
   if (!failing()) {
     parts_.console.message(
         fmt::format("stopping all ranks, by `sortie stop{}`", now ? " --now" : ""));
@@ -308,7 +338,7 @@ void Supervisor::stop(bool now) {
   if (now) stop_all(0, "`sortie stop --now`");
 }
 
-const char* Supervisor::state() const {
+const char* Attempt::state() const {
   return stopping_ ? "stopping" : starting_ ? "starting" : "running";
 }
 

@@ -1,0 +1,139 @@
+#include "launcher/chaos/chaos_command.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <random>
+
+#include "common/base/exit_code.h"
+#include "common/cli/print.h"
+#include "common/config/text.h"
+#include "launcher/chaos/fault.h"
+#include "launcher/console/console.h"
+#include "launcher/control/run_index.h"
+#include "launcher/control/run_record.h"
+#include "launcher/exec/exec_command.h"
+#include "launcher/view/run_view.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kLookMs = 100;
+/// For a host that has been lost meanwhile: the next fault does not wait for it.
+constexpr const char* kFaultTimeout = "20s";
+
+struct Target {
+  RunRecord record;
+  std::vector<Victim> running;
+};
+
+Result<Target> look_at(const std::filesystem::path& folder) {
+  SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(folder));
+  const RunView view = read_journal(folder);
+  std::vector<Victim> running;
+  for (const RunRecord::Host& host : record.hosts)
+    for (const std::uint32_t rank : host.ranks) {
+      const auto known = view.rank.find(rank);
+      if (known != view.rank.end() && known->second.state == "running" && known->second.pid > 0)
+        running.push_back({rank, host.name, known->second.pid});
+    }
+  return Target{std::move(record), std::move(running)};
+}
+
+/// Whether a person at the terminal agrees. ErrorCode::usage where there is none.
+Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
+  if (options.yes) return true;
+  if (::isatty(STDIN_FILENO) != 1)
+    return fail(ErrorCode::usage,
+                "sortie: chaos asks before it begins, and there is no terminal; --yes agrees");
+  fmt::print(stderr, "{} ({}): {} every {}, until it ends. Go on? [y/N] ", record.id,
+             printable(record.name), options.faults, options.every);
+  std::fflush(stderr);
+  std::string answer;
+  return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
+}
+
+Result<> make_fault(const Fault& fault, const Target& target) {
+  if (!fault.victim) {
+    const SupervisorFacts& boss = target.record.supervisor;
+    if (boss.machine != machine_name())
+      return fail(ErrorCode::unsupported,
+                  fmt::format("its supervisor is on {}; use sortie there", boss.machine));
+    if (!boss.alive || boss.pid <= 0 || ::kill(boss.pid, SIGKILL) != 0)
+      return fail(ErrorCode::lost, "its supervisor is gone");
+    return {};
+  }
+  ExecOptions exec;
+  exec.job.config = (target.record.path / "config.toml").string();
+  exec.job.hosts = fault.victim->host;
+  exec.job.program = fault_command(fault, target.record.id);
+  exec.no_prefix = true;
+  exec.timeout = kFaultTimeout;
+  // What went wrong is printed; the run may have lost that host just now.
+  exec_command(exec);
+  return {};
+}
+
+/// False when the run has ended before `until`.
+Result<bool> waited(const std::filesystem::path& folder, Clock::time_point until) {
+  while (Clock::now() < until) {
+    SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(folder));
+    if (!record.alive()) return false;
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    ::poll(nullptr, 0, static_cast<int>(std::clamp<std::int64_t>(left.count(), 1, kLookMs)));
+  }
+  return true;
+}
+
+Result<std::string> chaos(const ChaosOptions& options) {
+  SORTIE_ASSIGN_OR_RETURN(const auto kinds, parse_faults(options.faults));
+  const auto every = config::parse_duration(options.every);
+  if (!every || every->count() <= 0)
+    return fail(ErrorCode::usage, fmt::format("sortie: --every {}: a time above 0, like 60s",
+                                              config::shorten(options.every)));
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
+  SORTIE_ASSIGN_OR_RETURN(const Target first, look_at(folder));
+  if (!first.record.alive())
+    return fail(ErrorCode::usage, fmt::format("sortie: {}: does not run", first.record.id));
+  SORTIE_ASSIGN_OR_RETURN(const bool agreed, confirmed(first.record, options));
+  if (!agreed) return std::string("nothing was done\n");
+  const std::uint64_t seed = options.seed.value_or(std::random_device()());
+  fmt::print("chaos in {}: {} every {}, --seed {}\n", first.record.id, options.faults,
+             options.every, seed);
+  FaultSource source(seed, kinds);
+  std::int64_t made = 0;
+  for (auto next = Clock::now() + *every; options.count == 0 || made < options.count;
+       next += *every) {
+    std::fflush(stdout);
+    SORTIE_ASSIGN_OR_RETURN(const bool runs, waited(folder, next));
+    if (!runs) break;
+    SORTIE_ASSIGN_OR_RETURN(const Target target, look_at(folder));
+    const std::optional<Fault> fault = source.next(target.running);
+    if (!fault) continue;  // between two attempts
+    ++made;
+    fmt::print("{}: {}\n", made, printable(fault_text(*fault)));
+    std::fflush(stdout);
+    SORTIE_TRY(make_fault(*fault, target));
+  }
+  SORTIE_ASSIGN_OR_RETURN(const RunRecord last, read_run(folder));
+  return fmt::format("{} fault{}; {} is {}\n", made, made == 1 ? "" : "s", last.id,
+                     last.state_text());
+}
+
+}  // namespace
+
+int run_chaos(const ChaosOptions& options) {
+  const auto text = chaos(options);
+  return text ? cli::print_text("sortie", *text) : cli::print_error(text.error());
+}
+
+}  // namespace sortie::launcher

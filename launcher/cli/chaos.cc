@@ -1,0 +1,39 @@
+// `sortie chaos`.
+#include "launcher/chaos/chaos_command.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kChaosFooter = R"(Examples:
+  sortie chaos last --every 60s --faults kill,stop     a random rank, killed or stopped, each minute
+  sortie chaos k3f9 --every 20s --count 10 --yes       ten faults, without a question
+  sortie chaos k3f9 --faults kill --seed 7             the same faults again, while the same ranks run
+
+Faults: kill (SIGKILL to a rank), term (SIGTERM), stop (SIGSTOP: it stands still until the watchdog ends it), supervisor (SIGKILL to the run's
+supervisor on this machine). Only processes of the run are touched. Ranks in containers are not reached. Ends when the run does.
+)";
+
+}  // namespace
+
+void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs) {
+  const auto options = std::make_shared<ChaosOptions>();
+  CLI::App* chaos = root.add_subcommand("chaos", "Make faults at random in a run of your own");
+  chaos->footer(kChaosFooter);
+  add_run_name(*chaos, options->run, options->log_dir);
+  chaos->add_option("--every", options->every, "Time between two faults")->capture_default_str();
+  chaos->add_option("--faults", options->faults, "Of these: kill, term, stop, supervisor")
+      ->capture_default_str();
+  chaos->add_option("--seed", options->seed, "For the same faults again");
+  chaos->add_option("--count", options->count, "So many faults; 0 = until the run ends")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  chaos->add_flag("--yes", options->yes, "Do not ask");
+  verbs.push_back({chaos, [options] { return run_chaos(*options); }});
+}
+
+}  // namespace sortie::launcher

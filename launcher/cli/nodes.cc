@@ -1,0 +1,145 @@
+// `sortie nodes ls|cordon|uncordon|test|breaker`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/check/check_command.h"
+#include "launcher/cli/verb.h"
+#include "launcher/nodes/commands.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kNodesFooter = R"(Examples:
+  sortie nodes ls                                           cordoned hosts: who, when, why
+  sortie nodes cordon gpu07 --reason 'fan is broken'        no run of yours starts there
+  sortie nodes test gpu07                                   is it well again?
+  sortie nodes uncordon gpu07                               runs may have it again
+  sortie nodes breaker reset                                runs cordon sick hosts again
+
+Runs cordon a host by themselves after two failures that speak against it (recovery.cordon). When more than 2 of them, or a
+tenth of the hosts, go within ten minutes, the breaker opens: no run cordons any more, until you reset it.
+)";
+
+constexpr const char* kNodesLsFooter = R"(Examples:
+  sortie nodes ls           cordoned hosts, and the breaker
+  sortie nodes ls --json    for a program to read (schema sortie/nodes/1)
+)";
+
+constexpr const char* kNodesCordonFooter = R"(Examples:
+  sortie nodes cordon gpu07 --reason 'fan is broken'
+  sortie nodes cordon 'gpu[01-08]' --reason 'rack 3 is serviced on Friday'
+
+Runs that are on the host go on until they restart. Names count as configs write them.
+)";
+
+constexpr const char* kNodesUncordonFooter = R"(Examples:
+  sortie nodes uncordon gpu07
+  sortie nodes uncordon 'gpu[01-08]'
+)";
+
+constexpr const char* kNodesTestFooter = R"(Examples:
+  sortie nodes test gpu07                  `sortie check` of this host, cordoned or not
+  sortie nodes test 'gpu[07,12]' --json    for a program to read (schema sortie/check/1)
+
+Exit code: 0 all passed, 1 warnings, 2 failures. Nothing is started or changed, and the host stays cordoned.
+)";
+
+constexpr const char* kNodesBreakerFooter = R"(Examples:
+  sortie nodes breaker          is it open, since when, and why
+  sortie nodes breaker reset    close it
+)";
+
+int print_nodes(const Result<std::string>& text) {
+  return text ? print_text(*text) : print_error(text.error());
+}
+
+/// HOSTS and --groups.
+void add_node_names(CLI::App& app, JobOptions& options) {
+  app.add_option("hosts", options.hosts, "Hosts: 'gpu[01-04],h7,@group,!gpu03'")->required();
+  app.add_option("--groups", options.groups,
+                 "Groups file: gpu = \"gpu[01-64]\"; default ~/.config/sortie/groups.toml");
+}
+
+Result<std::vector<std::string>> node_names(const JobOptions& options) {
+  config::RunnerConfig runner;
+  runner.groups_file = options.groups;
+  return expand_hosts(options.hosts, runner);
+}
+
+int test_nodes(JobOptions options, check::CheckOptions how, double seconds) {
+  how.only_hosts = true;
+  how.host_limit = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  options.program = {"true"};  // a plan needs a program; of this one nothing is asked
+  options.cordoned_too = true;
+  const auto job = plan_job(options);
+  if (!job) return print_error(job.error());
+  print_warnings(job->loaded);
+  return check::run_check(*job, how);
+}
+
+}  // namespace
+
+void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs) {
+  struct Options {
+    JobOptions job;
+    check::CheckOptions check;
+    double seconds = 10;
+    std::string reason, action;
+    bool json = false;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* nodes =
+      root.add_subcommand("nodes", "Hosts that no run starts on, because they are sick");
+  nodes->footer(kNodesFooter);
+  nodes->require_subcommand(1);
+
+  CLI::App* ls = nodes->add_subcommand("ls", "List cordoned hosts, and the breaker");
+  ls->footer(kNodesLsFooter);
+  ls->add_flag("--json", options->json, "As JSON (schema sortie/nodes/1)");
+  verbs.push_back({ls, [options] { return print_nodes(list_nodes(options->json)); }});
+
+  CLI::App* cordon = nodes->add_subcommand("cordon", "Keep runs from hosts");
+  cordon->footer(kNodesCordonFooter);
+  add_node_names(*cordon, options->job);
+  cordon->add_option("--reason", options->reason, "Why: what whoever meets it will read")
+      ->required();
+  verbs.push_back({cordon, [options] {
+                     const auto hosts = node_names(options->job);
+                     if (!hosts) return print_error(hosts.error());
+                     return print_nodes(cordon_nodes(*hosts, options->reason));
+                   }});
+
+  CLI::App* uncordon = nodes->add_subcommand("uncordon", "Let runs have hosts again");
+  uncordon->footer(kNodesUncordonFooter);
+  add_node_names(*uncordon, options->job);
+  verbs.push_back({uncordon, [options] {
+                     const auto hosts = node_names(options->job);
+                     if (!hosts) return print_error(hosts.error());
+                     return print_nodes(uncordon_nodes(*hosts));
+                   }});
+
+  CLI::App* test = nodes->add_subcommand("test", "Check hosts, cordoned or not");
+  test->footer(kNodesTestFooter);
+  add_node_names(*test, options->job);
+  add_config_option(*test, options->job);
+  test->add_option("--ssh-config", options->job.ssh_config,
+                   "OpenSSH client config; overrides runner.ssh.config_file");
+  test->add_flag("--json", options->check.json, "As JSON (schema sortie/check/1)");
+  test->add_option("--timeout", options->seconds,
+                   "Seconds for each stage of a connection, and for an answer")
+      ->check(CLI::Range(1.0, 60.0))
+      ->capture_default_str();
+  verbs.push_back(
+      {test, [options] { return test_nodes(options->job, options->check, options->seconds); }});
+
+  CLI::App* breaker =
+      nodes->add_subcommand("breaker", "What stops runs from cordoning too many hosts");
+  breaker->footer(kNodesBreakerFooter);
+  breaker->add_option("action", options->action, "reset: close it; none: show it")
+      ->check(CLI::IsMember({"reset"}));
+  verbs.push_back({breaker, [options] {
+                     return print_nodes(options->action.empty() ? show_breaker() : reset_breaker());
+                   }});
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,113 @@
+#include "launcher/nodes/commands.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/printable.h"
+#include "common/base/quantity.h"
+#include "common/config/hostlist.h"
+#include "launcher/run/run_folder.h"
+
+namespace sortie::launcher {
+namespace {
+
+std::size_t recent_cordons(const NodeState& state, double now) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      state.recent, [now](double time) { return time > now - kBreakerWindowSeconds; }));
+}
+
+std::string breaker_text(const NodeState& state, double now) {
+  const std::string counts = fmt::format("runs cordoned {} hosts within 10 minutes, {} at most",
+                                         recent_cordons(state, now), most_cordons(state));
+  if (!state.breaker_open) return fmt::format("breaker: closed ({})\n", counts);
+  return fmt::format(
+      "breaker: open since {} ago: runs cordon no host, because too many failed at once, which "
+      "is seldom the hosts' fault; find out why (network? storage?), then `sortie nodes breaker "
+      "reset`\n",
+      short_time(std::max(0.0, now - *state.breaker_open)));
+}
+
+}  // namespace
+
+std::string nodes_text(const NodeState& state, double now) {
+  if (state.cordons.empty()) return "no host is cordoned\n" + breaker_text(state, now);
+  std::size_t width = 4, by = 2;
+  const auto who = [](const Cordon& one) { return printable(one.run.empty() ? one.by : one.run); };
+  for (const Cordon& one : state.cordons) {
+    width = std::max(width, printable(one.host).size());
+    by = std::max(by, who(one).size());
+  }
+  std::string out = fmt::format("{:<{}}  {:>7}  {:<{}}  {:>6}  {}\n", "host", width, "since", "by",
+                                by, "blames", "reason");
+  for (const Cordon& one : state.cordons)
+    out += fmt::format("{:<{}}  {:>7}  {:<{}}  {:>6}  {}\n", printable(one.host), width,
+                       short_time(std::max(0.0, now - one.time)), who(one), by,
+                       one.blames == 0 ? "-" : std::to_string(one.blames), printable(one.reason));
+  return out + breaker_text(state, now);
+}
+
+std::string nodes_json(const NodeState& state, const NodeStore& store, double now) {
+  nlohmann::ordered_json json = to_json(state);
+  json["breaker"]["open"] = state.breaker_open.has_value();
+  json["breaker"]["within_window"] = recent_cordons(state, now);
+  json["breaker"]["most"] = most_cordons(state);
+  json["file"] = store.file().string();
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<std::string> list_nodes(bool json) {
+  SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+  SORTIE_ASSIGN_OR_RETURN(const NodeState state, store.read());
+  return json ? nodes_json(state, store, unix_time()) : nodes_text(state, unix_time());
+}
+
+Result<std::string> cordon_nodes(const std::vector<std::string>& hosts, const std::string& reason) {
+  constexpr std::size_t kMostBytes = 1000;
+  if (reason.empty() || reason.size() > kMostBytes || printable(reason) != reason)
+    return fail(
+        ErrorCode::usage,
+        fmt::format("sortie: --reason: a text of 1 to {} characters in one line", kMostBytes));
+  SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+  SORTIE_TRY(store.change([&](NodeState& state) {
+    for (const std::string& host : hosts)
+      cordon(state, {host, reason, this_user(), "", unix_time(), 0});
+  }));
+  return fmt::format(
+      "{}: cordoned; no run of yours starts there. Runs that are there go on until "
+      "their next restart\n",
+      config::fold_host_names(hosts));
+}
+
+Result<std::string> uncordon_nodes(const std::vector<std::string>& hosts) {
+  SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+  std::vector<std::string> done, others;
+  SORTIE_TRY(store.change([&](NodeState& state) {
+    for (const std::string& host : hosts) (uncordon(state, host) ? done : others).push_back(host);
+  }));
+  std::string out;
+  if (!done.empty()) out += fmt::format("{}: uncordoned\n", config::fold_host_names(done));
+  if (!others.empty()) out += fmt::format("{}: not cordoned\n", config::fold_host_names(others));
+  return out;
+}
+
+Result<std::string> show_breaker() {
+  SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+  SORTIE_ASSIGN_OR_RETURN(const NodeState state, store.read());
+  return breaker_text(state, unix_time());
+}
+
+Result<std::string> reset_breaker() {
+  SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+  bool was_open = false;
+  SORTIE_TRY(store.change([&](NodeState& state) {
+    was_open = state.breaker_open.has_value();
+    state.breaker_open.reset();
+    state.recent.clear();
+  }));
+  return std::string(was_open ? "breaker: closed; runs cordon sick hosts again\n"
+                              : "breaker: was closed\n");
+}
+
+}  // namespace sortie::launcher

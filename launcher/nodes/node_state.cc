@@ -1,0 +1,122 @@
+#include "launcher/nodes/node_state.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/printable.h"
+#include "common/base/quantity.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kSchema = "sortie/nodes/1";
+/// More names than any fleet has: the file stays small whatever happens.
+constexpr std::size_t kMaxSeen = 65536;
+constexpr std::size_t kFewestBeforeBreaker = 2;
+
+void forget_old(NodeState& state, double now) {
+  std::erase_if(state.recent,
+                [now](double time) { return time <= now - kBreakerWindowSeconds || time > now; });
+}
+
+Cordon read_cordon(const Json& json) {
+  Cordon cordon;
+  cordon.host = json.at("host").get<std::string>();
+  cordon.reason = json.at("reason").get<std::string>();
+  cordon.by = json.at("by").get<std::string>();
+  cordon.run = json.value("run", "");
+  cordon.time = json.at("time").get<double>();
+  cordon.blames = json.value("blames", 0u);
+  return cordon;
+}
+
+}  // namespace
+
+const Cordon* NodeState::find(std::string_view host) const {
+  const auto found = std::ranges::find(cordons, host, &Cordon::host);
+  return found == cordons.end() ? nullptr : &*found;
+}
+
+std::set<std::string> NodeState::hosts() const {
+  std::set<std::string> out;
+  for (const Cordon& cordon : cordons) out.insert(cordon.host);
+  return out;
+}
+
+std::size_t most_cordons(const NodeState& state) {
+  return std::max(kFewestBeforeBreaker, state.seen.size() / 10);
+}
+
+void cordon(NodeState& state, const Cordon& cordon) {
+  uncordon(state, cordon.host);
+  state.cordons.insert(std::ranges::lower_bound(state.cordons, cordon.host, {}, &Cordon::host),
+                       cordon);
+}
+
+bool uncordon(NodeState& state, std::string_view host) {
+  return std::erase_if(state.cordons, [host](const Cordon& one) { return one.host == host; }) > 0;
+}
+
+RunCordon cordon_by_run(NodeState& state, const Cordon& one,
+                        const std::vector<std::string>& hosts) {
+  for (const std::string& host : hosts)
+    if (state.seen.size() < kMaxSeen) state.seen.insert(host);
+  if (state.find(one.host)) return RunCordon::there_already;
+  forget_old(state, one.time);
+  if (!state.breaker_open && state.recent.size() >= most_cordons(state))
+    state.breaker_open = one.time;
+  if (state.breaker_open) return RunCordon::breaker_open;
+  state.recent.push_back(one.time);
+  cordon(state, one);
+  return RunCordon::done;
+}
+
+nlohmann::ordered_json to_json(const NodeState& state) {
+  using Ordered = nlohmann::ordered_json;
+  Ordered cordoned = Ordered::array();
+  for (const Cordon& one : state.cordons)
+    cordoned.push_back({{"host", one.host},
+                        {"reason", one.reason},
+                        {"by", one.by},
+                        {"run", one.run},
+                        {"time", one.time},
+                        {"blames", one.blames}});
+  return {{"schema", kSchema},
+          {"cordoned", cordoned},
+          {"breaker",
+           {{"open_since", state.breaker_open ? Ordered(*state.breaker_open) : Ordered(nullptr)},
+            {"recent", state.recent}}},
+          {"seen", state.seen}};
+}
+
+Result<NodeState> parse_node_state(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return fail(ErrorCode::data, "it is no JSON");
+  try {
+    if (const auto schema = json.at("schema").get<std::string>(); schema != kSchema)
+      return fail(ErrorCode::data, fmt::format("its schema is '{}', and this version reads {}",
+                                               printable(schema), kSchema));
+    NodeState state;
+    for (const Json& one : json.at("cordoned")) cordon(state, read_cordon(one));
+    const Json& breaker = json.at("breaker");
+    if (const Json& since = breaker.at("open_since"); !since.is_null())
+      state.breaker_open = since.get<double>();
+    state.recent = breaker.at("recent").get<std::vector<double>>();
+    state.seen = json.at("seen").get<std::set<std::string>>();
+    return state;
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::data, printable(error.what()));
+  }
+}
+
+std::string cordon_text(const Cordon& one, double now) {
+  return fmt::format("by {}{} {} ago: {}", printable(one.by),
+                     one.run.empty() ? "" : fmt::format(", run {},", printable(one.run)),
+                     short_time(std::max(0.0, now - one.time)), printable(one.reason));
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,237 @@
+#include "launcher/run/run_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "common/asio/token.h"
+#include "common/base/exit_code.h"
+#include "common/base/process_status.h"
+#include "launcher/recovery/attempt_events.h"
+#include "launcher/recovery/shrink.h"
+#include "launcher/recovery/spares.h"
+#include "launcher/run/successor.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+
+RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
+    : parts_(std::move(parts)),
+      first_job_(job),
+      configured_ranks_(parts_.configured_ranks > 0 ? parts_.configured_ranks : plan.world_size),
+      job_(job),
+      plan_(std::move(plan)),
+      hosts_(parts_.hosts),
+      history_(parts_.history),
+      between_(parts_.between_attempts),
+      plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
+      pause_(parts_.attempt.executor) {}
+
+RunLoop::~RunLoop() = default;
+
+bool RunLoop::recovers() const {
+  return first_job_.recovery.max_restarts > 0;
+}
+
+asio::awaitable<Verdict> RunLoop::run() {
+  RunFolder& folder = parts_.attempt.folder;
+  const bool fresh = !parts_.attempt.adopts && history_.empty();
+  if (fresh)
+    folder.event(JournalEvent::begin, {{"hosts", plan_.hosts.size()}, {"ranks", plan_.world_size}});
+  Verdict verdict;
+  bool more = true;
+  if (between_) {
+    verdict.exit_code = history_.back().exit_code;
+    verdict.text = history_.back().cause;
+    verdict.shown = true;
+    if (parts_.attempt.on_started) parts_.attempt.on_started();  // nobody waits for the pause
+    more = co_await go_on(verdict);
+  }
+  for (bool adopts = parts_.attempt.adopts; more; adopts = false) {
+    verdict = co_await one_attempt(adopts);
+    if (started_.back()->attempt->was_superseded()) break;
+    more = co_await go_on(verdict);
+  }
+  // Hosts that were lost on the way: what they may have left is ended, or named.
+  for (const auto& started : started_) co_await started->attempt->swept();
+  between_ = false;
+  ended_ = true;
+  folder.event(JournalEvent::end, {{"exit_code", verdict.exit_code},
+                                   {"text", verdict.text},
+                                   {"ended_after", verdict.ended_after}});
+  co_return verdict;
+}
+
+asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
+  drop_finished();
+  RunFolder& folder = parts_.attempt.folder;
+  if (!adopts) {
+    AttemptBegin begin{plan_.attempt, {}, plan_.world_size};
+    for (const HostPlan& host : plan_.hosts) begin.hosts.push_back(host.name);
+    folder.event(JournalEvent::attempt, event_fields(begin));
+  }
+  auto entry = std::make_unique<Started>(Started{job_, plan_, unix_time(), adopts, nullptr});
+  Started& started = *entry;
+  if (adopts && parts_.before) started.begun = parts_.before->begun;
+  Attempt::Parts parts = parts_.attempt;
+  parts.adopts = adopts;
+  if (!adopts) parts.cgroups.clear();
+  started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
+  started_.push_back(std::move(entry));
+  between_ = false;
+  Verdict verdict = co_await started.attempt->run();
+  co_return verdict;
+}
+
+void RunLoop::drop_finished() {
+  std::erase_if(started_, [](const auto& started) { return !started->attempt->at_work(); });
+}
+
+AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdict) const {
+  const Attempt& attempt = *started.attempt;
+  AttemptEnd end;
+  if (attempt.cause()) end = end_of(started.plan.attempt, *attempt.cause());
+  end.attempt = started.plan.attempt;
+  end.exit_code = verdict.exit_code;
+  end.unusable_hosts = attempt.unusable_hosts();
+  if (const auto evidence = attempt.hardware_evidence()) {
+    const auto& [host, why] = *evidence;
+    end.failure = FailureClass::hardware;
+    end.blamed_host = host;
+    end.cause += fmt::format("; {}: {}", host, why.reason);
+    if (why.unusable) end.unusable_hosts.insert(host);
+  }
+  end.committed_step = attempt.committed_step();
+  end.begun_at_step = attempt.begun_at_step();
+  if (parts_.before && started.adopted) {
+    end.committed_step = std::max(end.committed_step, parts_.before->committed_step);
+    end.begun_at_step = parts_.before->begun_at_step;
+  }
+  end.started = attempt.started();
+  end.begun = started.begun;
+  end.ended = unix_time();
+  return end;
+}
+
+/// What is decided does not depend on hosts that are being swept, or it is waited for them.
+bool RunLoop::needs_sweeps(const Started& started, const Decision& decision) const {
+  if (!started.attempt->sweeping()) return false;
+  return decision.action == Decision::Action::stop || decision.hosts.size() < hosts_.size();
+}
+
+Decision RunLoop::decide_now() {
+  thread_local std::minstd_rand random(std::random_device{}());
+  const double chance = static_cast<double>(random() - std::minstd_rand::min()) /
+                        static_cast<double>(std::minstd_rand::max());
+  return decide(first_job_.recovery, history_, pool(), chance);
+}
+
+/// Puts the end of the attempt into the history and the journal.
+asio::awaitable<void> RunLoop::learn_of_end(Started& started, const Verdict& verdict) {
+  history_.push_back(end_of_attempt(started, verdict));
+  const bool may_restart = recovers() && !stop_order_ && verdict.exit_code != 0;
+  if (!may_restart || needs_sweeps(started, decide_now())) {
+    co_await started.attempt->swept();
+    const double ended = history_.back().ended;
+    history_.back() = end_of_attempt(started, verdict);
+    history_.back().ended = ended;
+  }
+  parts_.attempt.folder.event(JournalEvent::attempt_end, event_fields(history_.back()));
+}
+
+/// After an attempt: true when the next one is to start, with plan_ for it. Else `verdict` is the
+/// run's.
+asio::awaitable<bool> RunLoop::go_on(Verdict& verdict) {
+  Clock::time_point leases_end{};
+  if (!between_) {
+    Started& started = *started_.back();
+    co_await learn_of_end(started, verdict);
+    leases_end = started.attempt->leases_end();
+    between_ = true;
+  }
+  if (verdict.exit_code == 0 || stop_order_ || !recovers()) co_return false;
+  const std::optional<Decision> decision = co_await choose(verdict);
+  if (!decision) co_return false;
+  const auto until = std::max<Clock::time_point>(Clock::now() + decision->pause, leases_end);
+  const bool waited = co_await pause(until, verdict);
+  if (!waited) co_return false;
+  if (auto planned = plan_next(*decision); !planned) {
+    verdict.exit_code = exit_code_for(planned.error().code);
+    verdict.text = fmt::format("no plan for the next attempt: {}", planned.error().message);
+    verdict.shown = false;
+    co_return false;
+  }
+  co_return true;
+}
+
+/// Decides, until all spares that were chosen are fit. Nothing: the run ends.
+asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
+  for (;;) {
+    Decision decision = decide_now();
+    const DecisionMade made{history_.back().attempt, decision};
+    parts_.attempt.folder.event(JournalEvent::decision, event_fields(made));
+    cordon(decision.cordon);
+    if (decision.action == Decision::Action::stop) {
+      conclude(decision, verdict);
+      co_return std::nullopt;
+    }
+    say_restart(decision, verdict);
+    const bool fit = co_await spares_are_fit(decision);
+    if (fit) co_return decision;
+    verdict.shown = true;
+  }
+}
+
+asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) {
+  while (!stop_order_ && Clock::now() < until) {
+    pause_.expires_at(until);
+    co_await pause_.async_wait(kToken);
+  }
+  // Meanwhile somebody may have adopted the run, should this process have been stopped.
+  std::optional<bool> newer = false;
+  if (!started_.empty() && !stop_order_)
+    newer = co_await has_successor(parts_.attempt.executor, parts_.attempt.folder);
+  if (newer.value_or(false)) {
+    verdict = Verdict();
+    verdict.exit_code = kExitAdopted;
+    verdict.text = "this run was adopted by another supervisor (`sortie attach --adopt`)";
+    co_return false;
+  }
+  if (!stop_order_) co_return true;
+  verdict = Verdict();
+  verdict.exit_code = stop_order_->exit_code;
+  verdict.text = stop_order_->text + " before the next attempt";
+  co_return false;
+}
+
+Result<> RunLoop::plan_next(const Decision& decision) {
+  const std::uint32_t number = history_.back().attempt + 1;
+  std::vector<config::HostSlots> hosts =
+      with_slots(decision.hosts, hosts_, parts_.spares, decision.replaced);
+  if (hosts != hosts_ || plan_is_partial_) {
+    if (!parts_.replan) return fail(ErrorCode::unsupported, "other hosts can not be planned for");
+    std::int64_t ranks = 0;
+    for (const config::HostSlots& host : hosts)
+      ranks += static_cast<std::int64_t>(host.slots.size());
+    auto topology = topology_for(first_job_, configured_ranks_, ranks);
+    if (!topology)
+      return fail(ErrorCode::config,
+                  fmt::format("topology: {} ranks can not share the global batch size", ranks));
+    config::JobConfig job = first_job_;
+    job.topology = std::move(*topology);
+    SORTIE_ASSIGN_OR_RETURN(LaunchPlan plan, parts_.replan(job, hosts));
+    job_ = std::move(job);
+    plan_ = std::move(plan);
+    hosts_ = std::move(hosts);
+    plan_is_partial_ = false;
+  }
+  plan_.attempt = number;
+  parts_.attempt.folder.begin_attempt(number, plan_json_text(plan_));
+  return {};
+}
+
+}  // namespace sortie::launcher

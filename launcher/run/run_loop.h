@@ -1,0 +1,130 @@
+// RunLoop: a run from its first attempt to its end. After each attempt it asks decide() what to do,
+// and does it: waits, starts all ranks again on the hosts that were chosen, or ends the run. All
+// state lives on the I/O thread.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <list>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config/hostlist.h"
+#include "common/config/schema.h"
+#include "launcher/nodes/node_store.h"
+#include "launcher/plan/plan.h"
+#include "launcher/recovery/decide.h"
+#include "launcher/supervise/attempt.h"
+
+namespace sortie::launcher {
+
+class RunLoop {
+ public:
+  /// The plan of `job` on other hosts than the first ones. Touches no host.
+  using Replan = std::function<Result<LaunchPlan>(const config::JobConfig& job,
+                                                  const std::vector<config::HostSlots>& hosts)>;
+  /// What other runs of this user know of hosts.
+  struct KnownHosts {
+    std::set<std::string> cordoned;
+    bool breaker_open = false;
+  };
+  /// Why a host is cordoned, and how many failures spoke against it.
+  using ReasonOf = std::function<std::pair<std::string, std::uint32_t>(const std::string& host)>;
+  struct Parts {
+    Attempt::Parts attempt;  // of each attempt; `adopts` and `cgroups`: of the first one alone
+    Replan replan;           // empty: restarts are on the same hosts only
+    std::vector<config::HostSlots> hosts = {};   // of `plan`
+    std::vector<config::HostSlots> spares = {};  // of recovery.spares
+    /// Ranks that the job was configured for; 0 = those of `plan`.
+    std::uint32_t configured_ranks = 0;
+    /// Asked before each decision; an error is told and counts as "nothing is known". Empty = none.
+    std::function<Result<KnownHosts>()> known_hosts = {};
+    /// Cordons hosts for all runs of this user; `all`: those that this run knows. Empty = nowhere.
+    std::function<Result<CordonOutcome>(const std::vector<std::string>& hosts,
+                                        const ReasonOf& reason_of,
+                                        const std::vector<std::string>& all)>
+        cordon = {};
+    /// How long it may take to find out whether a spare is fit; 0: they are taken as they are.
+    std::chrono::milliseconds acceptance{0};
+    /// Of a run that is adopted: the attempts that have ended, as the journal has them.
+    std::vector<AttemptEnd> history = {};
+    /// What the supervisors before have learnt of the attempt that is adopted.
+    std::optional<AttemptEnd> before = {};
+    /// It was between two attempts: the last one in `history` is decided about first.
+    bool between_attempts = false;
+  };
+
+  /// All references must outlive the loop and the executor's work. `plan` is that of the first
+  /// attempt here; its number is in it.
+  RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan);
+  ~RunLoop();
+  RunLoop(const RunLoop&) = delete;
+  RunLoop& operator=(const RunLoop&) = delete;
+
+  /// The whole run; the verdict is that of its last attempt.
+  boost::asio::awaitable<Verdict> run();
+
+  /// Ctrl-C, TERM or HUP: no further attempt. The first call stops ranks with the grace, the next
+  /// one at once; between attempts it ends the run.
+  void interrupt(int signal_number);
+  /// `sortie stop`: the same with the grace, or at once; the run then ends as after TERM.
+  void stop(bool now);
+  /// "starting", "running", "stopping", or between attempts "restarting".
+  const char* state() const;
+  std::uint32_t attempt() const { return plan_.attempt; }
+  /// Where the ranks of the current attempt are (RankWatch::status); null between attempts.
+  nlohmann::ordered_json progress() const;
+
+ private:
+  /// One attempt with what it refers to.
+  struct Started {
+    config::JobConfig job;
+    LaunchPlan plan;
+    double begun = 0;  // seconds since 1970
+    bool adopted = false;
+    std::unique_ptr<Attempt> attempt;
+  };
+  struct StopOrder {
+    int exit_code = 0;
+    std::string text;
+  };
+
+  boost::asio::awaitable<Verdict> one_attempt(bool adopts);
+  boost::asio::awaitable<void> learn_of_end(Started& started, const Verdict& verdict);
+  AttemptEnd end_of_attempt(const Started& started, const Verdict& verdict) const;
+  Decision decide_now();
+  HostPool pool();
+  bool may_run_on(const std::vector<std::string>& hosts) const;
+  bool needs_sweeps(const Started& started, const Decision& decision) const;
+  boost::asio::awaitable<bool> go_on(Verdict& verdict);
+  boost::asio::awaitable<std::optional<Decision>> choose(Verdict& verdict);
+  boost::asio::awaitable<bool> spares_are_fit(const Decision& decision);
+  void cordon(const std::vector<std::string>& hosts);
+  boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until, Verdict& verdict);
+  Result<> plan_next(const Decision& decision);
+  void conclude(const Decision& decision, Verdict& verdict);
+  void say_restart(const Decision& decision, const Verdict& verdict);
+  bool recovers() const;
+  void drop_finished();
+
+  Parts parts_;
+  const config::JobConfig& first_job_;
+  const std::uint32_t configured_ranks_;
+  config::JobConfig job_;  // of the next attempt, or the current one
+  LaunchPlan plan_;
+  std::vector<config::HostSlots> hosts_;
+  std::vector<AttemptEnd> history_;
+  std::set<std::string> unfit_;                  // spares that a check has refused
+  std::list<std::unique_ptr<Started>> started_;  // that still do something; the last is current
+  bool between_ = false;                         // no attempt is under way
+  bool plan_is_partial_ = false;  // as adopters have it: enough to go on, not to start
+  bool ended_ = false;
+  std::optional<StopOrder> stop_order_;
+  boost::asio::steady_timer pause_;
+};
+
+}  // namespace sortie::launcher

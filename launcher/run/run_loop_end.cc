@@ -1,0 +1,59 @@
+// The run's loop: what a person is told, and how a run is stopped.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_code.h"
+#include "common/base/process_status.h"
+#include "launcher/run/run_loop.h"
+
+namespace sortie::launcher {
+
+/// The run ends with the last attempt, and says why no other one follows.
+void RunLoop::conclude(const Decision& decision, Verdict& verdict) {
+  std::string why = decision.reason;
+  if (decision.no_progress) {
+    verdict.exit_code = kExitNoProgress;
+    const auto row = static_cast<std::size_t>(without_progress(first_job_.recovery, history_));
+    why += ":\n" + ends_text(history_, row);
+  }
+  if (verdict.shown) parts_.attempt.console.error(why);
+  verdict.text += (verdict.text.empty() ? "" : "\n") + why;
+}
+
+void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
+  Console& console = parts_.attempt.console;
+  if (!verdict.shown && !verdict.text.empty()) console.error(verdict.text);
+  if (!verdict.aftermath.empty()) console.message(verdict.aftermath);
+  console.message(
+      fmt::format("attempt {} has failed; {}", history_.back().attempt, decision.reason));
+}
+
+void RunLoop::interrupt(int signal_number) {
+  if (ended_) return;
+  if (!stop_order_)
+    stop_order_ = {128 + signal_number, "interrupted by " + signal_name(signal_number)};
+  pause_.cancel();
+  for (const auto& started : started_) started->attempt->interrupt(signal_number);
+}
+
+void RunLoop::stop(bool now) {
+  if (ended_) return;
+  if (!stop_order_) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
+  pause_.cancel();
+  for (const auto& started : started_) started->attempt->stop(now);
+}
+
+nlohmann::ordered_json RunLoop::progress() const {
+  if (between_ || started_.empty()) return nullptr;
+  return started_.back()->attempt->progress();
+}
+
+const char* RunLoop::state() const {
+  if (stop_order_) return "stopping";
+  if (between_ || started_.empty()) return between_ ? "restarting" : "starting";
+  return started_.back()->attempt->state();
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,66 @@
+#include "launcher/view/attempts_text.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/config/hostlist.h"
+#include "launcher/console/console.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+std::string how_it_ended(const AttemptView& attempt) {
+  if (!attempt.ended) return attempt.all_running ? "it runs" : "its ranks are being started";
+  if (attempt.end.exit_code == 0) return "every rank exited 0";
+  return fmt::format("{} (class {}, exit code {})", attempt.end.cause,
+                     failure_class_name(attempt.end.failure), attempt.end.exit_code);
+}
+
+}  // namespace
+
+std::string attempts_text(const RunView& view) {
+  const bool decided = !view.attempts.empty() && !view.attempts.back().decision.empty();
+  if (view.attempts.size() < 2 && !decided) return {};
+  std::string out;
+  for (const AttemptView& attempt : view.attempts) {
+    const std::string ended =
+        attempt.ended ? fmt::format(" to +{:.3f} s", *attempt.ended) : std::string();
+    const std::string step = attempt.end.committed_step
+                                 ? fmt::format("; step {} committed", *attempt.end.committed_step)
+                                 : std::string();
+    out += fmt::format("  attempt {}  +{:.3f} s{}, {}{}\n    {}\n", attempt.number, attempt.begun,
+                       ended, config::fold_host_names(attempt.hosts), step, how_it_ended(attempt));
+    if (!attempt.decision.empty()) out += fmt::format("    {}\n", attempt.decision);
+  }
+  return printable_lines(out);
+}
+
+Ordered attempts_json(const RunView& view) {
+  Ordered list = Ordered::array();
+  for (const AttemptView& attempt : view.attempts) {
+    Ordered entry = {
+        {"attempt", attempt.number},
+        {"hosts", attempt.hosts},
+        {"begun_s", attempt.begun},
+        {"all_running_s", attempt.all_running ? Ordered(*attempt.all_running) : Ordered()},
+        {"ended_s", attempt.ended ? Ordered(*attempt.ended) : Ordered()}};
+    if (attempt.ended) {
+      entry["exit_code"] = attempt.end.exit_code;
+      entry["committed_step"] =
+          attempt.end.committed_step ? Ordered(*attempt.end.committed_step) : Ordered();
+    }
+    if (attempt.ended && attempt.end.exit_code != 0) {
+      entry["class"] = failure_class_name(attempt.end.failure);
+      entry["cause"] = attempt.end.cause;
+      entry["blamed"] = attempt.end.blamed_host;
+    }
+    if (!attempt.decision.empty()) entry["decision"] = attempt.decision;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+}  // namespace sortie::launcher
