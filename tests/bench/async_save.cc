@@ -5,7 +5,6 @@
 #include <omp.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -14,8 +13,9 @@
 
 #include "common/base/check.h"
 #include "common/base/elapsed.h"
+#include "tests/bench/gpt124m.h"
+#include "tests/bench/median.h"
 #include "tests/bench/random_source.h"
-#include "tests/bench/step_floor_cpu.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/parallel/communicator.h"
 
@@ -24,26 +24,6 @@ namespace {
 using namespace sortie;
 using namespace sortie::trainer;
 using Clock = std::chrono::steady_clock;
-
-config::JobConfig gpt_job(const bench::GptShape& shape) {
-  config::JobConfig job;
-  job.model.architecture = "gpt-neo-x";
-  job.model.vocab_size = shape.vocab;
-  job.model.hidden_size = shape.hidden;
-  job.model.num_layers = shape.layers;
-  job.model.num_attention_heads = shape.heads;
-  job.model.ffn_hidden_size = shape.ffn;
-  job.model.sequence_length = shape.tokens;
-  job.model.weight_tying = true;
-  job.topology.micro_batch_size = shape.batch;
-  job.learning_rate_scheduler.learning_rate = 1e-4;
-  return job;
-}
-
-double middle(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 double timed_step(Trainer& trainer) {
   const auto begin = Clock::now();
@@ -55,7 +35,7 @@ double timed_step(Trainer& trainer) {
 /// `steps` are made before and after the saves of a round.
 Result<> run(const std::filesystem::path& folder, int threads, int rounds, int steps, DType dtype) {
   const bench::GptShape shape;
-  config::JobConfig job = gpt_job(shape);
+  config::JobConfig job = bench::gpt_job(shape);
   const CpuFacts cpu = cpu_facts();
   omp_set_num_threads(threads);
   RankContext rank;
@@ -100,7 +80,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
     for (int i = 0; i < steps; ++i) before.push_back(timed_step(trainer));
     double sum = 0.0;
     for (const double one : during) sum += one;
-    alone.push_back(middle(before));
+    alone.push_back(bench::median(before));
     beside.push_back(sum / static_cast<double>(during.size()));
     shares.push_back(stalls.back() / blocking.back());
     paces.push_back(alone.back() / beside.back());
@@ -116,12 +96,12 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
   fmt::print("\n{}, {}, {} thread{}, {}; {} MB in {}, medians of {} rounds\n", cpu.model, cpu.isa,
              threads, threads == 1 ? "" : "s", dtype_name(dtype), bytes / 1'000'000,
              folder.parent_path().string(), rounds);
-  fmt::print("save that training waits for      {:8.3f} s\n", middle(blocking));
-  fmt::print("stall of a background save        {:8.3f} s   share {:.3f}\n", middle(stalls),
-             middle(shares));
-  fmt::print("its commit after                  {:8.3f} s\n", middle(commits));
+  fmt::print("save that training waits for      {:8.3f} s\n", bench::median(blocking));
+  fmt::print("stall of a background save        {:8.3f} s   share {:.3f}\n", bench::median(stalls),
+             bench::median(shares));
+  fmt::print("its commit after                  {:8.3f} s\n", bench::median(commits));
   fmt::print("step alone / step until then      {:8.3f} s / {:.3f} s   pace {:.3f}\n",
-             middle(alone), middle(beside), middle(paces));
+             bench::median(alone), bench::median(beside), bench::median(paces));
   return {};
 }
 

@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
     fs::path saved;
     save =
         std::min(save, seconds_of([&] {
-                   auto store = CheckpointStore::open(folder / "save", "bench");
+                   auto store = CheckpointStore::open(folder / "save", {"bench"});
                    SORTIE_CHECK(store.has_value(), "{}", store.error().message);
                    const auto at = store->begin(round, data.size() * kStates);
                    SORTIE_CHECK(at.has_value(), "{}", at.error().message);

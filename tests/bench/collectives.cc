@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/elapsed.h"
+#include "tests/bench/median.h"
 #include "trainer/parallel/communicator.h"
 
 using namespace sortie;
@@ -35,11 +36,6 @@ double seconds_of(const std::function<void()>& work, int times) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < times; ++i) work();
   return slowest(seconds_since(begin)) / times;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -102,7 +98,7 @@ int main(int argc, char** argv) {
         fmt::format("\"bytes\": {}, \"ranks\": {}, \"times\": {}", count * 4, group.size(), times);
     for (std::size_t row = 0; row < std::size(rows); ++row)
       text += fmt::format(", \"{}\": {{\"median\": {}, \"best\": {}}}", rows[row].first,
-                          median(took[row]), *std::ranges::min_element(took[row]));
+                          bench::median(took[row]), *std::ranges::min_element(took[row]));
     fmt::print("{{{}}}\n", text);
     std::fflush(stdout);
   }

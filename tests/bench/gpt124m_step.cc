@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "tests/bench/gpt124m.h"
+#include "tests/bench/median.h"
 #include "tests/bench/random_source.h"
-#include "tests/bench/step_floor_cpu.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/metrics/memory.h"
 #include "trainer/parallel/communicator.h"
@@ -22,29 +23,9 @@ namespace {
 using namespace sortie;
 using namespace sortie::trainer;
 
-config::JobConfig gpt(const bench::GptShape& shape) {
-  config::JobConfig job;
-  job.model.architecture = "gpt-neo-x";
-  job.model.vocab_size = shape.vocab;
-  job.model.hidden_size = shape.hidden;
-  job.model.num_layers = shape.layers;
-  job.model.num_attention_heads = shape.heads;
-  job.model.ffn_hidden_size = shape.ffn;
-  job.model.sequence_length = shape.tokens;
-  job.model.weight_tying = true;
-  job.topology.micro_batch_size = shape.batch;
-  job.learning_rate_scheduler.learning_rate = 1e-4;
-  return job;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 Result<> run(int threads, DType dtype, int steps) {
   const bench::GptShape shape;
-  const config::JobConfig job = gpt(shape);
+  const config::JobConfig job = bench::gpt_job(shape);
   const CpuFacts cpu = cpu_facts();
   omp_set_num_threads(threads);
   const auto before = bench::measure_step_floor(shape, dtype, threads);
@@ -77,8 +58,8 @@ Result<> run(int threads, DType dtype, int steps) {
   fmt::print("products alone  {:8.1f} ms ({:.1f} before the steps, {:.1f} after them)\n",
              floor * 1e3, bench::floor_seconds(before) * 1e3, bench::floor_seconds(after) * 1e3);
   fmt::print("step, best      {:8.1f} ms   {:6.0f} tokens/s\n", best * 1e3, tokens / best);
-  fmt::print("step, median    {:8.1f} ms   {:6.0f} tokens/s\n", median(seconds) * 1e3,
-             tokens / median(seconds));
+  fmt::print("step, median    {:8.1f} ms   {:6.0f} tokens/s\n", bench::median(seconds) * 1e3,
+             tokens / bench::median(seconds));
   fmt::print("products / step {:8.1f} %\n", 100.0 * floor / best);
   fmt::print("peak memory     {:8.0f} MB\n", static_cast<double>(peak) / 1e6);
   return {};

@@ -1,11 +1,14 @@
 // What a supervisor costs per host: a whole run over N simulated hosts, for several N, each in a
 // process of its own:
-//   build/release/bin/bench_simulated_hosts [--hold SECONDS] [--fence BYTES] [N...]       (100 1000
-//   10000)
+//   build/release/bin/bench_simulated_hosts [--hold SECONDS] [--fence BYTES] [--ranks N]
+//   [--progress]
+//                                           [N...]       (100 1000 10000)
 // --fence: the hosts also exchange BYTES each in one PMIx fence, as MPI_Init does.
-// The hosts are one other process that answers on Unix sockets with the runner's real frames, beats
-// every two seconds as runners do, and writes a line per rank. So CPU and memory are the
-// supervisor's own: frames, heartbeats, journal, logs; all but the SSH connection itself.
+// --ranks: of each host. --progress: they train, and heartbeats say where they are; a table with
+// and without it is what the watchdog costs. The hosts are one other process that answers on Unix
+// sockets with the runner's real frames, beats every two seconds as runners do, and writes a line
+// per rank. So CPU and memory are the supervisor's own: frames, heartbeats, journal, logs; all but
+// the SSH connection itself.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -25,6 +28,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -32,7 +36,7 @@
 #include "common/asio/token.h"
 #include "common/wire/codec.h"
 #include "launcher/local/open_files.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -51,6 +55,7 @@ struct Shared {
   std::atomic<int> started{0};  // ranks
   std::atomic<int> fenced{0};   // hosts that have the data of all
   std::size_t fence_bytes = 0;
+  bool progress = false;
   std::atomic<bool> end{false};
 };
 
@@ -61,7 +66,8 @@ struct SimulatedHost {
   Shared& shared;
   asio::steady_timer beat;
   wire::FrameDecoder decoder;
-  std::uint32_t rank = 0, hosts = 0;
+  std::vector<std::uint32_t> ranks;
+  std::uint32_t hosts = 0;
   std::uint64_t sequence = 0;
 
   // A few hundred bytes at a time: the socket's buffer takes them.
@@ -74,32 +80,58 @@ struct SimulatedHost {
 
 using HostPtr = std::shared_ptr<SimulatedHost>;
 
+/// A step a second, in whatever section.
+void train(const SimulatedHost& host, wire::Heartbeat& beat) {
+  for (const std::uint32_t rank : host.ranks) {
+    wire::RankProgress place;
+    place.rank = rank;
+    place.step = 2 * host.sequence;
+    place.section = static_cast<std::uint8_t>(2 + (host.sequence + rank) % 5);
+    place.sequence = 100 * host.sequence;
+    place.standing_ms = 120;
+    place.silent_ms = 40;
+    place.own_us = 800'000 + rank % 1000;
+    place.longest_ms = 400 + rank % 50;
+    place.longest_section = 4;
+    beat.ranks.push_back(place);
+  }
+}
+
 void beat(const HostPtr& host) {
   host->beat.expires_after(kBeat);
   host->beat.async_wait([host](const boost::system::error_code& error) {
     if (error) return;
     if (host->shared.end) {
-      wire::RankExited exited;
-      exited.rank = host->rank;
-      host->send(wire::encode(exited) + wire::encode(wire::Finished{}));
+      std::string bytes;
+      for (const std::uint32_t rank : host->ranks) {
+        wire::RankExited exited;
+        exited.rank = rank;
+        bytes += wire::encode(exited);
+      }
+      host->send(bytes + wire::encode(wire::Finished{}));
       return;
     }
-    host->send(wire::Heartbeat{++host->sequence});
+    wire::Heartbeat message;
+    message.sequence = ++host->sequence;
+    if (host->shared.progress) train(*host, message);
+    host->send(message);
     beat(host);
   });
 }
 
 void start_rank(const HostPtr& host) {
-  wire::Output line;
-  line.rank = host->rank;
-  line.bytes = "up\n";
-  host->send(wire::encode(wire::RankStarted{host->rank, 4242}) + wire::encode(line));
-  ++host->shared.started;
+  for (const std::uint32_t rank : host->ranks) {
+    wire::Output line;
+    line.rank = rank;
+    line.bytes = "up\n";
+    host->send(wire::encode(wire::RankStarted{rank, 4242}) + wire::encode(line));
+    ++host->shared.started;
+  }
 }
 
 bool answer(const HostPtr& host, const wire::Message& message) {
   if (const auto* job = std::get_if<wire::JobSpec>(&message)) {
-    host->rank = job->ranks.front().rank;
+    for (const wire::RankSpec& rank : job->ranks) host->ranks.push_back(rank.rank);
     for (const wire::NodeRun& run : job->nodes) host->hosts += run.count;
     wire::JobReady ready;
     ready.hostname = "simulated";
@@ -251,7 +283,14 @@ struct Row {
   double start_s = 0, start_cpu = 0, kib = 0, peak_kib = 0, idle_cpu = 0, end_cpu = 0;
 };
 
-Row measure(int hosts, milliseconds hold, std::size_t fence_bytes) {
+struct Load {
+  int ranks = 1;  // of each host
+  std::size_t fence_bytes = 0;
+  bool progress = false;
+};
+
+Row measure(int hosts, milliseconds hold, const Load& load) {
+  const std::size_t fence_bytes = load.fence_bytes;
   launcher::raise_open_file_limit();
   std::signal(SIGPIPE, SIG_IGN);
   const test::ScopedTempDir dir;
@@ -261,6 +300,7 @@ Row measure(int hosts, milliseconds hold, std::size_t fence_bytes) {
   if (page == MAP_FAILED) std::abort();
   auto* shared = new (page) Shared;
   shared->fence_bytes = fence_bytes;
+  shared->progress = load.progress;
   int ready[2];
   if (::pipe(ready) != 0) std::abort();
   const pid_t child = ::fork();
@@ -271,8 +311,10 @@ Row measure(int hosts, milliseconds hold, std::size_t fence_bytes) {
   test::write_text(dir / "runner", "#!/bin/sh\n");
   config::JobConfig job;
   job.runner.program = {"true"};
+  std::vector<int> slots(static_cast<std::size_t>(load.ranks));
+  std::iota(slots.begin(), slots.end(), 0);
   std::vector<config::HostSlots> list;
-  for (int i = 0; i < hosts; ++i) list.push_back({fmt::format("node{:05d}", i), {0}});
+  for (int i = 0; i < hosts; ++i) list.push_back({fmt::format("node{:05d}", i), slots});
   const auto binary = launcher::RunnerBinary::open(dir / "runner");
   const auto plan = launcher::make_plan(job, list, {});
   auto folder = launcher::RunFolder::create(dir.path(), false);
@@ -288,15 +330,15 @@ Row measure(int hosts, milliseconds hold, std::size_t fence_bytes) {
   const double memory_before = resident_kib();
   const double cpu_before = cpu_seconds();
   const auto begun = Clock::now();
-  launcher::Supervisor supervisor(
-      {io.get_executor(), transport, transport, *binary, console, *folder}, job, *plan);
+  launcher::Attempt attempt({io.get_executor(), transport, *binary, console, *folder}, job, *plan);
   std::optional<launcher::Verdict> verdict;
-  asio::co_spawn(io, supervisor.run(), [&](std::exception_ptr, launcher::Verdict result) {
+  asio::co_spawn(io, attempt.run(), [&](std::exception_ptr, launcher::Verdict result) {
     verdict = std::move(result);
     io.stop();
   });
   // All ranks have said their line: the start is over, and nothing but heartbeats goes on.
-  while (!verdict && (shared->started < hosts || (fence_bytes > 0 && shared->fenced < hosts))) {
+  while (!verdict &&
+         (shared->started < hosts * load.ranks || (fence_bytes > 0 && shared->fenced < hosts))) {
     io.run_for(milliseconds(20));
     io.restart();
   }
@@ -341,12 +383,16 @@ void print(const Row& row) {
 int main(int argc, char** argv) {
   std::vector<int> counts;
   milliseconds hold{10000};
-  std::size_t fence_bytes = 0;
+  Load load;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--hold" && i + 1 < argc)
       hold = milliseconds(static_cast<std::int64_t>(std::atof(argv[++i]) * 1000));
     else if (std::string_view(argv[i]) == "--fence" && i + 1 < argc)
-      fence_bytes = static_cast<std::size_t>(std::atoll(argv[++i]));
+      load.fence_bytes = static_cast<std::size_t>(std::atoll(argv[++i]));
+    else if (std::string_view(argv[i]) == "--ranks" && i + 1 < argc)
+      load.ranks = std::atoi(argv[++i]);
+    else if (std::string_view(argv[i]) == "--progress")
+      load.progress = true;
     else
       counts.push_back(std::atoi(argv[i]));
   }
@@ -357,7 +403,7 @@ int main(int argc, char** argv) {
   for (const int count : counts) {
     const pid_t child = ::fork();
     if (child == 0) {
-      print(measure(count, hold, fence_bytes));
+      print(measure(count, hold, load));
       return 0;
     }
     int status = 0;

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -174,3 +176,73 @@ def scenario_program_that_is_not_there(bed):
     check("FAIL program: h[01-02] (2): /no/such: No such file or directory" in done.stdout, done.stdout)
     check("fix: " in done.stdout and "\x1b" not in done.stdout, done.stdout)
     check(done.stdout.rstrip().endswith("2 hosts: 0 passed, 0 with warnings, 2 failed"), done.stdout)
+
+
+@contextlib.contextmanager
+def shaped(bed, rates):
+    """Links of the hosts, both ways, at {host: rate}."""
+    try:
+        for host, rate in rates.items():
+            look.shape(bed.bed, host, rate)
+        yield
+    finally:
+        for host in rates:
+            look.shape(bed.bed, host, "off")
+
+
+# Far apart, so that a busy machine does not make a sound link a slow one.
+RATES = {host: "8mbit" if host == "h03" else "60mbit" for host in HOSTS}
+
+
+def scenario_comm_names_the_host_with_the_slow_link(bed):
+    with shaped(bed, RATES):
+        result = Checked(bed, "--comm", "--comm-bytes", "512KB", "--comm-floor", "14Mbit/s", "--slots", "2", seconds=120)
+    equal(result.code, 3, f"exit code ({result.json['comm']})")
+    equal(result.json["verdict"], "fail", "verdict")
+    comm = result.json["comm"]
+    equal((comm["verdict"], comm["ranks"], comm["hosts"], comm["floor"]), ("fail", 4, HOSTS, "set"), "comm")
+    equal([found["hosts"] for found in comm["slow"]], [["h03"]], f"slow ({comm})")
+    equal({frozenset((link["from"], link["to"])) for link in comm["pairs"] if not link["ok"]},
+          {frozenset(("h03", other)) for other in HOSTS if other != "h03"}, f"slow pairs ({comm})")
+    equal({(link["from"], link["to"]) for link in comm["ring"] if not link["ok"]}, {("h02", "h03"), ("h03", "h04")},
+          f"slow links of the ring ({comm['ring']})")
+    bed.expect_nothing_left(5)
+
+
+def scenario_comm_of_all_ranks_and_for_people(bed):
+    argv = [SORTIE, "check", "--hosts", "h[01-04]", "--slots", "2", "--ssh-config", bed.ssh_config, "--comm", "--comm-bytes",
+            "256KB"]
+    with shaped(bed, RATES):
+        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True, stdin=subprocess.DEVNULL,
+                              timeout=120)
+        equal(done.returncode, 3, f"exit code ({done.stdout}{done.stderr})")
+        check("\nFAIL comm: h03: links at 0.0" in done.stdout and "0.7 of what is usual here" in done.stdout, done.stdout)
+        check("\n     fix: see the speed and errors of its interface" in done.stdout and "\x1b" not in done.stdout, done.stdout)
+        if not os.environ.get("SORTIE_EVERY_CASE"):
+            return  # the rest is slow: scripts/ci_long
+        # All ranks, and a floor that even the slow link reaches.
+        argv += ["--comm-ranks", "slots", "--comm-floor", "100kbit/s"]
+        done = subprocess.run([str(word) for word in argv], text=True, capture_output=True, stdin=subprocess.DEVNULL,
+                              timeout=120)
+        check(done.returncode in (0, 1), f"{done.returncode}: {done.stdout}{done.stderr}")
+        check("links of 4 hosts, 8 ranks, Open MPI" in done.stdout, done.stdout)
+        check("comm: PASS: every link reaches 0.0001 Gbit/s" in done.stdout, done.stdout)
+
+
+def scenario_comm_has_a_deadline_and_says_what_is_missing(bed):
+    Checked(bed, hosts="h[01-03]")  # the runner is there: it need not go over the slow link
+    with shaped(bed, {"h02": "1mbit"}):
+        result = Checked(bed, "--comm", "--comm-bytes", "64MB", "--comm-timeout", "8", hosts="h[01-03]", seconds=90)
+    equal(result.code, 2, "exit code")
+    check("not done within 8 s" in result.json["comm"]["error"]["message"], result.json["comm"])
+    bed.expect_nothing_left(20)
+    # A sortie-train that is not on the hosts: the check of the program says so, and no job is tried.
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("sortie", "sortie-runner"):
+            shutil.copy2(SORTIE.parent / name, folder)
+        argv = [str(word) for word in (Path(folder, "sortie"), "check", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config,
+                                       "--comm")]
+        done = subprocess.run(argv, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    equal(done.returncode, 2, "exit code")
+    check(f"FAIL program: h[01-02] (2): {folder}/sortie-train: No such file or directory" in done.stdout, done.stdout)
+    check("FAIL comm: not measured: no job can start on these hosts" in done.stdout, done.stdout)

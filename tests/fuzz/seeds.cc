@@ -18,6 +18,7 @@
 #include "common/config/fields.h"
 #include "common/config/load.h"
 #include "common/config/text.h"
+#include "common/health/kernel_line.h"
 #include "common/wire/codec.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -83,7 +84,7 @@ std::vector<wire::Message> messages() {
           job,
           Start{{{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}}},
           Stop{10000, "rank 3 failed"},
-          Heartbeat{7},
+          Heartbeat(),
           OutputCredit{65536},
           Goodbye{},
           JobReady{"h1",
@@ -111,7 +112,7 @@ std::vector<wire::Message> messages() {
           PmixReady{"4.2.2", {"A=1", "#rank 1", "B=2"}},
           PmixFence{"key", 2, "data"},
           PmixFenceDone{"key", -1, "data"},
-          PmixModexRequest{1, 2},
+          PmixModexRequest{1, 2, "key", 1000},
           PmixModexReply{1, 2, -46, "data"},
           PmixAbort{1, -7, "bye"},
           Sweep{"20261121-120000-abcd", 6000, "/sys/fs/cgroup/sortie-1", ""},
@@ -350,6 +351,39 @@ void write_foreign(Writer& out) {
   out.seed("gzip", "members", stored + fixed + std::string(20, '\0'));
 }
 
+/// A record of each kind of message.
+void write_kernel_lines(Writer& out) {
+  const std::pair<const char*, const char*> lines[] = {
+      {"xid", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."},
+      {"nvlink", "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 02"},
+      {"recovery",
+       "NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (R)"},
+      {"sxid", "nvidia-nvswitch0: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30"},
+      {"gone", "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."},
+      {"mce", "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: be00000000800400"},
+      {"apei", "{1}[Hardware Error]: event severity: fatal"},
+      {"edac", "EDAC MC1: 1 UE memory read error on CPU_SrcID#1"},
+      {"poison", "Memory failure: 0x3c4f2: recovery action for dirty page: Recovered"},
+      {"block", "blk_update_request: I/O error, dev sda, sector 2048"},
+      {"buffer", "Buffer I/O error on dev dm-0, logical block 5"},
+      {"ext4", "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2"},
+      {"btrfs", "BTRFS error (device sdc: state EA): forced readonly"},
+      {"xfs", "XFS (sda1): log I/O error -5"},
+      {"nvme", "nvme nvme0: I/O 12 QID 3 timeout, aborting"},
+      {"oom", "Out of memory: Killed process 4242 (python) total-vm:1kB"},
+      {"netdev", "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out"},
+      {"mlx5", "mlx5_core 0000:c1:00.0: device's health compromised - reached miss count"},
+      {"aer", "pcieport 0000:00:03.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0"},
+      {"nfs", "nfs: server nas01 not responding, still trying"},
+  };
+  for (const auto& [name, line] : lines) {
+    SORTIE_CHECK(health::kernel_finding(line).has_value(), "{}", line);
+    out.seed("kernel_line", name, line);
+    out.seed("kernel_line", std::string(name) + "-record",
+             std::string("4,12,345,-;") + line + "\n DEVICE=+pci:1\n");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -364,5 +398,6 @@ int main(int argc, char** argv) {
   write_checkpoints(out);
   write_tokenizers(out);
   write_foreign(out);
+  write_kernel_lines(out);
   return out.ok() ? 0 : 1;
 }

@@ -235,7 +235,7 @@ TEST_CASE("adopt: a folder of another user is refused" * doctest::skip(::geteuid
 
 TEST_CASE("adopt: the sweep of a host that is lost later knows that ranks are in containers") {
   RunRecord record;
-  record.hosts = {{"h1", {0, 1}}};
+  record.hosts = {{"h1", {0, 1}, {0, 1}}};
   config::JobConfig job;
   CHECK_FALSE(adopted_plan(record, job).container);
   job.runner.container.engine = "docker";

@@ -48,7 +48,6 @@ struct Exec {
       LiveSink live(console);
       ExecRun run({io.get_executor(),
                    transport,
-                   transport,
                    *binary,
                    console,
                    {sink != nullptr ? sink : &live},

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/exit_code.h"
+#include "launcher/recovery/failure_class.h"
 #include "tests/launcher/command_line.h"
 
 namespace sortie::launcher {
@@ -85,6 +86,13 @@ TEST_CASE("explain has words for every code, signal and class, and names what is
     CHECK(parsed["schema"] == "sortie/explain/1");
     CHECK(parsed["code"] == exit_code_for(entry.code));
   }
+  for (const std::string_view name : kFailureClassNames) {
+    const json parsed = json::parse(sortie({"explain", std::string(name), "--json"}).output);
+    CHECK(parsed["name"] == name);
+    if (!parsed["code"].is_null()) CHECK(explain_exit_code(parsed["code"]).name == name);
+    CHECK(has(parsed["meaning"].get<std::string>(), " "));
+  }
+  CHECK(has(sortie({"explain", "hardwear"}).output, "did you mean `hardware`?"));
   CHECK(has(sortie({"explain", "137"}).output, "SIGKILL"));
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "kill"}).output);
   CHECK(sortie({"explain", "137"}).output == sortie({"explain", "SIGKILL"}).output);

@@ -164,16 +164,16 @@ TEST_CASE("questions that nobody answers do not pile up") {
   PmixRelay relay({0, 1});
   constexpr std::uint64_t kLimit = 1u << 20;
   for (std::uint64_t i = 0; i < kLimit; ++i) {
-    const auto out = relay.on_modex_request(0, {i, 1});
+    const auto out = relay.on_modex_request(0, {i, 1, {}, 0});
     if (out.at(0).hosts.at(0) != 1) FAIL("refused too early");
   }
-  const auto refused = relay.on_modex_request(0, {kLimit, 1});
+  const auto refused = relay.on_modex_request(0, {kLimit, 1, {}, 0});
   REQUIRE(refused.size() == 1);
   CHECK(refused[0].hosts.at(0) == 0);
   CHECK(std::get<wire::PmixModexReply>(refused[0].message).status != 0);
-  CHECK(relay.on_modex_request(1, {7, 0}).at(0).hosts.at(0) == 0);
+  CHECK(relay.on_modex_request(1, {7, 0, {}, 0}).at(0).hosts.at(0) == 0);
   CHECK(relay.on_modex_reply(1, {1, 1, 0, "data"}).size() == 1);
-  CHECK(relay.on_modex_request(0, {kLimit, 1}).at(0).hosts.at(0) == 1);
+  CHECK(relay.on_modex_request(0, {kLimit, 1, {}, 0}).at(0).hosts.at(0) == 1);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ awaitable<void> with_image(FakeRunner& runner, std::shared_ptr<Image> what) {
   if (!asked) co_return;
   for (const std::string& text : what->progress) runner.send(wire::ImageProgress{text});
   for (milliseconds left = what->takes; left.count() > 0; left -= milliseconds(50)) {
-    runner.send(wire::Heartbeat{1});
+    runner.send(wire::Heartbeat());
     co_await runner.sleep(milliseconds(50));
   }
   runner.send(what->answer);

@@ -1,4 +1,4 @@
-// One `sortie run` in memory: a supervisor over FakeHosts, with short times.
+// One `sortie run` in memory: the run's loop over FakeHosts, with short times.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -7,16 +7,33 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "launcher/supervise/supervisor.h"
+#include "common/asio/spawn.h"
+#include "launcher/host/transport_router.h"
+#include "launcher/run/run_loop.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/temp_dir.h"
 
 namespace sortie::test {
 
 using std::chrono::milliseconds;
+
+/// A transport that somebody else owns.
+class Borrowed : public launcher::Transport {
+ public:
+  explicit Borrowed(launcher::Transport& transport) : transport_(transport) {}
+  boost::asio::awaitable<Result<std::unique_ptr<launcher::Connection>>> connect(
+      std::string host) override {
+    return transport_.connect(std::move(host));
+  }
+
+ private:
+  launcher::Transport& transport_;
+};
 
 class Launch {
  public:
@@ -29,7 +46,7 @@ class Launch {
     test::write_text(dir / "runner", "#!/bin/sh\n");
   }
 
-  /// Runs to the end; the test fails when that takes more than eight seconds.
+  /// Runs to the end; the test fails when that takes longer than `limit`.
   launcher::Verdict run() {
     auto binary = launcher::RunnerBinary::open(dir / "runner");
     REQUIRE(binary);
@@ -45,19 +62,18 @@ class Launch {
     std::optional<launcher::Verdict> verdict;
     {
       launcher::Console console(style);
-      launcher::Supervisor supervisor({io.get_executor(), transport, transport, *binary, console,
-                                       *folder, milliseconds(500), milliseconds(100)},
-                                      job, *plan);
-      supervisor_ = &supervisor;
+      launcher::RunLoop loop(parts(*binary, console, *folder), job, *plan);
+      loop_ = &loop;
       const auto begun = std::chrono::steady_clock::now();
-      boost::asio::co_spawn(io, supervisor.run(),
+      boost::asio::co_spawn(io, loop.run(),
                             [&](std::exception_ptr error, launcher::Verdict result) {
                               if (!error) verdict = std::move(result);
                               io.stop();
                             });
-      io.run_for(std::chrono::seconds(8));
+      if (on_state_) spawn(io, watch_state());
+      io.run_for(limit);
       took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
-      supervisor_ = nullptr;
+      loop_ = nullptr;
     }
     REQUIRE(verdict);
     REQUIRE(folder->drain(std::chrono::seconds(5)));
@@ -74,8 +90,13 @@ class Launch {
   /// As Ctrl-C does; from a script.
   void interrupt(int signal) {
     boost::asio::post(io, [this, signal] {
-      if (supervisor_) supervisor_->interrupt(signal);
+      if (loop_) loop_->interrupt(signal);
     });
+  }
+  /// Once, when RunLoop::state() is first seen to be that.
+  void on_state(std::string state, std::function<void(launcher::RunLoop&)> act) {
+    state_ = std::move(state);
+    on_state_ = std::move(act);
   }
   std::vector<nlohmann::json> events_named(const std::string& name) const {
     std::vector<nlohmann::json> out;
@@ -87,7 +108,11 @@ class Launch {
   ScopedTempDir dir;
   boost::asio::io_context io{1};
   FakeTransport transport{io.get_executor()};
+  launcher::TransportRouter router{std::make_unique<Borrowed>(transport),
+                                   std::make_unique<Borrowed>(transport)};
   config::JobConfig job;
+  std::vector<config::HostSlots> spares;
+  std::chrono::seconds limit{8};
   bool terminal = false;  // as if the console were one
   std::string shown;      // the console, both streams
   std::vector<nlohmann::json> events;
@@ -95,8 +120,30 @@ class Launch {
   milliseconds took{};
 
  private:
+  launcher::RunLoop::Parts parts(const launcher::RunnerBinary& binary, launcher::Console& console,
+                                 launcher::RunFolder& folder) {
+    return {
+        {io.get_executor(), router, binary, console, folder, milliseconds(500), milliseconds(100)},
+        [](const config::JobConfig& changed, const std::vector<config::HostSlots>& hosts) {
+          return launcher::make_plan(changed, hosts, {});
+        },
+        hosts_,
+        spares};
+  }
+
+  boost::asio::awaitable<void> watch_state() {
+    boost::asio::steady_timer tick(io);
+    while (loop_ && loop_->state() != state_) {
+      tick.expires_after(milliseconds(5));
+      co_await tick.async_wait(boost::asio::use_awaitable);
+    }
+    if (loop_) on_state_(*loop_);
+  }
+
   std::vector<config::HostSlots> hosts_;
-  launcher::Supervisor* supervisor_ = nullptr;
+  std::string state_;
+  std::function<void(launcher::RunLoop&)> on_state_;
+  launcher::RunLoop* loop_ = nullptr;
 };
 
 }  // namespace sortie::test

@@ -104,8 +104,8 @@ TEST_CASE("data that fit no frame together are an error, not a crash of the laun
 
 TEST_CASE("a modex request goes to the rank's host and the answer back under the asker's id") {
   PmixRelay relay = make_relay();
-  const Outgoing first = relay.on_modex_request(0, {7, 2});
-  const Outgoing second = relay.on_modex_request(2, {7, 2});  // ids are per host
+  const Outgoing first = relay.on_modex_request(0, {7, 2, {}, 0});
+  const Outgoing second = relay.on_modex_request(2, {7, 2, {}, 0});  // ids are per host
   REQUIRE(first.size() == 1);
   REQUIRE(second.size() == 1);
   CHECK(first[0].hosts == Hosts{1});
@@ -125,9 +125,27 @@ TEST_CASE("a modex request goes to the rank's host and the answer back under the
   CHECK(relay.on_modex_reply(1, {a.id, 2, 0, "mine"})[0].hosts == Hosts{0});
 }
 
+TEST_CASE("the key that is asked for and its limit go along, also when a host is asked again") {
+  PmixRelay relay = make_relay();
+  const Outgoing asked = relay.on_modex_request(0, {7, 2, "btl.tcp", 30});
+  REQUIRE(asked.size() == 1);
+  const auto& request = std::get<wire::PmixModexRequest>(asked[0].message);
+  CHECK(request.key == "btl.tcp");
+  CHECK(request.timeout_s == 30);
+  const Outgoing again = relay.on_reconnected(1);
+  REQUIRE(again.size() == 1);
+  CHECK(std::get<wire::PmixModexRequest>(again[0].message).key == "btl.tcp");
+  CHECK(std::get<wire::PmixModexRequest>(again[0].message).timeout_s == 30);
+  // No key of PMIx is longer; one that is would be memory that a host makes this relay keep.
+  const Outgoing refused = relay.on_modex_request(0, {8, 2, std::string(512, 'k')});
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].hosts == Hosts{0});
+  CHECK(std::get<wire::PmixModexReply>(refused[0].message).status == -27);
+}
+
 TEST_CASE("a rank that does not exist is not found") {
   PmixRelay relay = make_relay();
-  const Outgoing out = relay.on_modex_request(2, {9, 4});
+  const Outgoing out = relay.on_modex_request(2, {9, 4, {}, 0});
   REQUIRE(out.size() == 1);
   CHECK(out[0].hosts == Hosts{2});
   const auto& reply = std::get<wire::PmixModexReply>(out[0].message);
@@ -155,7 +173,7 @@ TEST_CASE("a host with a new connection asks again, and is answered what the las
 
 TEST_CASE("what a host was asked while it was away is asked again") {
   PmixRelay relay = make_relay();
-  const Outgoing asked = relay.on_modex_request(0, {5, 1});
+  const Outgoing asked = relay.on_modex_request(0, {5, 1, {}, 0});
   REQUIRE(asked.size() == 1);
   const auto id = std::get<wire::PmixModexRequest>(asked[0].message).id;
   CHECK(relay.on_reconnected(0).empty());

@@ -58,7 +58,7 @@ TEST_CASE("all files of a run are there and for its owner only") {
   auto folder = RunFolder::create(state.path(), true);
   REQUIRE(folder);
   REQUIRE(folder->write("config.toml", "[runner]\n"));
-  folder->event("started", {{"ranks", 2}});
+  folder->event(JournalEvent::started, {{"ranks", 2}});
   folder->metric({{"type", "step"}, {"step", 1}, {"loss", 2.5}});
   folder->log(1, wire::Stream::err, "oh\n");
   folder->log(1, wire::Stream::err, std::string("no\0\n", 4));
@@ -114,13 +114,13 @@ TEST_CASE("each event is one line of JSON, whatever is in it") {
   auto folder = RunFolder::create(state.path(), false);
   REQUIRE(folder);
   const double before = unix_time();
-  folder->event("one", {{"host", "h1"}});  // a list of one pair is an object too
-  folder->event("two", {{"text", "a\nb \xff \"quoted\" \x01"}, {"code", 3}});
+  folder->event(JournalEvent::notice, {{"host", "h1"}});  // a list of one pair is an object too
+  folder->event(JournalEvent::stop, {{"text", "a\nb \xff \"quoted\" \x01"}, {"code", 3}});
   REQUIRE(folder->drain());
   const auto lines = lines_of(folder->path() / "events.jsonl");
   REQUIRE(lines.size() == 2);
   CHECK(lines[0]["schema"] == "sortie/events/1");
-  CHECK(lines[0]["event"] == "one");
+  CHECK(lines[0]["event"] == "notice");
   CHECK(lines[0]["host"] == "h1");
   CHECK(lines[0]["time"].get<double>() >= before);
   CHECK(lines[1]["text"] == "a\nb \xef\xbf\xbd \"quoted\" \x01");
@@ -176,7 +176,7 @@ TEST_CASE("a file that can not be written is remembered, and the run goes on") {
   REQUIRE(folder);
   SUBCASE("the disk is full") {
     fs::create_symlink("/dev/full", folder->path() / "events.jsonl");
-    folder->event("one", {{"a", 1}});
+    folder->event(JournalEvent::notice, {{"a", 1}});
     REQUIRE(folder->drain());
     REQUIRE(folder->trouble());
     CHECK(folder->trouble()->message ==
@@ -184,7 +184,7 @@ TEST_CASE("a file that can not be written is remembered, and the run goes on") {
   }
   SUBCASE("the file can not be opened: the reason is that of open") {
     fs::create_directory(folder->path() / "events.jsonl");
-    folder->event("one", {{"a", 1}});
+    folder->event(JournalEvent::notice, {{"a", 1}});
     REQUIRE(folder->drain());
     REQUIRE(folder->trouble());
     CHECK(folder->trouble()->message ==
@@ -246,7 +246,7 @@ TEST_CASE("a state folder that stalls holds up nobody; what waited is written wh
   const auto begin = std::chrono::steady_clock::now();
   folder->log(0, wire::Stream::out, "held up", 7);
   for (int i = 0; i < 1000; ++i) {
-    folder->event("tick", {{"i", i}});
+    folder->event(JournalEvent::swept, {{"i", i}});
     folder->log(1, wire::Stream::out, "line\n", 7);
   }
   folder->metric({{"type", "step"}, {"step", 1}});
@@ -329,15 +329,15 @@ TEST_CASE("a line of the journal is never cut in two, and one that was spoils no
   REQUIRE(folder);
   const fs::path journal = folder->path() / "events.jsonl";
   SUBCASE("the disk was full in the middle of it") {
-    folder->event("one", {{"text", std::string(100, 'x')}});
+    folder->event(JournalEvent::notice, {{"text", std::string(100, 'x')}});
     REQUIRE(folder->drain());
     {
       const FullDisk full(fs::file_size(journal) + 20);
-      folder->event("two", {{"text", std::string(100, 'y')}});
+      folder->event(JournalEvent::stop, {{"text", std::string(100, 'y')}});
       REQUIRE(folder->drain());
       CHECK(test::read_text(journal).back() != '\n');
     }
-    folder->event("three", {{"a", 3}});
+    folder->event(JournalEvent::end, {{"a", 3}});
     REQUIRE(folder->drain());
     const auto lines = lines_of(journal);
     REQUIRE(lines.size() == 3);
@@ -346,14 +346,14 @@ TEST_CASE("a line of the journal is never cut in two, and one that was spoils no
   SUBCASE("its writer was killed: the next one ends it first") {
     test::write_text(journal,
                      "{\"schema\":\"sortie/events/1\",\"event\":\"one\"}\n{\"schema\":\"sor");
-    folder->event("two", {{"a", 2}});
+    folder->event(JournalEvent::stop, {{"a", 2}});
     REQUIRE(folder->drain());
     std::istringstream text(test::read_text(journal));
     std::vector<std::string> lines;
     for (std::string line; std::getline(text, line);) lines.push_back(line);
     REQUIRE(lines.size() == 3);
     CHECK(lines[1] == "{\"schema\":\"sor");
-    CHECK(json::parse(lines[2])["event"] == "two");
+    CHECK(json::parse(lines[2])["event"] == "stop");
   }
 }
 

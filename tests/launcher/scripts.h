@@ -1,10 +1,12 @@
-// What the runners of FakeHosts do in the supervisor's tests.
+// What the runners of FakeHosts do in the launcher's tests.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tests/support/fake_hosts.h"
 
@@ -38,6 +40,17 @@ inline FakeHost::Script after_start(std::function<void(FakeRunner&)> act) {
   };
   const auto shared = std::make_shared<Act>(std::move(act));
   return [shared](FakeRunner& runner) { return Script::run(runner, shared); };
+}
+
+/// One after the other for each runner of the host; the last one for all that follow. For
+/// FakeHost::script and after_loss, so that a host can be in several attempts.
+inline void in_turn(FakeHost& host, std::vector<FakeHost::Script> scripts) {
+  const auto next = std::make_shared<std::size_t>(0);
+  const auto all = std::make_shared<std::vector<FakeHost::Script>>(std::move(scripts));
+  host.script = host.after_loss = [next, all](FakeRunner& runner) {
+    const std::size_t turn = std::min((*next)++, all->size() - 1);
+    return (*all)[turn](runner);
+  };
 }
 
 inline void say(FakeRunner& runner, std::uint32_t rank, std::string text) {

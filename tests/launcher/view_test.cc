@@ -11,6 +11,8 @@
 #include <regex>
 #include <set>
 
+#include "launcher/recovery/attempt_events.h"
+#include "launcher/view/attempts_text.h"
 #include "launcher/view/journal_event.h"
 #include "launcher/view/training_text.h"
 #include "tests/support/temp_dir.h"
@@ -24,7 +26,7 @@ using nlohmann::json;
 TEST_CASE("every event that the launcher writes is in the vocabulary and in its README") {
   const fs::path source = SORTIE_SOURCE;
   const std::string readme = test::read_text(source / "launcher/view/README.md");
-  const std::regex call(R"(\bevent\(\s*"([a-z_]+)\")");
+  const std::regex call(R"(\bevent\(\s*JournalEvent::([a-z_]+))");
   std::set<std::string> written;
   for (const auto& entry : fs::recursive_directory_iterator(source / "launcher")) {
     if (entry.path().extension() != ".cc") continue;
@@ -38,7 +40,7 @@ TEST_CASE("every event that the launcher writes is in the vocabulary and in its 
     CHECK(journal_event(name));
     CHECK(readme.find("| `" + name + "` |") != readme.npos);
   }
-  for (const auto& [name, event] : kJournalEvents) CHECK(written.contains(std::string(name)));
+  for (const std::string_view name : kJournalEvents) CHECK(written.contains(std::string(name)));
 }
 
 TrainingView taken(std::initializer_list<json> events) {
@@ -173,6 +175,74 @@ TEST_CASE("profiles: in the run folder, or where the rank wrote it") {
              {{"type", "profile"}, {"rank", 1}, {"host", "h2"}, {"path", "/t"}}});
   CHECK(training_summary(view, {"/runs/x", "n", true})
             .find("profiles: /runs/x/profile-rank-0.json h2:/t") != std::string::npos);
+}
+
+TEST_CASE("attempts: what each was, and the view of the newest one") {
+  AttemptEnd end;
+  end.attempt = 1;
+  end.exit_code = 137;
+  end.failure = FailureClass::software;
+  end.cause = "rank 1 on h2 ended by signal 9";
+  end.rank = 1;
+  end.rank_code = 137;
+  end.blamed_host = "h2";
+  end.unusable_hosts = {"h2"};
+  end.committed_step = 40;
+  end.begun_at_step = 0;
+  end.started = true;
+  end.begun = 100;
+  end.ended = 112.5;
+  Decision decision;
+  decision.action = Decision::Action::restart;
+  decision.reason = "restart after a failure of class software";
+  decision.pause = std::chrono::milliseconds(1500);
+  decision.hosts = {"h1", "s1"};
+  decision.replaced = {{"s1", "h2"}};
+  decision.cordon = {"h2"};
+  RunView view;
+  RunReducer reducer(view);
+  const auto take = [&](JournalEvent event, double time, nlohmann::ordered_json fields) {
+    json line = {{"event", journal_event_name(event)}, {"time", time}};
+    line.update(json::parse(fields.dump()));
+    reducer.journal(line);
+  };
+  take(JournalEvent::begin, 100, {{"hosts", 2}, {"ranks", 2}});
+  take(JournalEvent::attempt, 100, event_fields(AttemptBegin{1, {"h1", "h2"}, 2}));
+  for (const int rank : {0, 1})
+    take(JournalEvent::rank_started, 101, {{"rank", rank}, {"host", "h"}, {"pid", 7}});
+  take(JournalEvent::stop, 112, {{"reason", "r"}});
+  CHECK(view.attempt() == 1);
+  CHECK_FALSE(view.restarting());
+  take(JournalEvent::attempt_end, 112.6, event_fields(end));
+  take(JournalEvent::decision, 112.7, event_fields(DecisionMade{1, decision}));
+  CHECK(view.restarting());
+  CHECK(view.stop_at);
+  take(JournalEvent::attempt, 114, event_fields(AttemptBegin{2, {"h1", "s1"}, 2}));
+  CHECK_FALSE(view.restarting());
+  CHECK(view.attempt() == 2);
+  CHECK(view.restarts() == 1);
+  CHECK_FALSE(view.stop_at);
+  CHECK(view.rank.empty());
+  CHECK(view.cordoned == std::vector<std::string>{"h2"});
+  REQUIRE(view.attempts.size() == 2);
+  const AttemptView& first = view.attempts[0];
+  CHECK(first.all_running == 1);
+  CHECK(first.ended == 12.5);
+  CHECK(first.decision == decision.reason);
+  CHECK(event_fields(first.end) == event_fields(end));  // nothing was lost on the way
+  CHECK(view.attempts[1].hosts == std::vector<std::string>{"h1", "s1"});
+  const json made = json::parse(event_fields(DecisionMade{1, decision}).dump());
+  CHECK(read_decision(made).decision.pause == decision.pause);
+  CHECK(read_decision(made).decision.hosts == decision.hosts);
+  const std::string text = attempts_text(view);
+  CHECK(text.find("rank 1 on h2 ended by signal 9 (class software, exit code 137)") != text.npos);
+  CHECK(text.find("step 40 committed") != text.npos);
+  CHECK(attempts_json(view)[1]["attempt"] == 2);
+  // Members that are missing or of another type are unknown, not an end.
+  for (const JournalEvent event :
+       {JournalEvent::attempt, JournalEvent::attempt_end, JournalEvent::decision})
+    take(event, 120, {{"attempt", "x"}, {"hosts", 3}, {"cause", 5}, {"unusable", {1, 2}}});
+  CHECK(view.attempts.size() == 3);
 }
 
 }  // namespace

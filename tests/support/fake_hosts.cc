@@ -52,8 +52,12 @@ class FakeChannel : public Channel {
 class FakeConnection : public Connection {
  public:
   FakeConnection(FakeTransport& transport, std::string host, std::string address)
-      : transport_(transport), host_(std::move(host)), address_(std::move(address)) {}
+      : transport_(transport),
+        host_(std::move(host)),
+        address_(std::move(address)),
+        broken_before_(transport.broken()) {}
   asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string) override {
+    if (transport_.broken() != broken_before_) co_return fail(ErrorCode::lost, "it is broken");
     co_return transport_.open_channel(host_);
   }
   std::string peer_address() const override { return address_; }
@@ -62,6 +66,7 @@ class FakeConnection : public Connection {
  private:
   FakeTransport& transport_;
   std::string host_, address_;
+  int broken_before_;
 };
 
 /// The shell of the host, which has something to say before it starts the runner that is there.
@@ -135,7 +140,9 @@ asio::awaitable<std::optional<wire::Message>> FakeRunner::next() {
 asio::awaitable<void> FakeRunner::beat(std::shared_ptr<FakeRunner> self) {
   asio::steady_timer timer(executor_);
   for (std::uint64_t sequence = 1; self->beating_; ++sequence) {
-    send(wire::Heartbeat{sequence});
+    wire::Heartbeat heartbeat;
+    heartbeat.sequence = sequence;
+    send(heartbeat);
     timer.expires_after(milliseconds(20));
     co_await timer.async_wait(kToken);
   }
@@ -241,6 +248,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> FakeTransport::connect(std:
   --connecting;
   if (host.connect_error) co_return std::unexpected(*host.connect_error);
   if (runners_.contains(name) && !host.after_loss) co_return refused();
+  ++connected;
   std::unique_ptr<Connection> connection =
       std::make_unique<FakeConnection>(*this, name, host.address);
   co_return connection;

@@ -140,14 +140,19 @@ class FakeTransport : public launcher::Transport {
   FakeRunner& sweeper(const std::string& name) { return *sweepers_.at(name); }
   bool has_runner(const std::string& name) const { return runners_.contains(name); }
   int connecting = 0, most_connecting = 0;
+  int connected = 0;  // connections that were made
+  /// Those that there are do not take another command any more.
+  void break_connections() { ++broken_; }
 
   boost::asio::awaitable<Result<std::unique_ptr<launcher::Connection>>> connect(
       std::string host) override;
+  int broken() const { return broken_; }
   /// Called by connections: starts the host's script.
   std::unique_ptr<launcher::Channel> open_channel(const std::string& host);
 
  private:
   boost::asio::any_io_executor executor_;
+  int broken_ = 0;
   std::map<std::string, FakeHost> hosts_;
   std::map<std::string, std::shared_ptr<FakeRunner>> runners_, sweepers_;
 };

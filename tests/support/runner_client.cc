@@ -163,7 +163,11 @@ bool RunnerClient::read_once(Clock::time_point deadline) {
 }
 
 void RunnerClient::take(wire::Message message) {
-  if (std::holds_alternative<wire::Heartbeat>(message)) return;
+  if (auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+    last_beat = std::move(*beat);
+    ++beats;
+    return;
+  }
   if (auto* output = std::get_if<wire::Output>(&message)) {
     (output->stream == wire::Stream::out ? out : err)[output->rank] += output->bytes;
     output_bytes += output->bytes.size();

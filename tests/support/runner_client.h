@@ -85,6 +85,8 @@ class RunnerClient {
   std::map<std::uint32_t, std::chrono::steady_clock::time_point> first_output;
   std::vector<wire::RunnerError> errors;
   std::vector<std::uint32_t> exit_order;
+  std::optional<wire::Heartbeat> last_beat;
+  std::size_t beats = 0;
   std::uint64_t output_bytes = 0;  // received, whether acknowledged or not
   std::uint64_t output_after_exit = 0;
   bool finished = false;

@@ -75,7 +75,10 @@ void change(const Field& field, JobConfig& job) {
               : field.key == "data.weights"         ? std::vector<std::string>{"1", "0.5"}
               : field.key == "optimizer.training_groups"
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
-                  : std::vector<std::string>{"one", "two"};
+              : field.key == "recovery.restart_on" || field.key == "recovery.counted"
+                  ? std::vector<std::string>{"hang", "oom"}
+              : field.key.ends_with("_exit_codes") ? std::vector<std::string>{"7", "64-69"}
+                                                   : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
     **value = {{"A", "quote \" backslash \\ newline \n tab \t bell \a"}, {"B", ""}};
   if (auto* const* value = std::get_if<std::string*>(&slot)) {
@@ -83,6 +86,10 @@ void change(const Field& field, JobConfig& job) {
       **value = **value == choices->words.front() ? choices->words.back() : choices->words.front();
     else if (field.key == "data.tokenizer")
       **value = "sentencepiece:/m";
+    else if (field.key == "trainer.on_replica_mismatch")
+      **value = "rollback 3";
+    else if (field.key.starts_with("trainer.on_"))
+      **value = "stop";
     else if (field.key == "model.preset")
       **value = "gpt2-124m";
     else if (const std::string text = container_change(field.key); !text.empty())
@@ -106,6 +113,8 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
   const std::set<std::string_view> needs_company = {"learning_rate_scheduler.learning_rate_minimum",
                                                     "trainer.save_interval",
                                                     "trainer.eval_interval",
+                                                    "trainer.on_replica_mismatch",
+                                                    "trainer.scrub_interval",
                                                     "topology.batch_rampup_start",
                                                     "topology.batch_rampup_increment",
                                                     "topology.batch_rampup_samples",
@@ -431,7 +440,8 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:1:9: unknown section [runner.shs]; did you mean [runner.ssh]?"},
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
-       "[runner.container] [runner.ssh] [logger] [topology] [optimizer] [learning_rate_scheduler] "
+       "[runner.container] [runner.ssh] [recovery] [watchdog] [logger] [topology] [optimizer] "
+       "[learning_rate_scheduler] "
        "[lora] [trainer] "
        "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},

@@ -145,6 +145,49 @@ TEST_CASE("each rule names the numbers and what to do") {
        "batch_rampup_increment and batch_rampup_samples; set the three, or none"},
       {[](JobConfig& job) { job.trainer.save_interval = 10; },
        "C1 trainer.save_interval: 10 asks for checkpoints, but trainer.save_dir is empty; set it"},
+      {[](JobConfig& job) { job.trainer.on_nonfinite = "ignore"; },
+       "C3 trainer.on_nonfinite: \"ignore\" is no policy of this key; use \"skip\", \"stop\" or "
+       "\"rollback N\""},
+      {[](JobConfig& job) { job.trainer.on_replica_mismatch = "skip"; },
+       "C3 trainer.on_replica_mismatch: \"skip\" is no policy of this key; use \"stop\" or "
+       "\"rollback N\""},
+      {[](JobConfig& job) { job.trainer.on_loss_spike = "ignore"; }, ""},
+      {[](JobConfig& job) { job.trainer.on_loss_spike = "rollback 5"; },
+       "C3 trainer.on_loss_spike: \"rollback 5\" goes back to a checkpoint, but trainer.save_dir "
+       "is "
+       "not set; set it"},
+      {[](JobConfig& job) {
+         job.trainer.save_dir = "/c";
+         job.trainer.on_nonfinite = "rollback 5";
+       },
+       "C3 trainer.on_nonfinite: \"rollback 5\" goes back to a checkpoint, but "
+       "trainer.save_interval is not set; set it"},
+      {[](JobConfig& job) {
+         job.trainer.save_dir = "/c";
+         job.trainer.save_interval = 10;
+         job.trainer.keep_last = 2;
+         job.trainer.on_nonfinite = "rollback 11";  // of step 21: 10 and 20 are there
+       },
+       ""},
+      {[](JobConfig& job) {
+         job.trainer.save_dir = "/c";
+         job.trainer.save_interval = 10;
+         job.trainer.keep_last = 2;
+         job.trainer.on_nonfinite = "rollback 12";  // of step 31: 20 and 30 are there, 19 is wanted
+       },
+       "C3 trainer.on_nonfinite: \"rollback 12\" needs a checkpoint of 12 steps before, but "
+       "trainer.keep_last = 2 with save_interval = 10 does not keep it; use at least keep_last = "
+       "3"},
+      {[](JobConfig& job) {
+         job.trainer.save_dir = "/c";
+         job.trainer.save_interval = 10;
+         job.trainer.on_replica_mismatch = "rollback 1";
+       },
+       "C4 trainer.on_replica_mismatch: replicas are compared every "
+       "trainer.replica_check_interval steps, and that is not set; set it"},
+      {[](JobConfig& job) { job.trainer.scrub_interval = Milliseconds(1000); },
+       "C5 trainer.scrub_interval: there are no checkpoints to check, because trainer.save_dir is "
+       "empty; set it"},
       {[](JobConfig& job) { job.trainer.eval_interval = 10; },
        "D2 trainer.eval_interval: 10 asks for validation, but data.validation_data_prefixes is "
        "empty; set it"},

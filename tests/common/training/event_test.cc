@@ -57,13 +57,16 @@ std::vector<Event> samples() {
   done.memory = {{"total", 1200000000}};
   done.planned_memory = {{"total", 1250000000}};
   done.events_dropped = 3;
-  return {start,
-          step,
-          EvalEvent{200, 2.25, 1.5, 2.25, 200},
-          CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
-          NoteEvent{"words"},
-          ProfileEvent{3, "h1", "/tmp/trace.json"},
-          done};
+  return {
+      start,
+      step,
+      EvalEvent{200, 2.25, 1.5, 2.25, 200},
+      CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
+      RollbackEvent{20, 15, 40, "the loss of 9 is 6.0 times its mean of 1.5", "/c/step-00000015"},
+      FaultEvent{30, 2, "h2", "replica_mismatch"},
+      NoteEvent{"words"},
+      ProfileEvent{3, "h1", "/tmp/trace.json"},
+      done};
 }
 
 TEST_CASE("every event comes back from its JSON as it was") {
@@ -124,7 +127,7 @@ TEST_CASE("the lines of a log") {
         "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
         "training "
         "stood still for 0.10 s)");
-  CHECK(event_line(events[6]) ==
+  CHECK(event_line(events[8]) ==
         "trained to step 2000 of 2000 in 2m00s, loss 1.2500, validation loss 1.5000, peak memory "
         "1.20GB a rank (planned: 1.25GB)");
 }

@@ -124,7 +124,7 @@ struct Checked {
     bool done = false;
     const auto begin = std::chrono::steady_clock::now();
     {
-      Pass pass({io.get_executor(), transport, transport, *binary}, job, expect, options);
+      Pass pass({io.get_executor(), transport, *binary}, job, expect, options);
       boost::asio::co_spawn(io, pass.run(), [&](std::exception_ptr error) {
         done = !error;
         io.stop();

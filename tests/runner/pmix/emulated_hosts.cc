@@ -285,9 +285,10 @@ void EmulatedHosts::on_message(std::size_t index, wire::Message message) {
     for (std::size_t participant : closed.hosts)
       send(participant, wire::PmixFenceDone{fence->key, 0, closed.data});
   } else if (auto* request = std::get_if<wire::PmixModexRequest>(&message)) {
-    ++modex_requests_;
+    modex_keys_.push_back(request->key);
     modexes_[next_modex_] = {index, request->id};
-    send(host_of_.at(request->rank), wire::PmixModexRequest{next_modex_++, request->rank});
+    request->id = next_modex_++;
+    send(host_of_.at(request->rank), *request);
   } else if (auto* reply = std::get_if<wire::PmixModexReply>(&message)) {
     const auto [asker, id] = modexes_.at(reply->id);
     modexes_.erase(reply->id);

@@ -94,7 +94,9 @@ class EmulatedHosts {
   const std::vector<wire::PmixAbort>& aborts() const { return aborts_; }
   const std::vector<wire::PmixNotice>& notices() const { return notices_; }
   const std::map<std::string, std::uint32_t>& fences() const { return fences_done_; }
-  std::size_t modex_requests() const { return modex_requests_; }
+  std::size_t modex_requests() const { return modex_keys_.size(); }
+  /// The key of each direct modex that was relayed to the rank's host.
+  const std::vector<std::string>& modex_keys() const { return modex_keys_; }
   std::vector<Rank>& ranks() { return ranks_; }
   std::filesystem::path tmp_dir(std::size_t host) const { return hosts_[host].setup.tmp_dir; }
   /// Names in the /dev/shm of a host.
@@ -130,7 +132,7 @@ class EmulatedHosts {
   std::map<std::string, std::uint32_t> fences_done_;
   std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> modexes_;
   std::uint64_t next_modex_ = 1000;
-  std::size_t modex_requests_ = 0;
+  std::vector<std::string> modex_keys_;
   std::vector<wire::PmixAbort> aborts_;
   std::vector<wire::PmixNotice> notices_;
   launcher::PmixNameTable names_;  // the launcher's own

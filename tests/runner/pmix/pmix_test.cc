@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <fstream>
+
 #include "tests/runner/pmix/emulated_hosts.h"
 
 using namespace sortie;
@@ -155,6 +158,36 @@ TEST_CASE("a PMIx client: values fetched from their owner, fences of some ranks"
   CHECK(hosts.fences().at("0,2,4,6#3") == 3);  // no even rank on the second host
   CHECK(hosts.fences().at("0-7#2") == 4);
   check_servers_end(hosts);
+}
+
+TEST_CASE("a value that its owner commits after its first commit is waited for") {
+  struct Course {
+    const char* what;
+    const char* key;  // the one that is asked for too early
+  };
+  for (const Course& course : {Course{"second-commit", "sortie.second"},
+                               Course{"timeout", "sortie.never"}, Course{"end", "sortie.never"}}) {
+    CAPTURE(course.what);
+    EmulatedHosts hosts({{0, 1}, {2}});
+    require_servers(hosts);
+    const std::filesystem::path go = hosts.tmp_dir(0).parent_path() / "go";
+    hosts.start_ranks({SORTIE_PMIX_PROGRAM, course.what}, {{"SORTIE_TEST_GO", go.string()}});
+    // The owner goes on once it has been asked, and with a limit only once that has passed.
+    const auto others_ended = [&] {
+      return hosts.ranks()[0].process.poll() && hosts.ranks()[1].process.poll();
+    };
+    REQUIRE(hosts.relay_until(
+        [&] {
+          if (course.what == std::string_view("timeout")) return others_ended();
+          return std::ranges::count(hosts.modex_keys(), course.key) > 0;
+        },
+        30s));
+    CHECK(std::ranges::count(hosts.modex_keys(), course.key) > 0);
+    std::ofstream(go).put('x');
+    REQUIRE(hosts.relay_until([&] { return hosts.all_ranks_ended(); }, 30s));
+    check_all_ok(hosts);
+    check_servers_end(hosts);
+  }
 }
 
 TEST_CASE("MPI_Abort is told, and the rank exits with its status") {

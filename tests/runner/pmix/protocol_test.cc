@@ -93,7 +93,7 @@ TEST_CASE("bytes that are no frames end the server with an error") {
 
 TEST_CASE("a first message other than PmixSetup ends the server with an error") {
   Lone lone;
-  lone.send(wire::encode(wire::Heartbeat{1}));
+  lone.send(wire::encode(wire::Heartbeat()));
   CHECK(lone.error().message == "the first message must be PmixSetup");
   CHECK(lone.server.wait(2s)->to_string() == "exit code 1");
 }
@@ -101,7 +101,7 @@ TEST_CASE("a first message other than PmixSetup ends the server with an error") 
 TEST_CASE("a stream that ends within a frame is an error, one that ends between frames is not") {
   {
     Lone lone;
-    lone.send(wire::encode(wire::Heartbeat{1}).substr(0, 5));
+    lone.send(wire::encode(wire::Heartbeat()).substr(0, 5));
     shutdown(lone.stream.get(), SHUT_WR);
     CHECK(lone.error().message == "stream from the runner: it ended within a frame");
     CHECK(lone.server.wait(2s)->to_string() == "exit code 1");
@@ -177,7 +177,7 @@ TEST_CASE("a modex request for a rank of another host is answered, not kept") {
   Lone lone;
   lone.send(wire::encode(good_setup(dir)));
   REQUIRE(lone.next());
-  lone.send(wire::encode(wire::PmixModexRequest{77, 2}));
+  lone.send(wire::encode(wire::PmixModexRequest{77, 2, {}, 0}));
   auto reply = lone.next();
   REQUIRE(reply);
   REQUIRE(std::holds_alternative<wire::PmixModexReply>(*reply));

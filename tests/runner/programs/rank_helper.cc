@@ -157,6 +157,25 @@ void events() {
   send_all(fd, "2}\n{\"step\":3}");  // the last without a newline, then death
 }
 
+/// Writes each argument as a line of its own, then lives on. Asked by SIGQUIT, it leaves stacks as
+/// a program does that has no last line for them.
+void tell(int argc, char** argv) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    static const std::string path =
+        std::string(std::getenv("SORTIE_SOCKET")) + ".stacks-" + std::to_string(::getpid());
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    constexpr std::string_view kText = "File \"helper.py\", line 7 in wait_for_godot\n";
+    if (::write(file, kText.data(), kText.size()) < 0) ::_exit(89);
+    ::close(file);
+  };
+  if (std::getenv("ANSWERS_QUIT")) ::sigaction(SIGQUIT, &action, nullptr);
+  const int fd = connect_socket();
+  for (int i = 2; i < argc; ++i) send_all(fd, std::string(argv[i]) + "\n");
+  say("told\n");
+  sleep_long();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -202,6 +221,8 @@ int main(int argc, char** argv) {
     binary();
   } else if (action == "events") {
     events();
+  } else if (action == "tell") {
+    tell(argc, argv);
   } else if (action == "eat") {  // that many MiB
     const std::size_t bytes = static_cast<std::size_t>(number) << 20;
     char* memory = static_cast<char*>(std::malloc(bytes));

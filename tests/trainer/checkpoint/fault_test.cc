@@ -31,7 +31,7 @@ struct MemoryDir : test::ScopedTempDir {
 /// Steps `first` to `last`, each saved and retained. Returns the process's exit code.
 int save_steps(const fs::path& folder, std::int64_t first, std::int64_t last,
                std::string_view fault) {
-  auto store = CheckpointStore::open(folder, "test");
+  auto store = CheckpointStore::open(folder, {"test"});
   if (!store) return 10;
   if (!file_ops::set_fault(fault)) return 11;
   for (std::int64_t step = first; step <= last; ++step) {
@@ -157,7 +157,7 @@ TEST_CASE("a kill at a random moment, again and again, never loses what was repo
     REQUIRE(child >= 0);
     if (child == 0) {
       // Saves on and on, telling of each commit after it.
-      auto store = CheckpointStore::open(dir.path(), "test");
+      auto store = CheckpointStore::open(dir.path(), {"test"});
       for (std::int64_t step = committed + 1; store && test_job::save(*store, step); ++step) {
         if (::write(report[1], &step, sizeof step) != sizeof step) break;
         if (!store->retain(step, kKeep)) break;

@@ -168,7 +168,7 @@ Result<fs::path> save_with_threads(CheckpointStore& store, std::int64_t step, st
 /// loss would leave. Gives the number of operations.
 std::size_t check_every_moment(std::size_t writers, int losses) {
   test::ScopedTempDir dir("/dev/shm");
-  auto store = CheckpointStore::open(dir.path() / "save", "test");
+  auto store = CheckpointStore::open(dir.path() / "save", {"test"});
   REQUIRE(store.has_value());
   DiskModel disk(dir.path() / "save");
   std::mt19937 random(static_cast<unsigned>(writers));
@@ -209,7 +209,7 @@ TEST_CASE("a power loss at any moment costs nothing that was reported committed"
 TEST_CASE("the model of power losses finds a save that does not sync") {
   // The same steps by hand, without the fsync of a shard: some loss must leave a broken checkpoint.
   test::ScopedTempDir dir("/dev/shm");
-  auto store = CheckpointStore::open(dir.path() / "save", "test");
+  auto store = CheckpointStore::open(dir.path() / "save", {"test"});
   REQUIRE(store.has_value());
   DiskModel disk(dir.path() / "save");
   file_ops::set_observer([&](const Operation& operation) {

@@ -119,7 +119,7 @@ Ended save_by_processes(const fs::path& dir, std::int64_t step, std::size_t faul
     }
     std::optional<CheckpointStore> store;
     if (rank == 0) {
-      auto opened = CheckpointStore::open(dir, "test");
+      auto opened = CheckpointStore::open(dir, {"test"});
       if (!opened) ::_exit(10);
       store = std::move(*opened);
     }
@@ -194,13 +194,13 @@ TEST_CASE("an error of one rank at any system call of a save costs that save alo
 
 TEST_CASE("a rank that outlives its run writes into no later save") {
   test::ScopedTempDir dir("/dev/shm");
-  auto old = CheckpointStore::open(dir.path(), "old");
+  auto old = CheckpointStore::open(dir.path(), {"old"});
   REQUIRE(old.has_value());
   const auto folder = old->begin(1, 10'000);
   REQUIRE(folder.has_value());
   REQUIRE(test_job::write_one(*folder, 1, 1, 2).has_value());
   old = fail(ErrorCode::lost, "its rank 0 is gone");
-  auto store = CheckpointStore::open(dir.path(), "new");
+  auto store = CheckpointStore::open(dir.path(), {"new"});
   REQUIRE(store.has_value());
   const auto again = store->begin(1, 10'000);
   REQUIRE(again.has_value());

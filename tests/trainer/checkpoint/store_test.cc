@@ -21,7 +21,7 @@ std::set<std::string> names_in(const fs::path& folder) {
 }
 
 CheckpointStore open_store(const fs::path& folder) {
-  auto store = CheckpointStore::open(folder, "test");
+  auto store = CheckpointStore::open(folder, {"test"});
   REQUIRE(store.has_value());
   return std::move(*store);
 }
@@ -265,10 +265,10 @@ TEST_CASE("leftovers of crashed saves go, other files stay") {
 TEST_CASE("two runs do not save to one folder") {
   test::ScopedTempDir dir;
   const CheckpointStore store = open_store(dir.path());
-  const auto second = CheckpointStore::open(dir.path(), "other");
+  const auto second = CheckpointStore::open(dir.path(), {"other"});
   REQUIRE_FALSE(second.has_value());
   CHECK(second.error().code == ErrorCode::checkpoint);
-  CHECK(second.error().message.find("another run saves there (run test, pid ") !=
+  CHECK(second.error().message.find("another run saves there (run test, attempt 1, pid ") !=
         std::string::npos);
 }
 

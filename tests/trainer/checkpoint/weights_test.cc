@@ -114,7 +114,7 @@ TEST_CASE("a bf16 tensor that two writers cut is read as f32; a view needs one p
   const Dims shape = {5, 7};
   std::vector<bf16> values;
   for (int i = 0; i < 35; ++i) values.emplace_back(0.37f * static_cast<float>(i) - 3.0f);
-  auto store = CheckpointStore::open(folder.path, "test");
+  auto store = CheckpointStore::open(folder.path, {"test"});
   REQUIRE(store);
   const auto work = store->begin(1, 1000);
   REQUIRE(work);

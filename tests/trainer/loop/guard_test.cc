@@ -79,7 +79,7 @@ TEST_CASE("a replica that differs is named with its host") {
     TinyTraining training(job, communicator);
     training.losses(2);
     ParameterStore& store = training.trainer->store();
-    const auto equal = check_replicas(communicator, training.rank, store, 2);
+    const ReplicaDifference equal = find_difference(communicator, training.rank, store);
     if (communicator.rank() == 2) {  // one bit of one moment
       const auto moment2 = host_view(store, store.moment2());
       std::uint32_t bits = 0;
@@ -87,10 +87,13 @@ TEST_CASE("a replica that differs is named with its host") {
       bits ^= 1u << 3;
       std::memcpy(&moment2[100], &bits, sizeof bits);
     }
-    const auto differs = check_replicas(communicator, training.rank, store, 3);
+    const ReplicaDifference differs = find_difference(communicator, training.rank, store);
     const std::lock_guard lock(mutex);
-    errors.push_back(equal ? "" : equal.error().message);
-    errors.push_back(differs ? "none" : differs.error().message);
+    errors.push_back(equal.text);
+    errors.push_back(difference_error(differs, 3).message);
+    REQUIRE(differs.ranks.size() == 1);
+    CHECK(differs.ranks[0].rank == 2);
+    CHECK(differs.ranks[0].host == "host-2");
   });
   for (std::size_t i = 0; i < errors.size(); i += 2) {
     CHECK(errors[i] == "");
@@ -177,8 +180,8 @@ TEST_CASE("a process whose step never ends dies by its SIGTERM all the same") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    SaveSignals signals;
-    signals.expect(0.01);
+    SaveSignals signals(10);
+    signals.expect_step(0.01);
     for (;;) ::pause();
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));

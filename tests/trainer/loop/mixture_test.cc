@@ -189,7 +189,7 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
       const BitFacts facts;
       Checkpointer saver(saving, facts, training.trainer->store(), *communicator,
                          training.trainer->context());
-      saver.set_run_id("test");
+      saver.set_claimant({"test"});
       REQUIRE(saver.save(training.trainer->progress()));
     }
     CHECK(course == whole);

@@ -24,7 +24,7 @@ class Waiting : public Communicator {
   int size() const override { return 2; }
   const std::string& name() const override { return name_; }
   std::string library() const override { return "none"; }
-  Handle all_reduce_async(const Tensor&, ReduceOp) override { return {}; }
+  Handle all_reduce_async(const Tensor&, ReduceOp, const Event&) override { return {}; }
   Handle reduce_scatter_async(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
   Handle all_gather_async(const Tensor&, const Tensor&) override { return {}; }
   Handle broadcast_async(const Tensor&, int) override { return {}; }

@@ -111,6 +111,48 @@ TEST_CASE("late work waits for the events that it is told to wait for, and for n
   CHECK(early > 5);  // a wait that is forgotten is found
 }
 
+TEST_CASE("an event that is asked for gets there, and a stream waits for what goes on beside it") {
+  struct Beside final : Awaited {
+    int left = 5, waits = 0;
+    bool poll() override { return left == 0 || --left == 0; }
+    void wait() override { ++waits, left = 0; }
+  };
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    ExecutionContext context(1);
+    Tensor x = context.zeros(DType::f32, {8}), y = context.zeros(DType::f32, {8});
+    context.defer(seed);
+    ops::fill(context, 2.0, x);
+    const Event filled = context.record();
+    int asked = 1;
+    while (!filled.poll()) ++asked;
+    CHECK(asked < 1000);
+    CHECK(x.data<float>()[0] == 2.0f);  // without a synchronize()
+    const auto beside = std::make_shared<Beside>();
+    context.wait(beside);
+    ops::add(context, x, x, y);
+    const Event added = context.record();
+    {
+      const auto stream = context.with_stream(StreamKind::copy);  // goes on meanwhile
+      ops::fill(context, 3.0, x);
+    }
+    while (beside->left > 0) CHECK_FALSE((added.poll() && beside->left > 0));
+    CHECK(ops::copy_to_host<float>(context, y)[0] > 0.0f);
+    CHECK(added.poll());
+    // Nothing else to do: the host waits for it.
+    const auto slow = std::make_shared<Beside>();
+    slow->left = 1000;
+    context.wait(slow);
+    context.synchronize();
+    CHECK(slow->left == 0);
+  }
+  ExecutionContext direct(1);
+  const auto beside = std::make_shared<Beside>();
+  direct.wait(beside);
+  CHECK(beside->waits == 1);
+  CHECK(direct.record().poll());
+}
+
 TEST_CASE("work that is late has its operands: they are kept until then") {
   ExecutionContext context(1);
   context.defer(3);

@@ -1,8 +1,12 @@
 #include "trainer/parallel/gradient_reducer.h"
 
+#include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/trainer/parallel/on_ranks.h"
+#include "trainer/ops/copy.h"
+#include "trainer/tensor/device_memory.h"
 
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
@@ -127,4 +131,111 @@ TEST_CASE("buckets are reduced while later gradients are still being computed") 
       },
       {std::chrono::microseconds(300), 7});
   CHECK(wrongs.all() == "");
+}
+
+namespace {
+
+/// As Store::fill and Store::holds, by ops: on any device, at once or late.
+void fill_by_ops(ExecutionContext& context, Store& with, int index, float value) {
+  Tensor gradient = with.parameters[static_cast<std::size_t>(index)]->grad();
+  std::vector<float> values(static_cast<std::size_t>(gradient.elements()));
+  for (std::size_t e = 0; e < values.size(); ++e) values[e] = value + static_cast<float>(e);
+  ops::copy_from_host<float>(context, values, gradient);
+}
+
+/// Set once, waited for by other threads: false after 30 s.
+class Signal {
+ public:
+  void set() { set_ = true; }
+  bool wait() const {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!set_ && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return set_;
+  }
+
+ private:
+  std::atomic<bool> set_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a device's memory is closed to the host while its gradients are being reduced") {
+  Wrongs wrongs;
+  Signal looked;
+  run_thread_ranks(2, [&](Communicator& communicator) {
+    ExecutionContext context(1, {.kind = DeviceKind::guarded});
+    Store with(context, 2);
+    GradientReducer reducer(with.store, communicator, 64);
+    for (Parameter* parameter : with.parameters) parameter->use_recorded();
+    reducer.begin();
+    if (communicator.rank() == 0) wrongs.check(looked.wait(), "rank 1 has looked");
+    for (int i = 6; i >= 0; --i) {
+      fill_by_ops(context, with, i, static_cast<float>(i + communicator.rank()));
+      with.parameters[static_cast<std::size_t>(i)]->use_done();
+      reducer.poll();
+      wrongs.check(!host_can_access(context.device()), fmt::format("closed behind p{}", i));
+    }
+    if (communicator.rank() == 1) {
+      // Rank 0 has sent nothing: all buckets are on their way.
+      wrongs.check(reducer.reduced_buckets() == 0, "in flight");
+      looked.set();
+    }
+    reducer.finish();
+    wrongs.check(!host_can_access(context.device()), "closed at the end");
+    for (int i = 0; i < 7; ++i) {
+      const auto sums =
+          ops::copy_to_host<float>(context, with.parameters[static_cast<std::size_t>(i)]->grad());
+      for (std::size_t e = 0; e < sums.size(); ++e)
+        wrongs.check(sums[e] == static_cast<float>(2 * i + 1) + 2.0f * static_cast<float>(e),
+                     fmt::format("p{} at {}", i, e));
+    }
+  });
+  CHECK(wrongs.all() == "");
+}
+
+TEST_CASE("the stream waits for the sums, the host does not") {
+  ::setenv("SORTIE_COMM_TIMEOUT", "30", 1);  // where the host waits it waits for itself
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Wrongs wrongs;
+    Signal finished;
+    run_thread_ranks(
+        2,
+        [&](Communicator& communicator) {
+          ExecutionContext context(1);
+          Store with(context, 2);
+          context.defer(seed + 1000 * static_cast<std::uint64_t>(communicator.rank()));
+          GradientReducer reducer(with.store, communicator, 64);
+          Tensor seen = context.empty(DType::f32, {with.store.trained_elements()});
+          for (int step = 0; step < 2; ++step) {
+            for (Parameter* parameter : with.parameters) parameter->use_recorded();
+            reducer.begin();
+            // Rank 0 sends nothing before rank 1 is through its whole step.
+            if (step == 0 && communicator.rank() == 0) wrongs.check(finished.wait(), "rank 1");
+            for (int i = 6; i >= 0; --i) {
+              fill_by_ops(context, with, i,
+                          static_cast<float>(100 * step + i + communicator.rank()));
+              with.parameters[static_cast<std::size_t>(i)]->use_done();
+              reducer.poll();
+            }
+            reducer.finish();
+            ops::copy(context, with.store.gradients().slice(0, 0, seen.elements()), seen);
+            if (step == 0 && communicator.rank() == 1) finished.set();
+            with.store.zero_gradients();
+            const auto sums = ops::copy_to_host<float>(context, seen);
+            for (int i = 0; i < 7; ++i) {
+              const Parameter& parameter = *with.parameters[static_cast<std::size_t>(i)];
+              for (std::int64_t e = 0; e < parameter.elements(); ++e)
+                wrongs.check(
+                    sums[static_cast<std::size_t>(parameter.offset() + e)] ==
+                        static_cast<float>(200 * step + 2 * i + 1) + 2.0f * static_cast<float>(e),
+                    fmt::format("p{} at {} in step {}", i, e, step));
+            }
+          }
+        },
+        {std::chrono::microseconds(seed % 3 == 0 ? 200 : 0), seed});
+    CHECK(wrongs.all() == "");
+  }
+  ::unsetenv("SORTIE_COMM_TIMEOUT");
 }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/trainer/parallel/on_ranks.h"
+#include "trainer/ops/copy.h"
 #include "trainer/parallel/communicator.h"
 
 using namespace sortie::trainer;
@@ -69,6 +70,41 @@ TEST_CASE("collectives in flight may be waited for in another order on every ran
           }
         },
         options);
+    CHECK(wrongs.all() == "");
+  }
+}
+
+TEST_CASE("a stream waits for any collective, and keeps what it needs") {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    Wrongs wrongs;
+    run_thread_ranks(
+        3,
+        [&](Communicator& communicator) {
+          const int rank = communicator.rank();
+          ExecutionContext context(1);
+          context.defer(seed * 10 + static_cast<std::uint64_t>(rank));
+          Tensor seen = context.empty(DType::f32, {50'000});
+          const Tensor all = make_tensor(DType::f32, 150'000);
+          {
+            const Tensor values = samples<float>(rank, 50'000), mine = samples<float>(rank, 50'000);
+            communicator.broadcast_async(values, 1)->wait_on(context);
+            ops::copy(context, values, seen);
+            communicator.all_gather_async(mine, all)->wait_on(context);
+          }  // handles and tensors are gone while messages are on their way
+          Tensor gathered = context.empty(DType::f32, {150'000});
+          ops::copy(context, all, gathered);
+          wrongs.check(ops::copy_to_host<float>(context, seen)[7] == sample<float>(1, 7),
+                       "broadcast");
+          const auto values = ops::copy_to_host<float>(context, gathered);
+          wrongs.check(values[50'007] == sample<float>(1, 7), "all-gather");
+          // Where a context has no streams of its own the host is the stream.
+          ExecutionContext direct(1);
+          const Tensor now = samples<float>(rank, 100);
+          communicator.broadcast_async(now, 2)->wait_on(direct);
+          wrongs.check(now.data<float>()[5] == sample<float>(2, 5), "direct");
+        },
+        {std::chrono::microseconds(seed % 2 == 0 ? 100 : 0), seed});
     CHECK(wrongs.all() == "");
   }
 }

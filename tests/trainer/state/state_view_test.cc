@@ -50,7 +50,7 @@ void make_part(ParameterStore& store, ExecutionContext& context, int index, int 
 
 /// Two replicas of each part write its pieces half and half.
 fs::path save_cut(const fs::path& dir, int parts, ExecutionContext& context) {
-  auto store = CheckpointStore::open(dir, "test");
+  auto store = CheckpointStore::open(dir, {"test"});
   REQUIRE(store);
   const auto folder = store->begin(1, 10'000);
   REQUIRE(folder);

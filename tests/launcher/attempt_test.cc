@@ -1,6 +1,6 @@
 // Whole runs over hosts in memory: the first failure decides, everybody is told, the report and the
 // exit code are right.
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/attempt.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,223 @@
+"""Runs that go on by themselves after a failure: all ranks start again, with the same ranks on the same hosts or on a
+spare, until they are done, or the run stops with the reason."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from detach import Detached, ended
+from harness import SORTIE, Gates, Run, check, environment_of, equal, parent_of, wait_until
+from training import CONFIG, compare, losses, settings
+
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "2s"}
+RESTART = {**QUICK, "recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0}
+
+
+def events(run, name=None):
+    path = run.folder_of_run() / "events.jsonl"
+    text = path.read_text()
+    found = [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+    return [event for event in found if name in (None, event["event"])]
+
+
+def attempts(run):
+    return [event["attempt"] for event in events(run, "attempt")]
+
+
+def ranks_of(run, attempt, count):
+    """{rank: (host, pid)} of that attempt, once all `count` of it run."""
+    def there():
+        check(run.process.poll() is None, "sortie ended meanwhile")
+        found = {}
+        for host in run.bed.hosts:
+            for pid, *_ in run.bed.processes(host):
+                variables = environment_of(pid)
+                if variables.get("SORTIE_ATTEMPT") == str(attempt) and "RANK" in variables \
+                        and "RANK" not in environment_of(parent_of(pid)):
+                    found[int(variables["RANK"])] = (host, pid)
+        return found if len(found) == count else None
+    return wait_until(there, 30, f"{count} ranks of attempt {attempt}")
+
+
+def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
+    """SIGKILL of a rank in each of three attempts; the run ends by itself with the losses and the weights of a run
+    without a failure, to the bit."""
+    steps = 60
+    job = {"hosts": "h[01-04]", "slots": 2}
+    options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 8,
+               "trainer__save_interval": 1}
+    folders = {name: bed.shared / f"restart-{name}" for name in ("whole", "killed")}
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    with Run(bed, config=CONFIG, settings=settings(bed, trainer__save_dir=folders["whole"], **options), **job) as run:
+        equal(run.wait(120), 0, "exit code of the run without a failure")
+        whole = losses(run)
+    saving = settings(bed, trainer__save_dir=folders["killed"], **options)
+    with Run(bed, config=CONFIG, settings={**saving, **RESTART}, **job) as run:
+        for attempt in (1, 2, 3):
+            victims = ranks_of(run, attempt, 8)
+            wait_until(lambda: max(losses(run), default=0) >= 12 * attempt, 60, f"step {12 * attempt}")
+            os.kill(victims[2 * attempt][1], signal.SIGKILL)
+        equal(run.wait(120), 0, f"exit code ({run.text()[-2000:]})")
+        seen = losses(run)
+        equal(attempts(run), [1, 2, 3, 4], "attempts")
+        equal([event["class"] for event in events(run, "attempt_end")[:3]], ["software"] * 3, "classes")
+        first = [event["begun_at_step"] for event in events(run, "attempt_end")]
+        check(first[0] == 0 and all(step > 0 for step in first[1:]), f"attempts began at {first}")
+        run.expect("attempt 1 has failed; restart after")
+        for attempt in (1, 2, 3, 4):
+            logs = subprocess.run([SORTIE, "logs", "--attempt", str(attempt), run.id(), "--log-dir", run.folder],
+                                  text=True, capture_output=True)
+            equal(logs.returncode, 0, f"logs --attempt {attempt}: {logs.stderr}")
+        report = subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        check("attempt 4" in report.stdout and "class software" in report.stdout, report.stdout)
+        bed.expect_nothing_left(3)
+    compare(seen, whole, "the run that was restarted")
+    check(steps in seen, "it did not reach the last step")
+    equal(weights(folders["killed"], steps), weights(folders["whole"], steps), "hashes of the last checkpoint")
+
+
+def weights(folder, step):
+    """{file: hash} of the tensors of a checkpoint."""
+    found = [path for path in folder.glob("*") if path.is_dir() and str(step) in path.name]
+    check(found, f"no checkpoint of step {step} in {folder}")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(found[0].glob("*.safetensors"))}
+
+
+def scenario_exit_code_restarts_and_stop_exit_code_does_not(bed):
+    """A program's own exit code: restarted with TORCHELASTIC_RESTART_COUNT counting up, until it asks to be left alone."""
+    script = ('echo "attempt $SORTIE_ATTEMPT count $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"; '
+              'test "$RANK" = 1 || exec sleep 1000; test "$SORTIE_ATTEMPT" -lt 3 && exit 9; exit 77')
+    with Run(bed, "sh", "-c", script, hosts="h[01-02]", slots=1, settings=RESTART) as run:
+        equal(run.wait(60), 77, "exit code")
+        equal(attempts(run), [1, 2, 3], "attempts")
+        for number in (1, 2, 3):
+            logs = subprocess.run([SORTIE, "logs", "--attempt", str(number), "--rank", "1", run.id(), "--log-dir",
+                                   run.folder], text=True, capture_output=True)
+            check(f"attempt {number} count {number - 1} of 5" in logs.stdout, logs.stdout)
+        newest = subprocess.run([SORTIE, "logs", "--rank", "1", run.id(), "--log-dir", run.folder], text=True,
+                                capture_output=True)
+        check("attempt 3 count 2" in newest.stdout and "attempt 1" not in newest.stdout, newest.stdout)
+        run.expect("recovery.stop_exit_codes")
+        status = subprocess.run([SORTIE, "status", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        check("3 (2 restarts)" in status.stdout, status.stdout)
+        bed.expect_nothing_left(3)
+
+
+def scenario_budget_is_spent(bed):
+    with Run(bed, "sh", "-c", 'test "$RANK" = 0 && exit 9; exec sleep 1000', hosts="h[01-02]", slots=1,
+             settings={**RESTART, "recovery.max_restarts": 2}) as run:
+        equal(run.wait(60), 9, "exit code")
+        equal(attempts(run), [1, 2, 3], "attempts")
+        run.expect("recovery.max_restarts")
+        bed.expect_nothing_left(3)
+
+
+def scenario_no_progress(bed):
+    """Three attempts that commit nothing: an exit code of its own, and their causes side by side."""
+    with Run(bed, "sh", "-c", 'test "$RANK" = 0 && exit 9; exec sleep 1000', hosts="h[01-02]", slots=1,
+             settings={**RESTART, "recovery.no_progress_limit": 3}) as run:
+        equal(run.wait(60), 10, "exit code")
+        equal(attempts(run), [1, 2, 3], "attempts")
+        for number in (1, 2, 3):
+            run.expect(f"attempt {number}: app")
+
+
+def scenario_link_cut_and_a_spare(bed):
+    """The link of a host is cut: its ranks run on the spare, and nothing runs twice at a time."""
+    with Gates(bed) as gates, \
+         Run(bed, "sh", "-c", f'test "$SORTIE_ATTEMPT" = 1 && exec sleep 1000; {gates.wait("end")}',
+             hosts="h[01-03]", slots=2, settings={**RESTART, "recovery.spares": '["h04 slots=2"]'}) as run:
+        ranks_of(run, 1, 6)
+        cut = time.time()
+        bed.link("h02", "down")
+        ranks = ranks_of(run, 2, 6)
+        equal({host for host, _ in ranks.values()}, {"h01", "h03", "h04"}, "hosts of attempt 2")
+        equal(sorted(rank for rank, (host, _) in ranks.items() if host == "h04"), [2, 3], "ranks of the spare")
+        end = events(run, "attempt_end")[0]
+        equal(end["class"], "hardware", "class")
+        equal(end["blamed"], "h02", "who is blamed")
+        decided = events(run, "decision")[0]["time"] - cut
+        check(decided <= 2 + 2, f"{decided:.1f} s from the cut to the decision; heartbeat_timeout is 2 s")
+        gates.open("end")
+        equal(run.wait(30), 0, "exit code")
+        bed.link("h02", "up")
+        bed.expect_nothing_left(5)
+
+
+def scenario_ctrl_c_in_the_pause(bed):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with Run(bed, "sh", "-c", "exit 9", hosts="h[01-02]", slots=1,
+                 settings={**RESTART, "recovery.backoff": "60s"}) as run:
+            run.wait_for_text("attempt 1 has failed; restart")
+            began = time.monotonic()
+            run.signal(number)
+            equal(run.wait(5), 128 + number, "exit code")
+            check(time.monotonic() - began < 3, "it took its time")
+            equal(attempts(run), [1], "attempts")
+            bed.expect_nothing_left(3)
+
+
+def lose(run):
+    os.kill(run.supervisor(), signal.SIGKILL)
+    wait_until(lambda: not run.supervisors(), 5, "the end of the supervisor")
+
+
+def detached_events(run, name):
+    text = (run.path / "events.jsonl").read_text()
+    found = [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+    return [event for event in found if event["event"] == name]
+
+
+def scenario_supervisor_killed_between_attempts_is_adopted(bed):
+    """The adopter finds a run without ranks, and starts the next attempt with the count of those before."""
+    script = 'echo "attempt $SORTIE_ATTEMPT in $PWD $EXTRA"; test "$SORTIE_ATTEMPT" = 1 && exit 9; exit 0'
+    chosen = {"recovery.max_restarts": 5, "recovery.backoff": "3s", "recovery.no_progress_limit": 0,
+              "runner.on_launcher_loss": "hold 60s", "runner.env": '{EXTRA="more"}'}
+    with Gates(bed) as gates, Detached(bed, "sh", "-c", f"{gates.wait('go')}; {script}", hosts="h[01-02]",
+                                       settings=chosen) as run:
+        gates.open("go")
+        wait_until(lambda: detached_events(run, "decision"), 20, "a decision")
+        lose(run)
+        adopter = run.start("attach", "--adopt", run.id)
+        ended(adopter, 30, 0)
+        equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2], "attempts")
+        said = run.sortie("logs", run.id).stdout
+        check(said.count("attempt 2 in") == 2 and "more" in said, said)
+        bed.expect_nothing_left(3)
+
+
+def scenario_adopter_of_a_second_attempt_restarts_it(bed):
+    """Attempt 2 is adopted; a rank of it is killed then, and the adopter starts attempt 3."""
+    chosen = {"recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0,
+              "runner.on_launcher_loss": "hold 60s"}
+    with Gates(bed) as gates:
+        script = (f'test "$SORTIE_ATTEMPT" = 3 && exit 0; echo "up $SORTIE_ATTEMPT"; {gates.wait("fail-$SORTIE_ATTEMPT")}; '
+                  "exit 9")
+        with Detached(bed, "sh", "-c", script, hosts="h[01-02]", settings=chosen) as run:
+            gates.open("fail-1")
+            wait_until(lambda: "up 2" in run.sortie("logs", run.id).stdout, 20, "attempt 2")
+            lose(run)
+            adopter = run.start("attach", "--adopt", run.id)
+            wait_until(lambda: detached_events(run, "adopted"), 20, "an adoption")
+            gates.open("fail-2")
+            ended(adopter, 30, 0)
+            equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2, 3], "attempts")
+            bed.expect_nothing_left(3)
+
+
+def scenario_killed_supervisor_without_hold_is_started_again(bed):
+    """on_launcher_loss = "kill": hosts have ended their ranks; `attach --adopt` starts the next attempt."""
+    chosen = {"recovery.max_restarts": 5, "recovery.backoff": "0s", "recovery.no_progress_limit": 0}
+    with Detached(bed, "sh", "-c", 'test "$SORTIE_ATTEMPT" = 2 || exec sleep 1000', hosts="h[01-02]",
+                  settings=chosen) as run:
+        lose(run)
+        adopter = run.start("attach", "--adopt", run.id)
+        ended(adopter, 30, 0)
+        equal([event["attempt"] for event in detached_events(run, "attempt")], [1, 2], "attempts")
+        bed.expect_nothing_left(3)

@@ -1,0 +1,126 @@
+// A spare before it joins a run, in memory: fit, unfit, not reached, silent.
+#include "launcher/nodes/acceptance.h"
+
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fake_hosts.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
+
+namespace sortie::launcher {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using test::contains;
+using test::FakeRunner;
+
+/// Answers the clock at once and the look with `parts`; without an answer where `silent`.
+boost::asio::awaitable<void> looked_at(FakeRunner& runner, std::vector<json> parts, bool silent) {
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    if (std::holds_alternative<wire::Hello>(*message))
+      runner.send(wire::Hello{wire::kProtocolVersion, ""});
+    const auto* asked = std::get_if<wire::CheckRequest>(&*message);
+    if (!asked) continue;
+    const std::string kind = json::parse(asked->json)["kind"];
+    if (kind == "clock") {
+      const auto now = std::chrono::system_clock::now().time_since_epoch();
+      const json part = {
+          {"part", "clock"},
+          {"unix_us", std::chrono::duration_cast<std::chrono::microseconds>(now).count()}};
+      runner.send(wire::CheckReport{part.dump()});
+    } else if (silent) {
+      continue;
+    } else {
+      for (const json& part : parts) runner.send(wire::CheckReport{part.dump()});
+    }
+    const json done = {{"part", "done"}, {"kind", kind}};
+    runner.send(wire::CheckReport{done.dump()});
+  }
+}
+
+struct Spare {
+  Spare() {
+    job.runner.program = {"./train"};
+    plan = *make_plan(job, {{"h1", {0}}}, {});
+    test::write_text(dir / "runner", "#!/bin/sh\n");
+  }
+
+  Result<> accept(milliseconds limit = milliseconds(5000)) {
+    const auto binary = RunnerBinary::open(dir / "runner");
+    REQUIRE(binary);
+    Result<> out = fail(ErrorCode::internal, "no answer");
+    const auto begin = std::chrono::steady_clock::now();
+    const auto ask = [&]() -> boost::asio::awaitable<void> {
+      AcceptanceJob what{job, plan, *binary};
+      config::HostSlots spare{"s1", {0, 1}};
+      out = co_await accept_spare(io.get_executor(), transport, what, std::move(spare), limit);
+    };
+    boost::asio::co_spawn(io, ask(), [this](std::exception_ptr) { io.stop(); });
+    io.run_for(std::chrono::seconds(20));
+    took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+    return out;
+  }
+
+  test::ScopedTempDir dir;
+  boost::asio::io_context io{1};
+  test::FakeTransport transport{io.get_executor()};
+  config::JobConfig job;
+  LaunchPlan plan;
+  milliseconds took{};
+};
+
+const json kProgramFound = {
+    {"part", "program"}, {"name", "./train"}, {"work_dir", true}, {"found", "/work/train"}};
+
+TEST_CASE("a spare that has what the job needs is taken") {
+  Spare spare;
+  spare.transport.host("s1").script = [](FakeRunner& runner) {
+    return looked_at(runner, {kProgramFound}, false);
+  };
+  const auto accepted = spare.accept();
+  CHECK_MESSAGE(accepted, (accepted ? std::string() : accepted.error().message));
+}
+
+TEST_CASE("a spare without the program is refused, by the reason and the remedy of a check") {
+  Spare spare;
+  spare.transport.host("s1").script = [](FakeRunner& runner) {
+    return looked_at(
+        runner,
+        {{{"part", "program"}, {"name", "./train"}, {"work_dir", true}, {"error", "no such file"}}},
+        false);
+  };
+  const auto accepted = spare.accept();
+  REQUIRE_FALSE(accepted);
+  CHECK(accepted.error().code == ErrorCode::unsupported);
+  CHECK(contains(accepted.error().message, "s1: not fit to take a place in the job: program: "));
+}
+
+TEST_CASE("a spare that does not answer holds the run up no longer than it is told") {
+  Spare spare;
+  spare.transport.host("s1").script = [](FakeRunner& runner) {
+    return looked_at(runner, {}, true);
+  };
+  const auto accepted = spare.accept(milliseconds(300));
+  REQUIRE_FALSE(accepted);
+  CHECK(contains(accepted.error().message, "no answer within"));
+  CHECK(spare.took < std::chrono::seconds(3));
+}
+
+TEST_CASE("a spare that is not reached") {
+  Spare spare;
+  spare.transport.host("s1").connect_error = Error{ErrorCode::connect, "refused"};
+  const auto accepted = spare.accept();
+  REQUIRE_FALSE(accepted);
+  CHECK(contains(accepted.error().message, "ssh: "));
+  CHECK(contains(accepted.error().message, "refused"));
+}
+
+}  // namespace
+}  // namespace sortie::launcher

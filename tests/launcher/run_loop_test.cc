@@ -1,0 +1,260 @@
+// Runs of several attempts over hosts in memory: what is started again, where, and when it is not.
+#include "launcher/run/run_loop.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "common/base/exit_code.h"
+#include "tests/launcher/launch.h"
+#include "tests/launcher/scripts.h"
+#include "tests/support/text.h"
+
+namespace sortie::launcher {
+namespace {
+
+using Doing = boost::asio::awaitable<void>;
+using std::chrono::milliseconds;
+using test::after_start;
+using test::contains;
+using test::FakeRunner;
+using test::in_turn;
+using test::Launch;
+using test::run_until_stopped;
+using test::succeed;
+
+void first_rank_is_killed(FakeRunner& runner) {
+  test::say(runner, runner.job.ranks[0].rank, "last words\n");
+  runner.exit_rank(runner.job.ranks[0].rank, SIGKILL, true);
+}
+void first_rank_exits_2(FakeRunner& runner) {
+  runner.exit_rank(runner.job.ranks[0].rank, 2);
+}
+
+/// A step is committed, then a rank exits with code 1.
+test::FakeHost::Script commits_and_fails(int step) {
+  return after_start([step](FakeRunner& runner) {
+    wire::RankEvent event;
+    event.rank = runner.job.ranks[0].rank;
+    event.json = R"({"type":"checkpoint","path":"/c","step":)" + std::to_string(step) + "}";
+    runner.send(event);
+    runner.exit_rank(event.rank, 1);
+  });
+}
+
+Doing sweeps_and_is_clear(FakeRunner& runner) {
+  co_await runner.until<wire::Sweep>();
+  runner.send(wire::Hello{});
+  runner.send(wire::Swept{});
+  co_await runner.until<wire::Goodbye>();
+}
+
+/// Dead air once its ranks run.
+Doing freezes(FakeRunner& runner) {
+  const bool started = co_await runner.start();
+  if (started) runner.freeze();
+}
+
+struct Restarting : Launch {
+  explicit Restarting(std::initializer_list<config::HostSlots> hosts) : Launch(hosts) {
+    job.recovery.max_restarts = 2;
+    job.recovery.backoff = milliseconds(1);
+  }
+};
+
+std::string env_value(const wire::Environment& env, const std::string& name) {
+  for (const auto& [key, value] : env)
+    if (key == name) return value;
+  return "";
+}
+
+TEST_CASE("a rank is killed: all ranks start again, over the connections that there are") {
+  Restarting launch({{"h1", {0, 1}}, {"h2", {0}}});
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {after_start(first_rank_is_killed), succeed});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.text.empty());
+  CHECK(launch.transport.connected == 2);
+
+  const wire::JobSpec first = launch.runner("h2").all<wire::JobSpec>().at(0);
+  const wire::JobSpec second = launch.transport.sweeper("h2").all<wire::JobSpec>().at(0);
+  CHECK(first.attempt == 1);
+  CHECK(second.attempt == 2);
+  CHECK(env_value(first.env, "TORCHELASTIC_RESTART_COUNT") == "0");
+  CHECK(env_value(second.env, "TORCHELASTIC_RESTART_COUNT") == "1");
+  CHECK(env_value(second.env, "TORCHELASTIC_MAX_RESTARTS") == "2");
+  CHECK(second.run_id == first.run_id);
+
+  const auto attempts = launch.events_named("attempt");
+  REQUIRE(attempts.size() == 2);
+  CHECK(attempts[1]["attempt"] == 2);
+  CHECK(attempts[1]["hosts"] == nlohmann::json({"h1", "h2"}));
+  const auto ends = launch.events_named("attempt_end");
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0]["exit_code"] == 137);
+  CHECK(ends[0]["class"] == "software");
+  CHECK(ends[0]["blamed"] == "h2");
+  CHECK(ends[1]["exit_code"] == 0);
+  const auto decisions = launch.events_named("decision");
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0]["action"] == "restart");
+  CHECK(launch.events_named("begin").size() == 1);
+  CHECK(launch.events.back()["event"] == "end");
+  CHECK(contains(launch.shown, "attempt 1 has failed; restart after a failure of class software"));
+
+  CHECK(test::read_text(launch.run_folder / "logs/rank-2.err") == "last words\n");
+  CHECK(std::filesystem::exists(launch.run_folder / "attempts/2/plan.json"));
+  CHECK(std::filesystem::exists(launch.run_folder / "attempts/2/logs"));
+}
+
+TEST_CASE("the output of an attempt is in its own folder") {
+  Restarting launch({{"h", {0}}});
+  const auto says = [](const char* text, bool fails) {
+    return after_start([text, fails](FakeRunner& runner) {
+      test::say(runner, 0, text);
+      runner.exit_rank(0, fails ? 1 : 0);
+      if (!fails) runner.send(wire::Finished{});
+    });
+  };
+  in_turn(launch.host("h"), {says("one\n", true), says("two\n", true), says("three\n", false)});
+  CHECK(launch.run().exit_code == 0);
+  CHECK(test::read_text(launch.run_folder / "logs/rank-0.err") == "one\n");
+  CHECK(test::read_text(launch.run_folder / "attempts/2/logs/rank-0.err") == "two\n");
+  CHECK(test::read_text(launch.run_folder / "attempts/3/logs/rank-0.err") == "three\n");
+}
+
+TEST_CASE("kept connections that have died are replaced without a word") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {after_start([&](FakeRunner& runner) {
+                                launch.transport.break_connections();
+                                first_rank_is_killed(runner);
+                              }),
+                              succeed});
+  CHECK(launch.run().exit_code == 0);
+  CHECK(launch.transport.connected == 4);
+  CHECK(launch.events_named("host_failed").empty());
+  CHECK(launch.events_named("host_lost").empty());
+}
+
+TEST_CASE("max_restarts = 0: the first failure ends the run, and nothing is decided") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  launch.job.recovery.max_restarts = 0;
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {after_start(first_rank_is_killed), succeed});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 137);
+  CHECK(verdict.text ==
+        "rank 1 on h2 (pid 1001) ended by signal 9 (SIGKILL)\n  its last lines on stderr:\n    "
+        "last words");
+  CHECK(launch.events_named("decision").empty());
+  CHECK(launch.events_named("attempt_end").size() == 1);
+}
+
+TEST_CASE("restarts are spent: the run ends with the code of the last first cause, and says so") {
+  Restarting launch({{"h", {0, 1}}});
+  launch.job.recovery.no_progress_limit = 0;
+  launch.job.recovery.cordon = false;
+  in_turn(launch.host("h"), {after_start(first_rank_is_killed)});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 137);
+  CHECK(contains(verdict.text, "(recovery.max_restarts)"));
+  CHECK(launch.events_named("attempt").size() == 3);
+  CHECK(launch.events_named("decision").back()["action"] == "stop");
+}
+
+TEST_CASE("an exit code of stop_exit_codes is not followed by a restart") {
+  Restarting launch({{"h", {0}}});
+  in_turn(launch.host("h"), {after_start(first_rank_exits_2), succeed});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 2);
+  CHECK(contains(verdict.text, "recovery.stop_exit_codes"));
+  CHECK(launch.events_named("attempt").size() == 1);
+}
+
+TEST_CASE("attempts without a newer committed step: an exit code of its own, and all causes") {
+  Restarting launch({{"h", {0}}});
+  launch.job.recovery.max_restarts = 20;
+  launch.job.recovery.no_progress_limit = 3;
+  in_turn(launch.host("h"), {commits_and_fails(10), commits_and_fails(20), commits_and_fails(20)});
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == kExitNoProgress);
+  CHECK(launch.events_named("attempt").size() == 5);
+  for (const char* line : {"attempt 3: ", "attempt 4: ", "attempt 5: "})
+    CHECK(contains(verdict.text, line));
+  CHECK_FALSE(test::has(verdict.text, "attempt 2: "));
+  CHECK(launch.events_named("attempt_end").at(1)["committed_step"] == 20);
+}
+
+TEST_CASE("Ctrl-C and `stop` in the pause end the run at once") {
+  for (const bool by_stop : {false, true}) {
+    CAPTURE(by_stop);
+    Restarting launch({{"h", {0}}});
+    launch.job.recovery.backoff = launch.job.recovery.backoff_max = std::chrono::seconds(60);
+    in_turn(launch.host("h"), {after_start(first_rank_is_killed)});
+    launch.on_state("restarting", [by_stop](RunLoop& loop) {
+      if (by_stop)
+        loop.stop(false);
+      else
+        loop.interrupt(SIGINT);
+    });
+    const Verdict verdict = launch.run();
+    CHECK(verdict.exit_code == (by_stop ? 128 + SIGTERM : 128 + SIGINT));
+    CHECK(contains(verdict.text, "before the next attempt"));
+    CHECK(launch.took < milliseconds(5000));
+    CHECK(launch.events_named("attempt").size() == 1);
+  }
+}
+
+TEST_CASE("who was interrupted is not started again") {
+  Restarting launch({{"h", {0}}});
+  in_turn(launch.host("h"), {after_start([&](FakeRunner&) { launch.interrupt(SIGINT); }), succeed});
+  CHECK(launch.run().exit_code == 130);
+  CHECK(launch.events_named("attempt").size() == 1);
+  CHECK(launch.events_named("decision").empty());
+}
+
+TEST_CASE("a host is lost: a spare takes its place, with as many slots, in the same ranks") {
+  Restarting launch({{"h1", {0, 1}}, {"h2", {0, 1}}, {"h3", {0}}});
+  launch.spares = {{"s1", {0}}, {"s2", {0, 1, 2}}};
+  launch.job.runner.grace = milliseconds(50);
+  for (const char* name : {"h1", "h3"}) in_turn(launch.host(name), {run_until_stopped, succeed});
+  launch.host("h2").script = freezes;  // and is not reached again
+  launch.host("s2").script = succeed;
+  launch.limit = std::chrono::seconds(20);
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 0);
+  CHECK_FALSE(launch.transport.has_runner("s1"));  // it has too few slots
+  const wire::JobSpec job = launch.runner("s2").all<wire::JobSpec>().at(0);
+  CHECK(job.node_rank == 1);
+  REQUIRE(job.ranks.size() == 2);
+  CHECK(job.ranks[0].rank == 2);
+  CHECK(job.ranks[1].rank == 3);
+  CHECK(job.attempt == 2);
+  const auto ends = launch.events_named("attempt_end");
+  CHECK(ends.at(0)["class"] == "hardware");
+  CHECK(ends.at(0)["unusable"] == nlohmann::json({"h2"}));
+  CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "s2", "h3"}));
+}
+
+TEST_CASE("a host that was lost and is clear again is used again") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  in_turn(launch.host("h1"), {run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {freezes, sweeps_and_is_clear, succeed});
+  launch.limit = std::chrono::seconds(20);
+  CHECK(launch.run().exit_code == 0);
+  CHECK(launch.events_named("swept").size() == 1);
+  CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
+}
+
+TEST_CASE("hosts that were never ready are not tried again") {
+  Restarting launch({{"h1", {0}}, {"h2", {0}}});
+  launch.host("h1").script = run_until_stopped;
+  launch.host("h2").connect_error = Error{ErrorCode::auth, "no key"};
+  CHECK(launch.run().exit_code == kExitUnreachable);
+  CHECK(launch.events_named("attempt").size() == 1);
+}
+
+}  // namespace
+}  // namespace sortie::launcher

@@ -1,0 +1,110 @@
+// The router: who is reached how, and what becomes of connections that are released.
+#include "launcher/host/transport_router.h"
+
+#include <doctest/doctest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <optional>
+
+#include "tests/launcher/launch.h"
+
+namespace sortie::launcher {
+namespace {
+
+namespace asio = boost::asio;
+
+struct Ways {
+  asio::io_context io{1};
+  test::FakeTransport remote{io.get_executor()}, local{io.get_executor()};
+  TransportRouter router{std::make_unique<test::Borrowed>(remote),
+                         std::make_unique<test::Borrowed>(local)};
+
+  Ways() {
+    remote.host("h").after_loss = [](test::FakeRunner&) -> asio::awaitable<void> { co_return; };
+  }
+  std::unique_ptr<Connection> reach(const std::string& host) {
+    auto connection = finished(router.connect(host));
+    REQUIRE(connection);
+    return std::move(*connection);
+  }
+  std::unique_ptr<Channel> begin(Connection& connection) {
+    auto channel = finished(connection.exec("command"));
+    REQUIRE(channel);
+    return std::move(*channel);
+  }
+  template <class T>
+  T finished(asio::awaitable<T> work) {
+    std::optional<T> done;
+    asio::co_spawn(io, std::move(work), [&](std::exception_ptr error, T result) {
+      CHECK_FALSE(error);
+      done = std::move(result);
+    });
+    io.restart();
+    while (!done && io.run_one_for(std::chrono::seconds(10)) > 0) {
+    }
+    REQUIRE(done);
+    return std::move(*done);
+  }
+};
+
+TEST_CASE("localhost goes one way, every other name the other") {
+  Ways ways;
+  const auto here = ways.reach("localhost"), there = ways.reach("localhost.example");
+  CHECK(ways.local.connected == 1);
+  CHECK(ways.remote.connected == 1);
+}
+
+TEST_CASE("a released connection serves the next one; a closed one does not") {
+  Ways ways;
+  auto first = ways.reach("h");
+  ways.begin(*first).reset();
+  first->release();
+  first.reset();
+  CHECK(ways.router.idle() == 1);
+  auto second = ways.reach("h");
+  CHECK(ways.router.idle() == 0);
+  CHECK(second->peer_address() == "192.0.2.1");
+  CHECK(second->stages().empty());
+  const auto channel = ways.begin(*second);
+  CHECK(ways.remote.connected == 1);
+  auto beside = ways.reach("h");  // that one is in use
+  CHECK(ways.remote.connected == 2);
+  beside->close();
+  second->close();
+  CHECK(ways.router.idle() == 0);
+  ways.reach("h");
+  CHECK(ways.remote.connected == 3);
+}
+
+TEST_CASE("one that was never tried again is not kept twice") {
+  Ways ways;
+  auto first = ways.reach("h");
+  ways.begin(*first).reset();
+  first->release();
+  ways.reach("h")->release();
+  CHECK(ways.router.idle() == 0);
+}
+
+TEST_CASE("a kept connection that has died is replaced at its first command") {
+  Ways ways;
+  auto first = ways.reach("h");
+  ways.begin(*first).reset();
+  first->release();
+  ways.remote.break_connections();
+  auto second = ways.reach("h");
+  CHECK(ways.remote.connected == 1);
+  const auto channel = ways.begin(*second);
+  CHECK(ways.remote.connected == 2);
+
+  second->release();
+  ways.remote.break_connections();
+  ways.remote.host("h").connect_error = Error{ErrorCode::auth, "no key"};
+  auto third = ways.reach("h");
+  const auto refused = ways.finished(third->exec("command"));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::auth);
+}
+
+}  // namespace
+}  // namespace sortie::launcher

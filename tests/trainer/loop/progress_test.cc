@@ -1,0 +1,222 @@
+// Where a rank says it is: marks that a training sets, the lines that a runner gets, and the stacks
+// that a process tells of itself.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/base/fd.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/metrics/progress_reporter.h"
+#include "trainer/parallel/thread_ranks.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+using training::Section;
+
+namespace {
+
+/// The runner's end of SORTIE_SOCKET.
+class Listener {
+ public:
+  explicit Listener(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    socket_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(socket_.get(), 8) == 0);
+  }
+  /// The next line, within ten seconds; empty at the end.
+  std::string line() {
+    if (!peer_) peer_.reset(::accept(socket_.get(), nullptr, nullptr));
+    while (!text_.contains('\n')) {
+      pollfd polled{peer_.get(), POLLIN, 0};
+      char bytes[4096];
+      if (::poll(&polled, 1, 10'000) <= 0) return {};
+      const ssize_t count = ::read(peer_.get(), bytes, sizeof bytes);
+      if (count <= 0) return {};
+      text_.append(bytes, static_cast<std::size_t>(count));
+    }
+    const std::string line = text_.substr(0, text_.find('\n'));
+    text_.erase(0, line.size() + 1);
+    return line;
+  }
+
+ private:
+  Fd socket_, peer_;
+  std::string text_;
+};
+
+/// Looks at marks without a pause, from another thread.
+class Watcher {
+ public:
+  explicit Watcher(const ProgressMarks& marks)
+      : thread_([this, &marks] {
+          while (!ending_) {
+            const ProgressMarks::Seen seen = marks.look();
+            const std::lock_guard lock(mutex_);
+            ++seen_[seen.section];
+          }
+        }) {}
+  ~Watcher() {
+    ending_ = true;
+    thread_.join();
+  }
+  /// Whether it has seen own work of every kind.
+  bool saw_all() {
+    const std::lock_guard lock(mutex_);
+    for (const Section section :
+         {Section::data, Section::forward, Section::backward, Section::optimizer})
+      if (!seen_.contains(section)) return false;
+    return true;
+  }
+
+ private:
+  std::map<Section, int> seen_;
+  std::mutex mutex_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+[[gnu::noinline]] void hang_here_for_ever() {
+  for (;;) ::pause();
+}
+
+}  // namespace
+
+TEST_CASE("a step's marks: its sections in their order, own time, ticks of a validation") {
+  const auto communicator = make_single_communicator();
+  config::JobConfig job = tiny_job();
+  job.trainer.train_iterations = 2000;
+  TinyTraining training(std::move(job), *communicator);
+  ProgressMarks& marks = *training.rank.marks;
+  marks.count_collectives(communicator->begun());
+  CHECK(marks.look().section == Section::start);
+  std::uint64_t steps = 0;
+  {
+    // A section of a tiny model may pass while the watcher does not run; not a thousand times.
+    Watcher watcher(marks);
+    do REQUIRE(training.trainer->step());
+    while (++steps < 2000 && !watcher.saw_all());
+    CHECK(watcher.saw_all());
+  }
+  const ProgressMarks::Seen seen = marks.look();
+  CHECK(seen.step == steps);
+  CHECK(seen.section == Section::optimizer);
+  CHECK(seen.own_us > 0);
+  CHECK(seen.sequence > 0);
+  CHECK(seen.ticks == 0);
+  REQUIRE(training.trainer->evaluate());
+  CHECK(marks.look().ticks > 0);
+}
+
+TEST_CASE("own time is that of own work, and not of waiting") {
+  ProgressMarks marks;
+  marks.begin_step(1);
+  marks.enter(Section::reduce);
+  const std::uint64_t before = marks.look().own_us;
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  marks.enter(Section::forward);
+  CHECK(marks.look().own_us == before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  marks.enter(Section::save);
+  CHECK(marks.look().own_us >= before + 30'000);
+  CHECK(marks.look().step == 1);
+}
+
+TEST_CASE("all ranks have begun the same number of collectives after a step") {
+  std::mutex mutex;
+  std::vector<std::uint64_t> begun;
+  run_thread_ranks(3, [&](Communicator& communicator) {
+    config::JobConfig job = tiny_job();
+    job.topology.global_batch_size = 12;
+    TinyTraining training(std::move(job), communicator);
+    for (int i = 0; i < 3; ++i) REQUIRE(training.trainer->step());
+    const std::lock_guard lock(mutex);
+    begun.push_back(communicator.begun()->load());
+  });
+  REQUIRE(begun.size() == 3);
+  CHECK(begun[0] > 3);
+  CHECK(begun[0] == begun[1]);
+  CHECK(begun[0] == begun[2]);
+}
+
+TEST_CASE("the runner is told of what has changed, and once a second of what has not") {
+  const sortie::test::ScopedTempDir dir;
+  Listener listener(dir.str("socket"));
+  ProgressMarks marks;
+  std::atomic<std::uint64_t> files{0};
+  auto reporter = ProgressReporter::start(dir.str("socket"), marks, [&] { return files.load(); });
+  REQUIRE(reporter);
+  const auto next = [&] { return nlohmann::json::parse(listener.line()); };
+  CHECK(next() == nlohmann::json{{"type", "progress"},
+                                 {"step", 0},
+                                 {"section", "start"},
+                                 {"sequence", 0},
+                                 {"ticks", 0},
+                                 {"own_us", 0}});
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(next()["section"] == "start");  // the process lives
+  CHECK(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(500));
+  marks.begin_step(7);
+  marks.enter(Section::backward);
+  nlohmann::json line;
+  do line = next();
+  while (line["section"] != "backward");
+  CHECK(line["step"] == 7);
+  files = 3;  // of a save beside training
+  line = next();
+  CHECK(line["section"] == "backward");
+  CHECK(line["ticks"] == 0);
+  marks.enter(Section::save);
+  do line = next();
+  while (line["section"] != "save");
+  CHECK(line["ticks"] == 3);
+  marks.enter(Section::done);
+  reporter->reset();
+  std::string last;
+  for (std::string text = listener.line(); !text.empty(); text = listener.line()) last = text;
+  CHECK(nlohmann::json::parse(last)["section"] == "done");
+  CHECK_FALSE(ProgressReporter::start(dir.str("none"), marks, {}));
+}
+
+TEST_CASE("a process that hangs tells the stacks of all its threads") {
+  const sortie::test::ScopedTempDir dir;
+  Listener listener(dir.str("socket"));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ProgressMarks marks;
+    auto reporter = ProgressReporter::start(dir.str("socket"), marks, {});
+    if (!reporter) ::_exit(1);
+    std::thread other(hang_here_for_ever);
+    hang_here_for_ever();
+  }
+  REQUIRE_FALSE(listener.line().empty());
+  ::kill(child, SIGQUIT);
+  const std::string path =
+      dir.str("socket") + std::string(training::kStacksSuffix) + std::to_string(child);
+  std::string text;
+  for (int i = 0; i < 1000 && !text.contains(training::kStacksEnd); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    text = sortie::test::read_text(path);
+  }
+  CHECK(text.ends_with(std::string(training::kStacksEnd) + "\n"));
+  std::size_t threads = 0;
+  for (std::size_t at = 0; (at = text.find("pause", at)) != text.npos; ++at) ++threads;
+  CHECK_MESSAGE(threads == 2, text);
+  CHECK(::waitpid(child, nullptr, WNOHANG) == 0);  // it lives
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
