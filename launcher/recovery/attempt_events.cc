@@ -58,6 +58,7 @@ Fields event_fields(const AttemptEnd& end) {
   if (end.rank_code) fields["rank_code"] = *end.rank_code;
   if (!end.blamed_host.empty()) fields["blamed"] = end.blamed_host;
   if (!end.unusable_hosts.empty()) fields["unusable"] = end.unusable_hosts;
+  if (end.broken) fields["broken"] = true;
   if (end.committed_step) fields["committed_step"] = *end.committed_step;
   if (end.begun_at_step) fields["begun_at_step"] = *end.begun_at_step;
   fields["started"] = end.started;
@@ -76,6 +77,7 @@ AttemptEnd read_attempt_end(const Json& event) {
   if (const auto code = maybe(event, "rank_code")) end.rank_code = static_cast<int>(*code & 0xff);
   end.blamed_host = text(event, "blamed");
   for (std::string& host : texts(event, "unusable")) end.unusable_hosts.insert(std::move(host));
+  end.broken = flag(event, "broken");
   end.committed_step = maybe(event, "committed_step");
   end.begun_at_step = maybe(event, "begun_at_step");
   end.started = flag(event, "started");

@@ -30,6 +30,9 @@ struct AttemptEnd {
   std::string blamed_host;
   /// The host can not be used for the next attempt: lost, and not swept; or it reported a fault.
   std::set<std::string> unusable_hosts;
+  /// The blamed host reported a fault that a person has to mend: it is cordoned without a second
+  /// blame.
+  bool broken = false;
   std::optional<std::uint64_t> committed_step;  // newest that is known to be committed
   /// Where this run began, of its first attempt: a checkpoint of an earlier run. None = step 0.
   std::optional<std::uint64_t> begun_at_step;

@@ -52,6 +52,10 @@ class Placing {
     return blames_of(history_, host) >= kBlamesOfASickHost;
   }
 
+  bool is_broken(const std::string& host) const {
+    return history_.back().broken && history_.back().blamed_host == host;
+  }
+
   bool is_unusable(const std::string& host) const {
     const AttemptEnd& last = history_.back();
     // Where it failed before its ranks ran, it is the host that did not answer.
@@ -141,8 +145,8 @@ class Placing {
     Names out;
     if (!recovery_.cordon || pool_.breaker_open) return out;
     for (const std::string& host : pool_.hosts)
-      if (is_sick(host) && !holds(hosts_, host) && !pool_.cordoned.contains(host) &&
-          host != kThisMachine)
+      if ((is_sick(host) || is_broken(host)) && !holds(hosts_, host) &&
+          !pool_.cordoned.contains(host) && host != kThisMachine)
         out.push_back(host);
     return out;
   }

@@ -103,6 +103,7 @@ AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdic
     end.failure = FailureClass::hardware;
     end.blamed_host = host;
     end.cause += fmt::format("; {}: {}", host, why.reason);
+    end.broken = why.unusable;
     if (why.unusable) end.unusable_hosts.insert(host);
   }
   end.committed_step = attempt.committed_step();

@@ -187,6 +187,7 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   end.rank_code = 137;
   end.blamed_host = "h2";
   end.unusable_hosts = {"h2"};
+  end.broken = true;
   end.committed_step = 40;
   end.begun_at_step = 0;
   end.started = true;

@@ -77,6 +77,20 @@ TEST_CASE("a host that can not be used is replaced at once, by a spare that is s
   CHECK(place_hosts(recovery, history, pool).hosts == Names{"s1", "h2"});
 }
 
+TEST_CASE("a host that reported a fault for a person to mend is cordoned at the first blame") {
+  config::RecoveryConfig recovery;
+  History history = blamed({"h2"});
+  history.back().unusable_hosts = {"h2"};
+  const HostPool pool = pool_of({"h1", "h2"}, {"s1"});
+  CHECK(place_hosts(recovery, history, pool).cordon.empty());  // lost, and nothing more is known
+  history.back().broken = true;
+  const Placement placement = place_hosts(recovery, history, pool);
+  CHECK(placement.hosts == Names{"h1", "s1"});
+  CHECK(placement.cordon == Names{"h2"});
+  recovery.cordon = false;
+  CHECK(place_hosts(recovery, history, pool).cordon.empty());
+}
+
 TEST_CASE("one spare for two: first for the host that has to go") {
   const config::RecoveryConfig recovery;
   History history = blamed({"h1", "h1"});
