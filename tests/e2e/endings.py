@@ -190,7 +190,7 @@ def memory_limit(bed, host, limit):
     sshd = bed.bed.init_pid(bed.bed.number(host))
     before = [line.rsplit(":", 1)[1] for line in Path(f"/proc/{sshd}/cgroup").read_text().splitlines()
               if "memory" in line.split(":")[1].split(",")]
-    group = MEMORY_GROUPS / f"sortie-e2e-{os.getpid()}"
+    group = MEMORY_GROUPS / f"sortie-e2e-{os.getpid()}-{host}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(limit))

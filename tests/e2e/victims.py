@@ -172,6 +172,20 @@ class Traces:
         return [str(path) for path in self.folder.rglob("*") if path.is_socket() or path.name.startswith(".")]
 
 
+def left_on(bed, host):
+    """Anything at all that is not the host's own."""
+    root = Path(f"/proc/{bed.bed.init_pid(bed.bed.number(host))}")
+    left = bed.leftovers([host])
+    for pattern in ("tmp/sortie-[0-9]*/[0-9]*", "dev/shm/*"):
+        left += [f"{host}: {path}" for path in (root / "root").glob(pattern)]
+    left += [f"{host}: {line.split()[-1]}" for line in (root / "net/unix").read_text().splitlines() if "sortie" in line]
+    return left + [str(path) for path in (bed.bed.cgroup / host).glob("sortie-*")]
+
+
+def left_on_all(bed, hosts):
+    return [item for host in hosts for item in left_on(bed, host)]
+
+
 def family_is_up(run):
     """Both ranks have said so, and with it their daemons are there."""
     with contextlib.suppress(OSError, TypeError, AttributeError):

@@ -1,0 +1,258 @@
+"""Kinds of faults in a training, each made as it happens to people: by a signal, by the kernel's OOM killer, by a link, by a
+disk that has no room. `make` strikes, waits for what becomes of it, and says what it has cost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from endings import MEMORY_GROUPS
+from harness import Failure, check, parent_of
+from reconnect import fill
+
+# What the kinds below are made for: a limit for hangs, a hold, restarts without pause and without end.
+HANG_LIMIT = 5
+HOLD = 15
+SETTINGS = {"runner.grace": "3s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s",
+            "runner.ssh.connect_timeout": "4s", "runner.on_launcher_loss": f'"hold {HOLD}s"', "watchdog.hang_timeout": f"{HANG_LIMIT}s",
+            "recovery.max_restarts": 200, "recovery.backoff": "0s", "recovery.no_progress_limit": 5, "recovery.cordon": "false",
+            "recovery.restart_on": '["app", "software", "hardware", "hang", "oom", "preempted"]'}
+
+
+@dataclass
+class Struck:
+    text: str
+    time: float
+    # Asked again and again: true when the fault has passed without the end of the attempt. What it is asked for may act.
+    over: Callable[[], object] = lambda: False
+    found: str = ""  # the journal's event that tells of it, where no attempt ends
+
+
+@dataclass
+class Kind:
+    strike: Callable
+    classes: tuple  # of the attempt that it ends
+    goes_on: bool = False  # it may pass without the end of the attempt
+    seconds: float = 10  # to the decision, at most
+
+
+@dataclass
+class Outcome:
+    kind: str
+    text: str
+    found: str  # class, or what else told of it; "-": nothing had to
+    delay: float | None  # to the decision, to the next supervisor; None: nothing was decided
+    to_step: float  # from there, or from the fault's end, to the next new step
+    lost: int  # steps
+
+
+class Scene:
+    """Where faults are made: the run and what it stands on. `save_disk` and `state_disk`: small filesystems, or None."""
+
+    def __init__(self, run, world, save_disk=None, state_disk=None):
+        self.run, self.bed, self.world = run, run.bed, world
+        self.save_disk, self.state_disk = save_disk, state_disk
+
+    def victim(self, chance, hosts=None):
+        ranks = self.run.ranks(self.world)
+        rank = chance.choice(sorted(rank for rank, (host, _) in ranks.items() if not hosts or host in hosts))
+        return rank, *ranks[rank]
+
+    def a_host(self, chance, hosts=None):
+        return self.victim(chance, hosts)[1]
+
+
+def by_signal(*numbers):
+    def strike(scene, chance, hosts, _undo):
+        rank, host, pid = scene.victim(chance, hosts)
+        number = chance.choice(numbers)
+        struck = Struck(f"{number.name} to rank {rank} on {host}", time.time())
+        os.kill(pid, number)
+        return struck
+    return strike
+
+
+def kill_runner(scene, chance, hosts, _undo):
+    rank, host, pid = scene.victim(chance, hosts)
+    struck = Struck(f"SIGKILL to the runner of {host}", time.time())
+    os.kill(parent_of(parent_of(pid)), signal.SIGKILL)
+    return struck
+
+
+def kill_supervisor(scene, _chance, _hosts, _undo):
+    run, struck = scene.run, Struck("SIGKILL to the supervisor", time.time())
+    os.kill(run.supervisor(), signal.SIGKILL)
+    while run.supervisor():
+        time.sleep(0.01)
+    run.adopt()
+    struck.found = "adopted"
+    struck.over = lambda: run.events("adopted", struck.time)
+    return struck
+
+
+# Takes memory of a group until the kernel has killed somebody in it.
+HOG = """
+import sys
+def kills():
+    lines = open(sys.argv[1] + "/memory.oom_control").read().splitlines()
+    return dict(line.split() for line in lines)["oom_kill"]
+before, held = kills(), []
+while kills() == before and len(held) < 1000:
+    held.append(bytearray(b"x") * (2 << 20))
+sys.exit(kills() == before)
+"""
+
+
+def group_of(bed, host):
+    """The memory group that endings.memory_limit has put the host into."""
+    sshd = bed.bed.init_pid(bed.bed.number(host))
+    with open(f"/proc/{sshd}/cgroup") as file:
+        path = next(line.split(":")[2].strip() for line in file if "memory" in line.split(":")[1].split(","))
+    return MEMORY_GROUPS / path.lstrip("/")
+
+
+def take_all_memory(scene, chance, hosts, _undo):
+    """A neighbour on the host takes what its group may have; the kernel ends a rank, whose score is the highest then."""
+    rank, host, pid = scene.victim(chance, hosts)
+    group = group_of(scene.bed, host)
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+    def join():
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    done = subprocess.run([sys.executable, "-ISc", HOG, str(group)], preexec_fn=join, timeout=60, capture_output=True, text=True)
+    if done.returncode != 0:
+        kills = (group / "memory.oom_control").read_text()
+        raise Failure(f"{host}: the kernel killed nobody in {group}: exit code {done.returncode}, {done.stderr[-300:]} {kills}")
+    return Struck(f"no memory is left on {host}, for rank {rank}", time.time())
+
+
+def drop_packets(scene, chance, hosts, undo):
+    """What a host sends to the other hosts is dropped; the bastion is reached."""
+    bed, host = scene.bed, scene.a_host(chance, hosts)
+    others = {where for where, _ in scene.run.ranks(scene.world).values()} - {host}
+    def route(word, other):
+        bed.run_in(host, "ip", "route", word, "blackhole", f"{bed.address(other)}/32", as_root=True)
+    struck = Struck(f"{host} reaches no other host", time.time())
+    for other in sorted(others):
+        undo.callback(route, "del", other)
+        route("add", other)
+    return struck
+
+
+def cut_link(scene, chance, hosts, undo):
+    """Away for some seconds: less than the hold."""
+    bed, run, host = scene.bed, scene.run, scene.a_host(chance, hosts)
+    outage = chance.uniform(4, 8)
+    struck = Struck(f"the link of {host} is down for {outage:.1f} s", time.time(), found="link_lost")
+    undo.callback(bed.link, host, "up")
+    bed.link(host, "down")
+    def over():
+        if time.time() < struck.time + outage:
+            return False
+        bed.link(host, "up")
+        return run.events("link_restored", struck.time, host=host) and list(run.told("step", struck.time + outage))
+    struck.over = over
+    return struck
+
+
+def lose_host(scene, chance, hosts, undo):
+    """Away until the run has given the host up; then it is back."""
+    bed, run, host = scene.bed, scene.run, scene.a_host(chance, hosts)
+    struck = Struck(f"the link of {host} is down until the host is lost", time.time())
+    undo.callback(bed.link, host, "up")
+    bed.link(host, "down")
+    def over():
+        if run.events("host_lost", struck.time, host=host):
+            bed.link(host, "up")
+        return False
+    struck.over = over
+    return struck
+
+
+def fill_save_dir(scene, _chance, _hosts, undo):
+    """Until a save has failed of it."""
+    run, filler = scene.run, scene.save_disk / "filler"
+    struck = Struck("no room in save_dir", time.time(), found="note")
+    undo.callback(filler.unlink, missing_ok=True)
+    fill(filler)
+    freed = []
+    def over():
+        if not freed:
+            if not any("training goes on" in note["text"] for note in run.told("note", struck.time)):
+                return False
+            filler.unlink()
+            freed.append(time.time())
+        return list(run.told("checkpoint", freed[0]))
+    struck.over = over
+    return struck
+
+
+def fill_state_folder(scene, chance, _hosts, undo):
+    run, filler = scene.run, scene.state_disk / "filler"
+    seconds = chance.uniform(2, 5)
+    struck = Struck(f"no room in the state folder for {seconds:.1f} s", time.time())
+    undo.callback(filler.unlink, missing_ok=True)
+    fill(filler)
+    def over():
+        if time.time() < struck.time + seconds:
+            return False
+        filler.unlink(missing_ok=True)
+        return list(run.told("step", struck.time + seconds))
+    struck.over = over
+    return struck
+
+
+KINDS = {
+    "kill": Kind(by_signal(signal.SIGKILL), ("software",)),
+    "crash": Kind(by_signal(signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS), ("software",)),
+    "term": Kind(by_signal(signal.SIGTERM), ("preempted",)),
+    "stop": Kind(by_signal(signal.SIGSTOP), ("hang",), seconds=HANG_LIMIT + 10),
+    "hang": Kind(drop_packets, ("hang",), seconds=HANG_LIMIT + 10),
+    "oom": Kind(take_all_memory, ("oom",)),
+    "runner": Kind(kill_runner, ("hardware",)),
+    "link": Kind(cut_link, ("hang", "hardware"), goes_on=True, seconds=HOLD + 20),
+    "lost": Kind(lose_host, ("hardware",), seconds=HOLD + 20),
+    "disk": Kind(fill_save_dir, (), goes_on=True, seconds=30),
+    "state": Kind(fill_state_folder, (), goes_on=True, seconds=30),
+    "supervisor": Kind(kill_supervisor, (), goes_on=True, seconds=20),
+}
+
+
+def make(scene, name, chance, hosts=None):
+    """One fault, on one of `hosts` where it is a host's or a rank's. A Failure says what came out otherwise than it should."""
+    run, kind = scene.run, KINDS[name]
+    attempt = run.attempt()
+    committed = max((event["step"] for event in run.told("checkpoint")), default=0)
+    with contextlib.ExitStack() as undo:
+        struck = kind.strike(scene, chance, hosts, undo)
+        def ended():
+            return run.events("attempt_end", struck.time - 1, attempt=attempt)
+        patience = kind.seconds + 30  # later than that nothing is waited for; whether it was in time is judged below
+        run.until(lambda: ended() or struck.over(), patience, f"{struck.text}: its end")
+    if not ended():
+        check(kind.goes_on, f"{struck.text}: nothing came of it")
+        return outcome_without_end(run, name, struck)
+    end = ended()[0]
+    check(end["class"] in kind.classes, f"{struck.text}: class {end['class']} ({end['cause']}), not one of {kind.classes}")
+    decision = run.until(lambda: run.events("decision", struck.time, attempt=attempt), 30, "a decision")[-1]
+    check(decision["action"] == "restart", f"{struck.text}: {decision['reason']}")
+    delay = decision["time"] - struck.time
+    check(delay <= kind.seconds, f"{struck.text}: decided after {delay:.1f} s, not {kind.seconds}")
+    reached = max((event["step"] for event in run.told("step", 0.0) if event["time"] < decision["time"]), default=0)
+    begun = run.until(lambda: run.events("attempt", decision["time"] - 0.01, attempt=attempt + 1), 60, "the next attempt")[0]
+    first = run.wait_for_step_after(begun["time"])
+    if first["step"] <= committed:
+        raise Failure(f"{struck.text}: goes on with step {first['step']}, though step {committed} was committed")
+    return Outcome(name, struck.text, end["class"], delay, first["time"] - decision["time"], max(0, reached + 1 - first["step"]))
+
+
+def outcome_without_end(run, name, struck):
+    passed = time.time()
+    told = run.events(struck.found, struck.time) if struck.found not in ("", "note") else []
+    step = run.wait_for_step_after(told[-1]["time"] if told else passed)
+    delay = told[0]["time"] - struck.time if told else None
+    return Outcome(name, struck.text, struck.found or "-", delay, max(0.0, step["time"] - (told[-1]["time"] if told else passed)), 0)

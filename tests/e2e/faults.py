@@ -1,0 +1,136 @@
+"""One run of sortie-train in which fault after fault is made: each has its class, is decided about in time, loses no step that was
+committed, and the weights at the end are those of a run in which nothing had happened, to the bit. docs/faults.md is the table."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+from endings import memory_limit
+from fault_kinds import SETTINGS, Scene, make
+from harness import Gates, Run, check, equal, wait_until
+from health import XID, KernelLog, health_events
+from nodes import own_store, sortie
+from reconnect import fill
+from restart import RESTART, events, ranks_of, weights
+from training import CONFIG, compare, losses, settings
+from training_run import Lines, TrainingRun, last_checkpoint
+
+HOSTS, SLOTS = "h[01-04]", 2
+# One of each class that restarts, but for `app`: restart.exit_code_restarts_and_stop_exit_code_does_not.
+OF_EACH_CLASS = ("kill", "stop", "oom", "term", "runner")
+THE_OTHERS = ("crash", "hang", "link", "lost", "supervisor")
+ENDLESS = 1_000_000
+HOST_MEMORY = 512 << 20
+
+
+def scenario_faults_in_turn_and_the_same_weights(bed):
+    every = bool(os.environ.get("SORTIE_EVERY_CASE"))
+    seed = int(os.environ.get("SORTIE_E2E_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"SORTIE_E2E_SEED={seed}", flush=True)
+    chance = random.Random(seed)
+    kinds = [*OF_EACH_CLASS, *(THE_OTHERS if every else ())]
+    chance.shuffle(kinds)
+    folders = {name: bed.shared / f"faults-{name}" for name in ("struck", "whole")}
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    saving = {"trainer__save_interval": 10, "trainer__keep_last": 3, "topology__global_batch_size": 8}
+    chosen = {**settings(bed, trainer__save_dir=folders["struck"], trainer__train_iterations=ENDLESS, **saving), **SETTINGS}
+    with contextlib.ExitStack() as stack:
+        for host in bed.hosts:
+            stack.enter_context(memory_limit(bed, host, HOST_MEMORY))
+        state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sortie-faults-")))
+        run = stack.enter_context(TrainingRun(bed, state, HOSTS, SLOTS, chosen))
+        scene = Scene(run, 8)
+        run.wait_for_step_after(0.0)
+        for kind in kinds:
+            outcome = make(scene, kind, chance)
+            print(f"{outcome.text}: {outcome.found}, {outcome.delay:.2f} s to the decision, {outcome.to_step:.2f} s to the next step, "
+                  f"{outcome.lost} steps lost", flush=True)
+        equal(run.stop(40), 143, "exit code of a run that was stopped")
+        struck = run.note_losses()
+        bed.expect_nothing_left(5)
+    steps = last_checkpoint(folders["struck"])
+    chosen = settings(bed, trainer__save_dir=folders["whole"], trainer__train_iterations=steps, **saving)
+    with Run(bed, config=CONFIG, hosts=HOSTS, slots=SLOTS, settings=chosen) as run:
+        equal(run.wait(200), 0, "exit code of the run without a fault")
+        whole = losses(run)
+    compare({step: loss for step, loss in struck.items() if step <= steps}, whole, "the run with faults")
+    equal(weights(folders["struck"], steps), weights(folders["whole"], steps), f"hashes of the checkpoint of step {steps}")
+
+
+def scenario_save_dir_without_room(bed):
+    """Saves fail for a while: that is told, nothing is restarted, and the next save that has room is committed."""
+    small = "/tmp/small-save-dir"
+    bed.run_in("h01", "sh", "-c", f"mkdir -p {small}; mount -t tmpfs -o size=24m,mode=0777 tmpfs {small}", as_root=True)
+    try:
+        inside = Path(f"/proc/{bed.bed.init_pid(1)}/root{small}")
+        chosen = settings(bed, trainer__save_dir=small, trainer__train_iterations=ENDLESS, trainer__save_interval=10, trainer__keep_last=2)
+        with Run(bed, config=CONFIG, hosts="h01", slots=2, settings={**chosen, **RESTART}) as run:
+            metrics = Lines(wait_until(run.folder_of_run, 20, "the run's folder") / "metrics.jsonl")
+            def told(kind):
+                return [event for event in metrics.read() if event["type"] == kind]
+            wait_until(lambda: told("checkpoint"), 60, "a checkpoint")
+            fill(inside / "filler")
+            notes = wait_until(lambda: [note["text"] for note in told("note") if "training goes on" in note["text"]], 60, "a save that failed")
+            check("no checkpoint" in notes[0] and str(small) in notes[0], notes[0])
+            good = {event["step"] for event in told("checkpoint")}
+            check(last_checkpoint(inside) >= max(good), "a checkpoint that was committed is gone")
+            (inside / "filler").unlink()
+            wait_until(lambda: {event["step"] for event in told("checkpoint")} - good, 60, "a checkpoint after it")
+            equal([event["attempt"] for event in events(run, "attempt")], [1], "attempts")
+            run.signal(2)
+            equal(run.wait(30), 130, "exit code")
+        bed.expect_nothing_left(5)
+    finally:
+        bed.run_in("h01", "sh", "-c", f"umount -l {small}; rmdir {small}", as_root=True)
+
+
+def scenario_host_lost_and_fewer_go_on(bed):
+    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; losses within 1e-5."""
+    folder = bed.shared / "fewer"
+    shutil.rmtree(folder, ignore_errors=True)
+    options = {"topology__global_batch_size": 12}
+    chosen = {**settings(bed, trainer__save_dir=folder, trainer__save_interval=10, trainer__train_iterations=ENDLESS, **options),
+              **RESTART, "recovery.min_hosts": 2}
+    with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=chosen) as run:
+        ranks_of(run, 1, 4)
+        wait_until(lambda: len(losses(run)) >= 15, 60, "15 steps")
+        bed.link("h03", "down")
+        ranks = ranks_of(run, 2, 3)
+        equal(sorted(host for host, _ in ranks.values()), ["h01", "h02", "h04"], "hosts of attempt 2")
+        equal(events(run, "attempt_end")[0]["class"], "hardware", "class")
+        begun = events(run, "attempt")[1]["time"]
+        wait_until(lambda: sum(e["type"] == "step" and e["time"] > begun for e in run.metrics()) >= 20, 60, "20 steps of attempt 2")
+        run.signal(2)
+        equal(run.wait(30), 130, "exit code")
+        seen = losses(run)
+        bed.link("h03", "up")
+        bed.expect_nothing_left(20)
+    steps = max(seen)
+    with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=settings(bed, trainer__train_iterations=steps, **options)) as run:
+        equal(run.wait(200), 0, "exit code of the run on four hosts")
+        whole = losses(run)
+    for step, loss in seen.items():
+        check(abs(loss - whole[step]) <= 1e-5 * abs(whole[step]), f"step {step}: {loss!r}, on four hosts {whole[step]!r}")
+
+
+def scenario_gpu_off_the_bus_and_a_spare(bed):
+    """XID 79 explains why a rank has failed: class hardware, the host is cordoned at once, and a spare has its ranks."""
+    with own_store(), Gates(bed) as gates, KernelLog(bed, "h02") as log:
+        script = f'test "$SORTIE_ATTEMPT" = 1 || exit 0; test "$RANK" = 1 || exec sleep 1000; {gates.wait("fail")}; exit 3'
+        with Run(bed, "sh", "-c", script, hosts="h[01-02]", slots=1, settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
+            ranks_of(run, 1, 2)
+            wait_until(lambda: health_events(run, "h02", "sources"), 60, "what is watched on h02")
+            log.say(XID)
+            wait_until(lambda: health_events(run, "h02", "xid"), 60, "the XID in the journal")
+            gates.open("fail")
+            equal(run.wait(60), 0, "exit code")
+            end = events(run, "attempt_end")[0]
+            equal((end["class"], end["blamed"]), ("hardware", "h02"), "class, and who is blamed")
+            equal(events(run, "attempt")[1]["hosts"], ["h01", "h03"], "hosts of attempt 2")
+            equal([one["host"] for one in json.loads(sortie("nodes", "ls", "--json")[1])["cordoned"]], ["h02"], "cordoned hosts")
+    bed.expect_nothing_left(5)

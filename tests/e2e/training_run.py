@@ -1,0 +1,150 @@
+"""A detached run of sortie-train that faults are made in: what its journal and its metrics say while it goes on, whom of it one
+can strike, and a supervisor in the place of one that was killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+
+from harness import SORTIE, Failure, check, environment_of, equal, wait_until
+from training import CONFIG
+
+
+class Lines:
+    """Objects of a file with one per line, as they come. What a full disk has cut is passed over."""
+
+    def __init__(self, path):
+        self.path, self.offset, self.found = path, 0, []
+
+    def read(self):
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            file.seek(self.offset)
+            data = file.read()
+            data = data[:data.rfind(b"\n") + 1]
+            self.offset += len(data)
+            for line in data.splitlines():
+                with contextlib.suppress(ValueError):
+                    self.found.append(json.loads(line))
+        return self.found
+
+
+class TrainingRun:
+    """`folder` has the state folder of the run; `hosts` as --hosts takes them. Never outlives the scenario."""
+
+    def __init__(self, bed, folder, hosts, slots, settings):
+        self.bed = bed
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder)}
+        argv = ["run", CONFIG, "--detach", "--hosts", hosts, "--slots", slots, "--ssh-config", bed.ssh_config]
+        for key, value in settings.items():
+            argv += ["--set", f"{key}={value}"]
+        done = self.sortie(*argv, seconds=120)
+        equal(done.returncode, 0, f"exit code of run --detach ({done.stderr[-2000:]})")
+        self.id = done.stdout.strip()
+        self.path = folder / "sortie/runs" / self.id
+        self.journal, self.metrics = Lines(self.path / "events.jsonl"), Lines(self.path / "metrics.jsonl")
+        self.losses, self.read_metrics, self.newest = {}, 0, None
+        self.adopters = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _trace):
+        if self.result() is None:
+            with contextlib.suppress(Failure, ProcessLookupError, OSError):
+                os.kill(self.supervisor(), signal.SIGKILL)
+            self.bed.clear()  # what its hosts would hold
+        for process in self.adopters:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        if error:
+            for name in ("events.jsonl", "supervisor.log", "adopters.log"):
+                if (self.path / name).exists():
+                    print(f"--- {name}\n" + (self.path / name).read_text(errors="replace")[-4000:])
+
+    def sortie(self, *argv, seconds=40):
+        return subprocess.run([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True, capture_output=True,
+                              timeout=seconds, stdin=subprocess.DEVNULL)
+
+    def events(self, name, since=0.0, **members):
+        return [event for event in self.journal.read() if event["event"] == name and event["time"] >= since
+                and all(event.get(key) == value for key, value in members.items())]
+
+    def attempt(self):
+        return max((event["attempt"] for event in self.events("attempt")), default=0)
+
+    def told(self, kind, since=0.0):
+        """Metrics of a type, newest first, back to `since`."""
+        for event in reversed(self.metrics.read()):
+            if event["time"] < since:
+                return
+            if event["type"] == kind:
+                yield event
+
+    def note_losses(self):
+        """{step: loss}; a step that was done again must have had the same loss."""
+        for event in self.metrics.read()[self.read_metrics:]:
+            if event["type"] != "step":
+                continue
+            known = self.losses.setdefault(event["step"], event["loss"])
+            check(known == event["loss"], f"step {event['step']} had loss {known!r}, and again {event['loss']!r}")
+        self.read_metrics = len(self.metrics.found)
+        return self.losses
+
+    def result(self):
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.path / "result.json").read_text())["exit_code"]
+        return None
+
+    def until(self, condition, seconds, what):
+        def true_or_ended():
+            value = condition()
+            check(value or self.result() is None, f"{what}: the run has ended with exit code {self.result()}")
+            return value
+        return wait_until(true_or_ended, seconds, what)
+
+    def wait_for_step_after(self, since, seconds=60):
+        """The first step that was done after `since`."""
+        def stepped():
+            return list(self.told("step", since))
+        return self.until(stepped, seconds, "a new step")[-1]
+
+    def supervisor(self):
+        """Pid of the one that lives; 0 when none does."""
+        for file in sorted(self.path.glob("supervisor-*[0-9]"), reverse=True):
+            with contextlib.suppress(OSError, ValueError):
+                pid = json.loads(file.read_text())["pid"]
+                if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
+                    return pid
+        return 0
+
+    def adopt(self):
+        with open(self.path / "adopters.log", "ab") as log:
+            self.adopters.append(subprocess.Popen([str(SORTIE), "attach", "--adopt", self.id], env=self.environment, stdout=log,
+                                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
+
+    def ranks(self, count):
+        """{rank: (host, pid)} of the newest attempt, once all of them run."""
+        def there():
+            number = str(self.attempt())
+            found = self.bed.ranks(self.id)
+            right = all(environment_of(pid).get("SORTIE_ATTEMPT") == number for _, pid in found.values())
+            return found if right and len(found) == count else None
+        return self.until(there, 60, f"{count} ranks")
+
+    def stop(self, seconds):
+        """Ends it as a user does; training saves at the end of its step."""
+        done = self.sortie("stop", self.id, seconds=seconds)
+        equal(done.returncode, 0, f"exit code of stop ({done.stderr})")
+        return wait_until(lambda: self.result(), seconds, "result.json")
+
+
+def last_checkpoint(folder):
+    """Step of the newest checkpoint."""
+    return max(int(path.name.rsplit("-", 1)[1]) for path in folder.glob("step-*"))
+
+
+def now():
+    return time.time()
