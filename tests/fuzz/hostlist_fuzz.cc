@@ -29,8 +29,16 @@ void check_name(const std::string& name) {
                  "{}", name);
 }
 
+/// Of more names than this some are looked at: all say nothing new, and take the time of many other
+/// inputs.
+constexpr std::size_t kMany = 4096;
+
+std::size_t stride_of(std::size_t count) {
+  return 1 + count / kMany;
+}
+
 void check_fold(const std::vector<std::string>& names) {
-  if (names.size() > 4096) return;  // says nothing new, and takes the time of many other inputs
+  if (names.size() > kMany) return;
   const std::string folded = fold_host_names(names);
   const auto expanded = expand_host_expression(folded);
   SORTIE_CHECK(expanded.has_value(), "{}: {}", folded, expanded ? "" : expanded.error().message);
@@ -48,7 +56,8 @@ void check_line(std::string_view line) {
   }
   SORTIE_CHECK(!hosts->empty() && hosts->size() <= kMaxHosts);
   std::vector<std::string> names;
-  for (const HostSlots& host : *hosts) {
+  for (std::size_t i = 0; i < hosts->size(); i += stride_of(hosts->size())) {
+    const HostSlots& host = (*hosts)[i];
     check_name(host.name);
     names.push_back(host.name);
     SORTIE_CHECK(!host.slots.empty() && host.slots.size() <= kMaxSlots);
@@ -66,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!file)
     SORTIE_CHECK(file.error().message.starts_with("fuzz:"), "{}", file.error().message);
   else
-    for (const HostSlots& host : *file) check_name(host.name);
+    for (std::size_t i = 0; i < file->size(); i += stride_of(file->size()))
+      check_name((*file)[i].name);
 
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -74,7 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   if (const auto names = expand_host_expression(text)) {
-    for (const std::string& name : *names) check_name(name);
+    for (std::size_t i = 0; i < names->size(); i += stride_of(names->size()))
+      check_name((*names)[i]);
     if (!names->empty()) check_fold(*names);
   }
   return 0;
