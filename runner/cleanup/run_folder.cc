@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "common/base/fnv1a.h"
+#include "runner/cleanup/shared_memory.h"
 
 namespace sortie::runner {
 namespace {
@@ -58,8 +59,7 @@ std::string run_folder_prefix(const std::string& run_id) {
 /// True when the folder was nobody's and is gone.
 bool remove_if_unheld(const fs::path& folder) {
   if (may_be_held(folder)) return false;
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
+  remove_with_shared_memory(folder);
   return true;
 }
 
@@ -153,8 +153,7 @@ void RunFolder::touch() const {
 
 void RunFolder::remove() {
   if (path_.empty()) return;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  remove_with_shared_memory(path_);
   path_.clear();
   lock_.reset();
 }

@@ -15,6 +15,7 @@
 
 #include "common/base/atomic_file.h"
 #include "runner/cleanup/run_folder.h"
+#include "runner/cleanup/shared_memory.h"
 #include "runner/cleanup/stale.h"
 #include "runner/container/removal.h"
 #include "runner/job/job_check.h"
@@ -96,7 +97,7 @@ class Sweeper {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(base_, error))
       if (is_run_folder_name(entry.path().filename().native(), order_.run_id))
-        fs::remove_all(entry.path(), error);
+        remove_with_shared_memory(entry.path());
   }
 
   wire::Swept result(const Found& left) const {

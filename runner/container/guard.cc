@@ -9,10 +9,10 @@
 
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <optional>
 
 #include "runner/cleanup/folder_lock.h"
+#include "runner/cleanup/shared_memory.h"
 #include "runner/process/keeper.h"
 #include "runner/process/process_tree.h"
 
@@ -80,8 +80,7 @@ void wait_for_keepers(const std::optional<FolderLock>& folder) {
     if (all) break;  // else one of them went by itself meanwhile, or the engine is not up
     ::usleep(kPause * 20);
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
+  remove_with_shared_memory(folder);
   ::_exit(0);
 }
 

@@ -135,6 +135,7 @@ class Job {
   Result<> prepare_port();
   void prepare_binding();
   /// Error: the program needs the PMIx that this host does not have.
+  void share_memory_in_a_folder();
   Result<> check_without_pmix(const std::string& why) const;
   std::vector<std::string> environment_of(const Rank& rank) const;
   wire::JobReady ready() const;

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/wire/node_list.h"
+#include "runner/cleanup/shared_memory.h"
 #include "runner/cleanup/stale.h"
 #include "runner/job/environment.h"
 #include "runner/job/job.h"
@@ -284,6 +285,7 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
   }
   pmix_note_ = "libpmix " + ready->version;
   pmix_env_ = std::move(ready->env);
+  share_memory_in_a_folder();
   pmix_up_ = true;
   spawn(io_, pmix_->relay(
                  [this](wire::Message message) {
@@ -292,6 +294,18 @@ boost::asio::awaitable<Result<>> Job::prepare_pmix() {
                  },
                  [this](std::string why) { on_pmix_lost(std::move(why)); }));
   co_return Result<>{};
+}
+
+/// Where ranks of Open MPI 4 (vader) and 5 (sm) have the memory that they share, so that none of it
+/// outlives the run. A container has a /dev/shm of its own. Where the folder can not be made they
+/// have it where they would without us.
+void Job::share_memory_in_a_folder() {
+  if (in_containers()) return;
+  const Result<std::string> shared = make_shared_memory_folder(folder_.path());
+  if (!shared) return;
+  for (const char* transport : {"vader", "sm"})
+    pmix_env_.insert(pmix_env_.begin(),
+                     fmt::format("OMPI_MCA_btl_{}_backing_directory={}", transport, *shared));
 }
 
 /// Without PMIx each rank of an MPI program would take itself for the whole job.

@@ -11,11 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <optional>
 
 #include "common/base/boot_clock.h"
 #include "runner/cleanup/folder_lock.h"
+#include "runner/cleanup/shared_memory.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/exec_child.h"
 #include "runner/process/oom.h"
@@ -262,8 +262,7 @@ class Keeper {
       if (Clock::now() >= deadline) return;
       ::usleep(static_cast<useconds_t>(1000 + ::getpid() % 7 * 500));
     }
-    std::error_code ignored;
-    std::filesystem::remove_all(spec_.run_folder, ignored);
+    remove_with_shared_memory(spec_.run_folder);
   }
 
  public:

@@ -18,6 +18,7 @@ from reconnect import fill
 from restart import RESTART, events, ranks_of, weights
 from training import CONFIG, compare, losses, settings
 from training_run import Lines, TrainingRun, last_checkpoint
+from victims import left_on_all, wait_for
 
 HOSTS, SLOTS = "h[01-04]", 2
 # One of each class that restarts, but for `app`: restart.exit_code_restarts_and_stop_exit_code_does_not.
@@ -53,6 +54,8 @@ def scenario_faults_in_turn_and_the_same_weights(bed):
         equal(run.stop(40), 143, "exit code of a run that was stopped")
         struck = run.note_losses()
         bed.expect_nothing_left(5)
+        # Also of ranks that were killed: memory that they shared, sockets, folders.
+        check(wait_for(lambda: not left_on_all(bed, bed.hosts), 5), f"left: {left_on_all(bed, bed.hosts)}")
     steps = last_checkpoint(folders["struck"])
     chosen = settings(bed, trainer__save_dir=folders["whole"], trainer__train_iterations=steps, **saving)
     with Run(bed, config=CONFIG, hosts=HOSTS, slots=SLOTS, settings=chosen) as run:

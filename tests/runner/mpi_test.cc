@@ -10,6 +10,8 @@
 #include <set>
 #include <string>
 
+#include "runner/cleanup/run_folder.h"
+#include "runner/cleanup/shared_memory.h"
 #include "runner/process/process_tree.h"
 #include "tests/support/runner_client.h"
 
@@ -197,6 +199,38 @@ TEST_CASE("sortie-pmix killed: the launcher is told; runner killed: sortie-pmix 
     CHECK(runner::process_state(pmix) == '?');
   }
   CHECK(remains(job) == "");
+}
+
+TEST_CASE("what ranks share in memory goes with the run, however rank or runner end") {
+  wire::JobSpec job = mpi_job("ring", fresh_run_id(), 1, 0);
+  job.env.clear();
+  const char* const kLeave =
+      "echo shared > $OMPI_MCA_btl_vader_backing_directory/segment; "
+      "test $OMPI_MCA_btl_vader_backing_directory = $OMPI_MCA_btl_sm_backing_directory || exit 3; "
+      "echo up; ";
+  const std::string folder = runner::shared_memory_folder(
+      "/" + runner::run_folder_name(job.run_id, job.attempt, job.node_rank));
+  RunnerClient client;
+  SUBCASE("the rank is killed") {
+    job.argv = {"sh", "-c", std::string(kLeave) + "kill -9 $$"};
+    REQUIRE(client.start(job));
+    REQUIRE(client.wait_finished());
+    CHECK(client.exited.at(0).code == SIGKILL);
+    client.send(wire::Goodbye{});
+    CHECK(client.wait_exit()->success());
+  }
+  SUBCASE("the runner is killed") {
+    job.argv = {"sh", "-c", std::string(kLeave) + "sleep 100"};
+    REQUIRE(client.start(job));
+    const auto deadline = steady_clock::now() + milliseconds(10000);
+    while (!std::filesystem::exists(folder + "/segment") && steady_clock::now() < deadline)
+      ::usleep(10000);
+    CHECK(std::filesystem::exists(folder + "/segment"));
+    client.signal(SIGKILL);
+    REQUIRE(client.wait_exit());
+    while (std::filesystem::exists(folder) && steady_clock::now() < deadline) ::usleep(10000);
+  }
+  CHECK_FALSE(std::filesystem::exists(folder));
 }
 
 TEST_CASE("no libpmix: auto goes on without and says why, required is an error") {
