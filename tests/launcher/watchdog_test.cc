@@ -301,7 +301,7 @@ TEST_CASE("a slow start is no hang, unless start_timeout says so") {
   for (const bool limited : {false, true}) {
     CAPTURE(limited);
     config::WatchdogConfig config = five_seconds();
-    if (limited) config.start_timeout = minutes(2);
+    config.start_timeout = limited ? minutes(2) : minutes(0);
     Simulation job(config, 2, 1);
     job.go_all(0, Section::start);
     CHECK_FALSE(job.pass(seconds(110)));
@@ -314,6 +314,13 @@ TEST_CASE("a slow start is no hang, unless start_timeout says so") {
     CHECK(hang_text(*hang, "h02", 2)
               .starts_with("rank 1 on h02 stands still: before the first step"));
   }
+}
+
+TEST_CASE("a rank that has not begun its first step after an hour hangs") {
+  Simulation job(config::WatchdogConfig(), 2, 1);
+  job.go_all(0, Section::start);
+  CHECK_FALSE(job.pass(minutes(59)));
+  CHECK(job.pass(minutes(2)));
 }
 
 TEST_CASE("who tells nothing is judged by nobody, and others may wait for it") {
