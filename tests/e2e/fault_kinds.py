@@ -18,6 +18,7 @@ from reconnect import fill
 # What the kinds below are made for: a limit for hangs, a hold, restarts without pause and without end.
 HANG_LIMIT = 5
 HOLD = 15
+MOST_MEMORY = 1 << 30  # of a group whose memory is taken: nobody else may be in it
 SETTINGS = {"runner.grace": "3s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s",
             "runner.ssh.connect_timeout": "4s", "runner.on_launcher_loss": f'"hold {HOLD}s"', "watchdog.hang_timeout": f"{HANG_LIMIT}s",
             "recovery.max_restarts": 200, "recovery.backoff": "0s", "recovery.no_progress_limit": 5, "recovery.cordon": "false",
@@ -120,6 +121,7 @@ def take_all_memory(scene, chance, hosts, _undo):
     """A neighbour on the host takes what its group may have; the kernel ends a rank, whose score is the highest then."""
     rank, host, pid = scene.victim(chance, hosts)
     group = group_of(scene.bed, host)
+    check(int((group / "memory.limit_in_bytes").read_text()) <= MOST_MEMORY, f"{host} is in {group}, which has no small limit")
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     def join():
         (group / "cgroup.procs").write_text(str(os.getpid()))

@@ -16,8 +16,8 @@ namespace {
 // What signal handlers may touch: lock-free atomics and the timer's number.
 std::atomic<bool> stop{false}, save{false}, given_up{false};
 constexpr long kToBeginMs = 500;  // after waits are given up
-// After SIGTERM until waits are given up, and from there to the end; of every step at most.
-std::atomic<long> patience_ms{0}, to_end_ms{kToBeginMs}, longest_step_ms{0};
+// After SIGTERM until waits are given up, and from there to the end; of anything at most.
+std::atomic<long> patience_ms{0}, to_end_ms{kToBeginMs}, longest_ms{0};
 timer_t timer;
 struct sigaction old_term, old_usr1, old_alarm;
 
@@ -58,11 +58,11 @@ void take(int number, void (*handler)(int), int flags, struct sigaction& old) {
 
 }  // namespace
 
-SaveSignals::SaveSignals(double longest_step_seconds) {
+SaveSignals::SaveSignals(double longest_seconds) {
   stop = save = given_up = false;
   give_up_waits(false);
   patience_ms = 1;  // before the first step has ended there is nothing to save
-  longest_step_ms = std::max(500L, static_cast<long>(1000.0 * longest_step_seconds));
+  longest_ms = std::max(500L, static_cast<long>(1000.0 * longest_seconds));
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = SIGALRM;
@@ -87,16 +87,11 @@ bool SaveSignals::take_save_request() {
   return save.exchange(false);
 }
 
-void SaveSignals::expect_step(double seconds) {
-  // A long step that is not stuck comes to its next wait, and saves what was before it.
-  const long whole = milliseconds_of(seconds);
-  patience_ms = std::min<long>(whole, longest_step_ms);
-  to_end_ms = std::max(kToBeginMs, whole - patience_ms);
-}
-
 void SaveSignals::expect(double seconds) {
-  patience_ms = milliseconds_of(seconds);
-  to_end_ms = kToBeginMs;
+  // What takes long and is not stuck comes to its next wait, and saves what was before it.
+  const long whole = milliseconds_of(seconds);
+  patience_ms = std::min<long>(whole, longest_ms);
+  to_end_ms = std::max(kToBeginMs, whole - patience_ms);
 }
 
 void SaveSignals::step_ended() {
@@ -105,7 +100,7 @@ void SaveSignals::step_ended() {
 
 void SaveSignals::last_save(double seconds) {
   given_up = true;  // the next alarm is the end
-  expect(seconds);
+  patience_ms = milliseconds_of(seconds);
   if (stop) arm(patience_ms);
 }
 

@@ -12,9 +12,9 @@ namespace sortie::trainer {
 /// once. The timer's signal is SIGALRM.
 class SaveSignals {
  public:
-  /// A step is waited for no longer than `longest_step_seconds`: after that there would be no time
-  /// to save before the process is killed.
-  explicit SaveSignals(double longest_step_seconds);
+  /// Nothing is waited for longer than `longest_seconds`, a step as little as a save with the
+  /// peers: after that there would be no time to save before the process is killed.
+  explicit SaveSignals(double longest_seconds);
   ~SaveSignals();
   SaveSignals(const SaveSignals&) = delete;
   SaveSignals& operator=(const SaveSignals&) = delete;
@@ -23,9 +23,7 @@ class SaveSignals {
   /// Since the last call.
   bool take_save_request();
 
-  /// A step comes next, and takes about `seconds`.
-  void expect_step(double seconds);
-  /// What comes next, a save or a validation, takes about `seconds`.
+  /// What comes next, a step, a save or a validation, takes about `seconds`.
   void expect(double seconds);
   /// A step has ended: from here on a requested stop is under way and may take its time.
   void step_ended();

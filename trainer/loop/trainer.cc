@@ -115,7 +115,8 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
 
 Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
   if (job_.trainer.save_dir.empty() || series.empty()) return {};
-  if (signals_) signals_->expect(save_seconds_);
+  const auto begin = Clock::now();
+  if (signals_) signals_->expect(last ? save_seconds_ : stall_seconds_.value_or(save_seconds_));
   rank_.marks->enter(training::Section::save);
   SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
   if (last) {
@@ -125,6 +126,7 @@ Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& serie
   } else {
     checkpointer_.begin_save(progress_, series);
     SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
+    stall_seconds_ = std::max(stall_seconds_.value_or(0.0), seconds_since(begin));
   }
   return {};
 }
@@ -338,7 +340,7 @@ Result<> Trainer::run_steps() {
     report_.step(report, progress_, seconds, trained_seconds_);
     time_is_up = report.time_is_up;
     SORTIE_TRY(after_step(report));
-    if (signals_) signals_->expect_step(seconds);  // the next one takes about as long
+    if (signals_) signals_->expect(seconds);  // the next one takes about as long
   }
   return {};
 }

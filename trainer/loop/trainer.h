@@ -97,9 +97,10 @@ class Trainer {
   std::int64_t last_equal_ = 0;  // the step after which all replicas were equal
   std::int64_t evaluated_step_ = -1;
   double validation_loss_ = 0.0;
-  double evaluation_seconds_ = 10.0;  // of the last one
-  double save_seconds_ = 10.0;        // the longest so far, to the commit
-  double trained_seconds_ = 0.0;      // time in steps of this process
+  double evaluation_seconds_ = 10.0;     // of the last one
+  double save_seconds_ = 10.0;           // the longest so far, to the commit
+  std::optional<double> stall_seconds_;  // the longest so far for which a save held up training
+  double trained_seconds_ = 0.0;         // time in steps of this process
 };
 
 }  // namespace sortie::trainer

@@ -15,6 +15,7 @@
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/find.h"
 #include "trainer/loop/replica_check.h"
+#include "trainer/parallel/communicator.h"
 #include "trainer/parallel/thread_ranks.h"
 
 using namespace sortie;
@@ -181,7 +182,7 @@ TEST_CASE("a process whose step never ends dies by its SIGTERM all the same") {
   REQUIRE(child >= 0);
   if (child == 0) {
     SaveSignals signals(10);
-    signals.expect_step(0.01);
+    signals.expect(0.01);
     for (;;) ::pause();
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -195,6 +196,24 @@ TEST_CASE("a process whose step never ends dies by its SIGTERM all the same") {
   CHECK(WTERMSIG(status) == SIGTERM);
   CHECK(seconds > 0.25);
   CHECK(seconds < 10);
+}
+
+TEST_CASE("peers that are gone in the middle of a save are given up while there is time to save") {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    SaveSignals signals(0.6);
+    signals.expect(10);  // a save whose time is not known
+    while (!waits_given_up()) ::usleep(1000);
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(child, SIGTERM);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
 }
 
 TEST_CASE("the checkpoint of the lowest validation loss is kept, whatever comes later") {
