@@ -47,6 +47,9 @@ const Field kRecoveryFields[] = {
      "Hosts that are blamed for two failures are cordoned: `sortie nodes` lists them, and no run of this user starts there"},
     {"recovery.progress_file", recovery<&Recovery::progress_file>, kPathForm, "",
      "For programs that report no events: a file on the first host whose first number is the last committed step", kPath},
+    {"recovery.supervisor_restarts", recovery<&Recovery::supervisor_restarts>, IntegerRange{0, 1000}, "",
+     "Supervisors in a row that a detached run starts by itself in the place of one that died (SIGKILL, a crash, lack of memory) within 10 s; "
+     "one that lived longer begins a new row. Needs on_launcher_loss = \"hold T\" or max_restarts above 0. 0 = `sortie attach --adopt` starts them"},
 
     {"watchdog.hangs", watchdog<&Watchdog::hangs>, {}, "", "Find ranks whose progress has stopped, end them all and treat it as a failure of class hang; needs a program that reports progress"},
     {"watchdog.hang_minimum", watchdog<&Watchdog::hang_minimum>, DurationRange{"1s", "24h"}, "",

@@ -114,6 +114,7 @@ struct RecoveryConfig {
   std::int64_t min_hosts = 0;           // fewest hosts to go on with; 0 = as many as at the start
   bool cordon = true;                   // hosts that are blamed twice are used by no run
   std::string progress_file;  // on the first host: its first number is the last committed step
+  std::int64_t supervisor_restarts = 10;  // in a row, of a detached run; 0 = none
 };
 
 /// [watchdog]: how ranks that do nothing any more, or too little, are found.

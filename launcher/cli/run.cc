@@ -9,6 +9,7 @@
 #include "common/cli/tree.h"
 #include "launcher/cli/verb.h"
 #include "launcher/console/console.h"
+#include "launcher/control/adopt.h"
 #include "launcher/control/detach.h"
 #include "launcher/supervise/survey.h"
 
@@ -107,7 +108,8 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
                      };
                      if (!*detach) return run_job(*job);
                      return run_detached(
-                         [&job](StartNotice& notice) { return run_job(*job, &notice); });
+                         [&job](StartNotice& notice) { return run_job(*job, &notice); },
+                         watch_order(job->loaded.job));
                    },
                    true});
 

@@ -48,10 +48,16 @@ LaunchPlan adopted_plan(const RunRecord& record, const config::JobConfig& job) {
 
 namespace {
 
+/// Whether another supervisor could go on with a run of `job`: hosts hold its ranks, or there can
+/// be another attempt.
+bool adoptable(const config::JobConfig& job) {
+  return job.runner.on_launcher_loss != "kill" || job.recovery.max_restarts > 0;
+}
+
 /// Whether a new supervisor may take over: the old one is dead, or alive but silent (stopped).
 Result<> may_adopt(const RunRecord& record, const config::JobConfig& job) {
   const SupervisorFacts& boss = record.supervisor;
-  if (job.runner.on_launcher_loss == "kill" && job.recovery.max_restarts == 0)
+  if (!adoptable(job))
     return fail(ErrorCode::lost,
                 fmt::format("{}: its hosts have ended their ranks: runner.on_launcher_loss was "
                             "\"kill\"; nothing is left to adopt",
@@ -95,7 +101,7 @@ LauncherFacts facts_of(const RunRecord& record) {
 }
 
 /// What the journal says of the attempts before. One that was under way on hosts that do not hold
-/// their ranks ended with its supervisor; that is written down now.
+/// their ranks, or had not come to ranks, ended with its supervisor; that is written down now.
 SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::JobConfig& job,
                                       RunFolder& folder) {
   const RunView view = read_journal(record.path);
@@ -108,17 +114,28 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
   const TrainingView training = read_training(record.path);
   AttemptEnd now;
   now.attempt = record.attempt;
-  now.started = view.started.has_value();
+  now.started = view.started && view.attempt() == record.attempt;
   now.begun = view.attempts.empty() ? view.begun : view.begun + view.attempts.back().begun;
   if (training.start) now.begun_at_step = static_cast<std::uint64_t>(training.start->step);
   if (training.checkpoint)
     now.committed_step = static_cast<std::uint64_t>(training.checkpoint->step);
   const bool told = !story.history.empty() && story.history.back().attempt >= record.attempt;
-  if (!told && job.runner.on_launcher_loss == "kill") {
+  const bool killed = job.runner.on_launcher_loss == "kill";
+  // Its hosts may not have been asked yet: they have nothing to hand over, and are not to blame.
+  // What some of them have after all, the next attempt ends.
+  const bool untold = view.attempt() < record.attempt;  // the journal has not come to it
+  const bool unborn = (untold || !view.started) && job.recovery.max_restarts > 0;
+  if (!told && (killed || unborn)) {
     now.exit_code = kExitLost;
     now.failure = FailureClass::hardware;
-    now.cause = "the supervisor of the run was lost; hosts have ended their ranks";
+    now.cause =
+        fmt::format("the supervisor of the run was lost{}",
+                    killed ? "; hosts have ended their ranks" : " before its ranks had started");
     now.ended = unix_time();
+    if (untold)
+      folder.event(
+          JournalEvent::attempt,
+          event_fields(AttemptBegin{record.attempt, record.host_names(), record.world_size}));
     folder.event(JournalEvent::attempt_end, event_fields(now));
     story.history.push_back(std::move(now));
   } else if (!told) {
@@ -160,23 +177,53 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
                     console, &notice, std::move(story)});
 }
 
+/// A run that may be adopted, and its job.
+struct Orphan {
+  RunRecord record;
+  config::LoadedJob loaded;
+};
+
+Result<Orphan> read_orphan(RunRecord record) {
+  SORTIE_TRY(check_own_folder(record.path));
+  SORTIE_ASSIGN_OR_RETURN(auto loaded,
+                          config::load_job((record.path / "config.toml").string(), {}));
+  SORTIE_TRY(may_adopt(record, loaded.job));
+  return Orphan{std::move(record), std::move(loaded)};
+}
+
 Result<int> adopt_and_attach(AttachRequest request) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
-  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
+  SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run));
   request.run = run.string();
   if (record.result) return attach(request);
-  SORTIE_TRY(check_own_folder(run));
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, config::load_job((run / "config.toml").string(), {}));
-  SORTIE_TRY(may_adopt(record, loaded.job));
+  SORTIE_ASSIGN_OR_RETURN(const Orphan orphan, read_orphan(std::move(record)));
   request.since_ms = static_cast<std::int64_t>(unix_time() * 1000);
   const int started = run_detached(
-      [&](StartNotice& notice) { return supervise_adopted(record, loaded.job, notice); },
-      /*announce=*/false);
+      [&](StartNotice& notice) {
+        return supervise_adopted(orphan.record, orphan.loaded.job, notice);
+      },
+      watch_order(orphan.loaded.job), /*announce=*/false);
   return started == kExitOk ? attach(request) : started;
 }
 
 }  // namespace
+
+int adopt_run(const std::filesystem::path& run, StartNotice& notice) {
+  const auto orphan = [&]() -> Result<Orphan> {
+    SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run));
+    return read_orphan(std::move(record));
+  }();
+  if (orphan) return supervise_adopted(orphan->record, orphan->loaded.job, notice);
+  const int code = exit_code_for(orphan.error().code);
+  notice.failed(code, orphan.error().message);
+  return code;
+}
+
+WatchOrder watch_order(const config::JobConfig& job) {
+  if (!adoptable(job)) return {};
+  return {job.recovery.supervisor_restarts, adopt_run};
+}
 
 int adopt(const AttachRequest& request) {
   const auto code = adopt_and_attach(request);

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
@@ -156,6 +157,7 @@ class Attachment {
     const SupervisorFacts facts = latest_supervisor(record_.path);
     if (facts.alive) {
       lost_since_.reset();
+      waits_for_watcher_ = false;
       if (facts.epoch != epoch_)
         console_.message(fmt::format("{} was adopted by another supervisor", record_.id));
       epoch_ = facts.epoch;
@@ -163,6 +165,14 @@ class Attachment {
       return std::nullopt;
     }
     const auto now = Clock::now();
+    if (watcher_of(record_.path).alive) {
+      if (!std::exchange(waits_for_watcher_, true))
+        console_.message(
+            fmt::format("{}: its supervisor (pid {}) is gone; its watcher starts another one",
+                        record_.id, facts.pid));
+      lost_since_.reset();
+      return std::nullopt;
+    }
     if (!lost_since_) lost_since_ = now;
     if (now - *lost_since_ < kLostAfter && !record_.result) return std::nullopt;
     if (read_result(record_.path)) return std::nullopt;
@@ -215,6 +225,7 @@ class Attachment {
   std::optional<ControlClient> client_;
   std::optional<int> said_code_;
   std::optional<Clock::time_point> lost_since_;
+  bool waits_for_watcher_ = false;
   unsigned epoch_ = 0;
 };
 

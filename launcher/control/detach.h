@@ -3,11 +3,11 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 
 #include "common/base/fd.h"
 #include "common/base/result.h"
+#include "launcher/control/watcher.h"
 
 namespace sortie::launcher {
 
@@ -19,16 +19,19 @@ class StartNotice {
   Result<> leave_terminal(const std::filesystem::path& run);
   void started(const std::string& run_id);
   void failed(int exit_code, const std::string& text);
+  /// What somebody else has said (`line` ends in a newline).
+  void pass_on(const std::string& line);
 
  private:
-  void say(const std::string& line);
+  void say(const std::string& text);
   Fd pipe_;
+  std::filesystem::path run_;  // whose supervisor.log
 };
 
-/// Forks; the child runs `supervise`, its exit code being the run's. Returns in the parent, once
-/// all ranks run (prints the id and what to do next, 0) or the start has failed (its error, its
-/// code).
+/// Forks; the child runs `supervise`, its exit code being the run's, with a watcher between them
+/// where `watch` asks for one. Returns in the parent, once all ranks run (prints the id and what to
+/// do next, 0) or the start has failed (its error, its code).
 /// Without `announce` nothing is printed when it has started.
-int run_detached(const std::function<int(StartNotice&)>& supervise, bool announce = true);
+int run_detached(const Supervise& supervise, const WatchOrder& watch, bool announce = true);
 
 }  // namespace sortie::launcher

@@ -102,6 +102,8 @@ std::string_view run_state_name(RunState state) {
       return "restarting";
     case RunState::stopping:
       return "stopping";
+    case RunState::orphaned:
+      return "orphaned";
     case RunState::ended:
       return "ended";
     case RunState::lost:
@@ -158,6 +160,7 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
   }
   // In this order: a supervisor writes the result before it goes.
   record.supervisor = latest_supervisor(run);
+  const bool watched = !record.supervisor.alive && watcher_of(run).alive;
   record.result = read_result(run);
   if (record.result) {
     record.state = RunState::ended;
@@ -167,6 +170,8 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
                    : view.stop_at    ? RunState::stopping
                    : view.started    ? RunState::running
                                      : RunState::starting;
+  } else if (watched) {
+    record.state = RunState::orphaned;
   }
   return record;
 }

@@ -37,8 +37,9 @@ Result<> write_label(const std::filesystem::path& run, const RunLabel& label);
 RunLabel read_label(const std::filesystem::path& run);
 
 /// lost: its supervisor has gone without a result (killed, or the machine went down). restarting:
-/// between two attempts.
-enum class RunState { starting, running, restarting, stopping, ended, lost };
+/// between two attempts. orphaned: its supervisor has gone without a result, and its watcher starts
+/// another one.
+enum class RunState { starting, running, restarting, stopping, orphaned, ended, lost };
 std::string_view run_state_name(RunState state);
 
 struct RunRecord {

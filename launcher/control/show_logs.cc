@@ -131,7 +131,8 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
     const bool notified = ::poll(&polled, 1, feed.fd() < 0 ? 200 : 1000) > 0;
     // The state first: what it wrote before it ended is then there to be read.
     const bool next = !notified && latest_attempt(run) > record.attempt;
-    const bool over = !notified && (read_result(run) || !latest_supervisor(run).alive);
+    const bool over = !notified && (read_result(run) ||
+                                    (!latest_supervisor(run).alive && !watcher_of(run).alive));
     while (feed.take(!notified)) {
     }
     printer.flush();

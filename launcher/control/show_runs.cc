@@ -62,6 +62,8 @@ struct Answer {
 };
 Answer ask_supervisor(const RunRecord& record) {
   if (!record.alive() || record.supervisor.machine != machine_name()) return {};
+  if (record.state == RunState::orphaned)
+    return {"its supervisor is gone; its watcher starts another one", nullptr};
   auto client = ControlClient::connect(record.path, record.supervisor.epoch);
   if (!client) return {client.error().message, nullptr};
   const nlohmann::json question = {{"op", "status"}};

@@ -4,6 +4,8 @@
 #include <poll.h>
 
 #include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_code.h"
@@ -19,42 +21,99 @@ using Clock = std::chrono::steady_clock;
 /// The supervisor bounds the end by itself (grace and slack); this is for one that was stopped.
 constexpr auto kEndsWithin = std::chrono::hours(1) + std::chrono::seconds(60);
 constexpr auto kAfterItsEnd = std::chrono::seconds(3);
+/// A supervisor that has just taken its place opens its socket within this.
+constexpr auto kSocketWithin = std::chrono::seconds(5);
+constexpr int kLookMs = 20;
+
+class Stop {
+ public:
+  Stop(std::filesystem::path run, bool now) : run_(std::move(run)), now_(now) {}
+
+  /// Until the run has ended. Where its supervisor dies meanwhile, the one that the watcher starts
+  /// gets the order.
+  Result<std::string> go() {
+    SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(run_));
+    if (record.result)
+      return fmt::format("{} had ended already, with exit code {}", record.id,
+                         record.result->exit_code);
+    if (!record.alive())
+      return fail(ErrorCode::lost,
+                  fmt::format("{}: its supervisor is gone; its hosts end their ranks "
+                              "by themselves, there is nothing to stop",
+                              record.id));
+    for (const auto deadline = Clock::now() + kEndsWithin; Clock::now() < deadline;) {
+      if (record.state == RunState::orphaned)
+        hurry();
+      else
+        SORTIE_TRY(order(record));
+      SORTIE_ASSIGN_OR_RETURN(record, read_run(run_));
+      if (record.result)
+        return fmt::format("{} ended with exit code {}", record.id, record.result->exit_code);
+      if (!record.alive()) break;
+    }
+    return fail(ErrorCode::lost, fmt::format("{}: its supervisor went away without a result; "
+                                             "`sortie status {}` has what is known",
+                                             record.id, record.id));
+  }
+
+ private:
+  /// The watcher does not wait any longer before it starts a supervisor.
+  void hurry() {
+    const SupervisorFacts watcher = watcher_of(run_);
+    if (watcher.alive && watcher.pid > 0 && watcher.pid != hurried_ &&
+        watcher.machine == machine_name() && ::kill(watcher.pid, SIGUSR1) == 0)
+      hurried_ = watcher.pid;
+    ::poll(nullptr, 0, kLookMs);
+  }
+
+  /// To the supervisor that is there; then waits until that one has gone.
+  Result<> order(const RunRecord& record) {
+    const SupervisorFacts& boss = record.supervisor;
+    const auto explained = [&](Error error) {
+      std::string advice =
+          fmt::format("its supervisor is process {} on {}", boss.pid, boss.machine);
+      if (boss.machine != machine_name()) advice += "; use sortie there";
+      return std::unexpected(
+          Error{error.code, fmt::format("{}: {}; {}", record.id, error.message, advice)});
+    };
+    auto client = ControlClient::connect(run_, boss.epoch);
+    if (!client) {
+      if (!supervisor_of(run_, boss.epoch).alive) return {};  // it has died just now
+      if (told_epoch_ != boss.epoch) refused_since_ = Clock::now();
+      told_epoch_ = boss.epoch;
+      if (boss.epoch == 1 || Clock::now() - refused_since_ > kSocketWithin)
+        return explained(std::move(client).error());
+      ::poll(nullptr, 0, kLookMs);
+      return {};
+    }
+    hurried_ = 0;
+    const nlohmann::json request = {{"op", "stop"}, {"now", now_}};
+    if (auto answer = client->ask(request); !answer) {
+      if (answer.error().code == ErrorCode::lost || read_result(run_)) return {};
+      return explained(std::move(answer).error());
+    }
+    const auto deadline = Clock::now() + kEndsWithin;
+    for (bool open = true; open && Clock::now() < deadline && !read_result(run_);) {
+      pollfd polled = {client->fd(), POLLIN, 0};
+      if (::poll(&polled, 1, 1000) > 0) open = client->take();
+    }
+    for (const auto end = Clock::now() + kAfterItsEnd; Clock::now() < end;
+         ::poll(nullptr, 0, kLookMs))
+      if (read_result(run_) || !supervisor_of(run_, boss.epoch).alive) break;
+    return {};
+  }
+
+  std::filesystem::path run_;
+  bool now_;
+  pid_t hurried_ = 0;        // the watcher that was, since the last supervisor was there
+  unsigned told_epoch_ = 0;  // whose socket is not there yet
+  Clock::time_point refused_since_{};
+};
 
 Result<std::string> stop(const std::string& name, const std::string& log_dir, bool now) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(name));
-  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
-  if (record.result)
-    return fmt::format("{} had ended already, with exit code {}", record.id,
-                       record.result->exit_code);
-  const SupervisorFacts& boss = record.supervisor;
-  if (!record.alive())
-    return fail(ErrorCode::lost,
-                fmt::format("{}: its supervisor is gone; its hosts end their ranks "
-                            "by themselves, there is nothing to stop",
-                            record.id));
-  const auto explained = [&](Error error) {
-    std::string advice = fmt::format("its supervisor is process {} on {}", boss.pid, boss.machine);
-    if (boss.machine != machine_name()) advice += "; use sortie there";
-    return std::unexpected(
-        Error{error.code, fmt::format("{}: {}; {}", record.id, error.message, advice)});
-  };
-  auto client = ControlClient::connect(run, boss.epoch);
-  if (!client) return explained(std::move(client).error());
-  const nlohmann::json order = {{"op", "stop"}, {"now", now}};
-  if (auto answer = client->ask(order); !answer && !read_result(run))
-    return explained(std::move(answer).error());
-  const auto deadline = Clock::now() + kEndsWithin;
-  for (bool open = true; open && Clock::now() < deadline && !read_result(run);) {
-    pollfd polled = {client->fd(), POLLIN, 0};
-    if (::poll(&polled, 1, 1000) > 0) open = client->take();
-  }
-  for (const auto end = Clock::now() + kAfterItsEnd; Clock::now() < end; ::poll(nullptr, 0, 20))
-    if (const auto result = read_result(run))
-      return fmt::format("{} ended with exit code {}", record.id, result->exit_code);
-  return fail(ErrorCode::lost, fmt::format("{}: its supervisor went away without a result; `sortie "
-                                           "status {}` has what is known",
-                                           record.id, record.id));
+  return Stop(run, now).go();
 }
 
 }  // namespace

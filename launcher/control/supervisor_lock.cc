@@ -50,42 +50,32 @@ bool may_live(const fs::path& file, const SupervisorFacts& facts) {
          (facts.pid > 0 && (::kill(facts.pid, 0) == 0 || errno == EPERM));
 }
 
-/// N of "supervisor-N"; 0 for any other name.
-unsigned epoch_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "supervisor-";
+constexpr std::string_view kSupervisor = "supervisor-", kWatcher = "watcher-";
+
+/// N of "supervisor-N" or "watcher-N"; 0 for any other name.
+unsigned epoch_of(std::string_view name, std::string_view prefix) {
   unsigned epoch = 0;
-  if (!name.starts_with(kPrefix)) return 0;
-  name.remove_prefix(kPrefix.size());
+  if (!name.starts_with(prefix)) return 0;
+  name.remove_prefix(prefix.size());
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), epoch);
   return error == std::errc{} && end == name.data() + name.size() ? epoch : 0;
 }
 
-}  // namespace
-
-std::string machine_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "this machine";
-}
-
-fs::path supervisor_file(const fs::path& run, unsigned epoch) {
-  return run / fmt::format("supervisor-{}", epoch);
-}
-
-Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch) {
-  const fs::path file = supervisor_file(run, epoch);
-  const fs::path fresh = run / fmt::format(".supervisor-{}.{}", epoch, ::getpid());
-  SupervisorLock lock;
-  lock.epoch_ = epoch;
-  lock.file_.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!lock.file_) return std::unexpected(os_error(errno, fresh.string()));
+/// Makes `name` in the run folder, locked by this process. Error: it is there already, or
+/// the folder is not writable.
+Result<Fd> take_file(const fs::path& run, const std::string& name) {
+  const fs::path file = run / name;
+  const fs::path fresh = run / fmt::format(".{}.{}", name, ::getpid());
+  Fd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) return std::unexpected(os_error(errno, fresh.string()));
   // Locked and written before it has its name: nobody ever sees it free, or without its text.
   const nlohmann::json facts = {
       {"pid", ::getpid()}, {"machine", machine_name()}, {"started", unix_time()}};
   const std::string text = facts.dump() + "\n";
   Result<> done;
-  if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno))
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && !no_locks_here(errno))
     done = std::unexpected(os_error(errno, fresh.string()));
-  else if (::write(lock.file_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+  else if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     done = std::unexpected(os_error(errno == 0 ? ENOSPC : errno, fresh.string()));
   else if (::link(fresh.c_str(), file.c_str()) != 0)
     done = errno == EEXIST ? fail(ErrorCode::io, fmt::format("{}: another sortie has just taken "
@@ -94,28 +84,13 @@ Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch)
                            : std::unexpected(os_error(errno, file.string()));
   ::unlink(fresh.c_str());
   if (!done) return std::unexpected(std::move(done).error());
-  lock.folder_ = open_folder(run);
-  // Waits: whoever only looks has it exclusively for a moment.
-  if (lock.folder_ && ::flock(lock.folder_.get(), LOCK_SH) != 0) lock.folder_.reset();
-  return lock;
+  return fd;
 }
 
-SupervisorFacts latest_supervisor(const fs::path& run) {
-  unsigned epoch = 0;
-  std::error_code error;
-  fs::directory_iterator entry(run, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-    epoch = std::max(epoch, epoch_of(entry->path().filename().native()));
-  if (epoch > 0) return supervisor_of(run, epoch);
-  SupervisorFacts facts;
-  facts.alive = error ? !is_gone(error.value()) : may_be_held(run);
-  return facts;
-}
-
-SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
+/// What such a file says, and whether its process lives.
+SupervisorFacts read_facts(const fs::path& file, unsigned epoch) {
   SupervisorFacts facts;
   facts.epoch = epoch;
-  const fs::path file = supervisor_file(run, epoch);
   if (const auto text = read_file(file, kMaxFileBytes)) {
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (json.is_object()) {
@@ -131,6 +106,65 @@ SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
   }
   facts.alive = may_live(file, facts);
   return facts;
+}
+
+}  // namespace
+
+std::string machine_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "this machine";
+}
+
+fs::path supervisor_file(const fs::path& run, unsigned epoch) {
+  return run / fmt::format("{}{}", kSupervisor, epoch);
+}
+
+Result<SupervisorLock> SupervisorLock::take(const fs::path& run, unsigned epoch) {
+  SupervisorLock lock;
+  lock.epoch_ = epoch;
+  SORTIE_ASSIGN_OR_RETURN(lock.file_, take_file(run, fmt::format("{}{}", kSupervisor, epoch)));
+  lock.folder_ = open_folder(run);
+  // Waits: whoever only looks has it exclusively for a moment.
+  if (lock.folder_ && ::flock(lock.folder_.get(), LOCK_SH) != 0) lock.folder_.reset();
+  return lock;
+}
+
+SupervisorFacts latest_supervisor(const fs::path& run) {
+  unsigned epoch = 0;
+  std::error_code error;
+  fs::directory_iterator entry(run, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    epoch = std::max(epoch, epoch_of(entry->path().filename().native(), kSupervisor));
+  if (epoch > 0) return supervisor_of(run, epoch);
+  SupervisorFacts facts;
+  facts.alive = error ? !is_gone(error.value()) : may_be_held(run);
+  return facts;
+}
+
+SupervisorFacts supervisor_of(const fs::path& run, unsigned epoch) {
+  return read_facts(supervisor_file(run, epoch), epoch);
+}
+
+Result<WatcherLock> WatcherLock::take(const fs::path& run, unsigned epoch) {
+  const std::string name = fmt::format("{}{}", kWatcher, epoch);
+  WatcherLock lock;
+  SORTIE_ASSIGN_OR_RETURN(lock.file_, take_file(run, name));
+  lock.path_ = run / name;
+  return lock;
+}
+
+WatcherLock::~WatcherLock() {
+  if (file_) ::unlink(path_.c_str());
+}
+
+SupervisorFacts watcher_of(const fs::path& run) {
+  SupervisorFacts found;
+  std::error_code error;
+  fs::directory_iterator entry(run, error);
+  for (; !error && entry != fs::directory_iterator() && !found.alive; entry.increment(error))
+    if (const unsigned epoch = epoch_of(entry->path().filename().native(), kWatcher); epoch > 0)
+      found = read_facts(entry->path(), epoch);
+  return found;
 }
 
 }  // namespace sortie::launcher

@@ -41,6 +41,24 @@ SupervisorFacts latest_supervisor(const std::filesystem::path& run);
 /// The file of an epoch; that it exists means that the epoch has begun.
 std::filesystem::path supervisor_file(const std::filesystem::path& run, unsigned epoch);
 
+/// The watcher of a detached run (watcher.h): a file `watcher-N` where N is the epoch of its first
+/// supervisor. Removed when it ends in good order.
+class WatcherLock {
+ public:
+  static Result<WatcherLock> take(const std::filesystem::path& run, unsigned epoch);
+  WatcherLock(WatcherLock&&) = default;
+  WatcherLock& operator=(WatcherLock&&) = default;
+  ~WatcherLock();
+
+ private:
+  WatcherLock() = default;
+  Fd file_;
+  std::filesystem::path path_;
+};
+
+/// One that lives, where there is one; else `alive` is false.
+SupervisorFacts watcher_of(const std::filesystem::path& run);
+
 /// The name of this machine.
 std::string machine_name();
 

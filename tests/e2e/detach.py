@@ -13,7 +13,9 @@ from pathlib import Path
 from harness import PROGRAMS, SORTIE, check, equal, wait_until
 
 COUNTER = ("/usr/bin/python3", "-S", PROGRAMS / "counter.py")
-QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
+# Who looks at what becomes of a run without a supervisor has no watcher that starts another one.
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s",
+         "recovery.supervisor_restarts": 0}
 
 
 class Detached:
@@ -35,7 +37,7 @@ class Detached:
         return self
 
     def __exit__(self, kind, error, _trace):
-        for pid in self.supervisors():
+        for pid in self.watchers() + self.supervisors():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -46,18 +48,27 @@ class Detached:
                     print(f"--- {name}\n" + (self.path / name).read_text()[-3000:])
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def words(self, argv):
+        return [str(word) for word in (SORTIE, *argv)]
+
     def sortie(self, *argv, seconds=40):
-        return subprocess.run([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True,
+        return subprocess.run(self.words(argv), env=self.environment, text=True,
                               capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
     def start(self, *argv):
-        return subprocess.Popen([str(word) for word in (SORTIE, *argv)], env=self.environment, text=True,
+        return subprocess.Popen(self.words(argv), env=self.environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def supervisors(self):
         """Living supervisors of this run, oldest first."""
+        return self.processes("supervisor-*")
+
+    def watchers(self):
+        return self.processes("watcher-*")
+
+    def processes(self, files):
         found = []
-        for file in sorted(self.path.glob("supervisor-*")):
+        for file in sorted(self.path.glob(files), key=lambda path: int(path.name.rpartition("-")[2])):
             try:
                 pid = json.loads(file.read_text())["pid"]
                 if os.readlink(f"/proc/{pid}/exe") == str(SORTIE.resolve()):
