@@ -113,6 +113,10 @@ const Field kFields[] = {
     {"runner.on_launcher_loss", runner<&Runner::on_launcher_loss>, Form{"kill | hold DURATION", check_launcher_loss}, "",
      "What a host does when the connection to the launcher breaks: end its ranks, or hold them for this time until the launcher reconnects or another one adopts them (`sortie attach --adopt`)"},
 
+    {"runner.transport", runner<&Runner::transport>, Form{"argv with {host}", check_any}, "",
+     "A program that runs a command on a host with its stdin and stdout, instead of SSH: [\"docker\", \"exec\", \"-i\", \"{host}\"], "
+     "[\"kubectl\", \"exec\", \"-i\", \"{host}\", \"--\"]; the command follows its words. Empty = SSH"},
+
     {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
      "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other"},
 

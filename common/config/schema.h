@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sortie::config {
@@ -66,6 +67,9 @@ struct ContainerConfig {
   bool used() const { return !engine.empty(); }
 };
 
+/// Stands for the name of a host in runner.transport.
+inline constexpr std::string_view kHostWord = "{host}";
+
 /// [runner]: where and how ranks start.
 struct RunnerConfig {
   std::vector<std::string> hosts;    // "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08] slots=8"
@@ -91,6 +95,8 @@ struct RunnerConfig {
   Milliseconds heartbeat_interval{2000};
   Milliseconds heartbeat_timeout{10000};
   std::string on_launcher_loss = "kill";  // kill | hold DURATION
+  /// argv of a program that runs a command on "{host}"; empty = SSH. `localhost` needs neither.
+  std::vector<std::string> transport;
   NetworkConfig network;
   ContainerConfig container;
   SshConfig ssh;

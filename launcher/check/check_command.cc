@@ -63,11 +63,12 @@ asio::awaitable<void> watch_signals(asio::signal_set& signals, asio::io_context&
 }
 
 /// No stage of a connection takes longer than --timeout.
-config::SshConfig hasty(config::SshConfig ssh, const CheckOptions& options) {
+config::RunnerConfig hasty(config::RunnerConfig runner, const CheckOptions& options) {
+  config::SshConfig& ssh = runner.ssh;
   for (auto* timeout :
        {&ssh.resolve_timeout, &ssh.connect_timeout, &ssh.handshake_timeout, &ssh.auth_timeout})
     *timeout = std::min(*timeout, options.host_limit);
-  return ssh;
+  return runner;
 }
 
 /// Where one of these fails, no job can start.
@@ -123,8 +124,7 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   const auto begin = Clock::now();
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto transport =
-      make_transport(io.get_executor(), hasty(job.loaded.job.runner.ssh, options));
+  const auto transport = make_transport(io.get_executor(), hasty(job.loaded.job.runner, options));
   Pass pass({io.get_executor(), *transport, *binary}, job, expect, options);
   int interrupted = 0;
   asio::signal_set signals(io);

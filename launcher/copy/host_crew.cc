@@ -53,7 +53,7 @@ Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work wo
                        std::function<void()> tick) {
   SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, open_runner_binary());
   reach_ = std::make_unique<Reach>(
-      Reach{make_transport(io_.get_executor(), runner_.ssh), std::move(binary)});
+      Reach{make_transport(io_.get_executor(), runner_), std::move(binary)});
   std::signal(SIGPIPE, SIG_IGN);
   spawn(io_, watch_signals());
   spawn(io_, tick_loop(std::move(tick)));

@@ -186,7 +186,7 @@ int exec_command(const ExecOptions& options) {
     input = std::move(*opened);
   }
 
-  const auto transport = make_transport(io.get_executor(), config.runner.ssh);
+  const auto transport = make_transport(io.get_executor(), config.runner);
   ExecRun::Parts parts{io.get_executor(), *transport, *binary, console, {}, input};
   for (const auto& sink : sinks) parts.sinks.push_back(sink.get());
   if (fold) parts.sinks.push_back(fold.get());

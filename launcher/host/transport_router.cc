@@ -8,6 +8,7 @@
 
 #include "common/asio/token.h"
 #include "launcher/local/local_transport.h"
+#include "launcher/ssh/argv_transport.h"
 #include "launcher/ssh/ssh_transport.h"
 
 namespace sortie::launcher {
@@ -163,9 +164,11 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> TransportRouter::connect(st
 }
 
 std::unique_ptr<TransportRouter> make_transport(asio::any_io_executor executor,
-                                                const config::SshConfig& ssh) {
-  return std::make_unique<TransportRouter>(make_ssh_transport(executor, ssh),
-                                           make_local_transport(executor));
+                                                const config::RunnerConfig& runner) {
+  auto remote = runner.transport.empty()
+                    ? make_ssh_transport(executor, runner.ssh)
+                    : make_argv_transport(executor, runner.transport, runner.ssh);
+  return std::make_unique<TransportRouter>(std::move(remote), make_local_transport(executor));
 }
 
 }  // namespace sortie::launcher

@@ -1,6 +1,7 @@
 // TransportRouter: the one way to all hosts of a command. "localhost" is reached by a child
-// process, every other name by SSH. Connections that were released are kept: the next connect() to
-// such a host starts a command on it with neither handshake nor authentication.
+// process, every other name by SSH or by runner.transport. Connections that were released are kept:
+// the next connect() to such a host starts a command on it with neither handshake nor
+// authentication.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -29,8 +30,8 @@ class TransportRouter : public Transport {
   std::shared_ptr<State> state_;
 };
 
-/// Of ssh and local transports. Must be destroyed before the io_context of `executor`.
+/// As `runner` says. Must be destroyed before the io_context of `executor`.
 std::unique_ptr<TransportRouter> make_transport(boost::asio::any_io_executor executor,
-                                                const config::SshConfig& ssh);
+                                                const config::RunnerConfig& runner);
 
 }  // namespace sortie::launcher

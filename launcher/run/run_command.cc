@@ -208,7 +208,7 @@ int supervise(const SuperviseParts& with) {
   folder.track(job);
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto transport = make_transport(io.get_executor(), job.runner.ssh);
+  const auto transport = make_transport(io.get_executor(), job.runner);
   RunLoop::Parts parts{{io.get_executor(), *transport, with.binary, console, folder},
                        replan_with(with.facts),
                        with.hosts,

@@ -2,276 +2,45 @@
 
 #include <fmt/core.h>
 
-#include <array>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/ip/address.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <map>
-#include <optional>
 #include <utility>
 
-#include "launcher/local/child_process.h"
-#include "launcher/ssh/fan_out.h"
 #include "launcher/ssh/host_settings.h"
-#include "launcher/ssh/server_gate.h"
-#include "launcher/ssh/ssh_failure.h"
+#include "launcher/ssh/program_transport.h"
+#include "launcher/ssh/ssh_config.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
-using Clock = std::chrono::steady_clock;
 namespace {
 
-// The login shell (sh, bash, zsh, csh, fish) reads it: a line says that the way is open and where
-// it leads to, then the command comes as a line of stdin.
-constexpr const char* kPrologue =
-    "exec /bin/sh -c 'echo \"SORTIE-SSH $SSH_CONNECTION\"; IFS= read -r s && eval \"$s\"'";
-constexpr std::string_view kTag = "SORTIE-SSH";
-constexpr std::size_t kMaxNoise = 64 * 1024;  // what shell start-up files may print before the tag
-constexpr std::chrono::milliseconds kSystemPatience{1000};
-
-// The third word of SSH_CONNECTION: the host's address as its peer sees it. Empty when it is none.
-std::string address_of(std::string_view line) {
-  for (int word = 0; word < 3; ++word) {
-    const auto space = line.find(' ');
-    if (space == std::string_view::npos) return "";
-    line.remove_prefix(space + 1);
-  }
-  boost::system::error_code bad;
-  const auto address = asio::ip::make_address(std::string(line.substr(0, line.find(' '))), bad);
-  return bad ? "" : address.to_string();
+// The login shell (sh, bash, zsh, csh, fish) reads it.
+std::string prologue() {
+  return fmt::format("exec /bin/sh -c '{}'", first_script("$SSH_CONNECTION"));
 }
 
-// What is shared by all hosts.
-struct Shared {
-  Shared(const asio::any_io_executor& e, config::SshConfig s, const UserEnvironment& env)
-      : executor(e),
-        ssh(std::move(s)),
-        environment(env),
-        config_reader(env, ssh.config_file),
-        fan_out(
-            std::make_shared<FanOut>(e, static_cast<std::size_t>(ssh.fanout), kSystemPatience)) {}
+// What the functions of the way share.
+struct User {
+  User(config::SshConfig s, const UserEnvironment& env)
+      : ssh(std::move(s)), environment(env), config_reader(env, ssh.config_file) {}
 
-  // The server that sees the connection first: hosts behind one jump host share it.
-  std::shared_ptr<ServerGate> gate_of(const std::string& host) {
-    std::string server = host;
+  std::string server_of(const std::string& host) {
     if (const auto files = config_reader.lookup(host)) {
       const HostSpec spec{"", host, 0};
       const auto settings = make_host_settings(spec, ssh, *files, environment, false);
       if (settings && settings->jumps.empty())
-        server = fmt::format("{}:{}", settings->host_name, settings->port);
-      else if (settings)
-        server = settings->jumps.front();
+        return fmt::format("{}:{}", settings->host_name, settings->port);
+      if (settings) return settings->jumps.front();
     }
-    auto& gate = gates[server];
-    if (!gate) gate = std::make_shared<ServerGate>(executor);
-    return gate;
+    return host;
   }
   /// A name with tokens is the program's to expand.
   Result<> check_identity() const {
     if (ssh.identity_file.empty() || ssh.identity_file.contains('%')) return {};
     return check_identity_file(environment.expand_home(ssh.identity_file));
   }
-  std::chrono::milliseconds time_to_sign_in() const {
-    return ssh.resolve_timeout + ssh.connect_timeout + ssh.handshake_timeout + ssh.auth_timeout;
-  }
 
-  asio::any_io_executor executor;
   const config::SshConfig ssh;
   const UserEnvironment environment;
   SshConfigReader config_reader;
-  std::shared_ptr<FanOut> fan_out;
-  std::map<std::string, std::shared_ptr<ServerGate>> gates;
-};
-// A shell on the host that waits for its one command.
-struct Opened {
-  std::shared_ptr<ChildProcess> process;
-  std::string address;
-  std::shared_ptr<FanOut::Slot> slot;
-};
-
-struct Attempt {
-  Opened opened;
-  std::optional<SshFailure> failure;
-};
-
-SshFailure not_started(Error error) {
-  error = with_context(std::move(error), "runner.ssh.command");
-  if (error.code == ErrorCode::not_found) error.code = ErrorCode::config;
-  return {std::move(error), false};
-}
-
-SshFailure no_way_in(const Shared& shared, const ChildProcess& process) {
-  return {{ErrorCode::handshake,
-           fmt::format("runner.ssh.command: no way in within {} ms (all timeouts of runner.ssh "
-                       "together); it said: {}; see whether it waits for an answer",
-                       shared.time_to_sign_in().count(), last_words(process.stderr_tail()))},
-          false};
-}
-
-SshFailure too_noisy(std::size_t bytes) {
-  return {{ErrorCode::channel,
-           fmt::format("runner.ssh.command: {} bytes of other output came instead of an answer; "
-                       "keep the shell's start-up files silent for commands",
-                       bytes)},
-          false};
-}
-
-// The line of kPrologue in what the program has printed, when it is whole.
-std::optional<std::string> find_prologue(const std::string& heard) {
-  std::size_t at = 0;
-  if (!heard.starts_with(kTag)) {
-    at = heard.find("\n" + std::string(kTag));
-    if (at == std::string::npos) return std::nullopt;
-    ++at;
-  }
-  const auto end = heard.find('\n', at);
-  if (end == std::string::npos) return std::nullopt;
-  return heard.substr(at, end - at);
-}
-
-asio::awaitable<void> try_to_open(std::shared_ptr<Shared> shared, std::vector<std::string> words,
-                                  Attempt& attempt) {
-  auto started = ChildProcess::start(shared->executor, std::move(words), OnClose::kill);
-  if (!started) {
-    attempt.failure = not_started(std::move(started).error());
-    co_return;
-  }
-  const auto process = *started;
-  attempt.opened.slot->watch([process] { return process->bytes_moved(); });
-  const auto late = std::make_shared<bool>(false);
-  asio::steady_timer timer(shared->executor, shared->time_to_sign_in());
-  timer.async_wait([process, late](const boost::system::error_code& cancelled) {
-    if (cancelled) return;
-    *late = true;
-    process->close();
-  });
-  std::string heard;
-  std::array<char, 1024> buffer;
-  while (heard.size() < kMaxNoise) {
-    const auto count = co_await process->read_some(buffer);
-    if (!count || *count == 0) break;
-    heard.append(buffer.data(), *count);
-    const auto line = find_prologue(heard);
-    if (!line) continue;
-    attempt.opened.process = process;
-    attempt.opened.address = address_of(*line);
-    co_return;
-  }
-  if (*late) {
-    attempt.failure = no_way_in(*shared, *process);
-  } else if (heard.size() >= kMaxNoise) {
-    attempt.failure = too_noisy(heard.size());
-  } else {
-    const auto status = co_await process->wait();
-    attempt.failure = read_ssh_failure(process->stderr_tail(), status.value_or(ProcessStatus{}));
-  }
-  process->close();
-}
-
-asio::awaitable<Result<Opened>> open_shell(std::shared_ptr<Shared> shared, std::string host) {
-  const auto gate = shared->gate_of(host);
-  Clock::time_point begun{};
-  for (int tries = 1;; ++tries) {
-    auto pass = co_await gate->enter();
-    const auto attempt = std::make_unique<Attempt>();
-    attempt->opened.slot = co_await shared->fan_out->enter();
-    std::vector<std::string> words = system_ssh_words(shared->ssh, host);
-    words.emplace_back(kPrologue);
-    co_await try_to_open(shared, std::move(words), *attempt);
-    if (begun == Clock::time_point{}) begun = Clock::now();
-    if (!attempt->failure) {
-      pass->got_in();
-      co_return std::move(attempt->opened);
-    }
-    if (!attempt->failure->dropped) {
-      if (attempt->failure->error.code == ErrorCode::connect) pass->unreachable();
-      co_return std::unexpected(std::move(attempt->failure->error));
-    }
-    pass->dropped();
-    pass.reset();
-    const auto delay = retry_delay(tries - 1);
-    if (Clock::now() + delay > std::max(begun, gate->last_in()) + shared->ssh.handshake_timeout)
-      co_return std::unexpected(std::move(attempt->failure->error));
-    attempt->opened.slot.reset();
-    asio::steady_timer timer(shared->executor, delay);
-    co_await timer.async_wait(asio::as_tuple(asio::use_awaitable));
-  }
-}
-
-class SystemSshConnection : public Connection {
- public:
-  SystemSshConnection(std::shared_ptr<Shared> shared, std::string host, Opened opened)
-      : shared_(std::move(shared)),
-        host_(std::move(host)),
-        address_(std::move(opened.address)),
-        waiting_(std::move(opened.process)),
-        slot_(std::move(opened.slot)) {
-    processes_.push_back(waiting_);
-  }
-  ~SystemSshConnection() override { close(); }
-
-  asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) override {
-    if (command.contains('\n'))
-      co_return fail(ErrorCode::internal, "a command of more than one line");
-    auto process = std::exchange(waiting_, nullptr);
-    if (!process) {
-      auto opened = co_await open_shell(shared_, host_);
-      if (!opened) co_return std::unexpected(std::move(opened).error());
-      process = std::move(opened->process);
-    }
-    if (closed_) {
-      process->close();
-      co_return fail(ErrorCode::lost, "the connection was closed here");
-    }
-    std::erase_if(processes_, [](const auto& weak) { return weak.expired(); });
-    processes_.push_back(process);
-    std::unique_ptr<Channel> channel = std::make_unique<ProcessChannel>(process);
-    command += '\n';
-    auto sent = co_await process->write(command);
-    if (!sent) co_return std::unexpected(std::move(sent).error());
-    co_return channel;
-  }
-  std::string peer_address() const override { return address_; }
-  void settled() override { slot_.reset(); }
-  void close() override {
-    closed_ = true;
-    slot_.reset();
-    for (const auto& weak : processes_)
-      if (const auto process = weak.lock()) process->close();
-    processes_.clear();
-    waiting_.reset();
-  }
-
- private:
-  std::shared_ptr<Shared> shared_;
-  std::string host_, address_;
-  std::shared_ptr<ChildProcess> waiting_;  // signed in, without a command yet
-  std::vector<std::weak_ptr<ChildProcess>> processes_;
-  std::shared_ptr<FanOut::Slot> slot_;
-  bool closed_ = false;
-};
-
-class SystemSshTransport : public Transport {
- public:
-  explicit SystemSshTransport(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  asio::awaitable<Result<std::unique_ptr<Connection>>> connect(std::string host) override {
-    return connect_to(shared_, std::move(host));
-  }
-
- private:
-  static asio::awaitable<Result<std::unique_ptr<Connection>>> connect_to(
-      std::shared_ptr<Shared> shared, std::string host) {
-    auto checked = shared->check_identity();
-    if (!checked) co_return std::unexpected(std::move(checked).error());
-    auto opened = co_await open_shell(shared, host);
-    if (!opened) co_return std::unexpected(std::move(opened).error());
-    std::unique_ptr<Connection> connection =
-        std::make_unique<SystemSshConnection>(shared, host, std::move(*opened));
-    co_return connection;
-  }
-
-  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace
@@ -303,8 +72,21 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
 std::unique_ptr<Transport> make_system_ssh_transport(asio::any_io_executor executor,
                                                      config::SshConfig ssh,
                                                      const UserEnvironment& environment) {
-  return std::make_unique<SystemSshTransport>(
-      std::make_shared<Shared>(std::move(executor), std::move(ssh), environment));
+  const auto user = std::make_shared<User>(std::move(ssh), environment);
+  HostProgram way;
+  way.key = "runner.ssh.command";
+  way.words = [user](const std::string& host) {
+    std::vector<std::string> words = system_ssh_words(user->ssh, host);
+    words.push_back(prologue());
+    return words;
+  };
+  way.failure = read_ssh_failure;
+  way.server_of = [user](const std::string& host) { return user->server_of(host); };
+  way.check = [user] { return user->check_identity(); };
+  way.fanout = static_cast<std::size_t>(user->ssh.fanout);
+  way.time_to_sign_in = time_to_sign_in(user->ssh);
+  way.time_for_drops = user->ssh.handshake_timeout;
+  return make_program_transport(std::move(executor), std::move(way));
 }
 
 }  // namespace sortie::launcher::ssh

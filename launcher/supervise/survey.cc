@@ -36,7 +36,7 @@ class Survey {
   Survey(asio::any_io_executor executor, const config::JobConfig& job, const RunnerBinary& binary,
          const LaunchPlan& plan)
       : executor_(executor),
-        transport_(make_transport(executor, job.runner.ssh)),
+        transport_(make_transport(executor, job.runner)),
         job_(job),
         binary_(binary),
         plan_(plan),

@@ -69,6 +69,21 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.runner.program = {"", "x"};
        },
        "R2 runner.program: the program's name is empty; write it first"},
+      {[](JobConfig& job) {
+         job.runner.transport = {"", "{host}"};
+       },
+       "R2 runner.transport: the program's name is empty; write it first"},
+      {[](JobConfig& job) {
+         job.runner.transport = {"docker", "exec", "-i", "host"};
+       },
+       "R2 runner.transport: no word of it has {host}, so it would reach the same place for every "
+       "host; write {host} where the host's name belongs"},
+      {[](JobConfig& job) {
+         job.runner.transport = {"docker", "exec", "-i", "{host}"};
+         job.runner.ssh.command = {"ssh"};
+       },
+       "R2 runner.transport: runner.ssh.command is set too; hosts are reached by one of the two, "
+       "remove the other"},
       {[](JobConfig& job) { job.runner.heartbeat_timeout = Milliseconds(4000); },
        "R4 runner.heartbeat_timeout: 4s is not more than twice runner.heartbeat_interval = 2s, so "
        "one late message would look like a lost host; use more than 4s"},
