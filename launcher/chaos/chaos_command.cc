@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "common/base/exit_code.h"
@@ -15,6 +17,7 @@
 #include "common/config/text.h"
 #include "launcher/chaos/fault.h"
 #include "launcher/console/console.h"
+#include "launcher/control/control_client.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/exec/exec_command.h"
@@ -27,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kLookMs = 100;
+constexpr std::chrono::hours kLongestCut{1};
 /// For a host that has been lost meanwhile: the next fault does not wait for it.
 constexpr const char* kFaultTimeout = "20s";
 
@@ -61,16 +65,35 @@ Result<bool> confirmed(const RunRecord& record, const ChaosOptions& options) {
   return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
 }
 
-Result<> make_fault(const Fault& fault, const Target& target) {
-  if (!fault.victim) {
-    const SupervisorFacts& boss = target.record.supervisor;
-    if (boss.machine != machine_name())
-      return fail(ErrorCode::unsupported,
-                  fmt::format("its supervisor is on {}; use sortie there", boss.machine));
-    if (!boss.alive || boss.pid <= 0 || ::kill(boss.pid, SIGKILL) != 0)
-      return fail(ErrorCode::lost, "its supervisor is gone");
-    return {};
-  }
+/// The supervisor of this machine, which `act` is done to. One that has gone meanwhile, and that a
+/// watcher replaces, is no error: that fault had its effect already.
+Result<> to_supervisor(const Target& target,
+                       const std::function<Result<>(const SupervisorFacts&)>& act) {
+  const SupervisorFacts& boss = target.record.supervisor;
+  if (boss.machine != machine_name())
+    return fail(ErrorCode::unsupported,
+                fmt::format("its supervisor is on {}; use sortie there", boss.machine));
+  auto done = boss.alive ? act(boss) : fail(ErrorCode::lost, "its supervisor is gone");
+  if (done || done.error().code != ErrorCode::lost) return done;
+  fmt::print("  {}\n", printable(done.error().message));
+  return {};
+}
+
+Result<> make_fault(const Fault& fault, const Target& target, milliseconds link_down) {
+  if (!fault.victim)
+    return to_supervisor(target, [](const SupervisorFacts& boss) -> Result<> {
+      if (boss.pid <= 0 || ::kill(boss.pid, SIGKILL) != 0)
+        return fail(ErrorCode::lost, "its supervisor is gone");
+      return {};
+    });
+  if (fault.kind == FaultKind::link)
+    return to_supervisor(target, [&](const SupervisorFacts& boss) -> Result<> {
+      SORTIE_ASSIGN_OR_RETURN(auto client, ControlClient::connect(target.record.path, boss.epoch));
+      const nlohmann::json order = {
+          {"op", "cut"}, {"host", fault.victim->host}, {"ms", link_down.count()}};
+      SORTIE_TRY(client.ask(order));
+      return {};
+    });
   ExecOptions exec;
   exec.job.config = (target.record.path / "config.toml").string();
   exec.job.hosts = fault.victim->host;
@@ -99,6 +122,10 @@ Result<std::string> chaos(const ChaosOptions& options) {
   if (!every || every->count() <= 0)
     return fail(ErrorCode::usage, fmt::format("sortie: --every {}: a time above 0, like 60s",
                                               config::shorten(options.every)));
+  const auto link_down = config::parse_duration(options.link_down);
+  if (!link_down || link_down->count() <= 0 || *link_down > kLongestCut)
+    return fail(ErrorCode::usage, fmt::format("sortie: --link-down {}: a time from 1ms to 1h",
+                                              config::shorten(options.link_down)));
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
   SORTIE_ASSIGN_OR_RETURN(const Target first, look_at(folder));
@@ -120,9 +147,10 @@ Result<std::string> chaos(const ChaosOptions& options) {
     const std::optional<Fault> fault = source.next(target.running);
     if (!fault) continue;  // between two attempts
     ++made;
-    fmt::print("{}: {}\n", made, printable(fault_text(*fault)));
+    fmt::print("{}: {}{}\n", made, printable(fault_text(*fault)),
+               fault->kind == FaultKind::link ? " for " + options.link_down : "");
     std::fflush(stdout);
-    SORTIE_TRY(make_fault(*fault, target));
+    SORTIE_TRY(make_fault(*fault, target, *link_down));
   }
   SORTIE_ASSIGN_OR_RETURN(const RunRecord last, read_run(folder));
   return fmt::format("{} fault{}; {} is {}\n", made, made == 1 ? "" : "s", last.id,

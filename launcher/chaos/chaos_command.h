@@ -11,6 +11,7 @@ struct ChaosOptions {
   std::string run, log_dir;
   std::string every = "60s";          // duration between faults
   std::string faults = "kill";        // parse_faults
+  std::string link_down = "10s";      // duration of a fault of a link
   std::optional<std::uint64_t> seed;  // none = a new one, which is printed
   std::int64_t count = 0;             // faults, and then the end; 0 = until the run ends
   bool yes = false;                   // do not ask

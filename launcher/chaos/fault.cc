@@ -11,10 +11,11 @@
 namespace sortie::launcher {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FaultKind>, 4> kKinds = {
+constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds = {
     {{"kill", FaultKind::kill},
      {"term", FaultKind::term},
      {"stop", FaultKind::stop},
+     {"link", FaultKind::link},
      {"supervisor", FaultKind::supervisor}}};
 
 /// A pid may be another process by now. $1 pid, $2 run, $3 signal.
@@ -34,6 +35,7 @@ const char* signal_of(FaultKind kind) {
       return "TERM";
     case FaultKind::stop:
       return "STOP";
+    case FaultKind::link:
     case FaultKind::supervisor:
       break;
   }
@@ -56,7 +58,7 @@ Result<std::vector<FaultKind>> parse_faults(std::string_view text) {
     if (known == kKinds.end())
       return fail(ErrorCode::usage,
                   fmt::format("sortie: --faults: '{}' is no fault; use kill, term, stop, "
-                              "supervisor, with commas between",
+                              "link, supervisor, with commas between",
                               config::shorten(name)));
     if (std::ranges::find(kinds, known->second) == kinds.end()) kinds.push_back(known->second);
     if (comma == text.npos) return kinds;
@@ -66,6 +68,7 @@ Result<std::vector<FaultKind>> parse_faults(std::string_view text) {
 
 std::string fault_text(const Fault& fault) {
   if (!fault.victim) return fmt::format("{} killed", fault_name(fault.kind));
+  if (fault.kind == FaultKind::link) return fmt::format("link to {} cut", fault.victim->host);
   return fmt::format("{} rank {} on {} (pid {})", fault_name(fault.kind), fault.victim->rank,
                      fault.victim->host, fault.victim->pid);
 }
@@ -88,7 +91,8 @@ std::optional<Fault> FaultSource::next(const std::vector<Victim>& running) {
 }
 
 std::vector<std::string> fault_command(const Fault& fault, const std::string& run) {
-  SORTIE_CHECK(fault.victim.has_value(), "a fault without a rank has no command");
+  SORTIE_CHECK(fault.victim.has_value() && fault.kind != FaultKind::link,
+               "only signals to a rank have a command");
   return {"/bin/sh",
           "-c",
           kScript,

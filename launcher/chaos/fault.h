@@ -16,6 +16,7 @@ enum class FaultKind {
   kill,        // SIGKILL to a rank: a process that dies
   term,        // SIGTERM to a rank: a host that is taken away
   stop,        // SIGSTOP to a rank: one that stands still
+  link,        // the launcher's link to a rank's host is cut for a time
   supervisor,  // SIGKILL to the run's supervisor on this machine
 };
 std::string_view fault_name(FaultKind kind);
@@ -33,7 +34,7 @@ struct Fault {
   FaultKind kind = FaultKind::kill;
   std::optional<Victim> victim;  // none: the supervisor
 };
-/// "kill rank 3 on h2 (pid 4242)".
+/// "kill rank 3 on h2 (pid 4242)"; "link to h2 cut".
 std::string fault_text(const Fault& fault);
 
 /// The same faults for the same seed, while the same ranks run. A fault of a rank needs one:
@@ -48,7 +49,7 @@ class FaultSource {
   std::vector<FaultKind> kinds_;
 };
 
-/// The command that carries out a fault of a rank on its host: it sends the signal only to a
+/// The command that carries out a signal to a rank on its host: it sends the signal only to a
 /// process that has the run's id in its environment, and says what it did. Always exits with 0.
 std::vector<std::string> fault_command(const Fault& fault, const std::string& run);
 

@@ -14,8 +14,10 @@ constexpr const char* kChaosFooter = R"(Examples:
   sortie chaos k3f9 --every 20s --count 10 --yes       ten faults, without a question
   sortie chaos k3f9 --faults kill --seed 7             the same faults again, while the same ranks run
 
-Faults: kill (SIGKILL to a rank), term (SIGTERM), stop (SIGSTOP: it stands still until the watchdog ends it), supervisor (SIGKILL to the run's
-supervisor on this machine). Only processes of the run are touched. Ranks in containers are not reached. Ends when the run does.
+Faults: kill (SIGKILL to a rank), term (SIGTERM), stop (SIGSTOP: it stands still until the watchdog ends it), link (for --link-down nothing that
+the launcher and the rank's host send each other arrives, and there is no new connection; what hosts send each other does arrive), supervisor
+(SIGKILL to the run's supervisor on this machine). Only processes of the run are touched. Signals do not reach ranks in containers. Ends when
+the run does.
 )";
 
 }  // namespace
@@ -26,7 +28,9 @@ void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs) {
   chaos->footer(kChaosFooter);
   add_run_name(*chaos, options->run, options->log_dir);
   chaos->add_option("--every", options->every, "Time between two faults")->capture_default_str();
-  chaos->add_option("--faults", options->faults, "Of these: kill, term, stop, supervisor")
+  chaos->add_option("--faults", options->faults, "Of these: kill, term, stop, link, supervisor")
+      ->capture_default_str();
+  chaos->add_option("--link-down", options->link_down, "How long a link is cut")
       ->capture_default_str();
   chaos->add_option("--seed", options->seed, "For the same faults again");
   chaos->add_option("--count", options->count, "So many faults; 0 = until the run ends")

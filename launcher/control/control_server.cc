@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMaxClients = 128;
 constexpr std::size_t kMaxRequestBytes = 4096;
+constexpr int kMaxCutMs = 3'600'000;
 
 std::string line_of(Json fields) {
   Json line = {{"sortie", kControlVersion}};
@@ -114,8 +115,16 @@ std::string ControlServer::answer(const std::string& request) {
   } else if (name == "stop") {
     const auto now = json.find("now");
     orders_.stop(now != json.end() && now->is_boolean() && now->get<bool>());
+  } else if (name == "cut" && orders_.cut) {
+    const auto host = json.find("host"), time = json.find("ms");
+    if (host == json.end() || !host->is_string() || time == json.end() ||
+        !time->is_number_integer() || *time <= 0 || *time > kMaxCutMs)
+      return refusal(fmt::format("cut needs host, and ms from 1 to {}", kMaxCutMs));
+    const auto done =
+        orders_.cut(host->get<std::string>(), std::chrono::milliseconds(time->get<int>()));
+    if (!done) return refusal(done.error().message);
   } else {
-    return refusal("no such order; there are: status, stop");
+    return refusal("no such order; there are: status, stop, cut");
   }
   return line_of(std::move(fields));
 }

@@ -4,6 +4,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -20,6 +21,8 @@ class ControlServer {
   struct Orders {
     std::function<nlohmann::ordered_json()> status;  // {"state": ..., ...}
     std::function<void(bool now)> stop;
+    /// Cuts the link to a host for that time (`sortie chaos`). Empty = refused.
+    std::function<Result<>(const std::string& host, std::chrono::milliseconds time)> cut = {};
   };
 
   ControlServer(boost::asio::any_io_executor executor, Orders orders);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/printable.h"
 #include "launcher/console/console.h"
 #include "launcher/control/run_record.h"
 #include "launcher/run/run_folder.h"
@@ -15,24 +16,40 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-ControlServer::Orders orders_for(RunLoop& run, const RunFolder& folder, unsigned epoch) {
+Result<> cut_link(RunLoop& run, RunFolder& folder, const RunControl::CutLink& cut,
+                  const std::string& host, std::chrono::milliseconds time) {
+  if (!run.has_host(host))
+    return fail(ErrorCode::usage, fmt::format("the run has no host {}", printable(host)));
+  const double seconds = std::chrono::duration<double>(time).count();
+  folder.event(JournalEvent::fault, {{"host", host}, {"kind", "link"}, {"seconds", seconds}});
+  cut(host, time);
+  return {};
+}
+
+ControlServer::Orders orders_for(RunLoop& run, RunFolder& folder, unsigned epoch,
+                                 RunControl::CutLink cut) {
   ControlServer::Orders orders;
   orders.status = [&run, &folder, epoch] {
     return Json{{"run", folder.id()}, {"state", run.state()}, {"attempt", run.attempt()},
                 {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
   };
   orders.stop = [&run](bool now) { run.stop(now); };
+  orders.cut = [&run, &folder, cut = std::move(cut)](const std::string& host,
+                                                     std::chrono::milliseconds time) {
+    return cut_link(run, folder, cut, host, time);
+  };
   return orders;
 }
 
 }  // namespace
 
 RunControl::RunControl(RunLoop& run, Console& console, RunFolder& folder,
-                       const SupervisorLock& lock, boost::asio::any_io_executor executor)
+                       const SupervisorLock& lock, boost::asio::any_io_executor executor,
+                       CutLink cut_link)
     : console_(console),
       folder_(folder),
       started_(supervisor_of(folder.path(), 1).started),
-      server_(executor, orders_for(run, folder, lock.epoch())) {
+      server_(executor, orders_for(run, folder, lock.epoch(), std::move(cut_link))) {
   if (auto opened = server_.open(folder.path(), lock.epoch()); !opened)
     console.error(fmt::format("{}: `sortie attach` and `sortie stop` can not reach this run",
                               opened.error().message));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/asio/token.h"
+#include "launcher/host/link_faults.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/argv_transport.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -26,7 +27,9 @@ constexpr milliseconds kAfterRefusal{50};
 
 struct TransportRouter::State {
   std::unique_ptr<Transport> remote, local;
-  std::multimap<std::string, std::unique_ptr<Connection>> kept;
+  milliseconds connect_timeout;
+  std::shared_ptr<LinkFaults> faults = std::make_shared<LinkFaults>();
+  std::multimap<std::string, std::unique_ptr<Connection>> kept = {};
 
   Transport& way_to(std::string_view host) { return host == kThisMachine ? *local : *remote; }
   std::unique_ptr<Connection> take(const std::string& host) {
@@ -43,11 +46,17 @@ namespace {
 /// What a connection and the commands that are being started on it share.
 struct Routed {
   std::weak_ptr<TransportRouter::State> router;
+  std::shared_ptr<const LinkFaults> faults;
+  milliseconds patience;  // with a link that is cut
   std::string host;
   std::unique_ptr<Connection> connection;
   bool untried = false;  // it was kept: nobody knows whether it still lives
   bool closed = false;
 };
+
+std::unexpected<Error> no_answer(ErrorCode code) {
+  return std::unexpected(Error{code, "no answer: `sortie chaos` has cut the link"});
+}
 
 class RoutedConnection : public Connection {
  public:
@@ -81,6 +90,16 @@ class RoutedConnection : public Connection {
 
  private:
   static Exec start(std::shared_ptr<Routed> routed, std::string command) {
+    if (routed->closed || !routed->connection) co_return gone();
+    const bool up = co_await LinkFaults::up(routed->faults, routed->host, routed->patience);
+    if (!up) co_return no_answer(ErrorCode::lost);
+    auto channel = co_await start_there(routed, std::move(command));
+    if (!channel) co_return channel;
+    const auto executor = co_await asio::this_coro::executor;
+    co_return LinkFaults::guard(routed->faults, routed->host, executor, std::move(*channel));
+  }
+
+  static Exec start_there(std::shared_ptr<Routed> routed, std::string command) {
     if (routed->closed || !routed->connection) co_return gone();
     if (routed->untried) {
       auto channel = co_await start_on_kept(routed, command);
@@ -136,8 +155,9 @@ class RoutedConnection : public Connection {
 }  // namespace
 
 TransportRouter::TransportRouter(std::unique_ptr<Transport> remote,
-                                 std::unique_ptr<Transport> local)
-    : state_(std::make_shared<State>(State{std::move(remote), std::move(local), {}})) {}
+                                 std::unique_ptr<Transport> local, milliseconds connect_timeout)
+    : state_(std::make_shared<State>(State{std::move(remote), std::move(local), connect_timeout})) {
+}
 
 TransportRouter::~TransportRouter() {
   for (auto& [host, connection] : state_->kept) connection->close();
@@ -147,10 +167,18 @@ std::size_t TransportRouter::idle() const {
   return state_->kept.size();
 }
 
+void TransportRouter::cut_link(const std::string& host, milliseconds time) {
+  state_->faults->cut(host, time);
+}
+
 asio::awaitable<Result<std::unique_ptr<Connection>>> TransportRouter::connect(std::string host) {
   const auto state = state_;
+  const bool up = co_await LinkFaults::up(state->faults, host, state->connect_timeout);
+  if (!up) co_return no_answer(ErrorCode::connect);
   const auto routed = std::make_shared<Routed>();
   routed->router = state;
+  routed->faults = state->faults;
+  routed->patience = state->connect_timeout;
   routed->host = host;
   routed->connection = state->take(host);
   routed->untried = routed->connection != nullptr;
@@ -168,7 +196,8 @@ std::unique_ptr<TransportRouter> make_transport(asio::any_io_executor executor,
   auto remote = runner.transport.empty()
                     ? make_ssh_transport(executor, runner.ssh)
                     : make_argv_transport(executor, runner.transport, runner.ssh);
-  return std::make_unique<TransportRouter>(std::move(remote), make_local_transport(executor));
+  return std::make_unique<TransportRouter>(std::move(remote), make_local_transport(executor),
+                                           runner.ssh.connect_timeout);
 }
 
 }  // namespace sortie::launcher

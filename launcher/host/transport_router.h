@@ -14,7 +14,8 @@ namespace sortie::launcher {
 
 class TransportRouter : public Transport {
  public:
-  TransportRouter(std::unique_ptr<Transport> remote, std::unique_ptr<Transport> local);
+  TransportRouter(std::unique_ptr<Transport> remote, std::unique_ptr<Transport> local,
+                  std::chrono::milliseconds connect_timeout = std::chrono::seconds(10));
   ~TransportRouter() override;
 
   /// A kept connection is not tried before its first command: one that has died meanwhile is then
@@ -23,6 +24,10 @@ class TransportRouter : public Transport {
 
   /// Connections that wait for their next use.
   std::size_t idle() const;
+
+  /// Cuts the link to a host on purpose (link_faults.h). A connection that is made meanwhile fails
+  /// with ErrorCode::connect after `connect_timeout` of the constructor.
+  void cut_link(const std::string& host, std::chrono::milliseconds time);
 
   struct State;  // shared with its connections
 

@@ -236,7 +236,10 @@ int supervise(const SuperviseParts& with) {
       };
   }
   RunLoop run(std::move(parts), job, with.plan);
-  RunControl control(run, console, folder, with.lock, io.get_executor());
+  RunControl control(run, console, folder, with.lock, io.get_executor(),
+                     [&transport](const std::string& host, std::chrono::milliseconds time) {
+                       transport->cut_link(host, time);
+                     });
   asio::signal_set signals(io);
   add_terminal_signals(signals);
   spawn(io, watch_signals(signals, run, console));

@@ -76,6 +76,8 @@ class RunLoop {
   /// "starting", "running", "stopping", or between attempts "restarting".
   const char* state() const;
   std::uint32_t attempt() const { return plan_.attempt; }
+  /// Whether the current attempt, or the next one, is on that host.
+  bool has_host(const std::string& name) const;
   /// Where the ranks of the current attempt are (RankWatch::status); null between attempts.
   nlohmann::ordered_json progress() const;
 

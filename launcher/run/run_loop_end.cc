@@ -1,6 +1,7 @@
 // The run's loop: what a person is told, and how a run is stopped.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,10 @@ void RunLoop::stop(bool now) {
 nlohmann::ordered_json RunLoop::progress() const {
   if (between_ || started_.empty()) return nullptr;
   return started_.back()->attempt->progress();
+}
+
+bool RunLoop::has_host(const std::string& name) const {
+  return std::ranges::find(plan_.hosts, name, &HostPlan::name) != plan_.hosts.end();
 }
 
 const char* RunLoop::state() const {

@@ -224,6 +224,11 @@ void RunReducer::journal(const Json& event) {
       add(view_.gaps, event,
           fmt::format("at +{:.3f} s connected again after {:.1f} s", at, number(event, "seconds")));
       break;
+    case JournalEvent::fault:
+      add(view_.gaps, event,
+          fmt::format("at +{:.3f} s `sortie chaos` cut the link for {:.1f} s", at,
+                      number(event, "seconds")));
+      break;
     case JournalEvent::health:
       health(event, time);
       break;

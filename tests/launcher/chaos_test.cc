@@ -38,6 +38,14 @@ TEST_CASE("chaos: the same faults for the same seed, all kinds and all ranks in 
   CHECK(differs > 100);
 }
 
+TEST_CASE("chaos: a link is that of a rank's host") {
+  FaultSource source(7, *parse_faults("link"));
+  std::set<std::string> seen;
+  for (int i = 0; i < 100; ++i) seen.insert(fault_text(*source.next(kRunning)));
+  CHECK(seen == std::set<std::string>{"link to h1 cut", "link to h2 cut"});
+  CHECK_FALSE(source.next({}));
+}
+
 TEST_CASE("chaos: what can not happen does not, and changes nothing of what comes later") {
   FaultSource ranks(7, *parse_faults("kill,term")), again(7, *parse_faults("kill,term"));
   CHECK_FALSE(ranks.next({}));
@@ -45,7 +53,7 @@ TEST_CASE("chaos: what can not happen does not, and changes nothing of what come
   CHECK(fault_text(*ranks.next(kRunning)) == fault_text(*again.next(kRunning)));
   FaultSource both(7, *parse_faults("kill,supervisor"));
   for (int i = 0; i < 20; ++i) CHECK(both.next({})->kind == FaultKind::supervisor);
-  for (const char* text : {"", "kill,", ",kill", "link", "kill stop"}) {
+  for (const char* text : {"", "kill,", ",kill", "links", "kill stop"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_faults(text));
   }
@@ -96,7 +104,8 @@ TEST_CASE("chaos in a run on this machine: a rank dies, and the run with it") {
   const Finished unasked = shell(command + "chaos last < /dev/null");
   CHECK(unasked.code == 2);
   CHECK(contains(unasked.output, "--yes agrees"));
-  for (const char* wrong : {"--every 0s", "--every x", "--faults link"})
+  for (const char* wrong : {"--every 0s", "--every x", "--faults links",
+                            "--faults link --link-down 0s", "--faults link --link-down 2h"})
     CHECK(shell(command + "chaos last --yes " + wrong).code == 2);
   CHECK(shell(command + "status --json | grep -c '\"state\": \"running\"'").output == "3\n");
   const Finished chaos = shell(command + "chaos last --every 200ms --seed 3 --yes");
@@ -106,6 +115,25 @@ TEST_CASE("chaos in a run on this machine: a rank dies, and the run with it") {
   CHECK(contains(chaos.output, "  sent SIGKILL to "));
   CHECK(contains(chaos.output, " is ended 137\n"));
   CHECK(shell(command + "chaos last --yes").code == 2);  // it runs no more
+}
+
+TEST_CASE(
+    "chaos in a run on this machine: its link is cut, its ranks end, and the supervisor says why") {
+  const test::ScopedTempDir dir;
+  const std::string command = "XDG_STATE_HOME=" + dir.str("state") + " " + SORTIE_BINARY + " ";
+  REQUIRE(shell(command + "run --detach --slots 2 --set runner.mpi=off "
+                          "--set runner.heartbeat_interval=100ms "
+                          "--set runner.heartbeat_timeout=500ms -- sleep 1000")
+              .code == 0);
+  const Finished chaos =
+      shell(command + "chaos last --faults link --link-down 2s --every 100ms --count 1 --yes");
+  CAPTURE(chaos.output);
+  CHECK(chaos.code == 0);
+  CHECK(contains(chaos.output, "1: link to localhost cut for 2s\n"));
+  const Finished attached = shell(command + "attach last");
+  CHECK(attached.code == 5);
+  CHECK(contains(attached.output, "no heartbeat"));
+  CHECK(contains(shell(command + "report last").output, "`sortie chaos` cut the link for 2.0 s"));
 }
 
 }  // namespace

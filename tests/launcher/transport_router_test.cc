@@ -13,12 +13,13 @@ namespace sortie::launcher {
 namespace {
 
 namespace asio = boost::asio;
+using std::chrono::milliseconds;
 
 struct Ways {
   asio::io_context io{1};
   test::FakeTransport remote{io.get_executor()}, local{io.get_executor()};
   TransportRouter router{std::make_unique<test::Borrowed>(remote),
-                         std::make_unique<test::Borrowed>(local)};
+                         std::make_unique<test::Borrowed>(local), milliseconds(100)};
 
   Ways() {
     remote.host("h").after_loss = [](test::FakeRunner&) -> asio::awaitable<void> { co_return; };
@@ -104,6 +105,45 @@ TEST_CASE("a kept connection that has died is replaced at its first command") {
   const auto refused = ways.finished(third->exec("command"));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::auth);
+}
+
+TEST_CASE("a link that is cut holds back what is read and written, and lets it pass afterwards") {
+  Ways ways;
+  auto connection = ways.reach("h");
+  auto channel = ways.begin(*connection);
+  auto other = ways.reach("g");
+  constexpr milliseconds kCut(150);
+  const auto begun = std::chrono::steady_clock::now();
+  ways.router.cut_link("h", kCut);
+  CHECK(ways.finished(channel->write("x")));
+  CHECK(std::chrono::steady_clock::now() - begun >= kCut);
+  // One that is closed meanwhile does not wait for the end.
+  ways.router.cut_link("h", std::chrono::hours(1));
+  std::optional<Result<>> sent;
+  asio::co_spawn(ways.io, channel->write("x"),
+                 [&](std::exception_ptr, Result<> result) { sent = std::move(result); });
+  ways.io.restart();
+  ways.io.poll();
+  CHECK_FALSE(sent);
+  channel->close();
+  ways.io.restart();
+  while (!sent && ways.io.run_one_for(std::chrono::seconds(10)) > 0) {
+  }
+  REQUIRE(sent);
+  CHECK(sent->error().code == ErrorCode::lost);
+}
+
+TEST_CASE("a host behind a link that is cut can not be reached; others can") {
+  Ways ways;
+  auto connection = ways.reach("h");
+  ways.router.cut_link("h", std::chrono::hours(1));
+  auto refused = ways.finished(ways.router.connect("h"));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::connect);
+  auto started = ways.finished(connection->exec("command"));
+  REQUIRE_FALSE(started);
+  CHECK(started.error().code == ErrorCode::lost);
+  CHECK(ways.finished(ways.router.connect("g")));
 }
 
 }  // namespace
