@@ -1,0 +1,99 @@
+"""Containers across restarts: what an attempt has left in an engine is gone before the next one starts, and the run ends
+with the weights of a run in which nothing had happened."""
+
+import json
+import os
+import shutil
+import signal
+
+from boxes import AWAKE, IMAGE, ContainerBed, config_with_table, engine
+from harness import HOSTS, Run, check, equal, wait_until
+from restart import RESTART, attempts, events, ranks_of, weights
+from training import CONFIG, build_tokens, losses
+
+__all__ = ["ContainerBed"]  # run.py asks for it
+STEPS = 40
+PLACES = HOSTS[:2]
+
+
+def stale_container(bed, host, run_id, attempt):
+    """As an engine that was down at the wrong moment leaves it: of the run, and nobody's any more."""
+    labels = {"sortie.run": run_id, "sortie.attempt": attempt, "sortie.node": 0, "sortie.uid": bed.shared.stat().st_uid,
+              "sortie.folder": f"/tmp/sortie-gone/{run_id}-{attempt}"}
+    words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    bed.docker(host, "run", "--detach", "--network", "none", "--log-driver", "none", *words, IMAGE, "sleep", "1000")
+
+
+def lives_of_containers(bed, host, run_id):
+    """{id: (attempt, {"start": nanoseconds, "destroy": ...})} by the engine's own journal."""
+    since = "2020-01-01T00:00:00Z"
+    text = bed.docker(host, "events", "--since", since, "--until", "0s", "--filter", "type=container", "--filter",
+                      f"label=sortie.run={run_id}", "--format", "{{json .}}")
+    found = {}
+    for line in text.splitlines():
+        event = json.loads(line)
+        attempt = int(event["Actor"]["Attributes"]["sortie.attempt"])
+        found.setdefault(event["id"], (attempt, {}))[1].setdefault(event["status"], event["timeNano"])
+    return found
+
+
+def expect_order(bed, run_id, count):
+    """On every host each attempt has started a container, and none before those of earlier attempts were removed."""
+    for host in PLACES:
+        lives = lives_of_containers(bed, host, run_id).values()
+        started = {attempt: min(when["start"] for number, when in lives if number == attempt and "start" in when)
+                   for attempt, when in lives if "start" in when}
+        equal(sorted(started), list(range(1, count + 1)), f"{host}: attempts with containers")
+        for attempt, when in lives:
+            check("destroy" in when, f"{host}: a container of attempt {attempt} was not removed")
+            if attempt < count:
+                check(when["destroy"] < started[attempt + 1],
+                      f"{host}: attempt {attempt + 1} started before a container of attempt {attempt} was removed")
+
+
+def trained(bed, name, settings, disturb):
+    """Hashes of the last checkpoint's weights."""
+    folder = bed.shared / f"boxed-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o777)
+    build_tokens(bed)
+    config = config_with_table(bed, CONFIG, mounts=[[str(bed.shared), "/data", "ro"], [str(folder), "/checkpoints"]],
+                               shm_size="64MiB")
+    options = {**AWAKE, "data.data_prefixes": '["/data/tokens"]', "trainer.save_dir": "/checkpoints",
+               "trainer.train_iterations": STEPS, "trainer.save_interval": 1, "trainer.keep_last": 3,
+               "topology.global_batch_size": 4, **settings}
+    with Run(bed, config=config, hosts=",".join(PLACES), slots=1, settings=options) as run:
+        disturb(run)
+        equal(run.wait(120), 0, f"exit code of the run {name} ({run.text()[-2000:]})")
+        found = run.id(), losses(run)
+        bed.expect_nothing_left(5)
+    return *found, weights(folder, STEPS)
+
+
+def scenario_killed_twice_and_restarted(bed):
+    """First a runner dies, whose container nobody looks after then, with a stale container beside it; then a rank."""
+    def nothing(_run):
+        pass
+
+    def twice(run):
+        victims = ranks_of(run, 1, 2)
+        wait_until(lambda: max(losses(run), default=0) >= 8, 60, "step 8")
+        host = victims[1][0]
+        for place in PLACES:
+            stale_container(bed, place, run.id(), 1)
+        os.kill(bed.runner(host), signal.SIGKILL)
+        victims = ranks_of(run, 2, 2)
+        wait_until(lambda: max(losses(run), default=0) >= 20, 60, "step 20")
+        stale_container(bed, PLACES[0], run.id(), 2)
+        os.kill(victims[1][1], signal.SIGKILL)
+        ranks_of(run, 3, 2)
+        equal(attempts(run), [1, 2, 3], "attempts")
+        check(all(event["begun_at_step"] > 0 for event in events(run, "attempt_end")[1:]), "attempt 2 has loaded nothing")
+
+    _, whole_losses, whole = trained(bed, "whole", {}, nothing)
+    run_id, seen, restarted = trained(bed, "restarted", RESTART, twice)
+    expect_order(bed, run_id, 3)
+    equal({step: seen.get(step) for step in whole_losses}, whole_losses, "losses")
+    equal(restarted, whole, "hashes of the last checkpoint")
+    check(engine.listens(bed.bed, PLACES[0], engine.DOCKER_SOCKET), "the engine is gone")
