@@ -175,14 +175,17 @@ asio::awaitable<std::optional<Decision>> RunLoop::choose(Verdict& verdict) {
     Decision decision = decide_now();
     const DecisionMade made{history_.back().attempt, decision};
     parts_.attempt.folder.event(JournalEvent::decision, event_fields(made));
-    cordon(decision.cordon);
     if (decision.action == Decision::Action::stop) {
       conclude(decision, verdict);
       co_return std::nullopt;
     }
     say_restart(decision, verdict);
     const bool fit = co_await spares_are_fit(decision);
-    if (fit) co_return decision;
+    if (fit) {
+      // Not before: a host that stays because no spare is fit must not be refused to its own run.
+      cordon(decision.cordon);
+      co_return decision;
+    }
     verdict.shown = true;
   }
 }

@@ -99,11 +99,16 @@ class TrainingRun:
         return None
 
     def until(self, condition, seconds, what):
-        def true_or_ended():
-            value = condition()
-            check(value or self.result() is None, f"{what}: the run has ended with exit code {self.result()}")
-            return value
-        return wait_until(true_or_ended, seconds, what)
+        """The first true value of `condition`, while the run goes on. Only a look that begins after the deadline says that it was too
+        late: on a busy machine one takes seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            last = time.monotonic() > deadline
+            if value := condition():
+                return value
+            check(self.result() is None, f"{what}: the run has ended with exit code {self.result()}")
+            check(not last, f"{what}: not within {seconds} s")
+            time.sleep(0.03)
 
     def wait_for_step_after(self, since, seconds=60):
         """The first step that was done after `since`."""
