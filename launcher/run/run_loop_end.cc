@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
@@ -31,11 +34,35 @@ void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
       fmt::format("attempt {} has failed; {}", history_.back().attempt, decision.reason));
 }
 
+namespace {
+
+/// Hosts that are being adopted hand their ranks over within a moment; who is let go of before that
+/// holds them. So an order to stop waits until they have.
+constexpr std::chrono::milliseconds kAdoptionLook{20};
+
+template <class Act>
+void look_again(const boost::asio::any_io_executor& executor, Act act) {
+  const auto timer = std::make_shared<boost::asio::steady_timer>(executor, kAdoptionLook);
+  timer->async_wait([timer, act](const boost::system::error_code& cancelled) {
+    if (!cancelled) act();
+  });
+}
+
+template <class Started>
+bool adopting(const Started& started) {
+  return !started.empty() && started.back()->adopted &&
+         std::string_view(started.back()->attempt->state()) == "starting";
+}
+
+}  // namespace
+
 void RunLoop::interrupt(int signal_number) {
   if (ended_) return;
   if (!stop_order_)
     stop_order_ = {128 + signal_number, "interrupted by " + signal_name(signal_number)};
   pause_.cancel();
+  if (adopting(started_))
+    return look_again(parts_.attempt.executor, [this, signal_number] { interrupt(signal_number); });
   for (const auto& started : started_) started->attempt->interrupt(signal_number);
 }
 
@@ -43,6 +70,7 @@ void RunLoop::stop(bool now) {
   if (ended_) return;
   if (!stop_order_) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
   pause_.cancel();
+  if (adopting(started_)) return look_again(parts_.attempt.executor, [this, now] { stop(now); });
   for (const auto& started : started_) started->attempt->stop(now);
 }
 
