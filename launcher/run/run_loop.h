@@ -110,6 +110,7 @@ class RunLoop {
   Result<> plan_next(const Decision& decision);
   void conclude(const Decision& decision, Verdict& verdict);
   void say_restart(const Decision& decision, const Verdict& verdict);
+  void after_adoption(std::function<void()> act);
   bool recovers() const;
   void drop_finished();
 

@@ -34,44 +34,40 @@ void RunLoop::say_restart(const Decision& decision, const Verdict& verdict) {
       fmt::format("attempt {} has failed; {}", history_.back().attempt, decision.reason));
 }
 
-namespace {
-
 /// Hosts that are being adopted hand their ranks over within a moment; who is let go of before that
-/// holds them. So an order to stop waits until they have.
-constexpr std::chrono::milliseconds kAdoptionLook{20};
-
-template <class Act>
-void look_again(const boost::asio::any_io_executor& executor, Act act) {
-  const auto timer = std::make_shared<boost::asio::steady_timer>(executor, kAdoptionLook);
-  timer->async_wait([timer, act](const boost::system::error_code& cancelled) {
-    if (!cancelled) act();
+/// holds them. So the first order to stop waits until they have.
+void RunLoop::after_adoption(std::function<void()> act) {
+  constexpr std::chrono::milliseconds kLook{20};
+  if (ended_) return;
+  const bool adopting = !started_.empty() && started_.back()->adopted &&
+                        std::string_view(started_.back()->attempt->state()) == "starting";
+  if (!adopting) return act();
+  const auto timer = std::make_shared<boost::asio::steady_timer>(parts_.attempt.executor, kLook);
+  timer->async_wait([this, timer, act](const boost::system::error_code& cancelled) {
+    if (!cancelled) after_adoption(act);
   });
 }
 
-template <class Started>
-bool adopting(const Started& started) {
-  return !started.empty() && started.back()->adopted &&
-         std::string_view(started.back()->attempt->state()) == "starting";
-}
-
-}  // namespace
-
 void RunLoop::interrupt(int signal_number) {
   if (ended_) return;
-  if (!stop_order_)
-    stop_order_ = {128 + signal_number, "interrupted by " + signal_name(signal_number)};
+  const bool first = !stop_order_;
+  if (first) stop_order_ = {128 + signal_number, "interrupted by " + signal_name(signal_number)};
   pause_.cancel();
-  if (adopting(started_))
-    return look_again(parts_.attempt.executor, [this, signal_number] { interrupt(signal_number); });
-  for (const auto& started : started_) started->attempt->interrupt(signal_number);
+  const auto act = [this, signal_number] {
+    for (const auto& started : started_) started->attempt->interrupt(signal_number);
+  };
+  first ? after_adoption(act) : act();
 }
 
 void RunLoop::stop(bool now) {
   if (ended_) return;
-  if (!stop_order_) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
+  const bool first = !stop_order_;
+  if (first) stop_order_ = {128 + SIGTERM, "stopped by `sortie stop`"};
   pause_.cancel();
-  if (adopting(started_)) return look_again(parts_.attempt.executor, [this, now] { stop(now); });
-  for (const auto& started : started_) started->attempt->stop(now);
+  const auto act = [this, now] {
+    for (const auto& started : started_) started->attempt->stop(now);
+  };
+  first ? after_adoption(act) : act();
 }
 
 nlohmann::ordered_json RunLoop::progress() const {

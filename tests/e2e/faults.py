@@ -13,7 +13,7 @@ from endings import memory_limit
 from fault_kinds import SETTINGS, Scene, make
 from harness import Gates, Run, check, equal, wait_until
 from health import XID, KernelLog, health_events
-from nodes import kill_rank, own_store, sortie
+from nodes import kill_rank, sortie
 from reconnect import fill
 from restart import RESTART, events, ranks_of, weights
 from training import CONFIG, compare, losses, settings
@@ -123,7 +123,7 @@ def scenario_host_lost_and_fewer_go_on(bed):
 
 def scenario_gpu_off_the_bus_and_a_spare(bed):
     """XID 79 explains why a rank has failed: class hardware, the host is cordoned at once, and a spare has its ranks."""
-    with own_store(), Gates(bed) as gates, KernelLog(bed, "h02") as log:
+    with Gates(bed) as gates, KernelLog(bed, "h02") as log:
         script = f'test "$SORTIE_ATTEMPT" = 1 || exit 0; test "$RANK" = 1 || exec sleep 1000; {gates.wait("fail")}; exit 3'
         with Run(bed, "sh", "-c", script, hosts="h[01-02]", slots=1, settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
             ranks_of(run, 1, 2)
@@ -142,20 +142,19 @@ def scenario_gpu_off_the_bus_and_a_spare(bed):
 def scenario_no_spare_is_fit_and_the_host_stays(bed):
     """Blamed twice, but the only spare lacks the program: the run goes on where it is, and does not cordon its own host."""
     program = "/tmp/sortie-e2e-job"
-    with own_store():
+    for host in ("h01", "h02"):
+        bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")
+    try:
+        with Run(bed, program, hosts="h[01-02]", slots=1, settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
+            for attempt in (1, 2):
+                kill_rank(run, attempt, "h02", 2)
+            equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h02"}, "hosts")
+            run.expect(r"spare h03 is not fit: .*program")
+            run.expect(r"h02 was blamed twice, but no spare is left and the run needs it: it stays")
+            equal(json.loads(sortie("nodes", "ls", "--json")[1])["cordoned"], [], "cordoned hosts")
+            run.signal(2)
+            equal(run.wait(20), 130, "exit code")
+    finally:
         for host in ("h01", "h02"):
-            bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")
-        try:
-            with Run(bed, program, hosts="h[01-02]", slots=1, settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
-                for attempt in (1, 2):
-                    kill_rank(run, attempt, "h02", 2)
-                equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h02"}, "hosts")
-                run.expect(r"spare h03 is not fit: .*program")
-                run.expect(r"h02 was blamed twice, but no spare is left and the run needs it: it stays")
-                equal(json.loads(sortie("nodes", "ls", "--json")[1])["cordoned"], [], "cordoned hosts")
-                run.signal(2)
-                equal(run.wait(20), 130, "exit code")
-        finally:
-            for host in ("h01", "h02"):
-                bed.run_in(host, "rm", "-f", program)
-        bed.expect_nothing_left(5)
+            bed.run_in(host, "rm", "-f", program)
+    bed.expect_nothing_left(5)

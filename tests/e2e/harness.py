@@ -53,6 +53,22 @@ def wait_until(condition, seconds, what):
         time.sleep(0.03)
 
 
+@contextlib.contextmanager
+def own_store():
+    """The store of cordoned hosts is the user's: each scenario has one of its own."""
+    folder = tempfile.mkdtemp(prefix="sortie-nodes-")
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["XDG_STATE_HOME"]
+        else:
+            os.environ["XDG_STATE_HOME"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def environment_of(pid):
     try:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

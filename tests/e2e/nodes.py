@@ -1,34 +1,15 @@
 """Hosts that fail twice: cordoned by the run, replaced by a spare that was checked, refused to the next run, until somebody
 says that they are well."""
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 
 from harness import SORTIE, Run, check, equal
 from restart import RESTART, events, ranks_of
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
-
-
-@contextlib.contextmanager
-def own_store():
-    """The store of cordoned hosts is the user's: a scenario has one of its own."""
-    folder = tempfile.mkdtemp(prefix="sortie-nodes-")
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = folder
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["XDG_STATE_HOME"]
-        else:
-            os.environ["XDG_STATE_HOME"] = before
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sortie(*arguments):
@@ -44,45 +25,43 @@ def kill_rank(run, attempt, host, count):
 
 
 def scenario_host_blamed_twice_is_cordoned_and_a_spare_takes_its_place(bed):
-    with own_store():
-        with Run(bed, *SLEEP, hosts="h[01-02]", slots=1,
-                 settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
-            kill_rank(run, 1, "h02", 2)
-            equal({host for host, _ in ranks_of(run, 2, 2).values()}, {"h01", "h02"}, "hosts after one blame")
-            kill_rank(run, 2, "h02", 2)
-            equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h03"}, "hosts after two")
-            equal([event["blamed"] for event in events(run, "attempt_end")], ["h02", "h02"], "who was blamed")
-            store = json.loads(sortie("nodes", "ls", "--json")[1])
-            equal([(one["host"], one["run"], one["blames"]) for one in store["cordoned"]], [("h02", run.id(), 2)],
-                  "cordoned hosts")
-            run.signal(signal.SIGINT)
-            equal(run.wait(20), 130, "exit code")
-        bed.expect_nothing_left(5)
-        code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
-        equal(code, 2, "exit code of a run on a cordoned host")
-        check(f"h02 is cordoned by " in text and "ended by signal 9" in text, text)
-        code, text = sortie("nodes", "test", "h02", "--ssh-config", bed.ssh_config)
-        check(code in (0, 1), f"nodes test: {code}: {text}")
-        equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")
-        equal(sortie("plan", "--hosts", "h[01-02]", "--", "true")[0], 0, "plan")
+    with Run(bed, *SLEEP, hosts="h[01-02]", slots=1,
+             settings={**RESTART, "recovery.spares": '["h03 slots=1"]'}) as run:
+        kill_rank(run, 1, "h02", 2)
+        equal({host for host, _ in ranks_of(run, 2, 2).values()}, {"h01", "h02"}, "hosts after one blame")
+        kill_rank(run, 2, "h02", 2)
+        equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h03"}, "hosts after two")
+        equal([event["blamed"] for event in events(run, "attempt_end")], ["h02", "h02"], "who was blamed")
+        store = json.loads(sortie("nodes", "ls", "--json")[1])
+        equal([(one["host"], one["run"], one["blames"]) for one in store["cordoned"]], [("h02", run.id(), 2)],
+              "cordoned hosts")
+        run.signal(signal.SIGINT)
+        equal(run.wait(20), 130, "exit code")
+    bed.expect_nothing_left(5)
+    code, text = sortie("run", "--hosts", "h[01-02]", "--ssh-config", bed.ssh_config, "--", "true")
+    equal(code, 2, "exit code of a run on a cordoned host")
+    check(f"h02 is cordoned by " in text and "ended by signal 9" in text, text)
+    code, text = sortie("nodes", "test", "h02", "--ssh-config", bed.ssh_config)
+    check(code in (0, 1), f"nodes test: {code}: {text}")
+    equal(sortie("nodes", "uncordon", "h02")[0], 0, "uncordon")
+    equal(sortie("plan", "--hosts", "h[01-02]", "--", "true")[0], 0, "plan")
 
 
 def scenario_spare_that_is_not_fit_does_not_join(bed):
     """The program is on all hosts but the first spare."""
     program = "/tmp/sortie-e2e-job"
-    with own_store():
+    for host in ("h01", "h02", "h04"):
+        bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")
+    try:
+        with Run(bed, program, hosts="h[01-02]", slots=1,
+                 settings={**RESTART, "recovery.spares": '["h[03-04] slots=1"]'}) as run:
+            for attempt in (1, 2):
+                kill_rank(run, attempt, "h02", 2)
+            equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h04"}, "hosts")
+            run.expect(r"spare h03 is not fit: .*program")
+            run.signal(signal.SIGINT)
+            equal(run.wait(20), 130, "exit code")
+    finally:
         for host in ("h01", "h02", "h04"):
-            bed.run_in(host, "sh", "-c", f"printf '#!/bin/sh\\nexec sleep 1000\\n' > {program}; chmod +x {program}")
-        try:
-            with Run(bed, program, hosts="h[01-02]", slots=1,
-                     settings={**RESTART, "recovery.spares": '["h[03-04] slots=1"]'}) as run:
-                for attempt in (1, 2):
-                    kill_rank(run, attempt, "h02", 2)
-                equal({host for host, _ in ranks_of(run, 3, 2).values()}, {"h01", "h04"}, "hosts")
-                run.expect(r"spare h03 is not fit: .*program")
-                run.signal(signal.SIGINT)
-                equal(run.wait(20), 130, "exit code")
-        finally:
-            for host in ("h01", "h02", "h04"):
-                bed.run_in(host, "rm", "-f", program)
-        bed.expect_nothing_left(5)
+            bed.run_in(host, "rm", "-f", program)
+    bed.expect_nothing_left(5)

@@ -14,7 +14,7 @@ import traceback
 
 import matrix
 from boxes import SMALL_BEDS, ContainerBed, build_image
-from harness import BED_ID, HOSTS, ROOT, HostBed, testbed
+from harness import BED_ID, HOSTS, ROOT, HostBed, own_store, testbed
 
 TRIES = 2
 STANDSTILL = 3.0  # seconds; heartbeats of the scenarios are lost after 3
@@ -72,7 +72,8 @@ def play(what, scenario, bed):
     try:
         bed.clear()
         try:
-            scenario(bed)
+            with own_store():
+                scenario(bed)
             bed.expect_nothing_left(5)
         finally:
             bed.clear()

@@ -77,6 +77,8 @@ void change(const Field& field, JobConfig& job) {
                   ? std::vector<std::string>{"one include=a.*", "two include=b.* weight_decay=0"}
               : field.key == "recovery.restart_on" || field.key == "recovery.counted"
                   ? std::vector<std::string>{"hang", "oom"}
+              : field.key == "runner.transport"
+                  ? std::vector<std::string>{"docker", "exec", "-i", "{host}"}
               : field.key.ends_with("_exit_codes") ? std::vector<std::string>{"7", "64-69"}
                                                    : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
@@ -158,6 +160,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   for (const Field& field : fields()) change(field, job);
   // What the rules over several keys ask for.
   job.runner.hosts_file.clear();
+  job.runner.ssh.command.clear();
   job.trainer.load_weights_from.clear();
   job.runner.secret_env = {{"C", "(secret)"}};
   job.runner.container.env = {{"D", "quote \""}};
@@ -190,6 +193,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
+        field.key == "runner.ssh.command" ||
         field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
