@@ -126,11 +126,11 @@ struct RecoveryConfig {
 /// [watchdog]: how ranks that do nothing any more, or too little, are found.
 struct WatchdogConfig {
   bool hangs = true;
-  Milliseconds hang_minimum{60'000};  // least limit of a section; the limit is 5 x its p99
-  Milliseconds hang_timeout{0};       // limit of every section but the start; 0 = learned
+  Milliseconds hang_minimum{60'000};      // least limit of a section; the limit is 5 x its p99
+  Milliseconds hang_timeout{0};           // limit of every section but the start; 0 = learned
   Milliseconds start_timeout{3'600'000};  // from the ranks' start to their first step; 0 = none
-  std::int64_t exempt_steps = 3;      // first steps of an attempt that are not learned from
-  Milliseconds dump_timeout{3000};    // for the stacks of all ranks, before they are ended
+  std::int64_t exempt_steps = 3;          // first steps of an attempt that are not learned from
+  Milliseconds dump_timeout{3000};        // for the stacks of all ranks, before they are ended
   double straggler_ratio = 1.15;  // of the median of all hosts; 0 = stragglers are not looked for
   std::int64_t straggler_windows = 10;  // in a row, of ten seconds each
   bool health = true;                   // of the hosts is watched while a run goes on
