@@ -193,9 +193,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
-        field.key == "runner.ssh.command" ||
-        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
-        section_of(field).starts_with("model.");
+        field.key == "runner.ssh.command" || field.key == "model.rotary_percentage" ||
+        field.key == "trainer.load_weights_from" || section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
