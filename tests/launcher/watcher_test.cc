@@ -123,7 +123,7 @@ TEST_CASE("watcher: stop between two supervisors ends the run") {
   const Finished stopped = run.sortie({"stop", "last"});
   CHECK_MESSAGE(stopped.code == 0, stopped.output);
   CHECK(has(stopped.output, "ended with exit code 143"));
-  CHECK_FALSE(watcher_of(run.folder).alive);
+  run.wait_until("no watcher", [&] { return !watcher_of(run.folder).alive; });
 }
 
 TEST_CASE("watcher: one that is killed harms nothing") {
