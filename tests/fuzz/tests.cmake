@@ -18,8 +18,8 @@ endfunction()
 
 # What is read from the network or from everyone's config is tried longer; scripts/ci_long tries each for minutes.
 # An input of config takes 150 ms here, of the others tens of milliseconds.
-set(seconds_config 120)
-set(seconds_hostlist 60)
+set(seconds_config 90)
+set(seconds_hostlist 20)
 set(seconds_frame 40)
 set(seconds_token_index 20)
 file(GLOB harnesses CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*_fuzz.cc")
