@@ -44,7 +44,7 @@ const Field kRecoveryFields[] = {
     {"recovery.min_hosts", recovery<&Recovery::min_hosts>, IntegerRange{0, 65536}, "hosts",
      "Where no spare is left, a run goes on without the blamed host on at least so many hosts, with the global batch size as configured; 0 = on all of them"},
     {"recovery.cordon", recovery<&Recovery::cordon>, {}, "",
-     "Hosts that are blamed for two failures are cordoned: `sortie nodes` lists them, and no run of this user starts there"},
+     "Hosts that are blamed for two failures, or for one with a fault that a person has to mend, are cordoned: `sortie nodes` lists them, and no run of this user starts there"},
     {"recovery.progress_file", recovery<&Recovery::progress_file>, kPathForm, "",
      "For programs that report no events: a file on the first host whose first number is the last committed step", kPath},
     {"recovery.supervisor_restarts", recovery<&Recovery::supervisor_restarts>, IntegerRange{0, 1000}, "",
