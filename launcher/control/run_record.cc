@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "common/base/json_member.h"
 #include "common/config/hostlist.h"
 #include "common/config/text.h"
 #include "launcher/run/attempt_folder.h"
@@ -15,20 +16,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
+using json_member::number;
+using json_member::text;
+
 constexpr std::size_t kMaxRecordBytes = 256u << 20;
 
 nlohmann::json parse(std::string_view text) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-}
-
-double number(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
-}
-
-std::string text(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
 /// Of `python3 train.py` it is the script that says what runs.

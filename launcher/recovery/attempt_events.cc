@@ -3,31 +3,22 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_member.h"
+
 namespace sortie::launcher {
 namespace {
 
 using Json = nlohmann::json;
 using Fields = nlohmann::ordered_json;
+using json_member::flag;
+using json_member::number;
+using json_member::text;
+using json_member::u32;
 
-double number(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_number() ? it->get<double>() : 0;
-}
-std::uint32_t u32(const Json& event, const char* key) {
-  return static_cast<std::uint32_t>(std::clamp(number(event, key), 0.0, 4e9));
-}
 std::optional<std::uint64_t> maybe(const Json& event, const char* key) {
   const auto it = event.find(key);
   if (it == event.end() || !it->is_number_unsigned()) return std::nullopt;
   return it->get<std::uint64_t>();
-}
-std::string text(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-bool flag(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_boolean() && it->get<bool>();
 }
 std::vector<std::string> texts(const Json& event, const char* key) {
   std::vector<std::string> out;

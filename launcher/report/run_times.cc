@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_member.h"
 #include "common/training/event.h"
 #include "launcher/report/goodput.h"
 
@@ -20,11 +21,6 @@ std::optional<double> finite(const Json& event, const char* key) {
   if (it == event.end() || !it->is_number()) return std::nullopt;
   const double value = it->get<double>();
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
-}
-
-std::string name_of(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
 double known_or_0(double value) {
@@ -71,7 +67,7 @@ void RunTimes::take_journal(const Json& event) {
   if (!time) return;
   last = std::max(last, *time);
   if (!begun) begun = time;
-  const std::string name = name_of(event, "event");
+  const std::string name = json_member::text(event, "event");
   const bool exited_0 = finite(event, "exit_code") == 0.0;
   if (name == "attempt") {
     attempts.push_back({*time, {}, {}, {}, false});

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_member.h"
 #include "launcher/health/health_event.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/view/journal_event.h"
@@ -17,27 +18,16 @@ using Json = nlohmann::json;
 
 namespace {
 
+using json_member::flag;
+using json_member::number;
+using json_member::text;
+using json_member::u32;
+
 constexpr std::size_t kMaxLine = 4u << 20;
 constexpr std::size_t kMaxNamed = 64;
 
-/// A member of an event that may be missing or of another type: somebody may have edited the file.
-double number(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_number() ? it->get<double>() : 0;
-}
 std::size_t count(const Json& event, const char* key) {
   return static_cast<std::size_t>(std::clamp(number(event, key), 0.0, 1e15));
-}
-std::uint32_t u32(const Json& event, const char* key) {
-  return static_cast<std::uint32_t>(std::clamp(number(event, key), 0.0, 4e9));
-}
-std::string text(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-bool flag(const Json& event, const char* key) {
-  const auto it = event.find(key);
-  return it != event.end() && it->is_boolean() && it->get<bool>();
 }
 
 void reach(Stage& stage, const Json& event, double at) {
