@@ -1,4 +1,4 @@
-// Batch arithmetic (rules T2 and T4): global = micro * accumulation * data parallel, exactly.
+// Batch arithmetic (rules T1, T2 and T4): global = micro * accumulation * data parallel, exactly.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,6 +15,8 @@ constexpr std::string_view kMicro = "topology.micro_batch_size";
 constexpr std::string_view kAccumulation = "topology.gradient_accumulation_steps";
 constexpr std::string_view kGlobal = "topology.global_batch_size";
 constexpr std::string_view kDataParallel = "topology.data_parallel_size";
+constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
+constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
 
 Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
   return {rule, std::move(keys), std::move(message)};
@@ -52,7 +54,8 @@ bool is_underdetermined(const TopologyConfig& topology, BatchOutcome& outcome) {
 std::vector<Violation> check_batch(const TopologyConfig& topology) {
   if (std::vector<Violation> wrong = check_rampup(topology); !wrong.empty()) return wrong;
   if (topology.data_parallel_size != 0)
-    return resolve_batch(topology, topology.data_parallel_size).violations;
+    return resolve_batch(topology, topology.data_parallel_size * ranks_of_replica(topology))
+        .violations;
   BatchOutcome outcome;
   if (is_underdetermined(topology, outcome)) return outcome.violations;
   const std::int64_t micro = std::max<std::int64_t>(topology.micro_batch_size, 1);
@@ -68,19 +71,52 @@ std::vector<Violation> check_batch(const TopologyConfig& topology) {
   return outcome.violations;
 }
 
+std::int64_t ranks_of_replica(const TopologyConfig& topology) {
+  return topology.tensor_parallel_size * topology.pipeline_parallel_size;
+}
+
+namespace {
+
+/// Rules T1 and T2: the replicas that so many ranks make; 0 with a violation.
+std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_size,
+                            std::vector<Violation>& violations) {
+  const std::int64_t each = ranks_of_replica(topology);
+  if (world_size % each != 0) {
+    violations.push_back(broken(
+        "T1", {std::string(kTensorParallel), std::string(kPipelineParallel), "runner.hosts"},
+        fmt::format("a replica of the model takes {} ranks = {} (tensor_parallel_size) * {} "
+                    "(pipeline_parallel_size), and {} ranks are no multiple of that; use {} ranks, "
+                    "or sizes whose product divides {}",
+                    each, topology.tensor_parallel_size, topology.pipeline_parallel_size,
+                    world_size, nearest_multiples(world_size, each), world_size)));
+    return 0;
+  }
+  const std::int64_t replicas = world_size / each;
+  if (topology.data_parallel_size == 0 || topology.data_parallel_size == replicas) return replicas;
+  violations.push_back(
+      broken("T2", {std::string(kDataParallel), "runner.hosts"},
+             each == 1
+                 ? fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
+                               topology.data_parallel_size, world_size, replicas)
+                 : fmt::format("{} does not fit a job of {} ranks with {} ranks a replica; use {}, "
+                               "or 0 to follow the hosts",
+                               topology.data_parallel_size, world_size, each, replicas)));
+  return replicas;
+}
+
+}  // namespace
+
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size) {
   SORTIE_CHECK(world_size > 0, "world of {} ranks", world_size);
   BatchOutcome outcome;
   BatchPlan& plan = outcome.plan;
-  plan.data_parallel_size = world_size;
+  const std::int64_t replicas = count_replicas(topology, world_size, outcome.violations);
+  if (replicas == 0) return outcome;
+  const std::string_view unit = replicas == world_size ? "ranks" : "replicas";
+  plan.data_parallel_size = replicas;
   plan.micro_batch_size = topology.micro_batch_size;
   plan.gradient_accumulation_steps = topology.gradient_accumulation_steps;
   plan.global_batch_size = topology.global_batch_size;
-  if (topology.data_parallel_size != 0 && topology.data_parallel_size != world_size)
-    outcome.violations.push_back(
-        broken("T2", {std::string(kDataParallel), "runner.hosts"},
-               fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
-                           topology.data_parallel_size, world_size, world_size)));
   std::int64_t& micro = plan.micro_batch_size;
   std::int64_t& accumulation = plan.gradient_accumulation_steps;
   std::int64_t& global = plan.global_batch_size;
@@ -89,12 +125,12 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
   const std::int64_t known = std::max<std::int64_t>(micro, 1) *
                              std::max<std::int64_t>(accumulation, 1);  // both at most 2^20
   std::int64_t factor = 0;
-  if (__builtin_mul_overflow(known, world_size, &factor)) {
+  if (__builtin_mul_overflow(known, replicas, &factor)) {
     outcome.violations.push_back(
         broken("T4", batch_keys(),
-               fmt::format("{} sequences on each of {} ranks is too large; lower micro_batch_size "
+               fmt::format("{} sequences on each of {} {} is too large; lower micro_batch_size "
                            "or gradient_accumulation_steps",
-                           known, world_size)));
+                           known, replicas, unit)));
     return outcome;
   }
   if (global == 0) {
@@ -102,19 +138,19 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
   } else if (accumulation == 0) {
     accumulation =
         derive(outcome, global, factor,
-               fmt::format("{} = {} (micro_batch_size) * {} (ranks)", factor, micro, world_size),
+               fmt::format("{} = {} (micro_batch_size) * {} ({})", factor, micro, replicas, unit),
                "gradient_accumulation_steps");
   } else if (micro == 0) {
     micro = derive(outcome, global, factor,
-                   fmt::format("{} = {} (gradient_accumulation_steps) * {} (ranks)", factor,
-                               accumulation, world_size),
+                   fmt::format("{} = {} (gradient_accumulation_steps) * {} ({})", factor,
+                               accumulation, replicas, unit),
                    "micro_batch_size");
   } else if (global != factor) {
     outcome.violations.push_back(broken(
         "T4", batch_keys(),
         fmt::format("{} is not {} = {} (micro_batch_size) * {} (gradient_accumulation_steps) * {} "
-                    "(ranks); use {}, or set one of the three to 0",
-                    global, factor, micro, accumulation, world_size, factor)));
+                    "({}); use {}, or set one of the three to 0",
+                    global, factor, micro, accumulation, replicas, unit, factor)));
   }
   resolve_rampup(topology, outcome);
   return outcome;

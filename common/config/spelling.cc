@@ -15,8 +15,8 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kNoModelParallelism =
-    "there is no model parallelism, every rank holds the whole model; remove it";
+constexpr std::string_view kNotCut = "sequences and experts are not cut over ranks; remove it";
+constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
 constexpr Foreign kForeign[] = {
@@ -67,15 +67,16 @@ constexpr Foreign kForeign[] = {
     {"recompute_granularity", "topology.activation_checkpointing_type"},
     {"use_tensorboard", "logger.tensorboard"},
     {"batch_size", "topology.micro_batch_size"},
-    {"model_parallel_size", kNoModelParallelism},
-    {"tensor_parallel_size", kNoModelParallelism},
-    {"tensor_model_parallel_size", kNoModelParallelism},
-    {"pipe_parallel_size", kNoModelParallelism},
-    {"pipeline_parallel_size", kNoModelParallelism},
-    {"pipeline_model_parallel_size", kNoModelParallelism},
-    {"context_parallel_size", kNoModelParallelism},
-    {"expert_parallel_size", kNoModelParallelism},
-    {"expert_model_parallel_size", kNoModelParallelism},
+    {"model_parallel_size", "topology.tensor_parallel_size"},
+    {"tensor_model_parallel_size", "topology.tensor_parallel_size"},
+    {"pipe_parallel_size", "topology.pipeline_parallel_size"},
+    {"pipeline_model_parallel_size", "topology.pipeline_parallel_size"},
+    {"context_parallel_size", kNotCut},
+    {"expert_parallel_size", kNotCut},
+    {"expert_model_parallel_size", kNotCut},
+    {"use_distributed_optimizer", kSharding},
+    {"zero", kSharding},
+    {"virtual_pipeline_model_parallel_size", "topology.pipeline_interleave"},
     {"bf16", kAlwaysMixed},
     {"fp16", kAlwaysMixed},
 };

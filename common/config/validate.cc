@@ -107,6 +107,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   if (!in_range) return rules.take();  // the rules below divide by what the table says is not 0
   check_runner(job.runner, rules);
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
+  for (Violation& violation : check_layout(job)) rules.add(std::move(violation));
   for (Violation& violation : check_training(job)) rules.add(std::move(violation));
   for (Violation& violation : check_model(job.model)) rules.add(std::move(violation));
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));

@@ -49,6 +49,8 @@ struct BatchOutcome {
 };
 /// What is wrong for any number of ranks (part of validate()), and for exactly `world_size` ranks.
 std::vector<Violation> check_batch(const TopologyConfig& topology);
+/// Ranks that hold one model together.
+std::int64_t ranks_of_replica(const TopologyConfig& topology);
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size);
 
 /// Sequences of the step that begins after `consumed_samples`; global_batch_size without ramp-up.
@@ -60,6 +62,8 @@ std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 
 /// What is wrong with the shape of the model (part of validate()).
 std::vector<Violation> check_model(const ModelConfig& model);
+/// Whether the model can be cut as [topology] asks (part of validate()): rules P1 to P3.
+std::vector<Violation> check_layout(const JobConfig& job);
 /// Of mixtures of experts, latent attention and multi-token prediction (part of check_model).
 void check_mixture(const ModelConfig& model, std::vector<Violation>& found);
 

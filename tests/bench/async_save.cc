@@ -51,7 +51,7 @@ Result<> run(const std::filesystem::path& folder, int threads, int rounds, int s
   saving.trainer.save_interval = 1;
   saving.trainer.keep_last = 1;
   const BitFacts facts;
-  Checkpointer saver(saving, facts, trainer.store(), *communicator, trainer.context());
+  Checkpointer saver(saving, facts, trainer.store(), trainer.layout(), trainer.context());
   SORTIE_TRY(saver.prepare());
   if (const std::string why = saver.reserve_snapshot(); !why.empty())
     return fail(ErrorCode::unsupported, why);

@@ -39,8 +39,8 @@ Result<PlanOptions> options_of(const PlanRequest& request, const config::JobConf
     SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
     options.threads = rank.threads;
   }
-  if (options.micro_batch_size > 0) return options;
   const config::BatchOutcome batch = config::resolve_batch(job.topology, request.world_size);
+  if (options.micro_batch_size > 0 && batch.plan.data_parallel_size > 0) return options;
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));

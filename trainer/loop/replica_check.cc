@@ -23,36 +23,43 @@ std::string state_hash(ParameterStore& store) {
 
 }  // namespace
 
-ReplicaDifference find_difference(Communicator& communicator, const RankContext& rank,
+ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
                                   ParameterStore& store) {
-  if (communicator.size() == 1) return {};
+  if (layout.world().size() == 1) return {};
   const std::vector<std::string> all =
-      communicator.all_gather(fmt::format("{} {}", state_hash(store), rank.host));
-  std::map<std::string, std::vector<ReplicaDifference::Rank>> ranks_by_hash;
+      layout.world().all_gather(fmt::format("{} {}", state_hash(store), rank.host));
+  // Replicas are ranks at one place of the model.
+  using Ranks = std::vector<ReplicaDifference::Rank>;
+  std::map<std::pair<int, int>, std::map<std::string, Ranks>> ranks_by_place;
   for (std::size_t i = 0; i < all.size(); ++i) {
+    const int one = static_cast<int>(i);
     const std::size_t space = all[i].find(' ');
-    ranks_by_hash[all[i].substr(0, space)].push_back(
-        {static_cast<std::int64_t>(i), all[i].substr(space + 1)});
+    ranks_by_place[{layout.mesh().coordinate(one, Axis::pipeline),
+                    layout.mesh().coordinate(one, Axis::tensor)}][all[i].substr(0, space)]
+        .push_back({one, all[i].substr(space + 1)});
   }
-  if (ranks_by_hash.size() == 1) return {};
-  const auto most = std::ranges::max_element(ranks_by_hash, {}, [](const auto& entry) {
-                      return entry.second.size();
-                    })->second.size();
-  const auto leading = std::ranges::count_if(
-      ranks_by_hash, [most](const auto& entry) { return entry.second.size() == most; });
   ReplicaDifference found;
-  found.majority = leading == 1;  // with a draw nobody is known to be right
+  for (const auto& [place, ranks_by_hash] : ranks_by_place) {
+    if (ranks_by_hash.size() == 1) continue;
+    const auto most = std::ranges::max_element(ranks_by_hash, {}, [](const auto& entry) {
+                        return entry.second.size();
+                      })->second.size();
+    const auto leading = std::ranges::count_if(
+        ranks_by_hash, [most](const auto& entry) { return entry.second.size() == most; });
+    const bool majority = leading == 1;  // with a draw nobody is known to be right
+    found.majority = found.majority && majority;
+    for (const auto& [hash, ranks] : ranks_by_hash)
+      if (!majority || ranks.size() < most)
+        found.ranks.insert(found.ranks.end(), ranks.begin(), ranks.end());
+  }
+  if (found.ranks.empty()) return found;
   std::vector<std::string> names;
-  for (const auto& [hash, ranks] : ranks_by_hash)
-    if (!found.majority || ranks.size() < most)
-      for (const ReplicaDifference::Rank& one : ranks) {
-        found.ranks.push_back(one);
-        names.push_back(one.host.empty() ? fmt::format("rank {}", one.rank)
-                                         : fmt::format("rank {} ({})", one.rank, one.host));
-      }
-  found.text =
-      fmt::format("{} {}", fmt::join(names, ", "),
-                  found.majority ? "from the other ranks" : "do not agree, and no majority does");
+  for (const ReplicaDifference::Rank& one : found.ranks)
+    names.push_back(one.host.empty() ? fmt::format("rank {}", one.rank)
+                                     : fmt::format("rank {} ({})", one.rank, one.host));
+  found.text = fmt::format(
+      "{} {}", fmt::join(names, ", "),
+      found.majority ? "from the other ranks" : "do not agree, and no majority does");
   return found;
 }
 
@@ -63,9 +70,9 @@ Error difference_error(const ReplicaDifference& difference, std::int64_t step) {
                       step, difference.text, difference.majority ? "those" : "these")};
 }
 
-Result<> check_initial_state(Communicator& communicator, const RankContext& rank,
+Result<> check_initial_state(const Layout& layout, const RankContext& rank,
                              ParameterStore& store) {
-  const ReplicaDifference difference = find_difference(communicator, rank, store);
+  const ReplicaDifference difference = find_difference(layout, rank, store);
   if (difference.text.empty()) return {};
   return fail(ErrorCode::diverged,
               fmt::format("start: initial weights differ: {}; every rank computes the same ones "

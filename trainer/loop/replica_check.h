@@ -9,7 +9,7 @@
 #include "common/base/result.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/layout.h"
 
 namespace sortie::trainer {
 
@@ -26,14 +26,14 @@ struct ReplicaDifference {
 };
 
 /// Compares a hash of all states over the ranks; collective.
-ReplicaDifference find_difference(Communicator& communicator, const RankContext& rank,
+ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
                                   ParameterStore& store);
 
 /// ErrorCode::diverged for replicas that differ after a step.
 Error difference_error(const ReplicaDifference& difference, std::int64_t step);
 
 /// The same before the first step, where fresh weights were computed by each rank for itself.
-Result<> check_initial_state(Communicator& communicator, const RankContext& rank,
+Result<> check_initial_state(const Layout& layout, const RankContext& rank,
                              ParameterStore& store);
 
 }  // namespace sortie::trainer

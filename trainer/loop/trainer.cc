@@ -20,7 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the libraries that run: those that the program was compiled with may be others.
 BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communicator& communicator,
-                   const SampleSource& training, DType precision, const std::string& build) {
+                   const config::TopologyConfig& topology, const SampleSource& training,
+                   DType precision, const std::string& build) {
   BitFacts facts;
   facts.isa = cpu.isa;
   const dnnl_version_t& onednn = *dnnl_version();
@@ -31,6 +32,7 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
+  facts.layout = layout_text(topology);
   facts.precision = dtype_name(precision);
   return facts;
 }
@@ -55,14 +57,15 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       batch_(batch),
       rank_(rank),
       communicator_(communicator),
+      layout_(job.topology, communicator),
       report_(job_, batch_, rank_, events, !validation.empty()),
       validation_(std::move(validation)),
       cpu_(cpu),
-      facts_(bit_facts(cpu, rank, communicator, training, precision, build)),
+      facts_(bit_facts(cpu, rank, communicator, job.topology, training, precision, build)),
       precision_(precision),
-      step_(job, batch, rank, communicator, training),
+      step_(job, batch, rank, layout_, training),
       prepared_(step_.prepare()),
-      checkpointer_(job, facts_, step_.store(), communicator, step_.context()) {
+      checkpointer_(job, facts_, step_.store(), layout_, step_.context()) {
   checkpointer_.set_claimant({rank.run_id, rank.attempt});
 }
 
@@ -81,7 +84,7 @@ Result<> Trainer::start() {
   } else {
     report_.from_seed();
   }
-  SORTIE_TRY(check_initial_state(communicator_, rank_, store()));
+  SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   store().refresh_compute_copy(context());
   store().weights_changed();
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
@@ -173,7 +176,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   store().refresh_compute_copy(context());
   store().weights_changed();
-  SORTIE_TRY(check_initial_state(communicator_, rank_, store()));
+  SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   last_equal_ = progress_.step;
   whole_ = true;
   report_.rolled_back(back);
@@ -198,7 +201,7 @@ Result<bool> Trainer::handle_trouble(const StepReport& report) {
 }
 
 Result<bool> Trainer::compare_replicas(const StepReport& report) {
-  const ReplicaDifference difference = find_difference(communicator_, rank_, store());
+  const ReplicaDifference difference = find_difference(layout_, rank_, store());
   if (difference.text.empty()) {
     last_equal_ = report.step;
     return false;
@@ -317,7 +320,7 @@ Result<StepReport> Trainer::step() {
 
 Result<Validation> Trainer::evaluate() {
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
-                  model(), communicator_, *rank_.marks);
+                  model(), layout_, *rank_.marks);
 }
 
 /// After a SIGTERM, for a step to end: the rest of the grace is for the save.

@@ -51,6 +51,7 @@ class Trainer {
   /// The losses of the validation sets.
   Result<Validation> evaluate();
 
+  const Layout& layout() const { return layout_; }
   ParameterStore& store() { return step_.store(); }
   const TrainingProgress& progress() const { return progress_; }
   ExecutionContext& context() { return step_.context(); }
@@ -82,6 +83,7 @@ class Trainer {
   const config::BatchPlan batch_;
   const RankContext& rank_;
   Communicator& communicator_;
+  const Layout layout_;
   RunReport report_;
   std::vector<ValidationSet> validation_;
   const CpuFacts cpu_;

@@ -20,11 +20,11 @@ using Part = training::Section;
 }  // namespace
 
 TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
-                           const RankContext& rank, Communicator& communicator,
+                           const RankContext& rank, const Layout& layout,
                            SampleSource& training)
     : job_(job),
       batch_(batch),
-      communicator_(communicator),
+      layout_(layout),
       marks_(*rank.marks),
       training_(training),
       context_(rank.threads, rank.device),
@@ -41,13 +41,14 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
 Result<> TrainingStep::prepare() {
   SORTIE_TRY(add_lora(job_.lora, store_));
   SORTIE_TRY(freeze_parameters(job_, store_));
-  return optimizer_.assign_groups();
+  SORTIE_TRY(optimizer_.assign_groups());
+  return store_.cut(layout_.places());
 }
 
 void TrainingStep::allocate(DType precision) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
-  store_.finalize(context_, precision, communicator_.size() * kShardUnit, /*with_optimizer=*/true);
-  reducer_ = std::make_unique<GradientReducer>(store_, communicator_,
+  store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                job_.optimizer.allreduce_bucket_size);
   context_.set_poll([this] { reducer_->poll(); });
 }
@@ -64,7 +65,7 @@ void TrainingStep::begin_reading(const TrainingProgress& progress) {
   ReadingCourse course;
   course.first = first_sample_of(0);
   // A step is a whole number of micro-steps, so the distance is the same within steps and between.
-  course.stride = communicator_.size() * batch_.micro_batch_size;
+  course.stride = replicas() * batch_.micro_batch_size;
   course.rows = batch_.micro_batch_size;
   course.length = job_.model.sequence_length;
   course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations) +
@@ -98,7 +99,7 @@ Result<TrainingStep::Batch> TrainingStep::next_batch(std::int64_t first_sample) 
 
 Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
                                                  std::vector<Batch>& batches) {
-  const std::int64_t samples = micro_steps * communicator_.size() * batch_.micro_batch_size;
+  const std::int64_t samples = micro_steps * replicas() * batch_.micro_batch_size;
   if (!training_.masks_targets()) return samples * job_.model.sequence_length;
   double counted = 0.0;
   for (std::int64_t micro = 0; micro < micro_steps; ++micro) {
@@ -107,7 +108,7 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     batches.push_back(std::move(batch));
   }
   marks_.enter(Part::reduce);
-  communicator_.all_reduce_sum({&counted, 1});
+  layout_.replicas().all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }
 
@@ -125,7 +126,7 @@ Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t mi
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
   context.first_sample = first_sample_of(micro_step);
   context.routers.loss_scale =
-      static_cast<float>(1.0 / static_cast<double>(micro_steps * communicator_.size()));
+      static_cast<float>(1.0 / static_cast<double>(micro_steps * replicas()));
   Graph graph(context_, Graph::Mode::record);
   {
     const Span span(*this, Part::forward);
@@ -142,9 +143,9 @@ Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t mi
 
 /// What every rank must know alike: the loss, and what they tell each other beside it.
 void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags) {
-  std::vector<double> sums = {loss_sum};
+  std::vector<double> sums = {layout_.speaks() ? loss_sum : 0.0};
   sums.insert(sums.end(), flags.begin(), flags.end());
-  communicator_.all_reduce_sum(sums);
+  layout_.world().all_reduce_sum(sums);
   report.loss = sums[0] / static_cast<double>(std::max<std::int64_t>(targets, 1));
   std::copy(sums.begin() + 1, sums.end(), flags.begin());
 }
@@ -154,8 +155,8 @@ void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps
                                     std::int64_t targets) {
   if (!routing_.any()) return;
   const ops::HostAccess<double> sums(context_, routing_.sums());
-  communicator_.all_reduce_sum(sums.span());
-  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * communicator_.size());
+  layout_.replicas().all_reduce_sum(sums.span());
+  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * replicas());
   report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
 }
 
@@ -214,7 +215,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   report.samples = config::batch_size_at(batch_, progress.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
   const std::int64_t micro_steps =
-      report.samples / (batch_.micro_batch_size * communicator_.size());
+      report.samples / (batch_.micro_batch_size * replicas());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
   marks_.begin_step(report.step);
@@ -235,11 +236,12 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::optimizer);
-    optimizer_.squared_gradient_norm(context_, squared_norm);
+    optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
   }
   {
     const Span span(*this, Part::reduce);
-    const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    if (!layout_.only_data()) layout_.model().all_reduce_sum({&read[2], 1});
     report.grad_norm = std::sqrt(read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);

@@ -18,6 +18,7 @@
 #include "trainer/optim/optimizer.h"
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/gradient_reducer.h"
+#include "trainer/parallel/layout.h"
 #include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 
@@ -27,7 +28,7 @@ class TrainingStep {
  public:
   /// Declares the model. All references must outlive it.
   TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
-               const RankContext& rank, Communicator& communicator, SampleSource& training);
+               const RankContext& rank, const Layout& layout, SampleSource& training);
 
   /// Adds and freezes what [lora] and [optimizer] say, and gives parameters their groups; once.
   /// ErrorCode::config for what they have wrong. No memory is taken.
@@ -67,11 +68,12 @@ class TrainingStep {
   std::int64_t position_after(const TrainingProgress& progress) const {
     return progress.consumed_samples + skipped_before(skipped_, progress.step + 1);
   }
-  /// The samples of a step are cut over micro-steps, then ranks: with another topology they are the
-  /// same.
+  std::int64_t replicas() const { return batch_.data_parallel_size; }
+  /// The samples of a step are cut over micro-steps, then replicas: with another topology they are
+  /// the same.
   std::int64_t first_sample_of(std::int64_t micro_step) const {
     return position_ +
-           (micro_step * communicator_.size() + communicator_.rank()) * batch_.micro_batch_size;
+           (micro_step * replicas() + layout_.coordinate(Axis::data)) * batch_.micro_batch_size;
   }
   /// A part of the step: recorded where the profiler is active, and marked for who watches.
   class Span {
@@ -105,7 +107,7 @@ class TrainingStep {
 
   const config::JobConfig& job_;
   const config::BatchPlan batch_;
-  Communicator& communicator_;
+  const Layout& layout_;
   ProgressMarks& marks_;
   SampleSource& training_;
   ExecutionContext context_;

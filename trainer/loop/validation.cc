@@ -28,20 +28,23 @@ Result<> score(SampleSource& source, std::int64_t first, std::int64_t rows,
 
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                          ExecutionContext& context, const LanguageModel& model,
-                         Communicator& communicator, ProgressMarks& marks) {
+                         const Layout& layout, ProgressMarks& marks) {
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t passes = (samples + options.rows - 1) / options.rows;
   // One sum per forward pass, so that adding the ranks' shares is exact: all but one are 0.
   const Tensor each = context.zeros(DType::f64, {2 * passes});
-  for (std::int64_t pass = communicator.rank(); pass < passes; pass += communicator.size()) {
+  // The ranks of a replica do a forward pass together.
+  for (std::int64_t pass = layout.coordinate(Axis::data); pass < passes;
+       pass += layout.size(Axis::data)) {
     const std::int64_t first = pass * options.rows;
     SORTIE_TRY(score(source, first, std::min(options.rows, samples - first), context, model,
                      each.slice(0, 2 * pass, 2)));
     marks.tick();
   }
   std::vector<double> sums = ops::copy_to_host<double>(context, each);
-  communicator.all_reduce_sum(sums);
+  if (!layout.speaks()) std::ranges::fill(sums, 0.0);
+  layout.world().all_reduce_sum(sums);
   double nats = 0.0, targets = 0.0;
   for (std::size_t i = 0; i < sums.size(); i += 2) {
     nats += sums[i];
@@ -54,12 +57,12 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
 
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, Communicator& communicator,
+                            const LanguageModel& model, const Layout& layout,
                             ProgressMarks& marks) {
   Validation result;
   for (const ValidationSet& set : sets) {
     SORTIE_ASSIGN_OR_RETURN(const double loss,
-                            mean_loss(*set.source, options, context, model, communicator, marks));
+                            mean_loss(*set.source, options, context, model, layout, marks));
     result.sets.push_back({set.name, loss});
     result.loss += loss / static_cast<double>(sets.size());
   }

@@ -6,7 +6,7 @@
 
 #include "trainer/metrics/progress_marks.h"
 #include "trainer/models/model.h"
-#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/layout.h"
 #include "trainer/samples/sample_source.h"
 
 namespace sortie::trainer {
@@ -37,7 +37,7 @@ struct ValidationOptions {
 /// forward pass is a tick of `marks`.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, Communicator& communicator,
+                            const LanguageModel& model, const Layout& layout,
                             ProgressMarks& marks);
 
 }  // namespace sortie::trainer

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "trainer/ops/copy.h"
+#include "trainer/ops/elementwise.h"
 #include "trainer/ops/optimizer.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/random/portable_math.h"
@@ -41,9 +43,21 @@ Result<> Optimizer::assign_groups() {
   return {};
 }
 
-void Optimizer::squared_gradient_norm(ExecutionContext& context, Tensor& sum) {
+void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& layout,
+                                      Tensor& sum) {
   // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
-  ops::sum_of_squares(context, store_.gradients(), sum);
+  if (layout.only_data()) return ops::sum_of_squares(context, store_.gradients(), sum);
+  const CutPlaces places = layout.places();
+  const Tensor part = context.empty(DType::f64, {1});
+  ops::fill(context, 0.0, sum);
+  for (const auto& parameter : store_.parameters()) {
+    const CutRule& cut = parameter->spec().cut;
+    const bool counts = cut.axis.has_value() || places.of(cut.group).index == 0;
+    if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty()) continue;
+    Tensor squares = part;
+    ops::sum_of_squares(context, parameter->grad().view({parameter->elements()}), squares);
+    ops::accumulate(context, squares, sum);
+  }
 }
 
 double Optimizer::learning_rate(std::int64_t step) const {

@@ -6,6 +6,7 @@
 #include "common/config/schema.h"
 #include "common/config/training_groups.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/parallel/layout.h"
 
 namespace sortie::trainer {
 
@@ -18,9 +19,11 @@ class Optimizer {
   /// and for a parameter that two groups include.
   Result<> assign_groups();
 
-  /// sum f64 [1] = squared L2 norm of all gradients, which must be final (reduced over all ranks),
-  /// so that every rank decides alike. Not finite when one of them is not.
-  void squared_gradient_norm(ExecutionContext& context, Tensor& sum);
+  /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
+  /// (reduced over the replicas). Summed over layout.model() every parameter is counted once: what
+  /// all ranks of a tensor-parallel group have by the first of them, and what is tied to another
+  /// stage's parameter by that stage. Not finite when one of them is not.
+  void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);
   /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
   /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
   void update(ExecutionContext& context, std::int64_t step, double grad_norm);

@@ -115,12 +115,18 @@ std::vector<int> Mesh::group_of(int rank, std::initializer_list<Axis> axes) cons
   return ranks;
 }
 
-MeshGroups::MeshGroups(const Mesh& mesh, Communicator& world) {
+MeshGroups::MeshGroups(const Mesh& mesh, Communicator& world)
+    : MeshGroups(mesh, world.rank(), [&world](const std::vector<int>& ranks, std::string name) {
+        // The lowest rank of a group is its color; ranks keep their order.
+        return world.split(ranks.front(), world.rank(), std::move(name));
+      }) {
   SORTIE_CHECK(mesh.world_size() == world.size(), "a mesh of {} over {} ranks", mesh.world_size(),
                world.size());
+}
+
+MeshGroups::MeshGroups(const Mesh& mesh, int rank, const Make& make) {
   const auto group = [&](std::initializer_list<Axis> axes, std::string name) {
-    // The lowest rank of a group is its color; ranks keep their order.
-    return world.split(mesh.group_of(world.rank(), axes).front(), world.rank(), std::move(name));
+    return make(mesh.group_of(rank, axes), std::move(name));
   };
   const auto along = [&](Axis axis) { return group({axis}, std::string(axis_name(axis))); };
   tensor = along(Axis::tensor);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <initializer_list>
 #include <string_view>
 
@@ -61,6 +62,9 @@ class Mesh {
 struct MeshGroups {
   /// Called by all ranks of `world`, whose size is the mesh's. `world` outlives the groups.
   MeshGroups(const Mesh& mesh, Communicator& world);
+  /// Of a rank, with groups of another making: given their ranks, upwards.
+  using Make = std::function<std::unique_ptr<Communicator>(std::vector<int> ranks, std::string)>;
+  MeshGroups(const Mesh& mesh, int rank, const Make& make);
 
   std::unique_ptr<Communicator> tensor, context, data, pipeline;
   std::unique_ptr<Communicator> expert_tensor, expert, expert_data;

@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "common/config/architectures.h"
+#include "common/config/validate.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/parallel/layout.h"
 
 namespace sortie::trainer {
 namespace {
@@ -60,10 +62,14 @@ bool saves_beside_training(const config::TrainerConfig& trainer) {
          (trainer.save_interval > 0 || (trainer.keep_best && trainer.eval_interval > 0));
 }
 
+std::int64_t replicas_of(const config::TopologyConfig& topology, const PlanOptions& options) {
+  return options.world_size / config::ranks_of_replica(topology);
+}
+
 /// The micro-batches of an update.
 std::int64_t micro_steps(const config::TopologyConfig& topology, const PlanOptions& options) {
   if (topology.gradient_accumulation_steps > 0) return topology.gradient_accumulation_steps;
-  const std::int64_t each = options.micro_batch_size * options.world_size;
+  const std::int64_t each = options.micro_batch_size * replicas_of(topology, options);
   return std::max<std::int64_t>(1, topology.global_batch_size / each);
 }
 
@@ -73,6 +79,7 @@ class MetaRank {
   MetaRank(const config::JobConfig& job, const PlanOptions& options)
       : job_(job),
         options_(options),
+        layout_(job.topology, options.rank, static_cast<int>(options.world_size)),
         micro_steps_(micro_steps(job.topology, options)),
         context_(options.threads, {.kind = DeviceKind::meta}),
         model_(context_, job.model, store_,
@@ -86,7 +93,8 @@ class MetaRank {
     SORTIE_TRY(add_lora(job_.lora, store_));
     SORTIE_TRY(freeze_parameters(job_, store_));
     SORTIE_TRY(optimizer_.assign_groups());
-    store_.finalize(context_, options_.dtype, options_.world_size * kShardUnit,
+    SORTIE_TRY(store_.cut(layout_.places()));
+    store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
                     /*with_optimizer=*/true);
     return {};
   }
@@ -109,7 +117,7 @@ class MetaRank {
       forward_backward(batch, loss);
       flop_ = context_.flop() - flop;
     }
-    optimizer_.squared_gradient_norm(context_, squared_norm);
+    optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
     routing_.clear(context_);
     store_.zero_gradients();
@@ -140,8 +148,8 @@ class MetaRank {
     std::int64_t saved = 0;
     for (const auto& parameter : store_.parameters())
       saved += parameter->elements() * (parameter->trained() ? 3 : 1);
-    return (saved + options_.world_size - 1) / options_.world_size *
-           static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t replicas = replicas_of(job_.topology, options_);
+    return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
   }
   void forward_backward(const Batch& batch, Tensor& loss) {
     ForwardContext forward;
@@ -158,6 +166,7 @@ class MetaRank {
 
   const config::JobConfig& job_;
   const PlanOptions options_;
+  const Layout layout_;
   const std::int64_t micro_steps_;
   ExecutionContext context_;
   ParameterStore store_;

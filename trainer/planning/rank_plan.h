@@ -21,7 +21,8 @@ ParameterCount count_parameters(const ParameterStore& store);
 
 struct PlanOptions {
   std::int64_t micro_batch_size = 1;  // sequences
-  std::int64_t world_size = 1;        // data-parallel ranks
+  std::int64_t world_size = 1;        // ranks of the job
+  int rank = 0;                       // the one that is planned
   DType dtype = DType::f32;           // of products
   int threads = 1;                    // of the rank: kernels work in memory of each thread
 };
@@ -38,7 +39,7 @@ struct RankPlan {
   MemoryUse memory;
 };
 
-/// Any rank's: data-parallel ranks are alike. Takes time by the number of parameters (one of 8e9 in
+/// Of one rank; replicas are alike. Takes time by the number of parameters (one of 8e9 in
 /// 32 layers: some hundredths of a second) and no memory to speak of. Sets OpenMP's threads, as any
 /// ExecutionContext does. ErrorCode::config for a pattern that matches no parameter, for sizes that
 /// each are allowed and together are absurd, and when nothing is left to be trained.

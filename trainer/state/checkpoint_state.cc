@@ -101,7 +101,8 @@ std::string training_digest(config::JobConfig job) {
 }
 
 std::map<std::string, std::string> depends_on(const BitFacts& facts) {
-  return {{"instruction set", facts.isa},
+  std::map<std::string, std::string> names = {
+          {"instruction set", facts.isa},
           {"oneDNN", facts.onednn},
           {"MPI", facts.mpi},
           {"libm", facts.libm},
@@ -110,6 +111,9 @@ std::map<std::string, std::string> depends_on(const BitFacts& facts) {
           {"threads", fmt::format("{}", facts.threads)},
           {"ranks", fmt::format("{}", facts.world_size)},
           {"precision", facts.precision}};
+  // Older checkpoints have none.
+  if (!facts.layout.empty()) names["layout"] = facts.layout;
+  return names;
 }
 
 Result<std::vector<std::string>> changes_since(const Manifest& manifest,

@@ -26,9 +26,13 @@ std::string host_name() {
 }  // namespace
 
 Checkpointer::Checkpointer(const config::JobConfig& job, const BitFacts& facts,
-                           ParameterStore& store, Communicator& communicator,
-                           ExecutionContext& context)
-    : job_(job), facts_(facts), store_(store), communicator_(communicator), context_(context) {}
+                           ParameterStore& store, const Layout& layout, ExecutionContext& context)
+    : job_(job),
+      facts_(facts),
+      store_(store),
+      layout_(layout),
+      communicator_(layout.world()),
+      context_(context) {}
 
 /// Rank 0: the folder is there, ours alone, and has room for the next checkpoints.
 Result<> Checkpointer::open_save_dir() {
@@ -40,10 +44,6 @@ Result<> Checkpointer::open_save_dir() {
   auto store = CheckpointStore::open(save_dir, claimant_);
   if (!store) return in_context(std::move(store).error());
   folder_ = std::move(*store);
-  std::uint64_t bytes = 0;
-  for (const auto& parameter : store_.parameters())
-    bytes += static_cast<std::uint64_t>(parameter->elements()) * sizeof(float) *
-             (parameter->trained() ? 3 : 1);
   // Room for a checkpoint and, as long as there is none yet, the one after it; of the best
   // likewise.
   std::uint64_t saves = 0;
@@ -60,7 +60,7 @@ Result<> Checkpointer::open_save_dir() {
     best_ = std::move(*best);
     if (auto counted = count_saves(*best_); !counted) return in_context(counted.error());
   }
-  if (auto room = folder_->check_room(saves * bytes); !room)
+  if (auto room = folder_->check_room(saves * state_bytes_); !room)
     return in_context(std::move(room).error());
   return {};
 }
@@ -102,7 +102,26 @@ Result<> Checkpointer::share_start() {
   return {};
 }
 
+/// Whether this rank writes a parameter, or has it only to compute with: what all ranks of a
+/// tensor-parallel group have whole is the first one's, what repeats another stage's that stage's.
+bool Checkpointer::owns(const Parameter& parameter) const {
+  const CutRule& cut = parameter.spec().cut;
+  return parameter.spec().tied_to.empty() && (cut.axis || layout_.places().of(cut.group).index == 0);
+}
+
+/// Of a checkpoint: what all ranks of a replica own.
+std::uint64_t Checkpointer::count_state_bytes() const {
+  double bytes = 0.0;
+  for (const auto& parameter : store_.parameters())
+    if (owns(*parameter))
+      bytes += static_cast<double>(parameter->elements()) * sizeof(float) *
+               (parameter->trained() ? 3.0 : 1.0);
+  layout_.model().all_reduce_sum({&bytes, 1});
+  return static_cast<std::uint64_t>(bytes);
+}
+
 Result<> Checkpointer::prepare() {
+  state_bytes_ = count_state_bytes();
   Result<> outcome;
   if (communicator_.rank() == 0) outcome = choose();
   SORTIE_TRY(share_outcome(communicator_, outcome));
@@ -111,6 +130,11 @@ Result<> Checkpointer::prepare() {
     Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
     if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
     shared_ = *shared;
+    if (!shared_ && !layout_.only_data())
+      return fail(ErrorCode::config,
+                  fmt::format("trainer.save_dir: {} is not one folder for all hosts, and no rank "
+                              "has the whole model to write; use a folder that hosts share",
+                              job_.trainer.save_dir));
   }
   const auto hosts = communicator_.all_gather(host_name());
   ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
@@ -159,6 +183,10 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
 Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
   const bool own_folder = job_.trainer.save_dir.empty() || shared_;
   const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
+  if (!each_reads && !layout_.only_data())
+    return fail(ErrorCode::config,
+                "trainer.load_dir, trainer.load_weights_from: not all ranks see the checkpoint, "
+                "and each reads its own part of the model; use a folder that hosts share");
   Result<> outcome;
   if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));

@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/store.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/optim/outliers.h"
-#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
 #include "trainer/state/save_thread.h"
 #include "trainer/state/scrubber.h"
@@ -54,6 +54,7 @@ struct BitFacts {
   std::string onednn, mpi, libm;  // versions of the libraries that run
   std::string data;               // fingerprint of the training samples
   std::int64_t threads = 1, world_size = 1;
+  std::string layout;  // "" = data parallelism alone, else "tensor 2, pipeline 4"
   std::string precision;
 };
 
@@ -79,7 +80,7 @@ class Checkpointer {
  public:
   /// All references must outlive it.
   Checkpointer(const config::JobConfig& job, const BitFacts& facts, ParameterStore& store,
-               Communicator& communicator, ExecutionContext& context);
+               const Layout& layout, ExecutionContext& context);
   /// Waits for what this rank writes. Where several ranks write, call finish() before: without it a
   /// save that is under way is not committed.
   ~Checkpointer() = default;
@@ -94,7 +95,8 @@ class Checkpointer {
   }
 
   /// Everything that can be known before the buffers of the store are allocated; collective. Opens
-  /// trainer.save_dir and sees that two checkpoints can be written there and whether all ranks can,
+  /// trainer.save_dir and sees that two checkpoints can be written there and whether all ranks can
+  /// (they must, where no rank has the whole model),
   /// chooses where the run starts (start_point.h), and compares that checkpoint's model with ours
   /// (saved_job.h).
   Result<> prepare();
@@ -209,6 +211,8 @@ class Checkpointer {
   }
   bool writes() const { return shared_ || communicator_.rank() == 0; }
   bool saves_between() const;
+  bool owns(const Parameter& parameter) const;
+  std::uint64_t count_state_bytes() const;
   std::vector<StatePiece> own_share(const std::vector<StatePiece>& all) const;
 
   enum class Source { live, snapshot };
@@ -225,13 +229,15 @@ class Checkpointer {
   const config::JobConfig& job_;
   const BitFacts& facts_;
   ParameterStore& store_;
-  Communicator& communicator_;
+  const Layout& layout_;
+  Communicator& communicator_;  // of all ranks
   ExecutionContext& context_;
   RunTokenizer tokenizer_;
   Claimant claimant_;
   StartPoint start_;  // rank 0; of other ranks what share_start() tells them
   std::vector<Rollback> rollbacks_;
   std::string token_;  // of rank 0's claim of save_dir; empty = none
+  std::uint64_t state_bytes_ = 0;  // of a checkpoint
   bool loads_all_values_ = false;
   bool shared_ = false;  // all ranks write to save_dir
   std::int64_t ranks_of_host_ = 1;

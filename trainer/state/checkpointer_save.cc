@@ -46,10 +46,16 @@ bool Checkpointer::saves_between() const {
          (config.save_interval > 0 || (config.keep_best && config.eval_interval > 0));
 }
 
-/// Of all pieces, what this rank writes.
+/// Of all pieces, what this rank writes: a share of what its replicas have, too.
 std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& all) const {
   if (!writes()) return {};
-  return share_of(all, shared_ ? static_cast<std::size_t>(communicator_.rank()) : 0, writers());
+  if (!shared_) return all;
+  std::vector<StatePiece> own;
+  for (const StatePiece& piece : all)
+    if (owns(*piece.parameter)) own.push_back(piece);
+  const Communicator& replicas = layout_.replicas();
+  return share_of(own, static_cast<std::size_t>(replicas.rank()),
+                  static_cast<std::size_t>(replicas.size()));
 }
 
 std::string Checkpointer::reserve_snapshot() {
@@ -112,7 +118,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   flight.state = std::make_unique<StateView>(store_);
   const std::vector<StatePiece> all = flight.state->pieces(TiedCopies::leave_out);
   std::vector<StatePiece> share = own_share(all);
-  flight.bytes = static_cast<std::int64_t>(bytes_of(all));
+  flight.bytes = static_cast<std::int64_t>(state_bytes_);
 
   // Of each rank whether it has the memory for a copy; of rank 0 also the folders.
   std::vector<Result<std::string>> mine = {""};
@@ -122,7 +128,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
     flight.manifest = make_manifest(progress);
     for (const Series one : series) {
       Result<CheckpointStore*> store = store_of(one);
-      const Result<fs::path> folder = store ? (*store)->begin(progress.step, bytes_of(all))
+      const Result<fs::path> folder = store ? (*store)->begin(progress.step, state_bytes_)
                                             : std::unexpected(std::move(store).error());
       mine.push_back(folder ? Result<std::string>(folder->string())
                             : std::unexpected(folder.error()));

@@ -43,6 +43,10 @@ bool is_beside_the_course(std::string_view key) {
                             "model.precision",
                             "model.init_std",
                             "topology.data_parallel_size",
+                            "topology.tensor_parallel_size",
+                            "topology.sequence_parallel",
+                            "topology.pipeline_parallel_size",
+                            "topology.pipeline_interleave",
                             "data.validation_data_prefixes",
                             "data.validation_chat_files",
                             "data.tokenizer"};

@@ -187,7 +187,7 @@ TEST_CASE("a mixture resumes with the same bits, its bias included") {
       config::JobConfig saving = training.job;
       saving.trainer.save_dir = folder.path().string();
       const BitFacts facts;
-      Checkpointer saver(saving, facts, training.trainer->store(), *communicator,
+      Checkpointer saver(saving, facts, training.trainer->store(), training.trainer->layout(),
                          training.trainer->context());
       saver.set_claimant({"test"});
       REQUIRE(saver.save(training.trainer->progress()));

@@ -128,13 +128,13 @@ TEST_CASE("initial weights that differ between ranks are found before the first 
     job.topology.global_batch_size = 6;
     TinyTraining training(job, communicator);
     ParameterStore& store = training.trainer->store();
-    const auto equal = check_initial_state(communicator, training.rank, store);
+    const auto equal = check_initial_state(training.trainer->layout(), training.rank, store);
     // The last bit of one value, as another libm gives it.
     if (communicator.rank() == 1) {
       const auto master = host_view(store, store.master());
       master[5] = std::nextafter(master[5], 2.0f);
     }
-    const auto differs = check_initial_state(communicator, training.rank, store);
+    const auto differs = check_initial_state(training.trainer->layout(), training.rank, store);
     const std::lock_guard lock(mutex);
     errors.push_back(equal ? "none" : equal.error().message);
     errors.push_back(differs ? "none" : differs.error().message);

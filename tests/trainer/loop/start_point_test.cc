@@ -260,7 +260,7 @@ TEST_CASE("a checkpoint that is committed is a success, although old ones can no
   config::JobConfig twin_job = job;
   twin_job.trainer.save_dir = dir.str("twin");
   const BitFacts facts;
-  Checkpointer saver(twin_job, facts, training.trainer->store(), *communicator,
+  Checkpointer saver(twin_job, facts, training.trainer->store(), training.trainer->layout(),
                      training.trainer->context());
   TrainingProgress progress = training.trainer->progress();
   const auto save_next = [&] {

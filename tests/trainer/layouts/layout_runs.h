@@ -1,0 +1,133 @@
+// Tiny trainings in any layout, and what they make, put together from all ranks by global names.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/support/tiny_training.h"
+#include "trainer/checkpoint/piece.h"
+#include "trainer/parallel/thread_ranks.h"
+#include "trainer/state/state_view.h"
+
+namespace sortie::trainer::test {
+
+using WholeTensors = std::map<std::string, std::vector<float>>;  // by global name
+
+struct LayoutRun {
+  std::vector<double> losses, norms;  // by step
+  WholeTensors weights;               // after the last step
+  WholeTensors gradients;             // of step 1, before clipping
+  std::string wrong;                  // ranks that hold one element and differ; empty = none
+};
+
+/// What ranks hold, laid over each other.
+class Assembled {
+ public:
+  /// Adds the pieces of a rank whose names begin with `prefix`, times `factor`. Called by one
+  /// thread at a time.
+  void add(int rank, ParameterStore& store, const std::string& prefix, float factor = 1.0f) {
+    const StateView view(store);
+    for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+      if (!piece.name.starts_with(prefix)) continue;
+      const Piece whole = Piece::whole(piece.shape);
+      std::vector<float>& values = tensors_[piece.name.substr(prefix.size())];
+      values.resize(static_cast<std::size_t>(whole.elements()),
+                    std::numeric_limits<float>::quiet_NaN());
+      for_each_shared_run(
+          piece.piece, whole, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i) {
+              const float mine = piece.values[static_cast<std::size_t>(from + i)] * factor;
+              float& value = values[static_cast<std::size_t>(to + i)];
+              if (!std::isnan(value) && value != mine && wrong_.empty())
+                wrong_ = piece.name + " element " + std::to_string(to + i) + " on rank " +
+                         std::to_string(rank) + ": " + std::to_string(mine) + ", before " +
+                         std::to_string(value);
+              value = mine;
+            }
+          });
+    }
+  }
+  const WholeTensors& tensors() const { return tensors_; }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  WholeTensors tensors_;
+  std::string wrong_;
+};
+
+/// Trains `steps` steps on `ranks` threads. The gradient of step 1 is read from the first moment,
+/// so gradient_clipping is off.
+inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
+                            DType precision = DType::f32, const ThreadRankOptions& delays = {}) {
+  job.optimizer.gradient_clipping = 0;
+  LayoutRun run;
+  Assembled weights, gradients;
+  std::mutex mutex;
+  run_thread_ranks(
+      ranks,
+      [&](Communicator& world) {
+        TinyTraining training(job, world, precision);
+        std::vector<double> losses, norms;
+        for (int step = 0; step < steps; ++step) {
+          const auto report = training.trainer->step();
+          SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
+          losses.push_back(report->loss);
+          norms.push_back(report->grad_norm);
+          if (step > 0) continue;
+          const std::lock_guard lock(mutex);
+          gradients.add(world.rank(), training.trainer->store(), "optimizer.m.",
+                        static_cast<float>(1.0 / (1.0 - job.optimizer.beta1)));
+        }
+        const std::lock_guard lock(mutex);
+        weights.add(world.rank(), training.trainer->store(), "model.");
+        if (run.losses.empty()) {
+          run.losses = losses;
+          run.norms = norms;
+        } else if (run.losses != losses || run.norms != norms) {
+          run.wrong = "rank " + std::to_string(world.rank()) + " has other losses or norms";
+        }
+      },
+      delays);
+  run.weights = weights.tensors();
+  run.gradients = gradients.tensors();
+  for (const std::string& wrong : {weights.wrong(), gradients.wrong()})
+    if (run.wrong.empty()) run.wrong = wrong;
+  return run;
+}
+
+/// |a - b| / |b| of two tensors of one size, L2.
+inline double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double difference = 0.0, norm = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+/// Losses, norms and the gradients of step 1 are those of one process, to rounding.
+inline void check_equal(const LayoutRun& run, const LayoutRun& alone, double loss_limit = 1e-5,
+                        double gradient_limit = 1e-5) {
+  CHECK(run.wrong == "");
+  REQUIRE(run.losses.size() == alone.losses.size());
+  for (std::size_t i = 0; i < run.losses.size(); ++i) {
+    CAPTURE(i);
+    CHECK(run.losses[i] == doctest::Approx(alone.losses[i]).epsilon(loss_limit));
+  }
+  CHECK(run.norms[0] == doctest::Approx(alone.norms[0]).epsilon(gradient_limit));
+  REQUIRE(run.gradients.size() == alone.gradients.size());
+  for (const auto& [name, gradient] : alone.gradients) {
+    CAPTURE(name);
+    REQUIRE(run.gradients.contains(name));
+    CHECK(relative_difference(run.gradients.at(name), gradient) <= gradient_limit);
+  }
+}
+
+}  // namespace sortie::trainer::test

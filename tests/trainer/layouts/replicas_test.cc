@@ -1,0 +1,17 @@
+// Data parallelism against one process: the layout that every other one is built upon.
+#include "tests/trainer/layouts/layout_runs.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+TEST_CASE("replicas train as one process does") {
+  const config::JobConfig job = tiny_job();
+  const LayoutRun alone = run_layout(job, 1, 20);
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    check_equal(run_layout(job, ranks, 20), alone);
+  }
+}
+
+}  // namespace
+}  // namespace sortie::trainer::test

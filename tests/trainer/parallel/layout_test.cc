@@ -1,0 +1,60 @@
+// Layout: the groups that [topology] asks for, of ranks that run and of one that is planned.
+#include "trainer/parallel/layout.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/trainer/parallel/on_ranks.h"
+#include "trainer/parallel/thread_ranks.h"
+
+namespace sortie::trainer {
+namespace {
+
+config::TopologyConfig topology(std::int64_t tensor, std::int64_t pipeline) {
+  config::TopologyConfig config;
+  config.tensor_parallel_size = tensor;
+  config.pipeline_parallel_size = pipeline;
+  return config;
+}
+
+TEST_CASE("without model parallelism all ranks are replicas, and no group is made") {
+  run_thread_ranks(3, [](Communicator& world) {
+    const Layout layout(topology(1, 1), world);
+    REQUIRE(layout.only_data());
+    REQUIRE(&layout.replicas() == &world);
+    REQUIRE(layout.tensor().size() == 1);
+    REQUIRE(layout.model().size() == 1);
+    REQUIRE(layout.speaks());
+    REQUIRE(layout.coordinate(Axis::data) == world.rank());
+  });
+}
+
+TEST_CASE("ranks of a tensor-parallel group are neighbours, stages are the farthest apart") {
+  run_thread_ranks(8, [](Communicator& world) {
+    const Layout layout(topology(2, 2), world);
+    const int rank = world.rank();
+    REQUIRE_FALSE(layout.only_data());
+    REQUIRE(layout.tensor().rank() == rank % 2);
+    REQUIRE(layout.replicas().rank() == rank / 2 % 2);
+    REQUIRE(layout.pipeline().rank() == rank / 4);
+    REQUIRE(layout.model().size() == 4);
+    REQUIRE(layout.places().dense.index == rank % 2);
+    REQUIRE(layout.places().dense.count == 2);
+    // One of each replica.
+    double speakers = layout.speaks() ? 1.0 : 0.0;
+    world.all_reduce_sum({&speakers, 1});
+    REQUIRE(speakers == 2.0);
+  });
+}
+
+TEST_CASE("a planned rank has the same groups, which count what they would send") {
+  const Layout layout(topology(2, 4), 5, 16);
+  CHECK(layout.tensor().rank() == 1);
+  CHECK(layout.replicas().size() == 2);
+  CHECK(layout.pipeline().size() == 4);
+  double value = 1.0;
+  layout.model().all_reduce_sum({&value, 1});
+  CHECK(layout.sent().at("model") == doctest::Approx(2.0 * 7.0 / 8.0 * 8.0));
+}
+
+}  // namespace
+}  // namespace sortie::trainer

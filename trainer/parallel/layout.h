@@ -1,0 +1,67 @@
+// Layout: where this rank stands in the parallel layout of a run, and the groups that it
+// communicates in.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "common/config/schema.h"
+#include "trainer/nn/cut.h"
+#include "trainer/parallel/counting.h"
+#include "trainer/parallel/mesh.h"
+
+namespace sortie::trainer {
+
+/// The sizes that [topology] asks for.
+MeshSizes mesh_sizes(const config::TopologyConfig& topology);
+
+/// "tensor 2, sequence, pipeline 4"; empty where every rank has the whole model.
+std::string layout_text(const config::TopologyConfig& topology);
+
+class Layout {
+ public:
+  /// Of the world's ranks; config::resolve_batch() found nothing wrong with it (checked).
+  /// Collective where a replica of the model is more than one rank. `world` outlives it.
+  Layout(const config::TopologyConfig& topology, Communicator& world);
+  /// Of a rank that is only planned: its groups carry nothing and count what would be sent.
+  Layout(const config::TopologyConfig& topology, int rank, int world_size);
+
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+
+  const Mesh& mesh() const { return mesh_; }
+  int coordinate(Axis axis) const { return mesh_.coordinate(world().rank(), axis); }
+  int size(Axis axis) const { return mesh_.size(axis); }
+
+  Communicator& world() const { return *world_; }
+  /// Ranks that share the work of each layer.
+  Communicator& tensor() const { return groups_ ? *groups_->tensor : *alone_; }
+  /// The stages, in order.
+  Communicator& pipeline() const { return groups_ ? *groups_->pipeline : *alone_; }
+  /// Ranks that hold the same parameters; each of them trains on samples of its own.
+  Communicator& replicas() const { return groups_ ? *groups_->replicas : *world_; }
+  /// Ranks that hold one model together.
+  Communicator& model() const { return groups_ ? *groups_->model : *alone_; }
+
+  /// Every rank holds the whole model.
+  bool only_data() const { return !groups_; }
+  /// Which part of a parameter that is cut this rank has.
+  CutPlaces places() const;
+  /// One rank of a replica says what its ranks know alike once the loss is there: the first of the
+  /// tensor-parallel group of the last stage.
+  bool speaks() const {
+    return coordinate(Axis::tensor) == 0 && coordinate(Axis::pipeline) == size(Axis::pipeline) - 1;
+  }
+  /// Of a planned rank: what it would have sent so far.
+  const SentBytes& sent() const { return sent_; }
+
+ private:
+  Mesh mesh_;
+  SentBytes sent_;
+  std::unique_ptr<Communicator> planned_;  // the world of a rank that is only planned
+  Communicator* world_;
+  std::unique_ptr<Communicator> alone_;
+  std::optional<MeshGroups> groups_;
+};
+
+}  // namespace sortie::trainer
