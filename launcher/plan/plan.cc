@@ -180,6 +180,11 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
+    if (config::ranks_of_replica(job.topology) > 1) {
+      SORTIE_ASSIGN_OR_RETURN(plan.mesh,
+                              config::Mesh::make(static_cast<int>(plan.world_size),
+                                                 config::mesh_sizes(job.topology)));
+    }
     config::JobConfig read_by_trainer = job;
     read_by_trainer.runner = {};
     read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/config/hostlist.h"
+#include "common/config/mesh.h"
 #include "common/config/schema.h"
 #include "common/config/validate.h"
 #include "common/cpu/binding.h"
@@ -61,6 +62,7 @@ struct LaunchPlan {
   std::vector<std::pair<std::string, std::string>> stage;  // path here, name on the hosts
   // When the program is Sortie's trainer.
   std::optional<config::BatchPlan> batch;
+  std::optional<config::Mesh> mesh;  // where a replica of the model is more than one rank
   std::optional<ModelPlan> model;
   std::vector<std::string> warnings;         // likely mistakes; the job starts all the same
   std::vector<std::string> config_warnings;  // what the config may not have meant

@@ -13,6 +13,7 @@
 #include "common/cpu/cpu_list.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan.h"
+#include "launcher/plan/plan_layout.h"
 
 namespace sortie::launcher {
 namespace {
@@ -125,6 +126,7 @@ Result<> plan_model(const config::JobConfig& job, const AskTrainer& ask, LaunchP
     plan.model->threads_assumed = threads.assumed;
   }
   plan.beside_preset = config::beside_preset(job);
+  if (plan.mesh) std::ranges::move(layout_warnings(plan), std::back_inserter(plan.warnings));
   std::ranges::move(too_small(plan), std::back_inserter(plan.warnings));
   if (job.trainer.save_dir.empty())
     plan.warnings.emplace_back(

@@ -9,6 +9,7 @@
 #include "common/config/secret.h"
 #include "launcher/console/console.h"
 #include "launcher/plan/plan_container.h"
+#include "launcher/plan/plan_layout.h"
 
 namespace sortie::launcher {
 namespace {
@@ -98,6 +99,7 @@ std::string plan_text(const LaunchPlan& plan) {
     out += fmt::format("  batch     {} = micro {} x accumulation {} x data parallel {}\n",
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
+  if (plan.mesh) out += layout_text(plan);
   if (plan.model) out += model_text(plan);
   if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
   for (const auto& [path, name] : plan.stage)
@@ -161,6 +163,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
                     {"micro_batch_size", plan.batch->micro_batch_size},
                     {"gradient_accumulation_steps", plan.batch->gradient_accumulation_steps},
                     {"data_parallel_size", plan.batch->data_parallel_size}};
+  if (plan.mesh) out["layout"] = layout_json(plan);
   if (plan.model) {
     out["model"] = model_json(*plan.model);
     if (!plan.beside_preset.empty()) out["model"]["beside_preset"] = plan.beside_preset;

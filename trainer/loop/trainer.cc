@@ -32,7 +32,7 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.build = build;
   facts.threads = rank.threads;
   facts.world_size = rank.world_size;
-  facts.layout = layout_text(topology);
+  facts.layout = config::layout_text(topology);
   facts.precision = dtype_name(precision);
   return facts;
 }

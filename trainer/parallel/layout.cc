@@ -1,8 +1,5 @@
 #include "trainer/parallel/layout.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "common/base/check.h"
@@ -11,32 +8,12 @@ namespace sortie::trainer {
 namespace {
 
 Mesh mesh_of(const config::TopologyConfig& topology, int world_size) {
-  auto mesh = Mesh::make(world_size, mesh_sizes(topology));
+  auto mesh = Mesh::make(world_size, config::mesh_sizes(topology));
   SORTIE_CHECK(mesh.has_value(), "{}", mesh.error().message);
   return *std::move(mesh);
 }
 
 }  // namespace
-
-MeshSizes mesh_sizes(const config::TopologyConfig& topology) {
-  MeshSizes sizes;
-  sizes.tensor = static_cast<int>(topology.tensor_parallel_size);
-  sizes.pipeline = static_cast<int>(topology.pipeline_parallel_size);
-  sizes.expert_tensor = sizes.tensor;  // experts are cut as the other layers are
-  return sizes;
-}
-
-std::string layout_text(const config::TopologyConfig& topology) {
-  std::vector<std::string> parts;
-  if (topology.tensor_parallel_size > 1)
-    parts.push_back(fmt::format("tensor {}", topology.tensor_parallel_size));
-  if (topology.sequence_parallel) parts.emplace_back("sequence");
-  if (topology.pipeline_parallel_size > 1)
-    parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
-  if (topology.pipeline_interleave > 1)
-    parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
 
 Layout::Layout(const config::TopologyConfig& topology, Communicator& world)
     : mesh_(mesh_of(topology, world.size())),

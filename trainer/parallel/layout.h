@@ -12,12 +12,6 @@
 
 namespace sortie::trainer {
 
-/// The sizes that [topology] asks for.
-MeshSizes mesh_sizes(const config::TopologyConfig& topology);
-
-/// "tensor 2, sequence, pipeline 4"; empty where every rank has the whole model.
-std::string layout_text(const config::TopologyConfig& topology);
-
 class Layout {
  public:
   /// Of the world's ranks; config::resolve_batch() found nothing wrong with it (checked).

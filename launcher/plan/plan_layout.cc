@@ -1,0 +1,130 @@
+#include "launcher/plan/plan_layout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/config/hostlist.h"
+
+namespace sortie::launcher {
+namespace {
+
+using config::Axis;
+using config::Mesh;
+
+/// By rank.
+std::vector<std::string> hosts_of_ranks(const LaunchPlan& plan) {
+  std::vector<std::string> hosts;
+  for (const HostPlan& host : plan.hosts) hosts.insert(hosts.end(), host.ranks.size(), host.name);
+  return hosts;
+}
+
+/// "4-7 on h[02-03]": a place of the model in one replica.
+std::string place_text(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) {
+    const std::string& host = hosts[static_cast<std::size_t>(rank)];
+    if (names.empty() || names.back() != host) names.push_back(host);
+  }
+  const std::string numbers =
+      ranks.size() == 1 ? fmt::format("{}", ranks.front())
+                        : fmt::format("{}-{}", ranks.front(), ranks.back());
+  return fmt::format("{} on {}", numbers, config::fold_host_names(names));
+}
+
+/// Groups along some axes, and those of them that are on more than one host.
+struct GroupCount {
+  std::string name;
+  int size = 1, all = 0, across = 0;
+};
+GroupCount count_groups(const Mesh& mesh, const std::vector<std::string>& hosts, std::string name,
+                        std::initializer_list<Axis> axes) {
+  GroupCount count{.name = std::move(name)};
+  for (const Axis axis : axes) count.size *= mesh.size(axis);
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const std::vector<int> group = mesh.group_of(rank, axes);
+    if (group.front() != rank) continue;  // counted with its first rank
+    ++count.all;
+    const std::string& first = hosts[static_cast<std::size_t>(rank)];
+    count.across += std::ranges::any_of(
+        group, [&](int one) { return hosts[static_cast<std::size_t>(one)] != first; });
+  }
+  return count;
+}
+
+std::vector<GroupCount> all_groups(const LaunchPlan& plan) {
+  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  std::vector<GroupCount> groups = {
+      count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor}),
+      count_groups(*plan.mesh, hosts, "pipeline", {Axis::pipeline}),
+      count_groups(*plan.mesh, hosts, "replicas", {Axis::context, Axis::data})};
+  std::erase_if(groups, [](const GroupCount& group) { return group.size == 1; });
+  return groups;
+}
+
+std::string across_text(const GroupCount& group) {
+  if (group.across == 0) return fmt::format("{} within a host", group.name);
+  if (group.across == group.all) return fmt::format("{} across hosts", group.name);
+  return fmt::format("{} across hosts in {} of {} groups", group.name, group.across, group.all);
+}
+
+}  // namespace
+
+std::string layout_text(const LaunchPlan& plan) {
+  constexpr int kMostReplicas = 4;  // that are shown
+  const Mesh& mesh = *plan.mesh;
+  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  const int replicas = mesh.size(Axis::data), shown = std::min(replicas, kMostReplicas);
+  std::vector<std::vector<std::string>> rows;  // by stage, a column for each replica
+  std::vector<std::size_t> widths(static_cast<std::size_t>(shown));
+  for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
+    std::vector<std::string>& row = rows.emplace_back();
+    const int first = mesh.neighbour(0, Axis::pipeline, stage);
+    for (int replica = 0; replica < shown; ++replica) {
+      row.push_back(place_text(
+          mesh.group_of(mesh.neighbour(first, Axis::data, replica), {Axis::tensor}), hosts));
+      auto& width = widths[static_cast<std::size_t>(replica)];
+      width = std::max(width, row.back().size());
+    }
+  }
+  std::string out = fmt::format("  layout    {} tensor x {} pipeline x {} replica{}\n",
+                                mesh.size(Axis::tensor), mesh.size(Axis::pipeline), replicas,
+                                replicas == 1 ? "" : "s");
+  for (std::size_t stage = 0; stage < rows.size(); ++stage) {
+    std::string line = rows.size() == 1 ? "ranks  " : fmt::format("stage {:<3}", stage);
+    for (std::size_t i = 0; i < rows[stage].size(); ++i)
+      line += fmt::format("  {:<{}}", rows[stage][i], widths[i]);
+    if (shown < replicas) line += fmt::format("  and {} more", replicas - shown);
+    out += fmt::format("            {}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+  }
+  std::vector<std::string> groups;
+  for (const GroupCount& group : all_groups(plan)) groups.push_back(across_text(group));
+  return out + fmt::format("            groups: {}\n", fmt::join(groups, ", "));
+}
+
+nlohmann::ordered_json layout_json(const LaunchPlan& plan) {
+  const Mesh& mesh = *plan.mesh;
+  nlohmann::ordered_json out = {{"tensor_parallel_size", mesh.size(Axis::tensor)},
+                                {"pipeline_parallel_size", mesh.size(Axis::pipeline)},
+                                {"data_parallel_size", mesh.size(Axis::data)}};
+  for (const GroupCount& group : all_groups(plan))
+    out["groups"].push_back({{"name", group.name},
+                             {"size", group.size},
+                             {"groups", group.all},
+                             {"across_hosts", group.across}});
+  return out;
+}
+
+std::vector<std::string> layout_warnings(const LaunchPlan& plan) {
+  const std::vector<std::string> hosts = hosts_of_ranks(plan);
+  const GroupCount tensor = count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor});
+  if (tensor.across == 0) return {};
+  return {fmt::format(
+      "topology.tensor_parallel_size: {} of {} groups of {} ranks are on several hosts, and every "
+      "layer waits for what they exchange; use a size that divides the slots of each host",
+      tensor.across, tensor.all, tensor.size)};
+}
+
+}  // namespace sortie::launcher
