@@ -39,10 +39,9 @@ std::string layout_text(const config::TopologyConfig& topology) {
 }
 
 Layout::Layout(const config::TopologyConfig& topology, Communicator& world)
-    : mesh_(mesh_of(topology, world.size())),
-      world_(&world),
-      alone_(make_single_communicator()) {
+    : mesh_(mesh_of(topology, world.size())), world_(&world), alone_(make_single_communicator()) {
   if (size(Axis::data) != world.size()) groups_.emplace(mesh_, world);
+  if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
 }
 
 Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
@@ -56,6 +55,7 @@ Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
     return make_counting_communicator(static_cast<int>(place), static_cast<int>(ranks.size()),
                                       std::move(name), sent_);
   });
+  if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
 }
 
 CutPlaces Layout::places() const {
