@@ -77,6 +77,13 @@ std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer) {
   return model.attention_layers[index] == "local" ? window : 0;
 }
 
+std::int64_t inner_width(const ModelConfig& model) {
+  if (model.ffn_hidden_size != 0) return model.ffn_hidden_size;
+  constexpr std::int64_t kUnit = 64;
+  if (!architecture_of(model).gated_mlp) return 4 * model.hidden_size;
+  return (model.hidden_size * 8 / 3 + kUnit - 1) / kUnit * kUnit;
+}
+
 bool is_mixture(const ModelConfig& model, std::int64_t layer) {
   return architecture_of(model).mixture && layer >= model.moe.first_dense_layers &&
          (layer + 1) % model.moe.layer_step == 0;

@@ -35,6 +35,10 @@ std::vector<std::string_view> architecture_names();
 /// Whether a layer attends to a window only, and the window's size in tokens.
 std::int64_t window_of_layer(const ModelConfig& model, std::int64_t layer);
 
+/// Inner width of a layer's MLP: ffn_hidden_size, or what the architecture makes of the hidden
+/// size.
+std::int64_t inner_width(const ModelConfig& model);
+
 /// Whether a layer is a mixture of experts.
 bool is_mixture(const ModelConfig& model, std::int64_t layer);
 

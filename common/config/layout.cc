@@ -45,10 +45,23 @@ class LayoutRules {
 
   void check_tensor() {
     const std::int64_t heads = model_.num_attention_heads;
-    if (heads % size_ != 0)
+    std::vector<Width> widths = inner_widths();
+    std::vector<std::int64_t> all = {heads};
+    for (const Width& width : widths) all.push_back(width.count);
+    if (heads % size_ != 0) {
+      const std::string by_heads = common_divisors({heads}), by_all = common_divisors(all);
       broken("P1", {kTensor, "model.num_attention_heads"},
-             fmt::format("{} attention heads can not be shared by {} ranks; use {}", heads, size_,
-                         common_divisors({heads})));
+             fmt::format("{} attention heads can not be shared by {} ranks; use {}{}", heads, size_,
+                         by_heads,
+                         by_all == by_heads
+                             ? ""
+                             : fmt::format(", of which {} divide the inner widths too", by_all)));
+    }
+    for (const Width& width : widths)
+      if (width.count % size_ != 0)
+        broken("P1", {kTensor, width.key},
+               fmt::format("{} of {} can not be shared by {} ranks; use {}, or another width",
+                           width.what, width.count, size_, common_divisors(all)));
     const std::int64_t kv_heads =
         model_.attention_num_kv_heads != 0 ? model_.attention_num_kv_heads : heads;
     if (heads % size_ == 0 && kv_heads % size_ != 0 && size_ % kv_heads != 0)
@@ -56,6 +69,27 @@ class LayoutRules {
              fmt::format("{} key-value heads can neither be shared by {} ranks nor be the same on "
                          "equal parts of them; use {}, or a multiple of {}",
                          kv_heads, size_, common_divisors({heads, kv_heads}), kv_heads));
+  }
+
+  /// What every rank has a part of.
+  struct Width {
+    std::string what, key;
+    std::int64_t count;
+  };
+  std::vector<Width> inner_widths() const {
+    std::vector<Width> widths;
+    const std::int64_t plain = inner_width(model_);
+    const bool mixed = architecture_of(model_).mixture;
+    bool any_plain = !mixed;
+    for (std::int64_t layer = 0; mixed && layer < model_.num_layers + model_.mtp.num_layers;
+         ++layer)
+      any_plain = any_plain || !is_mixture(model_, layer);
+    if (any_plain) widths.push_back({"an inner width", "model.ffn_hidden_size", plain});
+    if (!mixed) return widths;
+    const std::int64_t expert =
+        model_.moe.ffn_hidden_size != 0 ? model_.moe.ffn_hidden_size : plain;
+    widths.push_back({"an expert's inner width", "model.moe.ffn_hidden_size", expert});
+    return widths;
   }
 
   void check_sequence() {
@@ -93,6 +127,8 @@ class LayoutRules {
 
 }  // namespace
 
-std::vector<Violation> check_layout(const JobConfig& job) { return LayoutRules(job).check(); }
+std::vector<Violation> check_layout(const JobConfig& job) {
+  return LayoutRules(job).check();
+}
 
 }  // namespace sortie::config

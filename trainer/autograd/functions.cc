@@ -5,16 +5,16 @@
 
 namespace sortie::trainer {
 
-Var embedding(Graph& graph, const Tensor& tokens, Parameter& table) {
+Var embedding(Graph& graph, const Tensor& tokens, Parameter& table, const ops::TablePart& part) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(table.weight().dtype(), {tokens.elements(), table.weight().size(1)});
-  ops::embedding_forward(context, tokens, table.weight(), y);
+  ops::embedding_forward(context, tokens, table.weight(), y, part);
   graph.observe(table, y);
   Var out = graph.value(y);
   graph.use(table);
-  graph.record([&context, &table, tokens, grad = out.grad] {
+  graph.record([&context, &table, tokens, part, grad = out.grad] {
     if (grad->tensor.defined() && table.trained())
-      ops::embedding_backward(context, tokens, grad->tensor, table.grad());
+      ops::embedding_backward(context, tokens, grad->tensor, table.grad(), part);
     table.use_done();
   });
   return out;

@@ -10,11 +10,13 @@
 
 namespace sortie::trainer {
 
-/// [M] i32 -> [M, C]
-Var embedding(Graph& graph, const Tensor& tokens, Parameter& table);
+/// [M] i32 -> [M, C]; zero for tokens that another part of the table has.
+Var embedding(Graph& graph, const Tensor& tokens, Parameter& table,
+              const ops::TablePart& part = {});
 
-/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null.
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias);
+/// [M, K] -> [M, N], with the weight's low-rank update where it has one; bias may be null. A bias
+/// that another rank adds to the sum has its gradient here all the same.
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, bool adds_bias = true);
 
 struct NormParameters {
   ops::NormKind kind;

@@ -4,10 +4,11 @@
 
 namespace sortie::trainer {
 
-Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias) {
+Var linear(Graph& graph, const Var& x, Parameter& weight, Parameter* bias, bool adds_bias) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(x.data.dtype(), {x.data.size(0), weight.weight().size(0)});
-  ops::linear_forward(context, x.data, weight.packed(), bias ? bias->weight() : Tensor(), y);
+  ops::linear_forward(context, x.data, weight.packed(),
+                      bias && adds_bias ? bias->weight() : Tensor(), y);
   graph.observe(weight, y);
   Var out = graph.value(y);
   graph.use(weight);

@@ -20,14 +20,14 @@ using Part = training::Section;
 }  // namespace
 
 TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
-                           const RankContext& rank, const Layout& layout,
-                           SampleSource& training)
+                           const RankContext& rank, const Layout& layout, SampleSource& training)
     : job_(job),
       batch_(batch),
       layout_(layout),
       marks_(*rank.marks),
       training_(training),
       context_(rank.threads, rank.device),
+      store_(layout.tensor_group()),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer"),
       optimizer_(job, store_),
@@ -214,8 +214,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   report.learning_rate = optimizer_.learning_rate(report.step);
   report.samples = config::batch_size_at(batch_, progress.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
-  const std::int64_t micro_steps =
-      report.samples / (batch_.micro_batch_size * replicas());
+  const std::int64_t micro_steps = report.samples / (batch_.micro_batch_size * replicas());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
   marks_.begin_step(report.step);
@@ -233,6 +232,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   {
     const Span span(*this, Part::reduce);
     reducer_->finish();
+    sum_partial_gradients(store_, layout_.tensor_group());
   }
   {
     const Span span(*this, Part::optimizer);

@@ -19,6 +19,7 @@
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
+#include "trainer/parallel/partial_gradients.h"
 #include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 

@@ -10,16 +10,18 @@ AttentionRule::AttentionRule(const BlockArguments& arguments, std::string place)
     : scale(1.0f / std::sqrt(static_cast<float>(arguments.shape.head_dim))),
       window(config::window_of_layer(arguments.config, arguments.layer)),
       shape_(arguments.shape),
+      own_(arguments.shape, arguments.store.tensor_group()),
       rope_(arguments.shape.rotary_dims > 0 ? &arguments.rope : nullptr),
       dropout_(arguments.config.attention_dropout),
       place_(std::move(place)) {}
 
 AttentionShape AttentionRule::shape(const ForwardContext& context) const {
-  return {context.batch, context.tokens, shape_.heads, shape_.kv_heads, shape_.head_dim};
+  return {context.batch, context.tokens, own_.heads, own_.kv_heads, shape_.head_dim};
 }
 
 ops::AttentionMask AttentionRule::mask(const ForwardContext& context) const {
-  return {scale, window, context.document_start, context.dropout(dropout_, place_)};
+  return {scale, window, context.document_start,
+          own_.of_scores(context.dropout(dropout_, place_), context.tokens)};
 }
 
 Rope AttentionRule::rope(const ForwardContext& context) const {

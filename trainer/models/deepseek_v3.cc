@@ -25,6 +25,8 @@ class DeepseekV3Block final : public Block {
         scale_(attention_scale(arguments.config)),
         attention_dropout_(arguments.config.attention_dropout),
         place_(name + ".attention"),
+        own_(arguments.shape, arguments.store.tensor_group()),
+        group_(arguments.store.tensor_group()),
         rope_(arguments.rope),
         drop_attention_(arguments, name + ".attention.out"),
         drop_mlp_(arguments, name + ".mlp.down"),
@@ -82,12 +84,15 @@ class DeepseekV3Block final : public Block {
     q = query_(graph, q);
     const auto [latent, rope_key] = split(graph, key_value_down_(graph, h), latent_);
     const Var kv = key_value_(graph, residual_norm(graph, latent, {}, key_value_norm_).normed);
-    const AttentionShape attention{context.batch, context.tokens,  shape_.heads,
-                                   shape_.heads,  shape_.head_dim, shape_.value_dim};
-    const ops::AttentionMask mask{.scale = scale_,
-                                  .document_start = context.document_start,
-                                  .dropout = context.dropout(attention_dropout_, place_)};
-    return latent_attention(graph, q, kv, rope_key, attention, {&rope_, context.positions}, mask);
+    const AttentionShape attention{context.batch, context.tokens,  own_.heads,
+                                   own_.heads,    shape_.head_dim, shape_.value_dim};
+    const ops::AttentionMask mask{
+        .scale = scale_,
+        .document_start = context.document_start,
+        .dropout = own_.of_scores(context.dropout(attention_dropout_, place_), context.tokens)};
+    // Every rank has the key that its heads share.
+    return latent_attention(graph, q, kv, enter(graph, rope_key, group_), attention,
+                            {&rope_, context.positions}, mask);
   }
 
   const ModelShape& shape_;
@@ -95,6 +100,8 @@ class DeepseekV3Block final : public Block {
   float scale_;
   double attention_dropout_;
   std::string place_;
+  OwnHeads own_;
+  const TensorGroup* group_;
   const ops::RopeTable& rope_;
   ResidualDropout drop_attention_, drop_mlp_;
   NormParameters attention_norm_, query_norm_{}, key_value_norm_{}, mlp_norm_{};

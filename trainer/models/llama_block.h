@@ -24,7 +24,9 @@ class LlamaBlock : public Block {
     attention_norm_ = add_norm(store, name + ".attention_norm", ops::NormKind::rms, s.hidden,
                                config.norm_epsilon);
     qkv_ = add_linear(store, name + ".attention.qkv", q + 2 * kv, s.hidden, std_dev, qkv_bias,
-                      {{"q", q, s.head_dim}, {"k", kv, s.head_dim}, {"v", kv, s.head_dim}},
+                      {{"q", q, s.head_dim},
+                       {"k", kv, s.head_dim, /*repeats=*/true},
+                       {"v", kv, s.head_dim, /*repeats=*/true}},
                       LinearCut::outputs);
     out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false, {},
                       LinearCut::inputs);

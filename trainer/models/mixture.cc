@@ -34,7 +34,7 @@ MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& sh
 
 MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
                              std::int64_t index)
-    : spec_(std::move(spec)), index_(index) {
+    : spec_(std::move(spec)), index_(index), group_(store.tensor_group()) {
   const std::int64_t count = spec_.router.experts;
   router_ = &store.add({name + ".router.weight",
                         {count, spec_.hidden},
@@ -72,13 +72,19 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
 }
 
 Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& context) const {
-  const Var logits = f32_linear(graph, x, *router_);
+  // Every rank routes all rows alike; rows of logits are small.
+  const Var logits = gather_rows(graph, f32_linear(graph, x, *router_), group_);
   RouterLosses losses = spec_.losses;
   if (!context.training) losses.sequence = 0.0;
-  const Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(),
-                              losses, context.batch, index_, context.routers);
-  const Var mixed = experts(graph, x, routed, gate_up_, down_);
-  return spec_.shared_ffn > 0 ? add(graph, mixed, shared_(graph, x)) : mixed;
+  Routed routed = route(graph, logits, spec_.router, bias_ ? bias_->weight() : Tensor(), losses,
+                        context.batch, index_, context.routers);
+  // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
+  routed.weights = sum_gradient(graph, routed.weights, group_);
+  const Var rows = enter(graph, x, group_);
+  const Var mixed = experts(graph, rows, routed, gate_up_, down_);
+  return leave(graph,
+               spec_.shared_ffn > 0 ? add(graph, mixed, shared_.product(graph, rows)) : mixed,
+               group_);
 }
 
 FeedForward::FeedForward(const BlockArguments& arguments, const std::string& name) {

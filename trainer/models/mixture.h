@@ -37,6 +37,7 @@ class MixtureModule {
  private:
   MixtureSpec spec_;
   std::int64_t index_;
+  const TensorGroup* group_;
   Parameter* router_;
   Parameter* bias_ = nullptr;
   std::vector<Parameter*> gate_up_, down_;

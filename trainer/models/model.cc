@@ -18,6 +18,7 @@ ops::Dropout ForwardContext::dropout(double probability, std::string_view place)
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
                              ParameterStore& store, bool recompute_layers)
     : shape_(resolve_shape(config)),
+      group_(store.tensor_group()),
       recompute_layers_(recompute_layers),
       embedding_dropout_(config.embedding_dropout),
       document_end_(config.document_end_token),
@@ -35,7 +36,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                            Use::matrix,
                            true,
                            {},
-                           {.axis = 0}});
+                           {.axis = 0, .pads = true}});
   if (!config::architecture_of(config).rope)  // a table that is added to the embedding
     positions_ = &store.add({"positions.weight",
                              {shape_.num_positions, shape_.hidden},
@@ -55,7 +56,7 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                     Use::matrix,
                                     true,
                                     {},
-                                    {.axis = 0}});
+                                    {.axis = 0, .pads = true}});
   for (Parameter* rows : {embedding_, head_})
     rows->set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
   if (config.mtp.num_layers > 0)
@@ -77,19 +78,20 @@ void LanguageModel::find_documents(ExecutionContext& execution, const Tensor& to
 
 /// The embedding of the tokens plus, where there is a table, that of their positions.
 Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
-  Hidden hidden{embedding(graph, tokens, *embedding_), {}};
+  Hidden hidden{embedding(graph, tokens, *embedding_, group_), {}};
   if (positions_ != nullptr) {
     Tensor places = context.positions;
     if (!places.defined()) {
       places = graph.context().empty(DType::i32, {context.batch, context.tokens});
       ops::count_positions(graph.context(), 0, places);
     }
-    hidden.branch = embedding(graph, places, *positions_);
+    hidden.branch =
+        embedding(graph, own_rows(places.view({places.elements()}), group_), *positions_);
   }
   const ops::Dropout drop = context.dropout(embedding_dropout_, "embedding");
   if (!drop) return hidden;
   const Var sum = hidden.branch ? add(graph, hidden.residual, hidden.branch) : hidden.residual;
-  return {trainer::dropout(graph, sum, drop, context.batch), {}};
+  return {trainer::dropout(graph, sum, drop, context.batch, group_), {}};
 }
 
 Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
@@ -115,8 +117,8 @@ void LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targe
                          float grad_scale, ForwardContext& context, Tensor& loss) const {
   context.routers.begin();
   const Var hidden = final_hidden(graph, tokens, context);
-  head_loss(graph, hidden, *head_, targets.view({targets.elements()}),
-            {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss);
+  head_loss(graph, enter(graph, hidden, group_), *head_, targets.view({targets.elements()}),
+            {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss, group_);
   if (mtp_ != nullptr && context.training && graph.recording()) {
     context.mtp_loss = graph.context().zeros(DType::f64, {2});
     mtp_->loss(graph, hidden, tokens, targets, *embedding_, *head_, grad_scale, recompute_layers_,
@@ -133,6 +135,7 @@ Tensor LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& tar
 }
 
 Tensor LanguageModel::logits(Graph& graph, const Tensor& tokens, ForwardContext context) const {
+  SORTIE_CHECK(group_ == nullptr, "logits of a part of the vocabulary");
   const Var hidden = final_hidden(graph, tokens, context);
   Tensor logits = graph.context().empty(DType::f32, {tokens.elements(), shape_.padded_vocab_size});
   ops::linear_forward(graph.context(), hidden.data, head_->packed(), {}, logits);
@@ -141,6 +144,7 @@ Tensor LanguageModel::logits(Graph& graph, const Tensor& tokens, ForwardContext 
 
 Tensor LanguageModel::last_logits(Graph& graph, const Tensor& tokens,
                                   ForwardContext context) const {
+  SORTIE_CHECK(group_ == nullptr, "logits of a part of the vocabulary");
   const std::int64_t batch = tokens.size(0), length = tokens.size(1);
   const Tensor hidden =
       final_hidden(graph, tokens, context).data.view({batch, length, shape_.hidden});

@@ -41,6 +41,7 @@ class LanguageModel {
   Var final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
 
   ModelShape shape_;
+  const TensorGroup* group_;
   bool recompute_layers_;
   double embedding_dropout_;
   std::int64_t document_end_;  // token, -1 = none

@@ -22,7 +22,8 @@ MultiTokenPrediction::MultiTokenPrediction(const config::ModelConfig& config,
     : coefficient_(config.mtp.num_layers > 0
                        ? config.mtp.loss_coeff / static_cast<double>(config.mtp.num_layers)
                        : 0.0),
-      vocab_size_(shape.vocab_size) {
+      vocab_size_(shape.vocab_size),
+      group_(store.tensor_group()) {
   const Family& family = family_of(config.architecture);
   for (std::int64_t k = 0; k < config.mtp.num_layers; ++k) {
     const std::int64_t layer = shape.layers + k;
@@ -51,20 +52,20 @@ void MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& t
     ++k;
     const Tensor ahead = shifted(graph.context(), tokens, context.document_start, k, 0);
     const Tensor labels = shifted(graph.context(), targets, context.document_start, k, -100);
-    const auto segment = [&depth, &table, ahead, &context](
+    const auto segment = [this, &depth, &table, ahead, &context](
                              Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
-      const Var token = embedding(inner, ahead, table);
+      const Var token = embedding(inner, ahead, table, group_);
       const Var joined = concat(inner, residual_norm(inner, token, {}, depth.token_norm).normed,
                                 residual_norm(inner, in[0], {}, depth.hidden_norm).normed);
       const Hidden out = depth.block->forward(inner, {depth.join(inner, joined), {}}, context);
       return {residual_norm(inner, out.residual, out.branch, depth.final_norm).normed};
     };
     h = recompute_layers ? recompute(graph, {h}, segment)[0] : segment(graph, {h})[0];
-    head_loss(graph, h, head, labels.view({labels.elements()}),
+    head_loss(graph, enter(graph, h, group_), head, labels.view({labels.elements()}),
               {.vocab_size = vocab_size_,
                .grad_scale = static_cast<float>(static_cast<double>(grad_scale) * coefficient_),
                .loss_scale = coefficient_},
-              context.mtp_loss);
+              context.mtp_loss, group_);
   }
 }
 

@@ -36,6 +36,7 @@ class MultiTokenPrediction {
   };
   double coefficient_;
   std::int64_t vocab_size_;
+  const TensorGroup* group_;
   std::vector<Depth> depths_;
 };
 

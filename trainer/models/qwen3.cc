@@ -22,13 +22,13 @@ class Qwen3Block final : public Block {
     query_ = add_linear(store, name + ".attention.q", q, s.hidden, std_dev, false,
                         {{"q", q, s.head_dim}}, LinearCut::outputs);
     key_ = add_linear(store, name + ".attention.k", kv, s.hidden, std_dev, false,
-                      {{"k", kv, s.head_dim}}, LinearCut::outputs);
+                      {{"k", kv, s.head_dim, /*repeats=*/true}}, LinearCut::outputs);
     value_ = add_linear(store, name + ".attention.v", kv, s.hidden, std_dev, false,
-                        {{"v", kv, s.head_dim}}, LinearCut::outputs);
+                        {{"v", kv, s.head_dim, /*repeats=*/true}}, LinearCut::outputs);
     query_norm_ = add_norm(store, name + ".attention.q_norm", ops::NormKind::rms, s.head_dim,
-                           config.norm_epsilon);
+                           config.norm_epsilon, /*of_heads=*/true);
     key_norm_ = add_norm(store, name + ".attention.k_norm", ops::NormKind::rms, s.head_dim,
-                         config.norm_epsilon);
+                         config.norm_epsilon, /*of_heads=*/true);
     out_ = add_linear(store, name + ".attention.out", s.hidden, q, out_std, false, {},
                       LinearCut::inputs);
     mlp_norm_ =
@@ -38,9 +38,11 @@ class Qwen3Block final : public Block {
 
   Hidden forward(Graph& graph, const Hidden& in, ForwardContext& context) const override {
     const auto [x, h] = residual_norm(graph, in.residual, in.branch, attention_norm_);
-    const Var q = head_norm(graph, query_(graph, h), shape_.head_dim, query_norm_);
-    const Var k = head_norm(graph, key_(graph, h), shape_.head_dim, key_norm_);
-    const Var attended = out_(graph, attend_(graph, q, k, value_(graph, h), context));
+    const Var entered = enter(graph, h, query_.group);
+    const Var q = head_norm(graph, query_.product(graph, entered), shape_.head_dim, query_norm_);
+    const Var k = head_norm(graph, key_.product(graph, entered), shape_.head_dim, key_norm_);
+    const Var v = value_.product(graph, entered);
+    const Var attended = out_(graph, attend_(graph, q, k, v, context));
     const auto [x2, h2] =
         residual_norm(graph, x, drop_attention_(graph, attended, context), mlp_norm_);
     return {x2, drop_mlp_(graph, (*mlp_)(graph, h2, context), context)};

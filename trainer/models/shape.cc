@@ -24,10 +24,7 @@ ModelShape resolve_shape(const config::ModelConfig& c) {
     s.head_dim = c.mla.qk_nope_head_dim + c.mla.qk_rope_head_dim;
     s.value_dim = c.mla.v_head_dim;
   }
-  if (c.ffn_hidden_size)
-    s.ffn = c.ffn_hidden_size;
-  else
-    s.ffn = architecture.gated_mlp ? round_up(s.hidden * 8 / 3, 64) : 4 * s.hidden;
+  s.ffn = config::inner_width(c);
   s.sequence_length = c.sequence_length;
   // 0.1 * 20 may be a little less than 2: to the nearest, as the config was checked.
   s.rotary_dims =

@@ -17,6 +17,8 @@ struct Segment {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t unit = 1;  // rows that stay together when the segment is cut: those of a head
+  /// Where there are fewer units than parts, each is the same on a run of parts: key-value heads.
+  bool repeats = false;
 };
 
 /// Which of the two grids of ranks cuts and reduces a parameter: that of dense layers or that of
@@ -26,9 +28,13 @@ enum class ReduceGroup { dense, expert };
 struct CutRule {
   std::optional<int> axis{};  // the dimension that is cut; none: every rank has the whole
   ReduceGroup group = ReduceGroup::dense;
-  /// Of what every rank has whole: its gradient is of the rank's own positions (sequence
-  /// parallelism) or heads alone, and has to be summed over the group that cuts.
+  /// Of what every rank has whole: its gradient has to be summed over the group that cuts, where
+  /// sequence parallelism gives a rank its own positions,
   bool partial_gradient = false;
+  /// or always: it is of the rank's own heads or columns.
+  bool partial_always = false;
+  /// Rows that are missing to equal parts exist in the last parts' memory only, as zeros.
+  bool pads = false;
 };
 
 /// One part of `count` equal ones.
@@ -45,18 +51,26 @@ struct CutPlaces {
 /// column.
 struct GlobalBlock {
   std::int64_t row = 0, rows = 0, column = 0, columns = 1;
+  bool repeated = false;  // a lower part has it too, and counts and saves it
   std::int64_t elements() const { return rows * columns; }
   bool operator==(const GlobalBlock&) const = default;
 };
 
 /// The blocks of a part, in the order in which they lie in the rank's tensor, each of them dense
-/// there: one per segment where rows are cut, else one. ErrorCode::config where a segment does not
+/// there: one per segment where rows are cut, else one; none for a part of padding alone. What pads
+/// lies behind them. ErrorCode::config where a segment does not
 /// divide into that many parts of whole units. `name` opens the message.
 Result<std::vector<GlobalBlock>> blocks_of(const std::string& name, const Shape& shape,
                                            const std::vector<Segment>& segments,
                                            const CutRule& rule, CutPlace place);
 
 /// The shape of a rank's tensor.
-Shape local_shape(const Shape& shape, const CutRule& rule, CutPlace place);
+Shape local_shape(const Shape& shape, const std::vector<Segment>& segments, const CutRule& rule,
+                  CutPlace place);
+
+/// Whether `parts` parts have this segment's units in runs.
+bool in_runs(const Segment& segment, int parts);
+/// Elements of the blocks that no lower part has.
+std::int64_t own_elements(const std::vector<GlobalBlock>& blocks);
 
 }  // namespace sortie::trainer

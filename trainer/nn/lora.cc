@@ -50,24 +50,25 @@ Result<> add_lora(const config::LoraConfig& config, ParameterStore& store) {
       return no_match("lora.modules", pattern, example);
   for (Parameter* weight : chosen) {
     const std::int64_t out = weight->spec().shape[0], in = weight->spec().shape[1];
+    // The half that is not cut meets the other one's part: it gets a part of its gradient.
+    const CutRule whole{.partial_gradient = true,
+                        .partial_always = weight->spec().cut.axis.has_value()};
     LowRank low;
     low.scale = static_cast<float>(config.alpha / static_cast<double>(config.rank));
-    low.down = &store.add(
-        {module_of(*weight) + kLoraDown,
-         {config.rank, in},
-         Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(in))),
-         Use::matrix,
-         /*decay=*/true,
-         {},
-         weight->spec().cut.axis == 1 ? CutRule{.axis = 1} : CutRule{.partial_gradient = true}});
-    low.up = &store.add(
-        {module_of(*weight) + kLoraUp,
-         {out, config.rank},
-         Init::zeros(),
-         Use::matrix,
-         /*decay=*/true,
-         weight->spec().segments,
-         weight->spec().cut.axis == 0 ? CutRule{.axis = 0} : CutRule{.partial_gradient = true}});
+    low.down = &store.add({module_of(*weight) + kLoraDown,
+                           {config.rank, in},
+                           Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(in))),
+                           Use::matrix,
+                           /*decay=*/true,
+                           {},
+                           weight->spec().cut.axis == 1 ? CutRule{.axis = 1} : whole});
+    low.up = &store.add({module_of(*weight) + kLoraUp,
+                         {out, config.rank},
+                         Init::zeros(),
+                         Use::matrix,
+                         /*decay=*/true,
+                         weight->spec().segments,
+                         weight->spec().cut.axis == 0 ? CutRule{.axis = 0} : whole});
     weight->set_low_rank(low);
   }
   return {};

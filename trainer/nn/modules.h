@@ -4,21 +4,33 @@
 #include <cmath>
 #include <string>
 
-#include "trainer/autograd/functions.h"
+#include "trainer/autograd/tensor_parallel.h"
 
 namespace sortie::trainer {
-
-struct LinearModule {
-  Parameter* weight = nullptr;
-  Parameter* bias = nullptr;
-  Var operator()(Graph& graph, const Var& x) const { return linear(graph, x, *weight, bias); }
-};
 
 /// How tensor parallelism cuts a linear layer.
 enum class LinearCut {
   none,
   outputs,  // a rank has some of the outputs, with their bias
-  inputs,   // a rank has some of the inputs; the sum over ranks gets the bias
+  inputs,   // a rank has some of the inputs; the first one adds the bias to its part of the sum
+};
+
+struct LinearModule {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+  LinearCut cut = LinearCut::none;
+  const TensorGroup* group = nullptr;
+
+  /// Of rows as they are between products: enters and leaves where the layer is cut.
+  Var operator()(Graph& graph, const Var& x) const {
+    if (cut == LinearCut::outputs) return product(graph, enter(graph, x, group));
+    return cut == LinearCut::inputs ? leave(graph, product(graph, x), group) : product(graph, x);
+  }
+  /// Of an x that has entered; a part of the sum where inputs are cut.
+  Var product(Graph& graph, const Var& x) const {
+    const bool first = cut != LinearCut::inputs || group == nullptr || group->rank() == 0;
+    return linear(graph, x, *weight, bias, /*adds_bias=*/first);
+  }
 };
 
 /// Declares "<name>.weight" [out, in] and, if asked, "<name>.bias" [out].
@@ -26,11 +38,12 @@ inline LinearModule add_linear(ParameterStore& store, const std::string& name, s
                                std::int64_t in, double std_dev, bool with_bias,
                                std::vector<Segment> segments = {},
                                LinearCut cut = LinearCut::none) {
-  CutRule of_weight, of_bias{.partial_gradient = true};
+  // Where inputs are cut every rank has the gradients of all rows, and the bias a whole one.
+  CutRule of_weight, of_bias;
   if (cut == LinearCut::outputs) of_weight = of_bias = {.axis = 0};
   if (cut == LinearCut::inputs) of_weight = {.axis = 1};
-  if (cut == LinearCut::none) of_weight = of_bias;
-  LinearModule module;
+  if (cut == LinearCut::none) of_weight = of_bias = {.partial_gradient = true};
+  LinearModule module{.cut = cut, .group = store.tensor_group()};
   module.weight = &store.add({name + ".weight",
                               {out, in},
                               Init::normal(std_dev),
@@ -50,6 +63,10 @@ struct SwigluModule {
   Var operator()(Graph& graph, const Var& x) const {
     return down(graph, swiglu(graph, gate_up(graph, x)));
   }
+  /// Of an x that has entered, as a part of the sum.
+  Var product(Graph& graph, const Var& x) const {
+    return down.product(graph, swiglu(graph, gate_up.product(graph, x)));
+  }
 };
 
 /// Declares "<name>.gate_up.weight" [2 F, C] and "<name>.down.weight" [C, F].
@@ -63,11 +80,12 @@ inline SwigluModule add_swiglu(ParameterStore& store, const std::string& name, s
   return module;
 }
 
-/// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size].
+/// Declares "<name>.weight" [size] and, for LayerNorm, "<name>.bias" [size]. `of_heads`: a rank
+/// norms its own heads alone.
 inline NormParameters add_norm(ParameterStore& store, const std::string& name, ops::NormKind kind,
-                               std::int64_t size, double eps) {
+                               std::int64_t size, double eps, bool of_heads = false) {
   NormParameters norm{kind, nullptr, nullptr, static_cast<float>(eps)};
-  const CutRule whole{.partial_gradient = true};
+  const CutRule whole{.partial_gradient = true, .partial_always = of_heads};
   norm.weight =
       &store.add({name + ".weight", {size}, Init::ones(), Use::vector, /*decay=*/false, {}, whole});
   if (kind == ops::NormKind::layer)

@@ -47,7 +47,7 @@ Result<> ParameterStore::take_part(Parameter& parameter, CutPlace place) {
   const ParameterSpec& spec = parameter.spec_;
   SORTIE_ASSIGN_OR_RETURN(parameter.blocks_,
                           blocks_of(spec.name, spec.shape, spec.segments, spec.cut, place));
-  parameter.shape_ = local_shape(spec.shape, spec.cut, place);
+  parameter.shape_ = local_shape(spec.shape, spec.segments, spec.cut, place);
   return {};
 }
 

@@ -53,6 +53,7 @@ struct ParameterSpec {
 };
 
 class Parameter;
+struct TensorGroup;
 
 /// A low-rank update of a matrix: W x becomes W x + scale * up . (down . x)  (Hu et al. 2021).
 struct LowRank {
@@ -117,6 +118,12 @@ class Parameter {
 
 class ParameterStore {
  public:
+  /// Of a rank that shares each layer with the ranks of a group, which must outlive the store;
+  /// null: it has whole layers.
+  explicit ParameterStore(const TensorGroup* tensor_group = nullptr)
+      : tensor_group_(tensor_group) {}
+  const TensorGroup* tensor_group() const { return tensor_group_; }
+
   /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
   Parameter& add(ParameterSpec spec);
 
@@ -162,6 +169,7 @@ class ParameterStore {
 
  private:
   static Result<> take_part(Parameter& parameter, CutPlace place);
+  const TensorGroup* tensor_group_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::unordered_map<std::string_view, Parameter*> by_name_;  // keys: the names in the specs
   ExecutionContext* context_ = nullptr;

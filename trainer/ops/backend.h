@@ -44,6 +44,13 @@ class Backend {
   virtual void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                                     const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                                     Tensor& dw, Tensor& loss) = 0;
+  virtual void begin_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
+                                   const Tensor& targets, const CrossEntropySpec& spec,
+                                   bool with_gradients, CrossEntropyPart& part) = 0;
+  virtual void finish_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
+                                    const Tensor& targets, const CrossEntropySpec& spec,
+                                    const CrossEntropyPart& part, const Tensor& all_stats,
+                                    Tensor& dh, Tensor& dw, Tensor& loss) = 0;
   virtual void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                               Tensor& w) = 0;
 
@@ -88,9 +95,9 @@ class Backend {
 
   // Tokens.
   virtual void embedding_forward(Context& context, const Tensor& tokens, const Tensor& table,
-                                 Tensor& y) = 0;
+                                 const TablePart& part, Tensor& y) = 0;
   virtual void embedding_backward(Context& context, const Tensor& tokens, const Tensor& dy,
-                                  Tensor& dtable) = 0;
+                                  const TablePart& part, Tensor& dtable) = 0;
   virtual void count_positions(Context& context, std::int64_t first, Tensor& positions) = 0;
   virtual void find_documents(Context& context, const Tensor& tokens, std::int32_t end,
                               Tensor& starts, Tensor& positions) = 0;

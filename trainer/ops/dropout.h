@@ -13,6 +13,8 @@ struct Dropout {
   float probability = 0.0f;       // of an element to become 0; the others are divided by 1 - p
   std::uint64_t key = 0;          // of this place in the model, see random_key()
   std::int64_t first_sample = 0;  // sample b of the batch is number first_sample + b of the run
+  /// Of a rank that has a part of each sample: the elements before it.
+  std::int64_t first_element = 0;
   explicit operator bool() const { return probability > 0.0f; }
 };
 

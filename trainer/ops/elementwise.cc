@@ -60,23 +60,23 @@ void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const
 }
 
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,
-                       Tensor& y) {
+                       Tensor& y, const TablePart& part) {
   check_tokens(tokens, y);
   SORTIE_CHECK(
       table.shape().dims() == 2 && table.dtype() == y.dtype() && table.size(1) == y.size(-1),
       "table {} {}, y {} {}", dtype_name(table.dtype()), table.shape().to_string(),
       dtype_name(y.dtype()), y.shape().to_string());
-  dispatch<&Backend::embedding_forward>(context, tokens, table, y);
+  dispatch<&Backend::embedding_forward>(context, tokens, table, part, y);
 }
 
 void embedding_backward(ExecutionContext& context, const Tensor& tokens, const Tensor& dy,
-                        Tensor& dtable) {
+                        Tensor& dtable, const TablePart& part) {
   check_tokens(tokens, dy);
   SORTIE_CHECK(
       dtable.dtype() == DType::f32 && dtable.shape().dims() == 2 && dtable.size(1) == dy.size(-1),
       "dtable {} {}, dy {}", dtype_name(dtable.dtype()), dtable.shape().to_string(),
       dy.shape().to_string());
-  dispatch<&Backend::embedding_backward>(context, tokens, dy, dtable);
+  dispatch<&Backend::embedding_backward>(context, tokens, dy, part, dtable);
 }
 
 void add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y) {

@@ -20,13 +20,19 @@ void gelu_forward(ExecutionContext& context, Gelu kind, const Tensor& x, Tensor&
 void gelu_backward(ExecutionContext& context, Gelu kind, const Tensor& dy, const Tensor& x,
                    Tensor& dx);
 
-/// y [M, C] = table [V, C] rows by tokens i32 [M]. Tokens were range-checked by the data loader.
+/// Where a table is rows [first, first + V) of one with `all` rows.
+struct TablePart {
+  std::int64_t first = 0;
+  std::int64_t all = 0;  // 0: the table is whole
+};
+/// y [M, C] = table [V, C] rows by tokens i32 [M]; zero for tokens of other parts. Tokens were
+/// range-checked by the data loader.
 void embedding_forward(ExecutionContext& context, const Tensor& tokens, const Tensor& table,
-                       Tensor& y);
+                       Tensor& y, const TablePart& part = {});
 /// dtable [V, C] (f32) += rows of dy by tokens, in token order (the same bits for any thread
 /// count).
 void embedding_backward(ExecutionContext& context, const Tensor& tokens, const Tensor& dy,
-                        Tensor& dtable);
+                        Tensor& dtable, const TablePart& part = {});
 
 /// y = a + b; y may be a or b. Same dtype and shape.
 void add(ExecutionContext& context, const Tensor& a, const Tensor& b, Tensor& y);

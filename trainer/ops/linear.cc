@@ -1,7 +1,10 @@
 // Checks of the linear products.
 #include "trainer/ops/linear.h"
 
+#include <algorithm>
+
 #include "trainer/ops/copy.h"
+#include "trainer/ops/cpu/tiling.h"
 #include "trainer/ops/dispatch.h"
 
 namespace sortie::trainer::ops {
@@ -91,9 +94,11 @@ void linear_backward_weight(ExecutionContext& context, const Tensor& dy, const T
   dispatch<&Backend::linear_backward_weight>(context, dy, x, dw, dbias);
 }
 
-void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
-                          const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
-                          Tensor& dw, Tensor& loss) {
+namespace {
+
+/// Rows and columns of h.
+Tensor::Matrix check_head(const Tensor& h, const PackedWeight& w, const Tensor& targets,
+                          const CrossEntropySpec& spec) {
   const Tensor& plain = w.plain();
   const auto in = h.matrix();
   SORTIE_CHECK(is_float(h) && h.dtype() == plain.dtype() && in.cols == plain.size(1),
@@ -102,23 +107,90 @@ void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const Pack
   SORTIE_CHECK(targets.dtype() == DType::i32 && targets.dense() && targets.elements() == in.rows,
                "targets {} {} for {} rows", dtype_name(targets.dtype()),
                targets.shape().to_string(), in.rows);
-  SORTIE_CHECK(spec.vocab_size > 0 && spec.vocab_size <= plain.size(0), "vocabulary {} of {} rows",
-               spec.vocab_size, plain.size(0));
+  SORTIE_CHECK(spec.vocab_size > 0, "a vocabulary of {}", spec.vocab_size);
+  return in;
+}
+
+void check_loss(const Tensor& loss) {
   SORTIE_CHECK(loss.dtype() == DType::f64 && loss.dense() && loss.elements() == 2,
                "loss is {} {}, expected f64 [2]", dtype_name(loss.dtype()),
                loss.shape().to_string());
+}
+
+void check_head_gradients(const Tensor& h, const Tensor& dh, const Tensor& dw,
+                          const Tensor& plain) {
   SORTIE_CHECK(dh.defined() || !dw.defined(), "dw comes with dh");
-  if (dh.defined()) {
-    const auto out = dh.matrix();
-    SORTIE_CHECK(dh.dtype() == h.dtype() && out.rows == in.rows && out.cols == in.cols,
-                 "dh {} {} for h {}", dtype_name(dh.dtype()), dh.shape().to_string(),
-                 h.shape().to_string());
-    check_weight_gradient(dw, plain.size(0), plain.size(1));
-  }
+  if (!dh.defined()) return;
+  const auto in = h.matrix();
+  const auto out = dh.matrix();
+  SORTIE_CHECK(dh.dtype() == h.dtype() && out.rows == in.rows && out.cols == in.cols,
+               "dh {} {} for h {}", dtype_name(dh.dtype()), dh.shape().to_string(),
+               h.shape().to_string());
+  check_weight_gradient(dw, plain.size(0), plain.size(1));
+}
+
+/// Columns of the part: its tokens, without padding.
+std::int64_t own_columns(const CrossEntropySpec& spec, const Tensor& plain) {
+  return std::clamp<std::int64_t>(spec.vocab_size - spec.first_token, 0, plain.size(0));
+}
+
+}  // namespace
+
+void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
+                          const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
+                          Tensor& dw, Tensor& loss) {
+  const Tensor& plain = w.plain();
+  const auto in = check_head(h, w, targets, spec);
+  SORTIE_CHECK(spec.vocab_size <= plain.size(0) && spec.first_token == 0,
+               "vocabulary {} of {} rows from {}", spec.vocab_size, plain.size(0),
+               spec.first_token);
+  check_loss(loss);
+  check_head_gradients(h, dh, dw, plain);
   if (in.rows == 0) return;
   const std::int64_t products = 1 + (dh.defined() ? 1 : 0) + (dw.defined() ? 1 : 0);
   count_product(context, products * in.rows, spec.vocab_size, in.cols);
   dispatch<&Backend::linear_cross_entropy>(context, h, w, targets, spec, dh, dw, loss);
+}
+
+std::int64_t cross_entropy_rows() {
+  return kCrossEntropyRows;
+}
+
+CrossEntropyPart begin_cross_entropy(ExecutionContext& context, const Tensor& h,
+                                     const PackedWeight& w, const Tensor& targets,
+                                     const CrossEntropySpec& spec, bool with_gradients) {
+  const auto in = check_head(h, w, targets, spec);
+  SORTIE_CHECK(in.rows > 0 && in.rows <= kCrossEntropyRows, "{} rows in a stage", in.rows);
+  const std::int64_t columns = own_columns(spec, w.plain());
+  const std::int64_t tiles = (columns + kVocabularyTile - 1) / kVocabularyTile;
+  CrossEntropyPart part;
+  part.stats = context.empty(DType::f64, {in.rows, 3});
+  part.tile_max = context.empty(DType::f32, {std::max<std::int64_t>(tiles, 1), in.rows});
+  const std::int64_t kept = with_gradients ? tiles : std::min<std::int64_t>(tiles, 1);
+  part.exponentials =
+      context.empty(h.dtype(), {std::max<std::int64_t>(kept, 1), in.rows,
+                                std::clamp<std::int64_t>(columns, 1, kVocabularyTile)});
+  count_product(context, in.rows, columns, in.cols);
+  dispatch<&Backend::begin_cross_entropy>(context, h, w, targets, spec, with_gradients, part);
+  return part;
+}
+
+void finish_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
+                          const Tensor& targets, const CrossEntropySpec& spec,
+                          const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
+                          Tensor& dw, Tensor& loss) {
+  const Tensor& plain = w.plain();
+  const auto in = check_head(h, w, targets, spec);
+  check_loss(loss);
+  check_head_gradients(h, dh, dw, plain);
+  SORTIE_CHECK(part.stats.defined() && part.stats.size(0) == in.rows &&
+                   all_stats.dtype() == DType::f64 && all_stats.dense() &&
+                   all_stats.elements() % part.stats.elements() == 0,
+               "stats {} for {} rows", all_stats.shape().to_string(), in.rows);
+  const std::int64_t products = (dh.defined() ? 1 : 0) + (dw.defined() ? 1 : 0);
+  count_product(context, products * in.rows, own_columns(spec, plain), in.cols);
+  dispatch<&Backend::finish_cross_entropy>(context, h, w, targets, spec, part, all_stats, dh, dw,
+                                           loss);
 }
 
 CrossEntropyResult read_cross_entropy(ExecutionContext& context, const Tensor& loss) {

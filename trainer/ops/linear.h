@@ -65,10 +65,30 @@ struct CrossEntropySpec {
   std::int64_t vocab_size = 0;
   float grad_scale = 0.0f;
   double loss_scale = 1.0;
+  std::int64_t first_token = 0;  // of W's rows, where W is a part of all
 };
 void linear_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
                           const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                           Tensor& dw, Tensor& loss);
+
+/// The same where ranks have rows [first_token, first_token + V) of W each, for up to
+/// cross_entropy_rows() rows of h, in two stages with an exchange in between. The first:
+struct CrossEntropyPart {
+  Tensor exponentials,
+      tile_max;  // of the own columns, for the second stage; the backend's business
+  Tensor stats;  // f64 [M, 3]: largest logit, sum of exponentials against it, the target's logit
+};
+CrossEntropyPart begin_cross_entropy(ExecutionContext& context, const Tensor& h,
+                                     const PackedWeight& w, const Tensor& targets,
+                                     const CrossEntropySpec& spec, bool with_gradients);
+/// The second, with the stats f64 [ranks, M, 3] of all: loss is that of the whole vocabulary, the
+/// same on every rank, and dh the own columns' part of the sum over ranks.
+void finish_cross_entropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
+                          const Tensor& targets, const CrossEntropySpec& spec,
+                          const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
+                          Tensor& dw, Tensor& loss);
+/// The most rows of h of these stages.
+std::int64_t cross_entropy_rows();
 
 /// The two numbers of `loss`, on the host.
 struct CrossEntropyResult {

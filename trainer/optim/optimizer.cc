@@ -54,9 +54,16 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
     const CutRule& cut = parameter->spec().cut;
     const bool counts = cut.axis.has_value() || places.of(cut.group).index == 0;
     if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty()) continue;
-    Tensor squares = part;
-    ops::sum_of_squares(context, parameter->grad().view({parameter->elements()}), squares);
-    ops::accumulate(context, squares, sum);
+    const Tensor flat = parameter->grad().view({parameter->elements()});
+    std::int64_t at = 0;
+    for (const GlobalBlock& block : parameter->blocks()) {
+      if (!block.repeated) {
+        Tensor squares = part;
+        ops::sum_of_squares(context, flat.slice(0, at, block.elements()), squares);
+        ops::accumulate(context, squares, sum);
+      }
+      at += block.elements();
+    }
   }
 }
 

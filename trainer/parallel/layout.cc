@@ -16,10 +16,9 @@ Mesh mesh_of(const config::TopologyConfig& topology, int world_size) {
 }  // namespace
 
 Layout::Layout(const config::TopologyConfig& topology, Communicator& world)
-    : mesh_(mesh_of(topology, world.size())),
-      world_(&world),
-      alone_(make_single_communicator()) {
+    : mesh_(mesh_of(topology, world.size())), world_(&world), alone_(make_single_communicator()) {
   if (size(Axis::data) != world.size()) groups_.emplace(mesh_, world);
+  if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
 }
 
 Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
@@ -33,6 +32,7 @@ Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
     return make_counting_communicator(static_cast<int>(place), static_cast<int>(ranks.size()),
                                       std::move(name), sent_);
   });
+  if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
 }
 
 CutPlaces Layout::places() const {

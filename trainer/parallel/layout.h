@@ -9,6 +9,7 @@
 #include "trainer/nn/cut.h"
 #include "trainer/parallel/counting.h"
 #include "trainer/parallel/mesh.h"
+#include "trainer/parallel/tensor_group.h"
 
 namespace sortie::trainer {
 
@@ -30,6 +31,8 @@ class Layout {
   Communicator& world() const { return *world_; }
   /// Ranks that share the work of each layer.
   Communicator& tensor() const { return groups_ ? *groups_->tensor : *alone_; }
+  /// The same as the layers see them; null where every rank has whole layers.
+  const TensorGroup* tensor_group() const { return tensor_group_ ? &*tensor_group_ : nullptr; }
   /// The stages, in order.
   Communicator& pipeline() const { return groups_ ? *groups_->pipeline : *alone_; }
   /// Ranks that hold the same parameters; each of them trains on samples of its own.
@@ -56,6 +59,7 @@ class Layout {
   Communicator* world_;
   std::unique_ptr<Communicator> alone_;
   std::optional<MeshGroups> groups_;
+  std::optional<TensorGroup> tensor_group_;
 };
 
 }  // namespace sortie::trainer

@@ -14,6 +14,7 @@
 #include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/parallel/layout.h"
+#include "trainer/parallel/partial_gradients.h"
 
 namespace sortie::trainer {
 namespace {
@@ -82,6 +83,7 @@ class MetaRank {
         layout_(job.topology, options.rank, static_cast<int>(options.world_size)),
         micro_steps_(micro_steps(job.topology, options)),
         context_(options.threads, {.kind = DeviceKind::meta}),
+        store_(layout_.tensor_group()),
         model_(context_, job.model, store_,
                job.topology.activation_checkpointing_type == "every_layer"),
         optimizer_(job, store_) {
@@ -117,6 +119,7 @@ class MetaRank {
       forward_backward(batch, loss);
       flop_ = context_.flop() - flop;
     }
+    sum_partial_gradients(store_, layout_.tensor_group());
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
     routing_.clear(context_);
@@ -197,7 +200,20 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   MetaRank rank(job, options);
   SORTIE_TRY(rank.prepare());
   rank.step();
-  return rank.plan();
+  RankPlan plan = rank.plan();
+  if (config::ranks_of_replica(job.topology) == 1) return plan;
+  // Operations are told of the whole model: ranks that share it do some of them alike.
+  config::JobConfig whole_job = job;
+  whole_job.topology = {};
+  whole_job.topology.activation_checkpointing_type = job.topology.activation_checkpointing_type;
+  PlanOptions whole_options = options;
+  whole_options.world_size = 1;
+  whole_options.rank = 0;
+  MetaRank whole(whole_job, whole_options);
+  SORTIE_TRY(whole.prepare());
+  whole.step();
+  plan.flop_per_token = whole.plan().flop_per_token;
+  return plan;
 }
 
 }  // namespace sortie::trainer

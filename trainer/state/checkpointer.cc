@@ -106,7 +106,8 @@ Result<> Checkpointer::share_start() {
 /// tensor-parallel group have whole is the first one's, what repeats another stage's that stage's.
 bool Checkpointer::owns(const Parameter& parameter) const {
   const CutRule& cut = parameter.spec().cut;
-  return parameter.spec().tied_to.empty() && (cut.axis || layout_.places().of(cut.group).index == 0);
+  return parameter.spec().tied_to.empty() &&
+         (cut.axis || layout_.places().of(cut.group).index == 0);
 }
 
 /// Of a checkpoint: what all ranks of a replica own.
@@ -114,7 +115,7 @@ std::uint64_t Checkpointer::count_state_bytes() const {
   double bytes = 0.0;
   for (const auto& parameter : store_.parameters())
     if (owns(*parameter))
-      bytes += static_cast<double>(parameter->elements()) * sizeof(float) *
+      bytes += static_cast<double>(own_elements(parameter->blocks())) * sizeof(float) *
                (parameter->trained() ? 3.0 : 1.0);
   layout_.model().all_reduce_sum({&bytes, 1});
   return static_cast<std::uint64_t>(bytes);

@@ -52,7 +52,7 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
   if (!shared_) return all;
   std::vector<StatePiece> own;
   for (const StatePiece& piece : all)
-    if (owns(*piece.parameter)) own.push_back(piece);
+    if (owns(*piece.parameter) && !piece.repeated) own.push_back(piece);
   const Communicator& replicas = layout_.replicas();
   return share_of(own, static_cast<std::size_t>(replicas.rank()),
                   static_cast<std::size_t>(replicas.size()));

@@ -50,7 +50,8 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
                           .piece = piece_of(*parameter, block, shape),
                           .values = buffer.values.subspan(at, count),
                           .parameter = parameter.get(),
-                          .moment = buffer.moment});
+                          .moment = buffer.moment,
+                          .repeated = block.repeated});
         at += count;
       }
     }

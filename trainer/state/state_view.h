@@ -21,7 +21,8 @@ struct StatePiece {
   Piece piece;       // of it
   std::span<float> values;
   const Parameter* parameter = nullptr;
-  bool moment = false;  // of what is trained alone
+  bool moment = false;    // of what is trained alone
+  bool repeated = false;  // a lower rank of the tensor-parallel group has it too
 };
 
 enum class TiedCopies : bool { leave_out, include };

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -61,10 +62,19 @@ class Assembled {
   std::string wrong_;
 };
 
+/// What else a run may have.
+struct LayoutExtras {
+  bool masked = false;          // some targets do not count
+  std::uint64_t late_seed = 0;  // ops are done late; 0: at once
+  /// Between a rank's start and its first step, one rank at a time.
+  std::function<void(Trainer&)> started = {};
+};
+
 /// Trains `steps` steps on `ranks` threads. The gradient of step 1 is read from the first moment,
 /// so gradient_clipping is off.
 inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
-                            DType precision = DType::f32, const ThreadRankOptions& delays = {}) {
+                            DType precision = DType::f32, const ThreadRankOptions& delays = {},
+                            const LayoutExtras& extras = {}) {
   job.optimizer.gradient_clipping = 0;
   LayoutRun run;
   Assembled weights, gradients;
@@ -72,7 +82,16 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   run_thread_ranks(
       ranks,
       [&](Communicator& world) {
-        TinyTraining training(job, world, precision);
+        TinyTraining training(
+            job, world, precision, 1,
+            extras.masked ? std::make_unique<MaskedSource>(job.model.vocab_size) : nullptr);
+        if (extras.late_seed != 0)
+          training.trainer->context().defer(extras.late_seed +
+                                            static_cast<std::uint64_t>(world.rank()));
+        if (extras.started) {
+          const std::lock_guard lock(mutex);
+          extras.started(*training.trainer);
+        }
         std::vector<double> losses, norms;
         for (int step = 0; step < steps; ++step) {
           const auto report = training.trainer->step();

@@ -132,14 +132,62 @@ TEST_CASE("rows are cut segment by segment, columns as a whole") {
   const auto rows = blocks_of("w", {16, 3}, segments, rows_cut(), {1, 2});
   REQUIRE(rows);
   CHECK(*rows == std::vector<GlobalBlock>{{4, 4, 0, 3}, {10, 2, 0, 3}, {14, 2, 0, 3}});
-  CHECK(local_shape({16, 3}, rows_cut(), {1, 2}) == Shape{8, 3});
+  CHECK(local_shape({16, 3}, segments, rows_cut(), {1, 2}) == Shape{8, 3});
   const auto columns = blocks_of("w", {16, 6}, segments, {.axis = 1}, {2, 3});
   REQUIRE(columns);
   CHECK(*columns == std::vector<GlobalBlock>{{0, 16, 4, 2}});
-  CHECK(local_shape({16, 6}, {.axis = 1}, {2, 3}) == Shape{16, 2});
+  CHECK(local_shape({16, 6}, segments, {.axis = 1}, {2, 3}) == Shape{16, 2});
   const auto whole = blocks_of("w", {16, 6}, segments, {}, {2, 3});
   REQUIRE(whole);
   CHECK(*whole == std::vector<GlobalBlock>{{0, 16, 0, 6}});
+}
+
+TEST_CASE("ranks that are more than the heads have them in runs, the first of a run its own") {
+  const std::vector<Segment> segments = {{"q", 16, 2}, {"k", 4, 2, /*repeats=*/true}};
+  using Blocks = std::vector<GlobalBlock>;
+  const auto part = [&](int index) {
+    return blocks_of("w", {20, 3}, segments, rows_cut(), {index, 4}).value();
+  };
+  CHECK(part(0) == Blocks{{0, 4, 0, 3}, {16, 2, 0, 3}});
+  CHECK(part(1) == Blocks{{4, 4, 0, 3}, {16, 2, 0, 3, /*repeated=*/true}});
+  CHECK(part(2) == Blocks{{8, 4, 0, 3}, {18, 2, 0, 3}});
+  CHECK(part(3) == Blocks{{12, 4, 0, 3}, {18, 2, 0, 3, /*repeated=*/true}});
+  CHECK(local_shape({20, 3}, segments, rows_cut(), {3, 4}) == Shape{6, 3});
+  CHECK(own_elements(part(0)) + own_elements(part(1)) + own_elements(part(2)) +
+            own_elements(part(3)) ==
+        20 * 3);
+  // Two ranks have one head each, and three can have no runs of equal length.
+  CHECK(blocks_of("w", {20, 3}, segments, rows_cut(), {1, 2}).value() ==
+        Blocks{{8, 8, 0, 3}, {18, 2, 0, 3}});
+  CHECK_FALSE(blocks_of("w", {28, 3}, {{"q", 24, 2}, {"k", 4, 2, true}}, rows_cut(), {0, 3}));
+}
+
+TEST_CASE("rows that are missing to equal parts are zeros in the last parts' memory") {
+  ExecutionContext context(1);
+  const CutRule padded{.axis = 0, .pads = true};
+  const auto declare = [&](ParameterStore& store) {
+    store.add({"table", {8, 2}, Init::normal(1.0), Use::matrix, true, {}, padded});
+  };
+  ParameterStore whole;
+  declare(whole);
+  whole.finalize(context, DType::f32, 16, false);
+  whole.initialize(3);
+  const std::vector<float> expected = values_of(whole, *whole.parameters()[0]);
+  std::vector<float> joined;
+  for (int index = 0; index < 5; ++index) {
+    ParameterStore part;
+    declare(part);
+    REQUIRE(part.cut({.dense = {index, 5}}));
+    part.finalize(context, DType::f32, 16, false);
+    part.initialize(3);
+    const Parameter& table = *part.parameters()[0];
+    CHECK(table.shape() == Shape{2, 2});
+    CHECK(own_elements(table.blocks()) == (index < 4 ? 4 : 0));
+    const std::vector<float> values = values_of(part, table);
+    joined.insert(joined.end(), values.begin(), values.end());
+  }
+  CHECK(std::vector<float>(joined.begin(), joined.begin() + 16) == expected);
+  CHECK(std::vector<float>(joined.begin() + 16, joined.end()) == std::vector<float>(4, 0.0f));
 }
 
 TEST_CASE("a cut through a head, or into unequal parts, is refused by name") {

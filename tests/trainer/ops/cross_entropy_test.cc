@@ -1,5 +1,6 @@
 // LM head with cross-entropy against the f64 reference.
 #include <algorithm>
+#include <memory>
 
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
@@ -51,6 +52,67 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 }
 
 }  // namespace
+
+TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
+  for_each_variant(true, [](const Variant& v) {
+    // Parts of one and of several tiles, the last ones with few columns and with padding alone.
+    for (const Case& c : {Case{17, 50, 16, 26, 3.0}, Case{40, 2 * 2055, 24, 4000, 1.0}})
+      for (const std::int64_t parts : {2, 5}) {
+        if (c.n % parts != 0) continue;
+        CAPTURE(c.vocab);
+        CAPTURE(parts);
+        const Inputs in = make_inputs(v.dtype, c);
+        const double scale = 0.25;
+        const auto expected =
+            reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, scale);
+        const Tensor h = make_tensor(v.context, v.dtype, {c.m, c.k}, in.h, 8);
+        const Tensor targets = in.targets_tensor(v.context);
+        const std::int64_t rows = c.n / parts;
+        const auto of_part = [&](const Values& all, std::int64_t part) {
+          return Values(all.begin() + part * rows * c.k, all.begin() + (part + 1) * rows * c.k);
+        };
+        const auto spec_of = [&](std::int64_t part) {
+          return ops::CrossEntropySpec{.vocab_size = c.vocab,
+                                       .grad_scale = static_cast<float>(scale),
+                                       .first_token = part * rows};
+        };
+        for (const bool with_gradients : {true, false}) {
+          Tensor all = v.context.empty(DType::f64, {parts, c.m, 3});
+          std::vector<std::unique_ptr<ops::PackedWeight>> weights;
+          std::vector<ops::CrossEntropyPart> begun;
+          for (std::int64_t part = 0; part < parts; ++part) {
+            weights.push_back(std::make_unique<ops::PackedWeight>(
+                make_tensor(v.context, v.dtype, {rows, c.k}, of_part(in.w, part))));
+            begun.push_back(ops::begin_cross_entropy(v.context, h, *weights.back(), targets,
+                                                     spec_of(part), with_gradients));
+            std::copy_n(begun.back().stats.data<double>(), c.m * 3,
+                        all.data<double>() + part * c.m * 3);
+          }
+          Values dh_sum(static_cast<std::size_t>(c.m * c.k), 0.0), dw_all;
+          for (std::int64_t part = 0; part < parts; ++part) {
+            Tensor loss = v.context.zeros(DType::f64, {2}), dh, dw;
+            if (with_gradients) {
+              dh = make_tensor(v.context, v.dtype, {c.m, c.k}, {}, 8);
+              dw = v.context.zeros(DType::f32, {rows, c.k});
+            }
+            const auto index = static_cast<std::size_t>(part);
+            ops::finish_cross_entropy(v.context, h, *weights[index], targets, spec_of(part),
+                                      begun[index], all, dh, dw, loss);
+            const auto result = ops::read_cross_entropy(v.context, loss);
+            CHECK(result.count == expected.count);
+            CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
+            if (!with_gradients) continue;
+            const Values dh_part = values_of(dh), dw_part = values_of(dw);
+            for (std::size_t i = 0; i < dh_sum.size(); ++i) dh_sum[i] += dh_part[i];
+            dw_all.insert(dw_all.end(), dw_part.begin(), dw_part.end());
+          }
+          if (!with_gradients) continue;
+          CHECK(relative_error(dh_sum, expected.dh) <= v.tolerance);
+          CHECK(relative_error(dw_all, expected.dw) <= v.tolerance);
+        }
+      }
+  });
+}
 
 TEST_CASE("loss and gradients equal the reference") {
   for_each_variant(true, [](const Variant& v) {

@@ -173,6 +173,34 @@ TEST_CASE("embedding copies rows and adds their gradients in token order") {
   });
 }
 
+TEST_CASE("parts of an embedding add up to the whole, and their gradients tile its gradient") {
+  for_each_variant(false, [](const Variant& v) {
+    const std::int64_t vocab = 12, cols = 20, rows = vocab / 3;
+    const Tensor tokens = make_tokens(v.context, {3, 0, 11, 3, 4, 7});
+    const Values table = random_values(v.dtype, 1, vocab * cols);
+    const Tensor whole = make_tensor(v.context, v.dtype, {vocab, cols}, table);
+    const Tensor dy =
+        make_tensor(v.context, v.dtype, {6, cols}, random_values(v.dtype, 2, 6 * cols));
+    Tensor y = make_tensor(v.context, v.dtype, {6, cols}, {});
+    Tensor dtable = make_tensor(v.context, DType::f32, {vocab, cols}, Values(vocab * cols, 0.0));
+    ops::embedding_forward(v.context, tokens, whole, y);
+    ops::embedding_backward(v.context, tokens, dy, dtable);
+    Values sum(6 * cols, 0.0), gradient;
+    for (std::int64_t first = 0; first < vocab; first += rows) {
+      Tensor part = make_tensor(v.context, v.dtype, {6, cols}, Values(6 * cols, 9.0));
+      ops::embedding_forward(v.context, tokens, whole.slice(0, first, rows), part, {first, vocab});
+      const Values values = values_of(part);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+      Tensor dpart = make_tensor(v.context, DType::f32, {rows, cols}, Values(rows * cols, 0.0));
+      ops::embedding_backward(v.context, tokens, dy, dpart, {first, vocab});
+      const Values dvalues = values_of(dpart);
+      gradient.insert(gradient.end(), dvalues.begin(), dvalues.end());
+    }
+    CHECK(sum == values_of(y));
+    CHECK(gradient == values_of(dtable));
+  });
+}
+
 TEST_CASE("add is the rounded sum, also into one of its inputs") {
   for_each_variant(false, [](const Variant& v) {
     const Values a = random_values(v.dtype, 1, 5 * 33), b = random_values(v.dtype, 2, 5 * 33);

@@ -109,6 +109,44 @@ TEST_CASE("a stream waits for any collective, and keeps what it needs") {
   }
 }
 
+TEST_CASE(
+    "gathers and scatters begin when a device has their values, and leave its memory closed") {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    CAPTURE(seed);
+    Wrongs wrongs;
+    run_thread_ranks(3,
+                     [&](Communicator& communicator) {
+                       const int rank = communicator.rank();
+                       // Odd seeds: guarded memory; even ones: values that come late.
+                       ExecutionContext context(
+                           1, seed % 2 == 1 ? Device{.kind = DeviceKind::guarded} : Device{});
+                       if (seed % 2 == 0)
+                         context.defer(seed * 10 + static_cast<std::uint64_t>(rank));
+                       constexpr std::int64_t kEach = 30'000;
+                       Tensor mine = context.empty(DType::f32, {kEach}),
+                              all = context.empty(DType::f32, {3 * kEach});
+                       Tensor sum = context.empty(DType::f32, {kEach});
+                       ops::fill(context, 1.0 + rank, mine);
+                       communicator.all_gather_async(mine, all, context.record())->wait_on(context);
+                       ops::fill(context, -1.0, mine);  // not before it is sent
+                       communicator.reduce_scatter_async(all, sum, ReduceOp::sum, context.record())
+                           ->wait_on(context);
+                       if (seed % 2 == 1)
+                         wrongs.check(!host_can_access(context.device()), "closed");
+                       const auto gathered = ops::copy_to_host<float>(context, all);
+                       for (int member = 0; member < 3; ++member)
+                         wrongs.check(gathered[static_cast<std::size_t>(member * kEach + 5)] ==
+                                          static_cast<float>(1 + member),
+                                      "gathered");
+                       wrongs.check(ops::copy_to_host<float>(context, sum)[7] ==
+                                        3.0f * static_cast<float>(1 + rank),
+                                    "scattered");
+                     },
+                     {std::chrono::microseconds(seed > 2 ? 100 : 0), seed});
+    CHECK(wrongs.all() == "");
+  }
+}
+
 TEST_CASE("a message arrives while its rank does something else") {
   std::atomic<bool> copied = false;
   run_thread_ranks(

@@ -51,6 +51,13 @@ class CpuBackend : public Backend {
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
                             const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
                             Tensor& dw, Tensor& loss) override;
+  void begin_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
+                           const Tensor& targets, const CrossEntropySpec& spec, bool with_gradients,
+                           CrossEntropyPart& part) override;
+  void finish_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
+                            const Tensor& targets, const CrossEntropySpec& spec,
+                            const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
+                            Tensor& dw, Tensor& loss) override;
   void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                       Tensor& w) override;
 
@@ -93,9 +100,9 @@ class CpuBackend : public Backend {
 
   // Tokens.
   void embedding_forward(Context& context, const Tensor& tokens, const Tensor& table,
-                         Tensor& y) override;
+                         const TablePart& part, Tensor& y) override;
   void embedding_backward(Context& context, const Tensor& tokens, const Tensor& dy,
-                          Tensor& dtable) override;
+                          const TablePart& part, Tensor& dtable) override;
   void count_positions(Context& context, std::int64_t first, Tensor& positions) override;
   void find_documents(Context& context, const Tensor& tokens, std::int32_t end, Tensor& starts,
                       Tensor& positions) override;

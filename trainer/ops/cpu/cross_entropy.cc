@@ -4,8 +4,11 @@
 // tile) goes into the chunk's buffer in the model's dtype: relative to the probability it is exact
 // to one rounding, whatever the size of the logit, so no logit is computed or read twice. Pass 2
 // scales each row's tiles to probabilities, subtracts the target, and feeds both gradient products.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "trainer/ops/cpu/cpu_backend.h"
@@ -19,7 +22,7 @@ constexpr std::int64_t kMaxRows = kCrossEntropyRows;
 class CrossEntropy {
  public:
   CrossEntropy(ExecutionContext& context, const Tensor& h, const PackedWeight& w,
-               const std::int32_t* targets, const CrossEntropySpec& spec, Tensor& dh, Tensor& dw)
+               const std::int32_t* targets, const CrossEntropySpec& spec, bool with_gradients)
       : context_(context),
         rows_kernels_(typed_kernels(context, h.dtype())),
         dtype_(h.dtype()),
@@ -29,26 +32,22 @@ class CrossEntropy {
         copies_(copies_of(w)),
         targets_(targets),
         vocab_size_(spec.vocab_size),
-        tiles_((vocab_size_ + kVocabularyTile - 1) / kVocabularyTile),
+        first_(spec.first_token),
+        columns_(std::clamp<std::int64_t>(vocab_size_ - first_, 0, w.plain().size(0))),
+        line_(std::min(columns_, kVocabularyTile)),
+        tiles_((columns_ + kVocabularyTile - 1) / kVocabularyTile),
         grad_scale_(spec.grad_scale),
-        with_gradients_(dh.defined()),
-        dw_(dw.defined() ? dw.data<float>() : nullptr) {
-    if (with_gradients_) dh_ = dh.matrix();
-    const std::int64_t rows = std::min(h_.rows, kMaxRows);
-    const auto elements = static_cast<std::size_t>(rows * kVocabularyTile);
-    logits_ = context.allocator().allocate(elements * sizeof(float));
-    const std::size_t kept = with_gradients_ ? static_cast<std::size_t>(tiles_) : 1;
-    e_ = context.allocator().allocate(elements * bytes_ * kept);
-    max_.resize(static_cast<std::size_t>(tiles_ * rows));
-    sum_.resize(max_.size());
-    target_logit_.resize(static_cast<std::size_t>(rows));
-    log_sum_.resize(static_cast<std::size_t>(rows));
-    if (with_gradients_)
-      dh_sum_ =
-          context.allocator().allocate(static_cast<std::size_t>(rows * h_.cols) * sizeof(float));
-  }
+        with_gradients_(with_gradients) {}
 
-  CrossEntropyResult run() {
+  CrossEntropyResult run(Tensor& dh, Tensor& dw) {
+    const std::int64_t rows = std::min(h_.rows, kMaxRows);
+    line_ = kVocabularyTile;
+    const std::size_t kept = with_gradients_ ? static_cast<std::size_t>(tiles_) : 1;
+    take_logits(rows);
+    e_ = context_.allocator().allocate(static_cast<std::size_t>(rows * line_) * bytes_ * kept);
+    own_max_.resize(static_cast<std::size_t>(tiles_ * rows));
+    max_ = own_max_.data();
+    take_gradients(rows, dh, dw);
     for (std::int64_t begin = 0; begin < h_.rows; begin += kMaxRows) {
       begin_ = begin;
       rows_ = std::min(kMaxRows, h_.rows - begin);
@@ -61,21 +60,79 @@ class CrossEntropy {
     return result_;
   }
 
+  /// The first stage: exponentials of the own columns, and of each row what the others need.
+  void begin(CrossEntropyPart& part) {
+    rows_ = h_.rows;
+    adopt(part);
+    take_logits(rows_);
+    for (std::int64_t tile = 0; tile < tiles_; ++tile) exponentials(tile);
+    if (is_meta(context_)) return;
+    double* stats = part.stats.data<double>();
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const auto [max, sum] = join_tiles(row);
+      const std::int64_t own = target(row) - first_;
+      const bool here = target(row) >= 0 && own >= 0 && own < columns_;
+      stats[3 * row] = max;
+      stats[3 * row + 1] = sum;
+      stats[3 * row + 2] =
+          here ? static_cast<double>(target_logit_[static_cast<std::size_t>(row)]) : 0.0;
+    }
+  }
+
+  /// The second, with the stats of all parts.
+  CrossEntropyResult finish(const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
+                            Tensor& dw) {
+    rows_ = h_.rows;
+    adopt(part);
+    log_sum_.resize(static_cast<std::size_t>(rows_));
+    if (!is_meta(context_)) join_parts(all_stats);
+    if (!with_gradients_) return result_;
+    take_gradients(rows_, dh, dw);
+    for (std::int64_t tile = 0; tile < tiles_; ++tile) gradients(tile);
+    if (tiles_ == 0 && !is_meta(context_))
+      std::memset(dh_sum_.get(), 0, static_cast<std::size_t>(rows_ * h_.cols) * sizeof(float));
+    write_dh();
+    return result_;
+  }
+
  private:
+  void take_logits(std::int64_t rows) {
+    logits_ = context_.allocator().allocate(static_cast<std::size_t>(rows * kVocabularyTile) *
+                                            sizeof(float));
+    sum_.resize(static_cast<std::size_t>(tiles_ * rows));
+    target_logit_.resize(static_cast<std::size_t>(rows));
+    log_sum_.resize(static_cast<std::size_t>(rows));
+  }
+  void take_gradients(std::int64_t rows, Tensor& dh, Tensor& dw) {
+    if (!with_gradients_) return;
+    dh_ = dh.matrix();
+    if (dw.defined()) dw_ = dw.data<float>();
+    dh_sum_ =
+        context_.allocator().allocate(static_cast<std::size_t>(rows * h_.cols) * sizeof(float));
+  }
+  /// What is kept between the stages is the caller's.
+  void adopt(const CrossEntropyPart& part) {
+    e_ = std::shared_ptr<void>(std::shared_ptr<void>(), part.exponentials.raw());
+    max_ = part.tile_max.data<float>();
+  }
   std::int64_t width(std::int64_t tile) const {
-    return std::min(kVocabularyTile, vocab_size_ - tile * kVocabularyTile);
+    return std::min(kVocabularyTile, columns_ - tile * kVocabularyTile);
   }
   std::int64_t target(std::int64_t row) const { return targets_[begin_ + row]; }
+  /// Of the tile; outside of it where the target is elsewhere.
+  std::int64_t target_column(std::int64_t tile, std::int64_t row) const {
+    return target(row) < 0 ? -1 : target(row) - first_ - tile * kVocabularyTile;
+  }
   std::size_t at(std::int64_t tile, std::int64_t row) const {
     return static_cast<std::size_t>(tile * rows_ + row);
   }
   std::byte* e_tile(std::int64_t tile) const {
     const std::int64_t kept = with_gradients_ ? tile : 0;
     return static_cast<std::byte*>(e_.get()) +
-           static_cast<std::size_t>(kept * rows_ * kVocabularyTile) * bytes_;
+           static_cast<std::size_t>(kept * rows_ * line_) * bytes_;
   }
   std::byte* e_row(std::int64_t tile, std::int64_t row) const {
-    return e_tile(tile) + static_cast<std::size_t>(row * kVocabularyTile) * bytes_;
+    return e_tile(tile) + static_cast<std::size_t>(row * line_) * bytes_;
   }
   std::byte* h_row(std::int64_t row) const {
     return static_cast<std::byte*>(h_.data) + static_cast<std::size_t>(row * h_.stride) * bytes_;
@@ -104,7 +161,7 @@ class CrossEntropy {
     parallel_ranges(context_, rows_, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const float* line = logits + row * kVocabularyTile;
-        const std::int64_t column = target(row) - tile * kVocabularyTile;
+        const std::int64_t column = target_column(tile, row);
         if (column >= 0 && column < columns)
           target_logit_[static_cast<std::size_t>(row)] = line[column];
         sum_[at(tile, row)] =
@@ -114,18 +171,50 @@ class CrossEntropy {
     context_.poll();
   }
 
+  struct RowSum {
+    double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
+  };
+  /// A row's largest logit of all tiles, and the sum of exponentials against it.
+  RowSum join_tiles(std::int64_t row) const {
+    if (tiles_ == 0) return {};
+    float max = max_[at(0, row)];
+    for (std::int64_t tile = 1; tile < tiles_; ++tile) max = std::max(max, max_[at(tile, row)]);
+    double sum = 0.0;
+    for (std::int64_t tile = 0; tile < tiles_; ++tile)
+      sum += static_cast<double>(sum_[at(tile, row)]) *
+             std::exp(static_cast<double>(max_[at(tile, row)]) - static_cast<double>(max));
+    return {static_cast<double>(max), sum};
+  }
+
+  /// The same over the parts; adds the losses in row order.
+  void join_parts(const Tensor& all_stats) {
+    const double* stats = all_stats.data<double>();
+    const std::int64_t parts = all_stats.elements() / (3 * rows_);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      if (target(row) < 0) continue;
+      SORTIE_CHECK(target(row) < vocab_size_, "target {} of {}", target(row), vocab_size_);
+      const auto of = [&](std::int64_t part, int what) {
+        return stats[(part * rows_ + row) * 3 + what];
+      };
+      double max = of(0, 0), sum = 0.0, logit = 0.0;
+      for (std::int64_t part = 1; part < parts; ++part) max = std::max(max, of(part, 0));
+      for (std::int64_t part = 0; part < parts; ++part) {
+        sum += of(part, 1) * std::exp(of(part, 0) - max);
+        logit += of(part, 2);
+      }
+      log_sum_[static_cast<std::size_t>(row)] = max + std::log(sum);
+      result_.loss_sum += log_sum_[static_cast<std::size_t>(row)] - logit;
+      ++result_.count;
+    }
+  }
+
   /// Joins the tiles' maxima and sums; adds the losses in row order.
   void finish_rows() {
     for (std::int64_t row = 0; row < rows_; ++row) {
       if (target(row) < 0) continue;
       SORTIE_CHECK(target(row) < vocab_size_, "target {} of {}", target(row), vocab_size_);
-      float max = max_[at(0, row)];
-      for (std::int64_t tile = 1; tile < tiles_; ++tile) max = std::max(max, max_[at(tile, row)]);
-      double sum = 0.0;
-      for (std::int64_t tile = 0; tile < tiles_; ++tile)
-        sum += static_cast<double>(sum_[at(tile, row)]) *
-               std::exp(static_cast<double>(max_[at(tile, row)]) - static_cast<double>(max));
-      const double log_sum = static_cast<double>(max) + std::log(sum);
+      const auto [max, sum] = join_tiles(row);
+      const double log_sum = max + std::log(sum);
       log_sum_[static_cast<std::size_t>(row)] = log_sum;
       result_.loss_sum +=
           log_sum - static_cast<double>(target_logit_[static_cast<std::size_t>(row)]);
@@ -143,7 +232,7 @@ class CrossEntropy {
     }
     const double to_probability = std::exp(static_cast<double>(max_[at(tile, row)]) -
                                            log_sum_[static_cast<std::size_t>(row)]);
-    const std::int64_t column = target(row) - tile * kVocabularyTile;
+    const std::int64_t column = target_column(tile, row);
     const bool here = column >= 0 && column < columns;
     std::byte* element = line + static_cast<std::size_t>(here ? column : 0) * bytes_;
     float kept = 0.0f;
@@ -165,7 +254,7 @@ class CrossEntropy {
                           .k = columns,
                           .input = dtype_,
                           .output = DType::f32,
-                          .a_row = kVocabularyTile,
+                          .a_row = line_,
                           .b_row = 0,
                           .b_col = 0,
                           .c_row = h_.cols,
@@ -180,7 +269,7 @@ class CrossEntropy {
                             .input = dtype_,
                             .output = DType::f32,
                             .a_row = 1,
-                            .a_col = kVocabularyTile,
+                            .a_col = line_,
                             .b_row = h_.stride,
                             .c_row = h_.cols,
                             .accumulate = true};
@@ -210,18 +299,32 @@ class CrossEntropy {
   const PackedWeight& w_;
   CpuPackedCopies& copies_;
   const std::int32_t* targets_;
-  std::int64_t vocab_size_, tiles_;
+  std::int64_t vocab_size_;       // of all parts
+  std::int64_t first_, columns_;  // of the own part
+  std::int64_t line_;             // elements between rows of exponentials
+  std::int64_t tiles_;
   float grad_scale_;
   bool with_gradients_;
-  float* dw_;  // null: not wanted
+  float* dw_ = nullptr;  // null: not wanted
 
   std::int64_t begin_ = 0, rows_ = 0;          // the current chunk
   std::shared_ptr<void> logits_, e_, dh_sum_;  // [rows, tile]; [tiles, rows, tile]; [rows, K]
-  std::vector<float> max_, sum_;               // [tiles, rows]
+  std::vector<float> own_max_, sum_;           // [tiles, rows]
+  float* max_ = nullptr;                       // [tiles, rows]
   std::vector<float> target_logit_;            // [rows]
   std::vector<double> log_sum_;                // [rows]
   CrossEntropyResult result_;
 };
+
+}  // namespace
+
+namespace {
+
+void add_loss(const CrossEntropyResult& result, const CrossEntropySpec& spec, Tensor& loss) {
+  double* sums = loss.data<double>();
+  sums[0] += spec.loss_scale * result.loss_sum;
+  sums[1] += static_cast<double>(result.count);
+}
 
 }  // namespace
 
@@ -230,11 +333,26 @@ void CpuBackend::linear_cross_entropy(ExecutionContext& context, const Tensor& h
                                       const CrossEntropySpec& spec, Tensor& dh, Tensor& dw,
                                       Tensor& loss) {
   const CrossEntropyResult result =
-      CrossEntropy(context, h, w, targets.data<std::int32_t>(), spec, dh, dw).run();
-  if (is_meta(context)) return;
-  double* sums = loss.data<double>();
-  sums[0] += spec.loss_scale * result.loss_sum;
-  sums[1] += static_cast<double>(result.count);
+      CrossEntropy(context, h, w, targets.data<std::int32_t>(), spec, dh.defined()).run(dh, dw);
+  if (!is_meta(context)) add_loss(result, spec, loss);
+}
+
+void CpuBackend::begin_cross_entropy(ExecutionContext& context, const Tensor& h,
+                                     const PackedWeight& w, const Tensor& targets,
+                                     const CrossEntropySpec& spec, bool with_gradients,
+                                     CrossEntropyPart& part) {
+  CrossEntropy(context, h, w, targets.data<std::int32_t>(), spec, with_gradients).begin(part);
+}
+
+void CpuBackend::finish_cross_entropy(ExecutionContext& context, const Tensor& h,
+                                      const PackedWeight& w, const Tensor& targets,
+                                      const CrossEntropySpec& spec, const CrossEntropyPart& part,
+                                      const Tensor& all_stats, Tensor& dh, Tensor& dw,
+                                      Tensor& loss) {
+  const CrossEntropyResult result =
+      CrossEntropy(context, h, w, targets.data<std::int32_t>(), spec, dh.defined())
+          .finish(part, all_stats, dh, dw);
+  if (!is_meta(context)) add_loss(result, spec, loss);
 }
 
 }  // namespace sortie::trainer::ops

@@ -35,7 +35,7 @@ DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begi
 
 void CpuBackend::dropout(ExecutionContext& context, const Dropout& dropout, std::int64_t samples,
                          const Tensor& x, Tensor& y) {
-  constexpr std::int64_t kGrain = 16384;  // elements of one call; divides 2^32
+  constexpr std::int64_t kGrain = 16384;  // elements of one call
   const std::int64_t count = x.elements() / samples;
   const std::int64_t pieces = (count + kGrain - 1) / kGrain;
   const auto& kernels = typed_kernels(context, x.dtype());
@@ -46,8 +46,8 @@ void CpuBackend::dropout(ExecutionContext& context, const Dropout& dropout, std:
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t sample = i / pieces, begin = i % pieces * kGrain;
       const auto offset = static_cast<std::size_t>(sample * count + begin) * bytes;
-      kernels.dropout(dropout_row(dropout, sample, begin), in + offset, out + offset,
-                      std::min(kGrain, count - begin));
+      drop(kernels, bytes, dropout, sample, begin, in + offset, out + offset,
+           std::min(kGrain, count - begin));
     }
   });
   context.poll();

@@ -9,22 +9,31 @@
 
 namespace sortie::trainer::ops {
 
-/// The generator's state for the elements of sample `b` of the batch from `begin` on.
+/// The generator's state for the elements of sample `b` of the batch from `begin` on, counted in
+/// the whole sample.
 DropoutRow dropout_row(const Dropout& dropout, std::int64_t b, std::int64_t begin);
 
-/// Dropout in place on `n` elements of one dtype, the first of which is number `begin` of sample
-/// `b`.
+/// Dropout from x to y of `n` elements of one dtype, the first of which is number `begin` of what
+/// there is of sample `b`.
 inline void drop(const TypedKernels& kernels, std::size_t element_bytes, const Dropout& dropout,
-                 std::int64_t b, std::int64_t begin, void* x, std::int64_t n) {
+                 std::int64_t b, std::int64_t begin, const void* x, void* y, std::int64_t n) {
   constexpr std::int64_t kRun = std::int64_t{1} << 32;  // the generator's state changes here
-  auto* at = static_cast<std::byte*>(x);
+  const auto* from = static_cast<const std::byte*>(x);
+  auto* to = static_cast<std::byte*>(y);
+  begin += dropout.first_element;
   while (n > 0) {
     const std::int64_t here = std::min(n, kRun - begin % kRun);
-    kernels.dropout(dropout_row(dropout, b, begin), at, at, here);
-    at += static_cast<std::size_t>(here) * element_bytes;
+    kernels.dropout(dropout_row(dropout, b, begin), from, to, here);
+    from += static_cast<std::size_t>(here) * element_bytes;
+    to += static_cast<std::size_t>(here) * element_bytes;
     begin += here;
     n -= here;
   }
+}
+/// In place.
+inline void drop(const TypedKernels& kernels, std::size_t element_bytes, const Dropout& dropout,
+                 std::int64_t b, std::int64_t begin, void* x, std::int64_t n) {
+  drop(kernels, element_bytes, dropout, b, begin, x, x, n);
 }
 
 }  // namespace sortie::trainer::ops

@@ -81,29 +81,46 @@ void CpuBackend::gelu_backward(ExecutionContext& context, Gelu kind, const Tenso
   });
 }
 
+namespace {
+
+/// The row of the table for a token; negative where another part has it.
+std::int64_t table_row(std::int32_t token, const TablePart& part, std::int64_t rows) {
+  const std::int64_t all = part.all != 0 ? part.all : rows;
+  SORTIE_CHECK(token >= 0 && token < all, "token {} of {}", token, all);
+  const std::int64_t row = token - part.first;
+  return row < rows ? row : -1;
+}
+
+}  // namespace
+
 void CpuBackend::embedding_forward(ExecutionContext& context, const Tensor& tokens,
-                                   const Tensor& table, Tensor& y) {
+                                   const Tensor& table, const TablePart& part, Tensor& y) {
   const Rows from(table), out(y);
   const auto* ids = tokens.data<std::int32_t>();
   const std::size_t row_bytes = static_cast<std::size_t>(out.cols()) * dtype_bytes(y.dtype());
   for_each_row(context, out.rows(), [&](std::int64_t row) {
-    SORTIE_CHECK(ids[row] >= 0 && ids[row] < from.rows(), "token {} of {}", ids[row], from.rows());
-    std::memcpy(out.at(row), from.at(ids[row]), row_bytes);
+    const std::int64_t source = table_row(ids[row], part, from.rows());
+    if (source < 0)
+      std::memset(out.at(row), 0, row_bytes);
+    else
+      std::memcpy(out.at(row), from.at(source), row_bytes);
   });
 }
 
 void CpuBackend::embedding_backward(ExecutionContext& context, const Tensor& tokens,
-                                    const Tensor& dy, Tensor& dtable) {
+                                    const Tensor& dy, const TablePart& part, Tensor& dtable) {
   const Rows gradient(dy), sums(dtable);
   const auto* ids = tokens.data<std::int32_t>();
   const auto& kernels = typed_kernels(context, dy.dtype());
-  for (std::int64_t row = 0; row < gradient.rows(); ++row)
-    SORTIE_CHECK(ids[row] >= 0 && ids[row] < sums.rows(), "token {} of {}", ids[row], sums.rows());
+  for (std::int64_t row = 0; row < gradient.rows(); ++row) table_row(ids[row], part, sums.rows());
   // Each thread has its columns of all tokens: the order of the additions is the tokens'.
   parallel_ranges(context, gradient.cols(), 64, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = 0; row < gradient.rows(); ++row)
-      kernels.add_to_f32(reinterpret_cast<float*>(sums.at(ids[row], begin)),
-                         gradient.at(row, begin), end - begin);
+    for (std::int64_t row = 0; row < gradient.rows(); ++row) {
+      const std::int64_t target = table_row(ids[row], part, sums.rows());
+      if (target >= 0)
+        kernels.add_to_f32(reinterpret_cast<float*>(sums.at(target, begin)),
+                           gradient.at(row, begin), end - begin);
+    }
   });
   context.poll();
 }

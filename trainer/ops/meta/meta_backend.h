@@ -43,8 +43,10 @@ class MetaBackend final : public CpuBackend {
   void concat_columns(Context&, const Tensor&, const Tensor&, Tensor&) override {}
 
   // Tokens.
-  void embedding_forward(Context&, const Tensor&, const Tensor&, Tensor&) override {}
-  void embedding_backward(Context&, const Tensor&, const Tensor&, Tensor&) override {}
+  void embedding_forward(Context&, const Tensor&, const Tensor&, const TablePart&,
+                         Tensor&) override {}
+  void embedding_backward(Context&, const Tensor&, const Tensor&, const TablePart&,
+                          Tensor&) override {}
   void count_positions(Context&, std::int64_t, Tensor&) override {}
   void find_documents(Context&, const Tensor&, std::int32_t, Tensor&, Tensor&) override {}
   void shift_tokens(Context&, const Tensor&, const Tensor&, std::int64_t, std::int32_t,

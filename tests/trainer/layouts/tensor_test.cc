@@ -1,0 +1,81 @@
+// Layers shared by the ranks of a group against one process: the cuts, the sums over ranks, and
+// what each rank has to do alike.
+#include "common/config/architectures.h"
+#include "tests/support/every_case.h"
+#include "tests/support/tiny_mixture.h"
+#include "tests/trainer/layouts/layout_runs.h"
+#include "trainer/models/families.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+/// Of a shape that 2 and 4 ranks can share: 2 key-value heads, so that 4 ranks have them in pairs.
+config::JobConfig shared_job(const std::string& architecture) {
+  config::ModelConfig model;
+  model.architecture = architecture;
+  const config::Architecture& traits = config::architecture_of(model);
+  config::JobConfig job = traits.mixture ? mixture_job(architecture) : tiny_job("llama");
+  job.model.architecture = architecture;
+  if (!traits.grouped) job.model.attention_num_kv_heads = 0;
+  if (traits.partial_rope && !traits.gated_mlp) job.model.rotary_percentage = 0.5;
+  job.model.sequence_length = 20;
+  job.topology.global_batch_size = 4;
+  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  return job;
+}
+
+/// The same with all that decides something by a token's or a head's place.
+config::JobConfig placed_job(const std::string& architecture) {
+  config::JobConfig job = shared_job(architecture);
+  config::ModelConfig& model = job.model;
+  const config::Architecture& traits = config::architecture_of(model);
+  if (traits.windows) {
+    model.attention_layers = {"local", "global"};
+    model.attention_window = 5;
+  }
+  model.embedding_dropout = traits.latent ? 0.0 : 0.1;
+  model.attention_dropout = 0.2;
+  model.residual_dropout = traits.latent ? 0.0 : 0.1;
+  model.document_end_token = 7;
+  model.reset_positions = true;
+  return job;
+}
+
+config::JobConfig on_ranks(config::JobConfig job, int size, bool sequence = false) {
+  job.topology.tensor_parallel_size = size;
+  job.topology.sequence_parallel = sequence;
+  return job;
+}
+
+/// One process, and groups of so many ranks, plain and with shared rows.
+void check_groups(const config::JobConfig& job, const std::vector<int>& sizes, int steps,
+                  const std::vector<bool>& kinds = {false, true}, const LayoutExtras& extras = {}) {
+  const LayoutRun alone = run_layout(job, 1, steps, DType::f32, {}, extras);
+  for (const int size : sizes)
+    for (const bool sequence : kinds) {
+      CAPTURE(job.model.architecture);
+      CAPTURE(size);
+      CAPTURE(sequence);
+      check_equal(run_layout(on_ranks(job, size, sequence), size, steps, DType::f32, {}, extras),
+                  alone);
+    }
+}
+
+TEST_CASE("layers shared by 2 and 4 ranks train as one process does") {
+  check_groups(shared_job("gpt2"), {2, 4}, 20);
+  check_groups(shared_job("llama"), {2, 4}, 20);
+}
+
+TEST_CASE("dropout, windows and documents are those of one process in every family") {
+  for (const Family& family : families()) {
+    const std::string name(family.name);
+    if (!sortie::test::every_case() && name != "gpt-neo-x" && name != "qwen3" &&
+        name != "deepseek-v3")
+      continue;
+    check_groups(placed_job(name), {2}, sortie::test::every_case() ? 20 : 3);
+    if (sortie::test::every_case()) check_groups(placed_job(name), {4}, 3);
+  }
+}
+
+}  // namespace
+}  // namespace sortie::trainer::test

@@ -1,0 +1,178 @@
+#include "trainer/autograd/tensor_parallel.h"
+
+#include <algorithm>
+
+#include "trainer/ops/copy.h"
+#include "trainer/ops/elementwise.h"
+
+namespace sortie::trainer {
+namespace {
+
+// The stream goes on when the collective is done; the host goes on at once where it can.
+
+/// In place.
+void sum_over(ExecutionContext& context, const TensorGroup& group, const Tensor& values) {
+  group.communicator.all_reduce_async(values, ReduceOp::sum, context.record())->wait_on(context);
+}
+
+Tensor gathered(ExecutionContext& context, const TensorGroup& group, const Tensor& rows) {
+  Tensor mine = rows;
+  if (!mine.dense()) {
+    mine = context.empty(rows.dtype(), rows.shape());
+    ops::copy(context, rows, mine);
+  }
+  const Tensor all = context.empty(rows.dtype(), {rows.size(0) * group.size(), rows.size(1)});
+  group.communicator.all_gather_async(mine, all, context.record())->wait_on(context);
+  return all;
+}
+
+Tensor scattered(ExecutionContext& context, const TensorGroup& group, const Tensor& all) {
+  SORTIE_CHECK(all.size(0) % group.size() == 0, "{} rows on {} ranks", all.size(0), group.size());
+  const Tensor rows = context.empty(all.dtype(), {all.size(0) / group.size(), all.size(1)});
+  group.communicator.reduce_scatter_async(all, rows, ReduceOp::sum, context.record())
+      ->wait_on(context);
+  return rows;
+}
+
+/// A gradient that nobody else has, to be written over.
+Tensor own_copy(ExecutionContext& context, Tensor grad) {
+  if (grad.sole_owner() && grad.dense()) return grad;
+  Tensor copy = context.empty(grad.dtype(), grad.shape());
+  ops::copy(context, grad, copy);
+  return copy;
+}
+
+}  // namespace
+
+Var sum_gradient(Graph& graph, const Var& x, const TensorGroup* group) {
+  if (group == nullptr) return x;
+  ExecutionContext& context = graph.context();
+  Var out = graph.value(x.data);
+  graph.record([&graph, &context, group, x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    dy = own_copy(context, std::move(dy));
+    sum_over(context, *group, dy);
+    graph.add_grad(*x_grad, std::move(dy));
+  });
+  return out;
+}
+
+Var enter(Graph& graph, const Var& x, const TensorGroup* group) {
+  if (!shares_rows(group)) return sum_gradient(graph, x, group);
+  ExecutionContext& context = graph.context();
+  Var out = graph.value(gathered(context, *group, x.data));
+  graph.record([&graph, &context, group, x_grad = x.grad, grad = out.grad] {
+    const Tensor dy = std::move(grad->tensor);
+    if (dy.defined()) graph.add_grad(*x_grad, scattered(context, *group, dy));
+  });
+  return out;
+}
+
+Var leave(Graph& graph, const Var& x, const TensorGroup* group) {
+  if (group == nullptr) return x;
+  ExecutionContext& context = graph.context();
+  if (!group->sequence) {
+    sum_over(context, *group, x.data);
+    return x;  // every rank has the gradient that belongs to its part
+  }
+  Var out = graph.value(scattered(context, *group, x.data));
+  graph.record([&graph, &context, group, x_grad = x.grad, grad = out.grad] {
+    const Tensor dy = std::move(grad->tensor);
+    if (dy.defined()) graph.add_grad(*x_grad, gathered(context, *group, dy));
+  });
+  return out;
+}
+
+Var gather_rows(Graph& graph, const Var& x, const TensorGroup* group) {
+  if (!shares_rows(group)) return x;
+  Var out = graph.value(gathered(graph.context(), *group, x.data));
+  graph.record([&graph, group, x_grad = x.grad, grad = out.grad] {
+    const Tensor dy = std::move(grad->tensor);
+    if (dy.defined()) graph.add_grad(*x_grad, own_rows(dy, group));
+  });
+  return out;
+}
+
+Tensor own_rows(const Tensor& whole, const TensorGroup* group) {
+  if (!shares_rows(group)) return whole;
+  const std::int64_t rows = whole.size(0) / group->size();
+  return whole.slice(0, rows * group->rank(), rows);
+}
+
+Var embedding(Graph& graph, const Tensor& tokens, Parameter& table, const TensorGroup* group) {
+  if (group == nullptr) return embedding(graph, tokens, table);
+  const std::int64_t rows = table.shape()[0];
+  const ops::TablePart part{rows * group->rank(), table.spec().shape[0]};
+  return leave(graph, embedding(graph, tokens, table, part), group);
+}
+
+void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& targets,
+               const ops::CrossEntropySpec& whole, Tensor& loss, const TensorGroup* group) {
+  if (group == nullptr) return head_loss(graph, h, head, targets, whole, loss);
+  ExecutionContext& context = graph.context();
+  ops::CrossEntropySpec spec = whole;
+  spec.first_token = head.shape()[0] * group->rank();
+  Tensor dh, dw, none;
+  if (graph.recording()) {
+    dh = context.empty(h.data.dtype(), h.data.shape());
+    dw = head.grad();
+  }
+  const std::int64_t rows = h.data.size(0), most = ops::cross_entropy_rows();
+  for (std::int64_t begin = 0; begin < rows; begin += most) {
+    const std::int64_t count = std::min(most, rows - begin);
+    const Tensor some = h.data.slice(0, begin, count), wanted = targets.slice(0, begin, count);
+    const ops::CrossEntropyPart part = ops::begin_cross_entropy(
+        context, some, head.packed(), wanted, spec, /*with_gradients=*/dh.defined());
+    const Tensor stats = gathered(context, *group, part.stats);
+    Tensor gradient = dh.defined() ? dh.slice(0, begin, count) : none;
+    ops::finish_cross_entropy(context, some, head.packed(), wanted, spec, part, stats, gradient, dw,
+                              loss);
+  }
+  if (!graph.recording()) return;
+  graph.use(head);
+  graph.record([&graph, &head, dh, h_grad = h.grad]() mutable {
+    graph.add_grad(*h_grad, std::move(dh));
+    head.use_done();
+  });
+}
+
+namespace {
+
+/// Rows [first, first + x's rows) of `samples` samples of `tokens` rows each, sample by sample.
+void drop_rows(ExecutionContext& context, const ops::Dropout& dropout, std::int64_t first,
+               std::int64_t tokens, const Tensor& x, Tensor& y) {
+  for (std::int64_t row = 0; row < x.size(0);) {
+    const std::int64_t sample = (first + row) / tokens, place = (first + row) % tokens;
+    const std::int64_t rows = std::min(x.size(0) - row, tokens - place);
+    ops::Dropout part = dropout;
+    part.first_sample += sample;
+    part.first_element = place * x.size(1);
+    Tensor to = y.slice(0, row, rows);
+    ops::dropout(context, part, 1, x.slice(0, row, rows), to);
+    row += rows;
+  }
+}
+
+}  // namespace
+
+Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples,
+            const TensorGroup* group) {
+  if (!shares_rows(group) || !dropout) return trainer::dropout(graph, x, dropout, samples);
+  ExecutionContext& context = graph.context();
+  const std::int64_t own = x.data.size(0), tokens = own * group->size() / samples;
+  const std::int64_t first = own * group->rank();
+  Tensor y = context.empty(x.data.dtype(), x.data.shape());
+  drop_rows(context, dropout, first, tokens, x.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, dropout, first, tokens, x_grad = x.grad, grad = out.grad] {
+    const Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(dy.dtype(), dy.shape());
+    drop_rows(context, dropout, first, tokens, dy, dx);
+    graph.add_grad(*x_grad, std::move(dx));
+  });
+  return out;
+}
+
+}  // namespace sortie::trainer
