@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -63,8 +64,10 @@ class Assembled {
 
 /// Trains `steps` steps on `ranks` threads. The gradient of step 1 is read from the first moment,
 /// so gradient_clipping is off.
+using MakeSamples = std::function<std::unique_ptr<SampleSource>(std::int64_t vocab_size)>;
 inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
-                            DType precision = DType::f32, const ThreadRankOptions& delays = {}) {
+                            DType precision = DType::f32, const ThreadRankOptions& delays = {},
+                            const MakeSamples& samples = {}) {
   job.optimizer.gradient_clipping = 0;
   LayoutRun run;
   Assembled weights, gradients;
@@ -72,7 +75,8 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   run_thread_ranks(
       ranks,
       [&](Communicator& world) {
-        TinyTraining training(job, world, precision);
+        TinyTraining training(job, world, precision, /*threads=*/1,
+                              samples ? samples(job.model.vocab_size) : nullptr);
         std::vector<double> losses, norms;
         for (int step = 0; step < steps; ++step) {
           const auto report = training.trainer->step();
