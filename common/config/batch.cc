@@ -17,6 +17,7 @@ constexpr std::string_view kGlobal = "topology.global_batch_size";
 constexpr std::string_view kDataParallel = "topology.data_parallel_size";
 constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
 constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
+constexpr std::string_view kInterleave = "topology.pipeline_interleave";
 
 Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
   return {rule, std::move(keys), std::move(message)};
@@ -103,6 +104,28 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   return replicas;
 }
 
+/// Rule P4: the micro-batches of every step go through interleaved stages in whole groups.
+void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
+  const std::int64_t stages = topology.pipeline_parallel_size;
+  if (topology.pipeline_interleave == 1 || !outcome.violations.empty()) return;
+  const BatchPlan& plan = outcome.plan;
+  const std::int64_t each = plan.micro_batch_size * plan.data_parallel_size;
+  const auto check = [&](std::string_view key, std::int64_t samples, std::string_view of) {
+    const std::int64_t micro_batches = samples / each;
+    if (micro_batches % stages == 0) return;
+    outcome.violations.push_back(broken(
+        "P4", {std::string(key), std::string(kInterleave), std::string(kPipelineParallel)},
+        fmt::format("{} micro-batches of {} are no multiple of {} (pipeline_parallel_size), as "
+                    "interleaved stages need; use {} micro-batches, or pipeline_interleave = 1",
+                    micro_batches, of, stages, nearest_multiples(micro_batches, stages))));
+  };
+  check(topology.gradient_accumulation_steps != 0 ? kAccumulation : kGlobal, plan.global_batch_size,
+        "a step");
+  if (plan.rampup_share == 0) return;
+  check("topology.batch_rampup_start", plan.rampup_start, "the first steps");
+  check("topology.batch_rampup_increment", plan.rampup_increment, "an increment");
+}
+
 }  // namespace
 
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size) {
@@ -152,6 +175,7 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
                     global, factor, micro, accumulation, replicas, unit, factor)));
   }
   resolve_rampup(topology, outcome);
+  check_groups(topology, outcome);
   return outcome;
 }
 

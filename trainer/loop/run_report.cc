@@ -81,13 +81,14 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   options.world_size = rank_.world_size;
   options.dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
   options.threads = rank_.threads;
-  const Result<RankPlan> plan = plan_rank(job_, options);
-  SORTIE_CHECK(plan.has_value(), "{}", plan.error().message);  // start() told
-  flops_per_token_ = plan->flop_per_token;
-  planned_ = plan->memory;
+  const auto stages = plan_stages(job_, options);
+  SORTIE_CHECK(stages.has_value(), "{}", stages.error().message);  // start() told
+  const RankPlan whole = whole_plan(*stages);
+  flops_per_token_ = whole.flop_per_token;
+  planned_ = stages->front().memory;  // of this rank, the first
   training::StartEvent event;
   event.architecture = job_.model.architecture;
-  event.parameters = plan->parameters.total;
+  event.parameters = whole.parameters.total;
   event.flops_per_token = flops_per_token_;
   event.planned_memory = parts_of(planned_);
   event.precision = facts.precision;

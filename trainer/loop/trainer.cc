@@ -320,7 +320,7 @@ Result<StepReport> Trainer::step() {
 
 Result<Validation> Trainer::evaluate() {
   return validate(validation_, {job_.trainer.eval_samples, batch_.micro_batch_size}, context(),
-                  model(), layout_, *rank_.marks);
+                  step_.passes(), layout_, *rank_.marks);
 }
 
 /// After a SIGTERM, for a step to end: the rest of the grace is for the save.

@@ -56,6 +56,7 @@ class Trainer {
   const TrainingProgress& progress() const { return progress_; }
   ExecutionContext& context() { return step_.context(); }
   const LanguageModel& model() const { return step_.model(); }
+  PipelineStep& passes() { return step_.passes(); }
   /// Initial weights, or the state of the checkpoint that the run starts from; what can be known to
   /// go wrong later is an error here, before memory is allocated where that is possible. Called by
   /// run(), where it has not been called yet.

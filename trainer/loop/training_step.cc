@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "common/base/elapsed.h"
-#include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
+#include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
 namespace {
@@ -29,7 +29,8 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       context_(rank.threads, rank.device),
       store_(layout.tensor_group()),
       model_(context_, job.model, store_,
-             job.topology.activation_checkpointing_type == "every_layer"),
+             job.topology.activation_checkpointing_type == "every_layer",
+             part_of_stage(job, layout.coordinate(Axis::pipeline))),
       optimizer_(job, store_),
       losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
@@ -39,9 +40,8 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
 }
 
 Result<> TrainingStep::prepare() {
-  SORTIE_TRY(add_lora(job_.lora, store_));
-  SORTIE_TRY(freeze_parameters(job_, store_));
-  SORTIE_TRY(optimizer_.assign_groups());
+  SORTIE_ASSIGN_OR_RETURN(stage_facts_,
+                          prepare_parameters(job_, model_.part(), store_, optimizer_));
   return store_.cut(layout_.places());
 }
 
@@ -50,7 +50,11 @@ void TrainingStep::allocate(DType precision) {
   store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
   reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                job_.optimizer.allreduce_bucket_size);
-  context_.set_poll([this] { reducer_->poll(); });
+  passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_);
+  context_.set_poll([this] {
+    reducer_->poll();
+    passes_->poll();
+  });
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {
@@ -112,32 +116,65 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
   return static_cast<std::int64_t>(counted);
 }
 
-Result<> TrainingStep::forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                                        std::vector<Batch>& batches, std::int64_t targets,
-                                        Tensor& loss) {
-  Batch batch;
-  if (!batches.empty()) {
-    batch = std::move(batches[static_cast<std::size_t>(micro_step)]);
-  } else {
-    SORTIE_ASSIGN_OR_RETURN(batch, next_batch(first_sample_of(micro_step)));
-  }
+/// On all stages alike, whichever of them have mixtures: their losses are summed over the stages.
+void TrainingStep::expect_routing() {
+  if (!passes_->several_stages()) return;
+  if (stage_facts_.mixtures > 0 || job_.model.mtp.num_layers > 0)
+    routing_.expect(context_, stage_facts_.mixtures, job_.model.moe.num_experts);
+}
+
+void TrainingStep::pass_forward(const PipelineAction& action, const Batch& batch,
+                                std::int64_t micro_steps, std::int64_t targets, Tensor& loss) {
   ForwardContext context;
   context.training = true;
   context.seed = static_cast<std::uint64_t>(job_.trainer.seed);
-  context.first_sample = first_sample_of(micro_step);
+  context.first_sample = first_sample_of(action.micro_batch);
   context.routers.loss_scale =
       static_cast<float>(1.0 / static_cast<double>(micro_steps * replicas()));
-  Graph graph(context_, Graph::Mode::record);
-  {
-    const Span span(*this, Part::forward);
-    const auto scale =
-        static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
-    model_.loss(graph, batch.tokens, batch.targets, scale, context, loss);
-  }
+  const Span span(*this, Part::forward);
+  const auto scale =
+      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(targets, 1)));
+  passes_->forward(action, {batch.tokens, batch.targets}, context, scale, loss);
+}
+
+void TrainingStep::pass_backward(const PipelineAction& action) {
   const Span span(*this, Part::backward);
-  if (micro_step + 1 == micro_steps) reducer_->begin();
-  graph.backward({});
-  routing_.add(context_, context);
+  const auto pass = passes_->backward(action);
+  routing_.add(context_, pass->context);
+}
+
+Result<> TrainingStep::pass_all(std::int64_t micro_steps, std::vector<Batch> batches,
+                                std::int64_t targets, Tensor& loss) {
+  // Every stage reads the samples: the first needs the tokens, the last the targets, and all of
+  // them the documents that the tokens end.
+  std::map<std::int64_t, Batch> open;  // by micro-step, until its last pass forward
+  bool reduces = false;
+  for (const PipelineAction& action :
+       passes_->begin_training(micro_steps, batch_.micro_batch_size * job_.model.sequence_length)) {
+    const bool forward = action.kind == PipelineAction::Kind::forward;
+    if (forward && action.run == 0) {
+      Batch& batch = open[action.micro_batch];
+      if (!batches.empty()) {
+        batch = std::move(batches[static_cast<std::size_t>(action.micro_batch)]);
+      } else {
+        SORTIE_ASSIGN_OR_RETURN(batch, next_batch(first_sample_of(action.micro_batch)));
+      }
+    }
+    if (passes_->several_stages()) {
+      const Span span(*this, Part::reduce);
+      passes_->await(action);
+    }
+    if (forward) {
+      pass_forward(action, open[action.micro_batch], micro_steps, targets, loss);
+      if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
+      continue;
+    }
+    if (passes_->all_forward() && !reduces) {
+      reducer_->begin();
+      reduces = true;
+    }
+    pass_backward(action);
+  }
   return {};
 }
 
@@ -156,6 +193,7 @@ void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps
   if (!routing_.any()) return;
   const ops::HostAccess<double> sums(context_, routing_.sums());
   layout_.replicas().all_reduce_sum(sums.span());
+  layout_.pipeline().all_reduce_sum(sums.span().first(2));  // losses arise on their own stages
   report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * replicas());
   report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
 }
@@ -227,10 +265,11 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   // What the host has to know of the step: loss, counted targets, squared norm. Read once.
   const Tensor sums = context_.zeros(DType::f64, {3});
   Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
-  for (std::int64_t micro = 0; micro < micro_steps; ++micro)
-    SORTIE_TRY(forward_backward(micro, micro_steps, batches, targets, loss));
+  expect_routing();
+  SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
     const Span span(*this, Part::reduce);
+    passes_->finish();
     reducer_->finish();
     sum_partial_gradients(store_, layout_.tensor_group());
   }

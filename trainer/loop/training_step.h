@@ -10,6 +10,7 @@
 
 #include "common/config/schema.h"
 #include "common/config/validate.h"
+#include "trainer/loop/pipeline_step.h"
 #include "trainer/loop/profiler.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/step_report.h"
@@ -58,6 +59,8 @@ class TrainingStep {
   ExecutionContext& context() { return context_; }
   ParameterStore& store() { return store_; }
   const LanguageModel& model() const { return model_; }
+  /// After allocate(): what moves micro-batches through the model, between steps for others to use.
+  PipelineStep& passes() { return *passes_; }
   Profiler& profiler() { return profiler_; }
 
  private:
@@ -92,9 +95,14 @@ class TrainingStep {
   /// The targets that count in the step's global batch; reads its micro-batches where they have to
   /// be counted.
   Result<std::int64_t> count_targets(std::int64_t micro_steps, std::vector<Batch>& batches);
-  /// loss f64 [2] += the sum and the number of the micro-batch's losses.
-  Result<> forward_backward(std::int64_t micro_step, std::int64_t micro_steps,
-                            std::vector<Batch>& batches, std::int64_t targets, Tensor& loss);
+  /// All passes of the step. loss f64 [2] += the sum and the number of its losses, on the last
+  /// stage.
+  Result<> pass_all(std::int64_t micro_steps, std::vector<Batch> batches, std::int64_t targets,
+                    Tensor& loss);
+  void expect_routing();
+  void pass_forward(const PipelineAction& action, const Batch& batch, std::int64_t micro_steps,
+                    std::int64_t targets, Tensor& loss);
+  void pass_backward(const PipelineAction& action);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
   void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
   void update(StepReport& report);
@@ -115,8 +123,10 @@ class TrainingStep {
   ParameterStore store_;
   LanguageModel model_;
   Optimizer optimizer_;
+  StageFacts stage_facts_;
   OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<PipelineStep> passes_;
   std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Profiler profiler_;
   bool update_under_way_ = false;

@@ -7,10 +7,10 @@
 namespace sortie::trainer {
 namespace {
 
-/// sums f64 [2] += loss and number of targets of the samples [first, first + rows).
-Result<> score(SampleSource& source, std::int64_t first, std::int64_t rows,
-               ExecutionContext& context, const LanguageModel& model, Tensor sums) {
-  const std::int64_t length = model.shape().sequence_length;
+/// The samples [first, first + rows).
+Result<PipelineStep::MicroBatch> read_samples(SampleSource& source, std::int64_t first,
+                                              std::int64_t rows, std::int64_t length,
+                                              ExecutionContext& context) {
   const auto width = static_cast<std::size_t>(length);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows) * width), targets(tokens.size());
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -18,29 +18,39 @@ Result<> score(SampleSource& source, std::int64_t first, std::int64_t rows,
     SORTIE_TRY(source.sample(first + row, std::span(tokens).subspan(begin, width),
                              std::span(targets).subspan(begin, width)));
   }
-  ForwardContext forward;
-  Graph graph(context, Graph::Mode::inference);
-  model.loss(graph, ops::tensor_from_host<std::int32_t>(context, tokens, {rows, length}),
-             ops::tensor_from_host<std::int32_t>(context, targets, {rows, length}), 0.0f, forward,
-             sums);
-  return {};
+  return PipelineStep::MicroBatch{
+      ops::tensor_from_host<std::int32_t>(context, tokens, {rows, length}),
+      ops::tensor_from_host<std::int32_t>(context, targets, {rows, length})};
 }
 
 Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
-                         ExecutionContext& context, const LanguageModel& model,
-                         const Layout& layout, ProgressMarks& marks) {
+                         ExecutionContext& context, PipelineStep& passes, const Layout& layout,
+                         ProgressMarks& marks) {
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
-  const std::int64_t passes = (samples + options.rows - 1) / options.rows;
+  const std::int64_t count = (samples + options.rows - 1) / options.rows;
   // One sum per forward pass, so that adding the ranks' shares is exact: all but one are 0.
-  const Tensor each = context.zeros(DType::f64, {2 * passes});
+  const Tensor each = context.zeros(DType::f64, {2 * count});
   // The ranks of a replica do a forward pass together.
-  for (std::int64_t pass = layout.coordinate(Axis::data); pass < passes;
-       pass += layout.size(Axis::data)) {
-    const std::int64_t first = pass * options.rows;
-    SORTIE_TRY(score(source, first, std::min(options.rows, samples - first), context, model,
-                     each.slice(0, 2 * pass, 2)));
-    marks.tick();
+  const std::int64_t begin = layout.coordinate(Axis::data), step = layout.size(Axis::data);
+  const std::int64_t own = begin < count ? (count - begin + step - 1) / step : 0;
+  const auto pass_of = [&](std::int64_t index) { return begin + index * step; };
+  const auto rows_of = [&](std::int64_t index) {
+    return std::min(options.rows, samples - pass_of(index) * options.rows);
+  };
+  const std::int64_t length = passes.model().shape().sequence_length;
+  if (own > 0) {
+    for (const PipelineAction& action :
+         passes.begin_forward(own, [&](std::int64_t index) { return rows_of(index) * length; })) {
+      SORTIE_ASSIGN_OR_RETURN(const PipelineStep::MicroBatch batch,
+                              read_samples(source, pass_of(action.micro_batch) * options.rows,
+                                           rows_of(action.micro_batch), length, context));
+      passes.await(action);
+      Tensor sums = each.slice(0, 2 * pass_of(action.micro_batch), 2);
+      passes.forward(action, batch, {}, 0.0f, sums);
+      marks.tick();
+    }
+    passes.finish();
   }
   std::vector<double> sums = ops::copy_to_host<double>(context, each);
   if (!layout.speaks()) std::ranges::fill(sums, 0.0);
@@ -57,12 +67,11 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
 
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, const Layout& layout,
-                            ProgressMarks& marks) {
+                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks) {
   Validation result;
   for (const ValidationSet& set : sets) {
     SORTIE_ASSIGN_OR_RETURN(const double loss,
-                            mean_loss(*set.source, options, context, model, layout, marks));
+                            mean_loss(*set.source, options, context, passes, layout, marks));
     result.sets.push_back({set.name, loss});
     result.loss += loss / static_cast<double>(sets.size());
   }

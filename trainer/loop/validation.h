@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/loop/pipeline_step.h"
 #include "trainer/metrics/progress_marks.h"
-#include "trainer/models/model.h"
-#include "trainer/parallel/layout.h"
 #include "trainer/samples/sample_source.h"
 
 namespace sortie::trainer {
@@ -33,10 +32,11 @@ struct ValidationOptions {
 };
 
 /// Collective; the same result on every rank. Which samples are in a forward pass does not depend
-/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits. Each
-/// forward pass is a tick of `marks`.
+/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits. The
+/// stages of a model pass them on to each other as they do in training. Each forward pass is a tick
+/// of `marks`.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, const Layout& layout, ProgressMarks& marks);
+                            PipelineStep& passes, const Layout& layout, ProgressMarks& marks);
 
 }  // namespace sortie::trainer

@@ -12,9 +12,8 @@
 
 namespace sortie::trainer {
 
-/// What passes between layers, and later between pipeline stages: the sum of `residual` and
-/// `branch` is the hidden state; the addition is left to the norm that reads it. branch may be
-/// empty.
+/// What passes between layers, and between pipeline stages: the sum of `residual` and `branch` is
+/// the hidden state; the addition is left to the norm that reads it. branch may be empty.
 struct Hidden {
   Var residual, branch;
 };

@@ -1,5 +1,7 @@
 #include "trainer/models/mixture.h"
 
+#include <algorithm>
+
 #include "common/config/architectures.h"
 #include "trainer/models/families.h"
 #include "trainer/ops/copy.h"
@@ -124,6 +126,12 @@ std::vector<Parameter*> router_biases(ParameterStore& store) {
   return biases;
 }
 
+void StepRouting::expect(ExecutionContext& context, std::int64_t mixtures, std::int64_t experts) {
+  if (sums_.defined()) return;
+  sizes_.assign(static_cast<std::size_t>(mixtures), experts);
+  sums_ = context.zeros(DType::f64, {2 + mixtures * experts});
+}
+
 void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) {
   const RouterPass& pass = forward.routers;
   if (pass.counts.empty() && !forward.mtp_loss.defined()) return;
@@ -146,22 +154,29 @@ void StepRouting::add(ExecutionContext& context, const ForwardContext& forward) 
     add_at(0, balance);
   }
   if (forward.mtp_loss.defined()) add_at(1, forward.mtp_loss.slice(0, 0, 1));
+  seen_.resize(sizes_.size());
   std::int64_t place = 2;
-  for (const Tensor& counts : pass.counts) {
-    add_at(place, counts);
-    place += counts.elements();
+  for (std::size_t i = 0; i < pass.counts.size(); ++i) {
+    if (pass.counts[i].defined()) {  // else of another stage, or another run of this one
+      add_at(place, pass.counts[i]);
+      seen_[i] = true;
+    }
+    place += sizes_[i];
   }
 }
 
 void StepRouting::balance(ParameterStore& store, double rate) const {
   const std::vector<Parameter*> biases = router_biases(store);
-  SORTIE_CHECK(biases.size() == sizes_.size(), "{} biases of {} mixtures", biases.size(),
-               sizes_.size());
+  const auto own = static_cast<std::size_t>(std::ranges::count(seen_, true));
+  SORTIE_CHECK(biases.size() == own, "{} biases of {} mixtures", biases.size(), own);
+  auto next = biases.begin();
   std::int64_t place = 2;
-  for (std::size_t i = 0; i < biases.size(); ++i) {
-    Tensor bias = biases[i]->weight();
-    ops::update_router_bias(store.context(), sums_.slice(0, place, sizes_[i]),
-                            static_cast<float>(rate), bias);
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    if (seen_[i]) {
+      Tensor bias = (*next++)->weight();
+      ops::update_router_bias(store.context(), sums_.slice(0, place, sizes_[i]),
+                              static_cast<float>(rate), bias);
+    }
     place += sizes_[i];
   }
 }

@@ -66,6 +66,9 @@ std::vector<Parameter*> router_biases(ParameterStore& store);
 /// What the routers and multi-token prediction left behind in one step, over its micro-batches.
 class StepRouting {
  public:
+  /// Makes room for `mixtures` of a whole model, of which this rank may have a part: any() then
+  /// holds on all its ranks alike. Without it the first add() does, for what it is given.
+  void expect(ExecutionContext& context, std::int64_t mixtures, std::int64_t experts);
   void add(ExecutionContext& context, const ForwardContext& forward);
   /// False for models without mixtures and multi-token prediction.
   bool any() const { return sums_.defined(); }
@@ -81,6 +84,7 @@ class StepRouting {
  private:
   Tensor sums_;
   std::vector<std::int64_t> sizes_;  // experts of each mixture
+  std::vector<bool> seen_;           // by mixture: this rank has it
 };
 
 }  // namespace sortie::trainer

@@ -16,9 +16,10 @@ ops::Dropout ForwardContext::dropout(double probability, std::string_view place)
 }
 
 LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfig& config,
-                             ParameterStore& store, bool recompute_layers)
+                             ParameterStore& store, bool recompute_layers, const ModelPart& part)
     : shape_(resolve_shape(config)),
       group_(store.tensor_group()),
+      part_(part),
       recompute_layers_(recompute_layers),
       embedding_dropout_(config.embedding_dropout),
       document_end_(config.document_end_token),
@@ -30,14 +31,29 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                                rope_table_factor(config));
   rope_.interleaved = config::architecture_of(config).latent;
   const Shape table{shape_.padded_vocab_size, shape_.hidden};
-  embedding_ = &store.add({"embedding.weight",
-                           table,
-                           Init::normal(config.init_std),
-                           Use::matrix,
-                           true,
-                           {},
-                           {.axis = 0, .pads = true}});
-  if (!config::architecture_of(config).rope)  // a table that is added to the embedding
+  const auto add_table = [&](const char* name, const char* tied_to) {
+    Parameter& rows = store.add({name,
+                                 table,
+                                 Init::normal(config.init_std),
+                                 Use::matrix,
+                                 true,
+                                 {},
+                                 {.axis = 0, .pads = true},
+                                 tied_to});
+    rows.set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
+    return &rows;
+  };
+  const bool predicts_more = part_.last && config.mtp.num_layers > 0;
+  if (part_.first) {
+    embedding_ = add_table("embedding.weight", "");
+    if (!part_.last && (shape_.tied || config.mtp.num_layers > 0)) shared_table_ = embedding_;
+  } else if (part_.last && (shape_.tied || predicts_more)) {
+    // A copy of the first stage's. Declared first, as that is: its gradient is final last, and what
+    // is declared before others is reduced after them.
+    embedding_ = shared_table_ =
+        add_table(shape_.tied ? "head.weight" : "mtp.embedding.weight", "embedding.weight");
+  }
+  if (part_.first && !config::architecture_of(config).rope)  // a table added to the embedding
     positions_ = &store.add({"positions.weight",
                              {shape_.num_positions, shape_.hidden},
                              Init::normal(config.init_std),
@@ -45,22 +61,16 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
                              true,
                              {},
                              {.partial_gradient = true}});
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer)
-    blocks_.push_back(family.make_block({config, shape_, layer, store, rope_}));
+  blocks_.resize(static_cast<std::size_t>(shape_.layers));
+  for (const auto& [begin, end] : part_.runs)
+    for (std::int64_t layer = begin; layer < end; ++layer)
+      blocks_[static_cast<std::size_t>(layer)] =
+          family.make_block({config, shape_, layer, store, rope_});
+  if (!part_.last) return;
   final_norm_ =
       add_norm(store, "final_norm", family.final_norm, shape_.hidden, config.norm_epsilon);
-  head_ = shape_.tied ? embedding_
-                      : &store.add({"head.weight",
-                                    table,
-                                    Init::normal(config.init_std),
-                                    Use::matrix,
-                                    true,
-                                    {},
-                                    {.axis = 0, .pads = true}});
-  for (Parameter* rows : {embedding_, head_})
-    rows->set_padding((shape_.padded_vocab_size - shape_.vocab_size) * shape_.hidden);
-  if (config.mtp.num_layers > 0)
-    mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
+  head_ = shape_.tied ? embedding_ : add_table("head.weight", "");
+  if (predicts_more) mtp_ = std::make_unique<MultiTokenPrediction>(config, shape_, store, rope_);
 }
 
 /// Documents end with a token: the next one starts another. A caller who places the tokens himself,
@@ -94,10 +104,10 @@ Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& 
   return {trainer::dropout(graph, sum, drop, context.batch, group_), {}};
 }
 
-Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
-  find_documents(graph.context(), tokens, context);
-  Hidden hidden = embed(graph, tokens, context);
-  for (const auto& block : blocks_) {
+Hidden LanguageModel::pass_layers(Graph& graph, const LayerSpan& layers, Hidden hidden,
+                                  ForwardContext& context) const {
+  for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    const std::unique_ptr<Block>& block = blocks_[static_cast<std::size_t>(layer)];
     if (!recompute_layers_) {
       hidden = block->forward(graph, hidden, context);
       continue;
@@ -110,13 +120,30 @@ Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardConte
     const std::vector<Var> out = recompute(graph, {hidden.residual, hidden.branch}, segment);
     hidden = {out[0], out[1]};
   }
+  return hidden;
+}
+
+/// One sum goes to the next run: half the bytes of its two parts, and the norm there adds nothing.
+Hidden LanguageModel::run_layers(Graph& graph, std::size_t run, const Tensor& tokens,
+                                 const Hidden& in, ForwardContext& context) const {
+  find_documents(graph.context(), tokens, context);
+  const bool begins = part_.first && run == 0, ends = part_.last && run + 1 == part_.runs.size();
+  SORTIE_CHECK(begins != static_cast<bool>(in.residual), "run {} of a stage and its input", run);
+  Hidden out =
+      pass_layers(graph, part_.runs.at(run), begins ? embed(graph, tokens, context) : in, context);
+  if (!ends && out.branch) out = {add(graph, out.residual, out.branch), {}};
+  return out;
+}
+
+Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
+  SORTIE_CHECK(part_.whole(), "a stage has no logits");
+  const Hidden hidden = run_layers(graph, 0, tokens, {}, context);
   return residual_norm(graph, hidden.residual, hidden.branch, final_norm_).normed;
 }
 
-void LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
-                         float grad_scale, ForwardContext& context, Tensor& loss) const {
-  context.routers.begin();
-  const Var hidden = final_hidden(graph, tokens, context);
+void LanguageModel::head_losses(Graph& graph, const Var& hidden, const Tensor& tokens,
+                                const Tensor& targets, float grad_scale, ForwardContext& context,
+                                Tensor& loss) const {
   head_loss(graph, enter(graph, hidden, group_), *head_, targets.view({targets.elements()}),
             {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss, group_);
   if (mtp_ != nullptr && context.training && graph.recording()) {
@@ -125,6 +152,22 @@ void LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targe
                context);
   }
   finish_routing(graph.context(), load_coefficient_, context.routers);
+}
+
+void LanguageModel::finish_loss(Graph& graph, Hidden out, const Tensor& tokens,
+                                const Tensor& targets, float grad_scale, ForwardContext& context,
+                                Tensor& loss) const {
+  SORTIE_CHECK(part_.last, "only the last stage has the loss");
+  const Var hidden = residual_norm(graph, out.residual, out.branch, final_norm_).normed;
+  out = {};  // its memory is not needed from here on
+  head_losses(graph, hidden, tokens, targets, grad_scale, context, loss);
+}
+
+void LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targets,
+                         float grad_scale, ForwardContext& context, Tensor& loss) const {
+  context.routers.begin();
+  head_losses(graph, final_hidden(graph, tokens, context), tokens, targets, grad_scale, context,
+              loss);
 }
 
 Tensor LanguageModel::loss(Graph& graph, const Tensor& tokens, const Tensor& targets,

@@ -33,7 +33,7 @@ bool is_lora_name(const std::string& name) {
   return name.ends_with(kLoraDown) || name.ends_with(kLoraUp);
 }
 
-Result<> add_lora(const config::LoraConfig& config, ParameterStore& store) {
+Result<> add_lora(const config::LoraConfig& config, ParameterStore& store, Patterns patterns) {
   if (config.rank == 0) return {};
   std::vector<Parameter*> chosen;
   std::string example;
@@ -44,7 +44,8 @@ Result<> add_lora(const config::LoraConfig& config, ParameterStore& store) {
       chosen.push_back(parameter.get());
   }
   for (const std::string& pattern : config.modules)
-    if (std::ranges::none_of(chosen, [&](const Parameter* parameter) {
+    if (patterns == Patterns::must_match &&
+        std::ranges::none_of(chosen, [&](const Parameter* parameter) {
           return config::name_matches(pattern, module_of(*parameter));
         }))
       return no_match("lora.modules", pattern, example);
@@ -74,21 +75,23 @@ Result<> add_lora(const config::LoraConfig& config, ParameterStore& store) {
   return {};
 }
 
-Result<> freeze_parameters(const config::JobConfig& job, ParameterStore& store) {
+Result<> freeze_parameters(const config::JobConfig& job, ParameterStore& store, Patterns patterns) {
   if (store.parameters().empty()) return {};
   for (const std::string& pattern : job.optimizer.freeze)
-    if (std::ranges::none_of(store.parameters(), [&](const auto& parameter) {
+    if (patterns == Patterns::must_match &&
+        std::ranges::none_of(store.parameters(), [&](const auto& parameter) {
           return config::name_matches(pattern, parameter->name());
         }))
       return no_match("optimizer.freeze", pattern, store.parameters().front()->name());
   bool any = false;
   for (const auto& parameter : store.parameters()) {
-    if (config::any_matches(job.optimizer.freeze, parameter->name()) ||
-        (job.lora.rank > 0 && !is_lora_name(parameter->name())))
+    const std::string& name = parameter->spec().whole_name();
+    if (config::any_matches(job.optimizer.freeze, name) ||
+        (job.lora.rank > 0 && !is_lora_name(name)))
       parameter->freeze();
     any = any || parameter->trained();
   }
-  if (!any)
+  if (!any && patterns == Patterns::must_match)
     return fail(ErrorCode::config,
                 "optimizer.freeze: every parameter is frozen; leave some to be trained");
   return {};

@@ -50,6 +50,8 @@ struct ParameterSpec {
   /// layer tied to the embedding): it starts from the same values and is saved as that one. Empty:
   /// none.
   std::string tied_to{};
+  /// In the whole model.
+  const std::string& whole_name() const { return tied_to.empty() ? name : tied_to; }
 };
 
 class Parameter;

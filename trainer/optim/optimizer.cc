@@ -12,7 +12,7 @@
 
 namespace sortie::trainer {
 
-Result<> Optimizer::assign_groups() {
+Result<> Optimizer::assign_groups(Patterns matching) {
   groups_.clear();
   group_of_.assign(store_.parameters().size(), 0);
   for (const std::string& line : job_.optimizer.training_groups) {
@@ -21,7 +21,8 @@ Result<> Optimizer::assign_groups() {
     const std::string where = "optimizer.training_groups: group " + group.name;
     for (const auto* patterns : {&group.include, &group.exclude})
       for (const std::string& pattern : *patterns)
-        if (std::ranges::none_of(store_.parameters(), [&](const auto& parameter) {
+        if (matching == Patterns::must_match &&
+            std::ranges::none_of(store_.parameters(), [&](const auto& parameter) {
               return config::name_matches(pattern, parameter->name());
             }))
           return fail(ErrorCode::config,
@@ -29,7 +30,7 @@ Result<> Optimizer::assign_groups() {
                                   pattern, store_.parameters().back()->name()));
     groups_.push_back(std::move(group));
     for (std::size_t i = 0; i < group_of_.size(); ++i) {
-      const std::string& name = store_.parameters()[i]->name();
+      const std::string& name = store_.parameters()[i]->spec().whole_name();
       if (!config::any_matches(groups_.back().include, name) ||
           config::any_matches(groups_.back().exclude, name))
         continue;

@@ -5,6 +5,7 @@
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "common/config/training_groups.h"
+#include "trainer/nn/lora.h"
 #include "trainer/nn/parameter.h"
 #include "trainer/parallel/layout.h"
 
@@ -17,7 +18,7 @@ class Optimizer {
 
   /// Gives every parameter its group. ErrorCode::config for a pattern that matches no parameter,
   /// and for a parameter that two groups include.
-  Result<> assign_groups();
+  Result<> assign_groups(Patterns matching = Patterns::must_match);
 
   /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
   /// (reduced over the replicas). Summed over layout.model() every parameter is counted once: what

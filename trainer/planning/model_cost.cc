@@ -14,7 +14,8 @@ Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOp
     const std::string name(dtype_name(dtype));
     if (job.model.precision != "auto" && job.model.precision != name) continue;
     options.dtype = dtype;
-    SORTIE_ASSIGN_OR_RETURN(const RankPlan plan, plan_rank(job, options));
+    SORTIE_ASSIGN_OR_RETURN(const std::vector<RankPlan> stages, plan_stages(job, options));
+    const RankPlan plan = whole_plan(stages);
     cost.parameters = plan.parameters.total;
     cost.active_parameters = plan.parameters.active;
     cost.trained_parameters = plan.parameters.trained;

@@ -4,17 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "common/config/architectures.h"
 #include "common/config/validate.h"
+#include "trainer/loop/pipeline_step.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
-#include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
+#include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
 namespace {
@@ -85,41 +87,61 @@ class MetaRank {
         context_(options.threads, {.kind = DeviceKind::meta}),
         store_(layout_.tensor_group()),
         model_(context_, job.model, store_,
-               job.topology.activation_checkpointing_type == "every_layer"),
+               job.topology.activation_checkpointing_type == "every_layer",
+               part_of_stage(job, layout_.coordinate(Axis::pipeline))),
         optimizer_(job, store_) {
     // One micro-batch uses each copy once.
     context_.keep_packed_weights(micro_steps_ > 1);
   }
 
   Result<> prepare() {
-    SORTIE_TRY(add_lora(job_.lora, store_));
-    SORTIE_TRY(freeze_parameters(job_, store_));
-    SORTIE_TRY(optimizer_.assign_groups());
+    SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
+                            prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
                     /*with_optimizer=*/true);
+    passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts);
     return {};
   }
 
-  /// As TrainingStep::take() does it, with two micro-batches at most: in the second one the packed
-  /// copies that the first has made are all there, and the others are like it.
+  /// As TrainingStep::take() does it, with two micro-batches of each stage at most: in the second
+  /// one the packed copies that the first has made are all there, and as many as are ever in flight
+  /// have been; the others are like them.
   void step() {
     const Tensor sums = context_.zeros(DType::f64, {3});
     Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
     // Conversations mask targets, which are counted first: a step has all its micro-batches at
     // once.
     const bool all_at_once = !job_.data.chat_files.empty();
-    std::vector<Batch> waiting;
-    for (std::int64_t micro = 0; all_at_once && micro < micro_steps_; ++micro)
+    std::vector<PipelineStep::MicroBatch> waiting;
+    const std::int64_t stages = layout_.size(Axis::pipeline);
+    std::int64_t planned = std::min(micro_steps_, 2 * stages);
+    if (job_.topology.pipeline_interleave > 1)
+      planned = micro_steps_ > stages ? 2 * stages : stages;
+    for (std::int64_t micro = 0; all_at_once && micro < std::max(micro_steps_, planned); ++micro)
       waiting.push_back(next_batch());
-    for (std::int64_t micro = 0; micro < std::min<std::int64_t>(micro_steps_, 2); ++micro) {
-      const Batch batch =
-          all_at_once ? std::exchange(waiting[static_cast<std::size_t>(micro)], {}) : next_batch();
-      const std::int64_t flop = context_.flop();
-      forward_backward(batch, loss);
-      flop_ = context_.flop() - flop;
+    const std::int64_t flop = context_.flop();
+    std::map<std::int64_t, PipelineStep::MicroBatch> open;
+    for (const PipelineAction& action :
+         passes_->begin_training(planned, options_.micro_batch_size * tokens_of_sequence())) {
+      passes_->await(action);
+      if (action.kind == PipelineAction::Kind::backward) {
+        const auto pass = passes_->backward(action);
+        routing_.add(context_, pass->context);
+        continue;
+      }
+      if (action.run == 0)
+        open[action.micro_batch] =
+            all_at_once ? std::exchange(waiting[static_cast<std::size_t>(action.micro_batch)], {})
+                        : next_batch();
+      ForwardContext forward;
+      forward.training = true;
+      passes_->forward(action, open[action.micro_batch], forward, 1.0f, loss);
+      if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
     }
+    passes_->finish();
     sum_partial_gradients(store_, layout_.tensor_group());
+    flop_ = (context_.flop() - flop) / planned;
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
     routing_.clear(context_);
@@ -141,9 +163,6 @@ class MetaRank {
   }
 
  private:
-  struct Batch {
-    Tensor tokens, targets;
-  };
   std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
@@ -154,15 +173,7 @@ class MetaRank {
     const std::int64_t replicas = replicas_of(job_.topology, options_);
     return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
   }
-  void forward_backward(const Batch& batch, Tensor& loss) {
-    ForwardContext forward;
-    forward.training = true;
-    Graph graph(context_, Graph::Mode::record);
-    model_.loss(graph, batch.tokens, batch.targets, 1.0f, forward, loss);
-    graph.backward({});
-    routing_.add(context_, forward);
-  }
-  Batch next_batch() {
+  PipelineStep::MicroBatch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
     return {context_.empty(DType::i32, shape), context_.empty(DType::i32, shape)};
   }
@@ -175,6 +186,7 @@ class MetaRank {
   ParameterStore store_;
   const LanguageModel model_;
   Optimizer optimizer_;
+  std::unique_ptr<PipelineStep> passes_;
   StepRouting routing_;
   std::int64_t flop_ = 0;  // of a micro-batch
 };
@@ -185,7 +197,8 @@ ParameterCount count_parameters(const ParameterStore& store) {
   ParameterCount count;
   double unmet = 0.0;
   for (const auto& parameter : store.parameters()) {
-    if (parameter->spec().use == Use::state) continue;
+    const ParameterSpec& spec = parameter->spec();
+    if (spec.use == Use::state || !spec.tied_to.empty()) continue;
     const std::int64_t elements = parameter->spec().shape.elements() - parameter->padding();
     count.total += elements;
     if (parameter->trained()) count.trained += elements;
@@ -201,19 +214,45 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   SORTIE_TRY(rank.prepare());
   rank.step();
   RankPlan plan = rank.plan();
-  if (config::ranks_of_replica(job.topology) == 1) return plan;
-  // Operations are told of the whole model: ranks that share it do some of them alike.
+  if (job.topology.tensor_parallel_size == 1) return plan;
+  // Operations are those of the whole stage: ranks that share its layers do some of them alike.
   config::JobConfig whole_job = job;
-  whole_job.topology = {};
-  whole_job.topology.activation_checkpointing_type = job.topology.activation_checkpointing_type;
+  whole_job.topology.tensor_parallel_size = 1;
+  whole_job.topology.sequence_parallel = false;
+  const std::int64_t stages = job.topology.pipeline_parallel_size;
   PlanOptions whole_options = options;
-  whole_options.world_size = 1;
-  whole_options.rank = 0;
+  whole_options.world_size = stages;
+  whole_options.rank = static_cast<int>(options.rank * stages / options.world_size);
   MetaRank whole(whole_job, whole_options);
   SORTIE_TRY(whole.prepare());
   whole.step();
   plan.flop_per_token = whole.plan().flop_per_token;
   return plan;
+}
+
+Result<std::vector<RankPlan>> plan_stages(const config::JobConfig& job, PlanOptions options) {
+  const std::int64_t stages = job.topology.pipeline_parallel_size;
+  std::vector<RankPlan> plans;
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    // The pipeline is the slowest axis of the mesh.
+    options.rank = static_cast<int>(options.world_size / stages * stage);
+    SORTIE_ASSIGN_OR_RETURN(plans.emplace_back(), plan_rank(job, options));
+  }
+  return plans;
+}
+
+RankPlan whole_plan(const std::vector<RankPlan>& stages) {
+  RankPlan whole = *std::ranges::max_element(
+      stages, {}, [](const RankPlan& plan) { return plan.memory.total(); });
+  whole.parameters = {};
+  whole.flop_per_token = 0.0;
+  for (const RankPlan& stage : stages) {
+    whole.parameters.total += stage.parameters.total;
+    whole.parameters.active += stage.parameters.active;
+    whole.parameters.trained += stage.parameters.trained;
+    whole.flop_per_token += stage.flop_per_token;
+  }
+  return whole;
 }
 
 }  // namespace sortie::trainer

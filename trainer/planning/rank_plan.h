@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
@@ -39,10 +40,17 @@ struct RankPlan {
   MemoryUse memory;
 };
 
-/// Of one rank; replicas are alike. Takes time by the number of parameters (one of 8e9 in
-/// 32 layers: some hundredths of a second) and no memory to speak of. Sets OpenMP's threads, as any
-/// ExecutionContext does. ErrorCode::config for a pattern that matches no parameter, for sizes that
-/// each are allowed and together are absurd, and when nothing is left to be trained.
+/// Of one rank; replicas are alike. Parameters and operations are those of its stage. Takes time by
+/// the number of parameters (one of 8e9 in 32 layers: some hundredths of a second) and no memory to
+/// speak of. Sets OpenMP's threads, as any ExecutionContext does. ErrorCode::config for a pattern
+/// that matches no parameter, for sizes that each are allowed and together are absurd, and when
+/// nothing is left to be trained.
 Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& options);
+
+/// Of the first rank of each pipeline stage, in order; options.rank is not read. Errors as
+/// plan_rank's.
+Result<std::vector<RankPlan>> plan_stages(const config::JobConfig& job, PlanOptions options);
+/// Parameters and operations of all stages together, and the memory of the one that takes the most.
+RankPlan whole_plan(const std::vector<RankPlan>& stages);
 
 }  // namespace sortie::trainer

@@ -139,11 +139,12 @@ Result<> Checkpointer::prepare() {
   }
   const auto hosts = communicator_.all_gather(host_name());
   ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
-  // Low-rank updates may begin on weights that have none.
-  std::uint8_t all =
-      start_.manifest && std::ranges::all_of(store_.parameters(), [&](const auto& p) {
-        return start_.manifest->tensors.contains("model." + p->name());
-      });
+  // Low-rank updates may begin on weights that have none. Rank 0 knows the parameters of its own
+  // stage alone.
+  std::uint8_t all = start_.manifest && layout_.size(Axis::pipeline) == 1 &&
+                     std::ranges::all_of(store_.parameters(), [&](const auto& p) {
+                       return start_.manifest->tensors.contains("model." + p->name());
+                     });
   communicator_.broadcast(std::as_writable_bytes(std::span(&all, 1)), 0);
   loads_all_values_ = all != 0;
   return {};

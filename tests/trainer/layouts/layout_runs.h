@@ -72,9 +72,10 @@ struct LayoutExtras {
 
 /// Trains `steps` steps on `ranks` threads. The gradient of step 1 is read from the first moment,
 /// so gradient_clipping is off.
+using MakeSamples = std::function<std::unique_ptr<SampleSource>(std::int64_t vocab_size)>;
 inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
                             DType precision = DType::f32, const ThreadRankOptions& delays = {},
-                            const LayoutExtras& extras = {}) {
+                            const LayoutExtras& extras = {}, const MakeSamples& samples = {}) {
   job.optimizer.gradient_clipping = 0;
   LayoutRun run;
   Assembled weights, gradients;
@@ -82,9 +83,10 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   run_thread_ranks(
       ranks,
       [&](Communicator& world) {
-        TinyTraining training(
-            job, world, precision, 1,
-            extras.masked ? std::make_unique<MaskedSource>(job.model.vocab_size) : nullptr);
+        std::unique_ptr<SampleSource> source;
+        if (samples) source = samples(job.model.vocab_size);
+        if (extras.masked) source = std::make_unique<MaskedSource>(job.model.vocab_size);
+        TinyTraining training(job, world, precision, /*threads=*/1, std::move(source));
         if (extras.late_seed != 0)
           training.trainer->context().defer(extras.late_seed +
                                             static_cast<std::uint64_t>(world.rank()));

@@ -72,7 +72,7 @@ TEST_CASE("each sample is taken once, from the start, and no more than there are
   const auto asked = [&](std::int64_t samples) {
     source.asked.clear();
     REQUIRE(validate({{"one", &source}}, {.samples = samples, .rows = 3},
-                     training.trainer->context(), training.trainer->model(),
+                     training.trainer->context(), training.trainer->passes(),
                      training.trainer->layout(), *training.rank.marks));
     return source.asked;
   };
@@ -89,7 +89,7 @@ TEST_CASE("several sets have a loss each, and the loss is their mean") {
   MaskedSource masked(training.job.model.vocab_size);
   const auto run = [&](const std::vector<ValidationSet>& sets) {
     return validate(sets, {.samples = 6, .rows = 2}, training.trainer->context(),
-                    training.trainer->model(), training.trainer->layout(), *training.rank.marks)
+                    training.trainer->passes(), training.trainer->layout(), *training.rank.marks)
         .value();
   };
   const double first = run({{"wiki", &plain}}).loss, second = run({{"code", &masked}}).loss;

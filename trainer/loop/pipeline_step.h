@@ -1,0 +1,91 @@
+// PipelineStep: the passes of micro-batches through this rank's part of the model, in the order of
+// the pipeline's schedule. A whole model is a pipeline of one stage: forward and backward of one
+// micro-batch after another.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "trainer/models/model.h"
+#include "trainer/parallel/layout.h"
+#include "trainer/parallel/schedule.h"
+#include "trainer/parallel/stage_exchange.h"
+#include "trainer/parallel/tied_gradient.h"
+
+namespace sortie::trainer {
+
+class PipelineStep {
+ public:
+  /// One micro-batch: i32 [B, T].
+  struct MicroBatch {
+    Tensor tokens, targets;
+  };
+  /// Of one micro-batch through one run, from its way forward to its way back.
+  struct Pass {
+    Pass(ExecutionContext& execution, Graph::Mode mode) : graph(execution, mode) {}
+    Graph graph;
+    ForwardContext context;
+    std::shared_ptr<Grad> in;  // of the hidden state from the run before; null = the first run
+    Var out;                   // its data is gone; empty = the last run
+    Tensor sums;               // of balanced experts
+  };
+
+  /// All references outlive it; the store is finalized before the first step.
+  PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
+               const LanguageModel& model, StageFacts facts = {});
+
+  /// Begins a step of training with micro-batches of `rows` tokens; its actions in order. All ranks
+  /// of a replica alike. The caller does them all, then finish().
+  const std::vector<PipelineAction>& begin_training(std::int64_t micro_batches, std::int64_t rows);
+  /// The same without a way back, in which micro-batches have rows of their own.
+  const std::vector<PipelineAction>& begin_forward(
+      std::int64_t micro_batches, std::function<std::int64_t(std::int64_t micro_batch)> rows);
+
+  /// Waits for what an action works on, where another stage makes it.
+  void await(const PipelineAction& action);
+  /// After the last run: loss f64 [2] += that of the micro-batch, as LanguageModel::loss() has it.
+  void forward(const PipelineAction& action, const MicroBatch& batch, const ForwardContext& context,
+               float grad_scale, Tensor& loss);
+  /// What the pass leaves behind.
+  std::unique_ptr<Pass> backward(const PipelineAction& action);
+  /// An action whose micro-batch no later one of this stage takes forward.
+  bool last_of_stage(const PipelineAction& action) const {
+    return action.run + 1 == shape_.interleave;
+  }
+  /// No pass forward is left: when gradients have no use pending they are final.
+  bool all_forward() const { return forward_left_ == 0; }
+  const LanguageModel& model() const { return model_; }
+  bool several_stages() const { return exchange_ != nullptr; }
+  /// Makes progress with messages; cheap.
+  void poll() {
+    if (exchange_) exchange_->poll();
+  }
+  /// What the first and the last stage both have is summed, and all messages have been taken.
+  void finish();
+
+ private:
+  const std::vector<PipelineAction>& begin(
+      StageExchange::Pass pass, std::int64_t micro_batches,
+      std::function<std::int64_t(std::int64_t micro_batch)> rows);
+  bool first_run(int run) const { return model_.part().first && run == 0; }
+  bool last_run(int run) const { return model_.part().last && run + 1 == shape_.interleave; }
+  void balance_over_stages(Pass& pass, const PipelineAction& action, Tensor sums, double tokens);
+
+  ExecutionContext& context_;
+  ParameterStore& store_;
+  const LanguageModel& model_;
+  const int stage_;
+  const StageFacts facts_;
+  std::unique_ptr<StageExchange> exchange_;  // null with one stage
+  TiedGradient tied_;
+  StageExchange::Pass kind_ = StageExchange::Pass::training;
+  PipelineShape shape_;
+  std::vector<PipelineAction> actions_;
+  std::int64_t forward_left_ = 0;
+  StageParcel arrived_;                                                   // for the next action
+  std::map<std::pair<std::int64_t, int>, std::unique_ptr<Pass>> passes_;  // by micro-batch and run
+};
+
+}  // namespace sortie::trainer

@@ -1,0 +1,99 @@
+#include "trainer/parallel/schedule.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+/// Forward passes before the first backward one. Interleaved, a stage goes through a whole group of
+/// micro-batches with each of its runs but the last, and is two passes per stage ahead of the next:
+/// so results travel while it works on others.
+std::int64_t warm_up(const PipelineShape& shape, int stage) {
+  const std::int64_t later = shape.stages - stage - 1;
+  const std::int64_t passes = shape.micro_batches * shape.interleave;
+  const std::int64_t ahead =
+      shape.interleave == 1 ? later : 2 * later + std::int64_t{shape.interleave - 1} * shape.stages;
+  return std::min(ahead, passes);
+}
+
+/// The pass number `index` of a direction: groups of micro-batches, and in each the runs in turn.
+PipelineAction pass(const PipelineShape& shape, Kind kind, std::int64_t index) {
+  const std::int64_t of_group = std::int64_t{shape.stages} * shape.interleave;
+  const std::int64_t group = index / of_group, within = index % of_group;
+  // The last group of a forward schedule may be smaller.
+  const std::int64_t width =
+      std::min<std::int64_t>(shape.stages, shape.micro_batches - group * shape.stages);
+  const int turn = static_cast<int>(within / width);
+  return {kind, group * shape.stages + within % width,
+          kind == Kind::forward ? turn : shape.interleave - 1 - turn};
+}
+
+void check_shape(const PipelineShape& shape, int stage) {
+  SORTIE_CHECK(shape.stages >= 1 && shape.interleave >= 1 && shape.micro_batches >= 1 &&
+                   stage >= 0 && stage < shape.stages,
+               "stage {} of {}, {} runs each, {} micro-batches", stage, shape.stages,
+               shape.interleave, shape.micro_batches);
+}
+
+}  // namespace
+
+std::vector<PipelineAction> training_schedule(const PipelineShape& shape, int stage) {
+  check_shape(shape, stage);
+  SORTIE_CHECK(shape.interleave == 1 || shape.micro_batches % shape.stages == 0,
+               "{} micro-batches in {} interleaved stages", shape.micro_batches, shape.stages);
+  const std::int64_t passes = shape.micro_batches * shape.interleave;
+  const std::int64_t ahead = warm_up(shape, stage);
+  std::vector<PipelineAction> actions;
+  actions.reserve(static_cast<std::size_t>(2 * passes));
+  for (std::int64_t i = 0; i < ahead; ++i) actions.push_back(pass(shape, Kind::forward, i));
+  for (std::int64_t i = 0; i < passes; ++i) {
+    if (ahead + i < passes) actions.push_back(pass(shape, Kind::forward, ahead + i));
+    actions.push_back(pass(shape, Kind::backward, i));
+  }
+  return actions;
+}
+
+std::vector<PipelineAction> forward_schedule(const PipelineShape& shape, int stage) {
+  check_shape(shape, stage);
+  std::vector<PipelineAction> actions;
+  for (std::int64_t i = 0; i < shape.micro_batches * shape.interleave; ++i)
+    actions.push_back(pass(shape, Kind::forward, i));
+  return actions;
+}
+
+std::int64_t most_in_flight(const PipelineShape& shape, int stage) {
+  return std::min(warm_up(shape, stage) + 1, shape.micro_batches * shape.interleave);
+}
+
+double bubble_share(const PipelineShape& shape) {
+  const double idle = shape.stages - 1;
+  return idle /
+         (static_cast<double>(shape.interleave) * static_cast<double>(shape.micro_batches) + idle);
+}
+
+bool message_of(const PipelineShape& shape, int stage, const PipelineAction& action, int& to,
+                PipelineMessage& message) {
+  const int from = shape.global_run(stage, action.run);
+  const int target = action.kind == Kind::forward ? from + 1 : from - 1;
+  if (target < 0 || target >= shape.runs()) return false;
+  to = target % shape.stages;
+  message = {action.kind, action.micro_batch, target / shape.stages};
+  return true;
+}
+
+std::vector<PipelineMessage> messages_between(const PipelineShape& shape, int from, int to,
+                                              const std::vector<PipelineAction>& actions) {
+  std::vector<PipelineMessage> messages;
+  for (const PipelineAction& action : actions) {
+    int stage = 0;
+    PipelineMessage message;
+    if (message_of(shape, from, action, stage, message) && stage == to) messages.push_back(message);
+  }
+  return messages;
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,30 @@
+// A parameter that the first and the last stage of a pipeline both have: its gradient is the sum of
+// both stages' parts, the same bits on both, so that the copies stay equal.
+#pragma once
+
+#include "trainer/nn/parameter.h"
+#include "trainer/parallel/communicator.h"
+
+namespace sortie::trainer {
+
+class TiedGradient {
+ public:
+  /// `parameter` is this stage's copy, null where there is none (or on a stage between); `stages`
+  /// the group of the stages of one model. Both outlive it. Does nothing where the parameter is
+  /// frozen, which it is on both stages alike.
+  TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages);
+
+  /// Before the passes of a step: the gradient is not final before add_other(), however many of its
+  /// uses are done.
+  void hold();
+  /// After the last pass backward: gradient += the other stage's. It is final then. Collective over
+  /// the two stages.
+  void add_other();
+
+ private:
+  ParameterStore& store_;
+  Parameter* parameter_ = nullptr;
+  Communicator& stages_;
+};
+
+}  // namespace sortie::trainer
