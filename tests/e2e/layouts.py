@@ -1,0 +1,47 @@
+"""Models that several ranks hold together, over real hosts and MPI: equal to one rank, to themselves after a kill, and to what
+another layout goes on with."""
+
+import os
+import shutil
+import signal
+
+from harness import Run, check, equal, wait_until
+from training import CONFIG, compare, losses, settings, train
+
+LAYOUT = {"topology__tensor_parallel_size": 2, "topology__sequence_parallel": "true", "topology__pipeline_parallel_size": 2}
+
+
+def near(seen, whole, what):
+    equal(sorted(seen), sorted(whole), f"steps of {what}")
+    for step, loss in whole.items():
+        check(abs(seen[step] - loss) <= 1e-5 * abs(loss), f"{what}, step {step}: {seen[step]!r}, one rank {loss!r}")
+
+
+def scenario_tensor_2_pipeline_2_replicas_2_equal_one_rank(bed):
+    """Also: what that layout has saved, one rank goes on with."""
+    whole = train(bed, hosts="h01", slots=1, settings=settings(bed))
+    checkpoints = bed.shared / "layout"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    saving = {"trainer__save_dir": checkpoints, "learning_rate_scheduler__learning_rate_decay_iters": 20}
+    first = train(bed, hosts="h[01-04]", slots=2, settings=settings(bed, trainer__train_iterations=10, **saving, **LAYOUT))
+    near(first, {step: loss for step, loss in whole.items() if step <= 10}, "8 ranks")
+    rest = train(bed, hosts="h01", slots=1, settings=settings(bed, **saving))
+    near(rest, {step: loss for step, loss in whole.items() if step > 10}, "one rank after 8")
+
+
+def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):
+    job = {"hosts": "h[01-02]", "slots": 2}
+    options = settings(bed, trainer__train_iterations=150, **LAYOUT)
+    whole = train(bed, settings=options, **job)
+    checkpoints = bed.shared / "layout_killed"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    options |= settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=5, recovery__max_restarts=3,
+                        recovery__backoff="0s", recovery__restart_on='["app", "software", "hardware"]')
+    with Run(bed, config=CONFIG, settings=options, **job) as run:
+        ranks = run.wait_for_ranks(4, seconds=30)
+        wait_until(lambda: len(losses(run)) >= 12, 60, "12 steps")
+        os.kill(ranks[3][1], signal.SIGKILL)
+        equal(run.wait(120), 0, "exit code")
+        seen = losses(run)
+    compare(seen, whole, "after a kill")
+    check(max(seen) == 150, f"the last step is {max(seen)}")

@@ -1,0 +1,113 @@
+// Tensor, sequence, pipeline and data parallelism together, against one process and each other.
+#include "tests/support/every_case.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_mixture.h"
+#include "tests/trainer/layouts/layout_runs.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+struct Mix {
+  int tensor = 1, pipeline = 1, interleave = 1, replicas = 1;
+  bool sequence = false;
+  int ranks() const { return tensor * pipeline * replicas; }
+};
+
+config::JobConfig mixed_job(const std::string& architecture) {
+  const bool mixture = architecture == "deepseek-v3" || architecture == "mixtral";
+  config::JobConfig job = mixture ? mixture_job(architecture) : tiny_job("llama");
+  job.model.architecture = architecture;
+  if (architecture == "gpt2") job.model.attention_num_kv_heads = 0;
+  job.model.num_layers = 4;
+  job.model.sequence_length = 20;
+  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  return job;
+}
+
+config::JobConfig in_layout(config::JobConfig job, const Mix& mix) {
+  job.topology.tensor_parallel_size = mix.tensor;
+  job.topology.sequence_parallel = mix.sequence;
+  job.topology.pipeline_parallel_size = mix.pipeline;
+  job.topology.pipeline_interleave = mix.interleave;
+  return job;
+}
+
+void check_mix(const config::JobConfig& job, const Mix& mix, int steps,
+               const ThreadRankOptions& delays = {}) {
+  CAPTURE(job.model.architecture);
+  CAPTURE(mix.tensor);
+  CAPTURE(mix.pipeline);
+  CAPTURE(mix.sequence);
+  const LayoutRun alone = run_layout(job, 1, steps);
+  check_equal(run_layout(in_layout(job, mix), mix.ranks(), steps, DType::f32, delays), alone);
+}
+
+/// Weights and moments of all ranks, by global name.
+WholeTensors mixed_state(const config::JobConfig& job, int ranks, bool trains) {
+  Assembled state;
+  std::mutex mutex;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    if (trains) {
+      const auto outcome = training.trainer->run();
+      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
+    }
+    const std::lock_guard lock(mutex);
+    state.add(world.rank(), training.trainer->store(), "");
+  });
+  CHECK(state.wrong() == "");
+  return state.tensors();
+}
+
+const Mix kEight{.tensor = 2, .pipeline = 2, .replicas = 2, .sequence = true};
+
+TEST_CASE("tensor 2 x pipeline 2 x replicas 2 trains as one process does") {
+  check_mix(mixed_job("llama"), kEight, 20);
+  config::JobConfig masked_out = mixed_job("gpt2");
+  masked_out.model.weight_tying = true;
+  masked_out.topology.activation_checkpointing_type = "every_layer";
+  masked_out.model.residual_dropout = masked_out.model.attention_dropout = 0.1;
+  check_mix(masked_out, {.tensor = 2, .pipeline = 2, .interleave = 2}, 3);
+  check_mix(mixed_job("deepseek-v3"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
+  check_mix(mixed_job("mixtral"), {.tensor = 2, .pipeline = 2, .sequence = true}, 2);
+  if (!sortie::test::every_case()) return;
+  for (const char* family : {"llama", "gpt2", "mixtral", "deepseek-v3"})
+    for (const bool sequence : {false, true}) {
+      check_mix(mixed_job(family), {2, 2, 2, 2, sequence}, 3);
+      check_mix(mixed_job(family), {2, 4, 1, 2, sequence}, 3);
+      check_mix(mixed_job(family), {4, 2, 1, 1, sequence}, 3);
+    }
+}
+
+TEST_CASE("a layout gives the same bits twice, and however long messages take") {
+  const config::JobConfig job = in_layout(mixed_job("llama"), kEight);
+  const LayoutRun first = run_layout(job, 8, 3), second = run_layout(job, 8, 3);
+  const LayoutRun late = run_layout(job, 8, 3, DType::f32,
+                                    {.max_delay = std::chrono::microseconds(300), .seed = 7});
+  CHECK(first.wrong == "");
+  for (const LayoutRun* other : {&second, &late}) {
+    CHECK(first.losses == other->losses);
+    CHECK(first.norms == other->norms);
+    CHECK(first.weights == other->weights);
+  }
+}
+
+TEST_CASE("checkpoints go from any layout to any other, to the bit") {
+  const Mix layouts[] = {{}, {.tensor = 2}, {.pipeline = 2}, {.replicas = 2}, kEight};
+  for (const Mix& from : layouts)
+    for (const Mix& to : layouts) {
+      const bool one_of_each = (from.ranks() == 8) != (to.ranks() == 8);
+      if (!sortie::test::every_case() && !one_of_each) continue;
+      CAPTURE(from.ranks());
+      CAPTURE(to.ranks());
+      const sortie::test::TempDir dir;
+      config::JobConfig job = mixed_job("llama");
+      job.trainer.train_iterations = 2;
+      job.trainer.save_dir = dir.str("saves");
+      const WholeTensors saved = mixed_state(in_layout(job, from), from.ranks(), true);
+      CHECK(saved == mixed_state(in_layout(job, to), to.ranks(), false));
+    }
+}
+
+}  // namespace
+}  // namespace sortie::trainer::test
