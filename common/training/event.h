@@ -82,6 +82,15 @@ struct CheckpointEvent {
   bool best = false;  // of the series of the lowest validation loss, not of the regular one
 };
 
+/// A checkpoint in the memory of the hosts is whole: the next attempt loads it where the disk has
+/// nothing newer.
+struct MemoryCheckpointEvent {
+  static constexpr const char* kType = "memory_checkpoint";
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;           // that rank 0 has copied
+  double stall_seconds = kUnknown;  // training stood still for it
+};
+
 /// The run has gone back to an earlier checkpoint: the steps after `to` are taken again.
 struct RollbackEvent {
   static constexpr const char* kType = "rollback";
@@ -128,8 +137,8 @@ struct DoneEvent {
   std::int64_t events_dropped = 0;  // that the runner did not take in time
 };
 
-using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, RollbackEvent,
-                           FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
+using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, MemoryCheckpointEvent,
+                           RollbackEvent, FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
 
 nlohmann::json to_json(const Event& event);
 

@@ -180,6 +180,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
+    plan.keeps_memory = keeps_memory(job);
     config::JobConfig read_by_trainer = job;
     read_by_trainer.runner = {};
     read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}
@@ -190,6 +191,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
       return std::unexpected(std::move(commands).error());
   return plan;
+}
+
+bool keeps_memory(const config::JobConfig& job) {
+  return job.runner.program.empty() && job.trainer.memory_checkpoint_interval > 0;
 }
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
@@ -239,6 +244,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
   spec.health = job.watchdog.health ? 1 : 0;
+  spec.memory = keeps_memory(job) ? 1 : 0;
   return spec;
 }
 

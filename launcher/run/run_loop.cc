@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
@@ -29,7 +30,13 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       history_(parts_.history),
       between_(parts_.between_attempts),
       plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
-      pause_(parts_.attempt.executor) {}
+      pause_(parts_.attempt.executor) {
+  if (!keeps_memory(first_job_)) return;
+  const auto say = [this](const std::string& text) { parts_.attempt.console.error(text); };
+  memory_ = std::make_unique<MemoryHolders>(
+      MemoryHolders::Parts{parts_.attempt.executor, parts_.attempt.transport, parts_.attempt.binary,
+                           first_job_.runner, parts_.attempt.folder.id(), say});
+}
 
 RunLoop::~RunLoop() = default;
 
@@ -43,7 +50,7 @@ asio::awaitable<Verdict> RunLoop::run() {
   if (fresh)
     folder.event(JournalEvent::begin, {{"hosts", plan_.hosts.size()}, {"ranks", plan_.world_size}});
   Verdict verdict;
-  bool more = true;
+  bool more = true, superseded = false;
   if (between_) {
     verdict.exit_code = history_.back().exit_code;
     verdict.text = history_.back().cause;
@@ -52,18 +59,36 @@ asio::awaitable<Verdict> RunLoop::run() {
     more = co_await go_on(verdict);
   }
   for (bool adopts = parts_.attempt.adopts; more; adopts = false) {
+    // Ranks that are adopted can not wait for anything.
+    if (adopts && memory_) spawn(parts_.attempt.executor, hold_memory());
+    if (!adopts && memory_) co_await hold_memory();
+    if (!adopts && stop_order_) {
+      verdict = Verdict();
+      verdict.exit_code = stop_order_->exit_code;
+      verdict.text = stop_order_->text + " before the attempt";
+      break;
+    }
     verdict = co_await one_attempt(adopts);
-    if (started_.back()->attempt->was_superseded()) break;
+    // Whoever has the run now takes the memory over.
+    superseded = started_.back()->attempt->was_superseded();
+    if (superseded) break;
     more = co_await go_on(verdict);
   }
   // Hosts that were lost on the way: what they may have left is ended, or named.
   for (const auto& started : started_) co_await started->attempt->swept();
+  if (memory_ && !superseded) co_await memory_->release();
   between_ = false;
   ended_ = true;
   folder.event(JournalEvent::end, {{"exit_code", verdict.exit_code},
                                    {"text", verdict.text},
                                    {"ended_after", verdict.ended_after}});
   co_return verdict;
+}
+
+asio::awaitable<void> RunLoop::hold_memory() {
+  std::vector<std::string> hosts;
+  for (const HostPlan& host : plan_.hosts) hosts.push_back(host.name);
+  return memory_->hold(std::move(hosts));
 }
 
 asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {

@@ -139,6 +139,9 @@ void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
   if (const auto said = training::read_event(known)) {
     const auto* saved = std::get_if<training::CheckpointEvent>(&*said);
     if (saved && !saved->best) note_committed(static_cast<std::uint64_t>(saved->step));
+    // The next attempt goes on from there as well.
+    const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&*said);
+    if (kept) note_committed(static_cast<std::uint64_t>(kept->step));
     const auto* start = std::get_if<training::StartEvent>(&*said);
     if (start) begun_at_step_ = static_cast<std::uint64_t>(start->step);
   }

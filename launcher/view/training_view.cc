@@ -42,6 +42,7 @@ struct Taker {
     (e.best ? view.best_checkpoint : view.checkpoint) =
         TrainingView::Checkpoint{e.step, printable(e.path), when};
   }
+  void operator()(const MemoryCheckpointEvent&) const {}
   void operator()(const RollbackEvent& e) const {
     view.step = e.to;
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "runner/container/boxes.h"
 #include "runner/container/removal.h"
+#include "runner/memory/memory_folder.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -50,6 +51,7 @@ boost::asio::awaitable<Result<>> Boxes::prepare(std::optional<ReadyImage> image,
   }
   Result<HostFacts> facts = read_host_facts(image_.engine, run_folder_, !spec_.user.empty());
   if (!facts) co_return std::unexpected(facts.error());
+  if (job_.memory != 0) facts->memory_folder = memory_folder_path(job_.run_id, job_.host);
   done = open_folder_to_others();
   if (done) done = start_guard();
   if (!done) co_return done;
