@@ -88,7 +88,8 @@ boost::asio::awaitable<void> Runner::converse() {
       }
       break;
     }
-    if (auto* adopt = std::get_if<wire::Adopt>(&**message); adopt && greeted_ && !job_) {
+    if (auto* adopt = std::get_if<wire::Adopt>(&**message);
+        adopt && greeted_ && !job_ && !memory_) {
       co_await hand_over(std::move(*adopt));
       break;
     }
@@ -266,6 +267,11 @@ boost::asio::awaitable<void> Runner::beat() {
     beat_timer_.expires_after(tick);
     const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
     if (error || link_.broken() || link_.generation() != generation) co_return;
+    if (memory_ && !memory_->is_ours()) {
+      spawn(io_, leave_after({ErrorCode::lost, memory_->path() + ": another holder has it, or it "
+                                                                 "was removed"}));
+      co_return;
+    }
     const Clock::time_point now = Clock::now();
     const Clock::duration late = now - before - tick;
     if (late > timeout / 2) link_.touch();

@@ -103,7 +103,8 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Sweep>)
     return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
   if constexpr (std::is_same_v<T, HoldMemory>)
-    return std::tie(m.run_id, m.host, m.hold_ms, m.heartbeat_interval_ms, m.heartbeat_timeout_ms);
+    return std::tie(m.run_id, m.host, m.hold_ms, m.heartbeat_interval_ms, m.heartbeat_timeout_ms,
+                    m.epoch);
   if constexpr (std::is_same_v<T, MemoryHeld>) return std::tie(m.folder);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)

@@ -409,6 +409,7 @@ struct HoldMemory {
   std::uint32_t hold_ms = 0;
   std::uint32_t heartbeat_interval_ms = 2000;
   std::uint32_t heartbeat_timeout_ms = 10000;
+  std::uint32_t epoch = 1;  // of the launcher: the memory of a later one is refused to it
 };
 /// The answer; or RunnerError.
 struct MemoryHeld {

@@ -107,7 +107,8 @@ class Sweeper {
 
   void remove_files() const {
     if (!order_.cgroup.empty()) cgroup::remove(order_.cgroup);
-    remove_memory_of_run(order_.run_id);
+    // What is held was taken after the look around: of a holder that is in order.
+    remove_unheld_memory(order_.run_id);
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(base_, error))
       if (is_run_folder_name(entry.path().filename().native(), order_.run_id))

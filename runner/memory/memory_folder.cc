@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <functional>
 
@@ -38,9 +39,16 @@ std::string run_prefix(const std::string& run_id) {
 /// Run ids may begin with one another: what follows must be the hash of a host alone.
 bool is_folder_of_run(std::string_view name, const std::string& run_id) {
   const std::string prefix = run_prefix(run_id);
-  constexpr std::size_t kHashDigits = 8;
+  constexpr std::size_t kHashDigits = 16;
   return name.starts_with(prefix) && name.size() == prefix.size() + kHashDigits &&
          name.find('-', prefix.size()) == name.npos;
+}
+
+/// Anybody may make files in /dev/shm: what stands there in our name may be a link of another user.
+bool is_private_folder(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+         (info.st_mode & 077) == 0;
 }
 
 Result<std::string> make_memory_base() {
@@ -52,9 +60,7 @@ Result<std::string> make_memory_base() {
   std::string base = base_path();
   if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
     return std::unexpected(os_error(errno, base));
-  struct stat made {};
-  if (::lstat(base.c_str(), &made) != 0 || !S_ISDIR(made.st_mode) || made.st_uid != ::geteuid() ||
-      (made.st_mode & 077) != 0)
+  if (!is_private_folder(base))
     return fail(ErrorCode::io, base + ": not a private folder of this user; remove it");
   return base;
 }
@@ -80,6 +86,7 @@ void remove_folder(const std::string& path) {
 /// Calls f(path) for each folder of memory here whose name `wanted` is true for.
 void for_each_folder(const std::function<bool(std::string_view)>& wanted,
                      const std::function<void(const std::string&)>& f) {
+  if (!is_private_folder(base_path())) return;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(base_path(), error))
     if (wanted(entry.path().filename().native())) f(entry.path().native());
@@ -94,24 +101,39 @@ bool remove_if_nobody_holds(const std::string& path) {
   return true;
 }
 
-std::string new_token() {
+/// Begins with the epoch.
+std::string new_token(std::uint32_t epoch) {
   static unsigned number = 0;
   struct timespec now {};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return fmt::format("{}.{}.{}.{}", ::getpid(), now.tv_sec, now.tv_nsec, ++number);
+  return fmt::format("{} {}.{}.{}.{}", epoch, ::getpid(), now.tv_sec, now.tv_nsec, ++number);
+}
+
+/// Two launchers that look at the same moment both go on; the holder whose token is replaced then
+/// finds that it is not ours, and its launcher comes again.
+Result<> check_epoch(const std::string& path, std::uint32_t epoch) {
+  const Result<std::string> token = read_file(path + '/' + kHolderFile, 4096);
+  if (!token) return {};  // nobody has held it yet
+  std::uint32_t theirs = 0;
+  const auto [end, error] = std::from_chars(token->data(), token->data() + token->size(), theirs);
+  if (error != std::errc{} || theirs <= epoch) return {};
+  return fail(ErrorCode::runner,
+              fmt::format("{}: another launcher has adopted this run (epoch {} is below {})", path,
+                          epoch, theirs));
 }
 
 }  // namespace
 
 std::string memory_folder_path(const std::string& run_id, const std::string& host) {
-  return fmt::format("{}/{}{:08x}", base_path(), run_prefix(run_id), fnv1a_32(host));
+  return fmt::format("{}/{}{:016x}", base_path(), run_prefix(run_id), fnv1a_64(host));
 }
 
-Result<MemoryHolder> MemoryHolder::take(const std::string& run_id, const std::string& host) {
+Result<MemoryHolder> MemoryHolder::take(const std::string& run_id, const std::string& host,
+                                        std::uint32_t epoch) {
   SORTIE_TRY(make_memory_base());
   MemoryHolder holder;
   holder.path_ = memory_folder_path(run_id, host);
-  holder.token_ = new_token();
+  holder.token_ = new_token(epoch);
   const std::string& path = holder.path_;
   const auto is_other = [&](std::string_view name) {
     return (name.starts_with(kPrefix) || name.starts_with(kGone)) &&
@@ -131,6 +153,7 @@ Result<MemoryHolder> MemoryHolder::take(const std::string& run_id, const std::st
       return fail(ErrorCode::io, path + ": can not be made or locked; is it being removed?");
     ::usleep(kTakePause);
   }
+  SORTIE_TRY(check_epoch(path, epoch));
   SORTIE_TRY(write_file_atomic(path + '/' + kHolderFile, holder.token_, 0600));
   return holder;
 }
@@ -157,9 +180,10 @@ bool is_memory_of_run(std::string_view path, const std::string& run_id) {
   return is_folder_of_run(path.substr(0, path.find_first_of("/ ")), run_id);
 }
 
-void remove_memory_of_run(const std::string& run_id) {
-  for_each_folder([&](std::string_view name) { return is_folder_of_run(name, run_id); },
-                  [](const std::string& path) { remove_folder(path); });
+Result<> open_memory_to_others(const std::string& folder) {
+  const Fd open(::open(folder.c_str(), kFolderFlags));
+  if (!open || ::fchmod(open.get(), 0777) != 0) return std::unexpected(os_error(errno, folder));
+  return {};
 }
 
 }  // namespace sortie::runner

@@ -7,6 +7,7 @@
 // is in it; the earlier one then leaves it alone.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,8 +23,10 @@ std::string memory_folder_path(const std::string& run_id, const std::string& hos
 class MemoryHolder {
  public:
   /// Makes the folder or takes it over, and removes those of other runs that no process holds.
-  /// ErrorCode::io: no memory file system there, or the place is not ours.
-  static Result<MemoryHolder> take(const std::string& run_id, const std::string& host);
+  /// ErrorCode::io: no memory file system there, or the place is not ours. ErrorCode::runner: a
+  /// launcher of a higher epoch has it.
+  static Result<MemoryHolder> take(const std::string& run_id, const std::string& host,
+                                   std::uint32_t epoch);
 
   const std::string& path() const { return path_; }
   /// Nobody has taken it over or removed it.
@@ -42,7 +45,8 @@ void remove_unheld_memory(const std::string& run_id);
 
 /// Of the path of an open file or folder (as /proc tells it): whether it is memory of that run.
 bool is_memory_of_run(std::string_view path, const std::string& run_id);
-/// Removes all memory folders of the run here, whoever holds them: their holders were ended.
-void remove_memory_of_run(const std::string& run_id);
+
+/// Lets another user of a container write there. On the host the folder above it stays closed.
+Result<> open_memory_to_others(const std::string& folder);
 
 }  // namespace sortie::runner

@@ -27,9 +27,9 @@ std::string new_run_id() {
 
 /// A holder as the launcher has it. Gives the folder, "" where there is none.
 std::string hold_memory(RunnerClient& client, const std::string& run_id, std::uint32_t hold_ms = 0,
-                        const std::string& host = "h1") {
+                        const std::string& host = "h1", std::uint32_t epoch = 1) {
   client.send(wire::Hello{});
-  client.send(wire::HoldMemory{run_id, host, hold_ms, 200, 10000});
+  client.send(wire::HoldMemory{run_id, host, hold_ms, 200, 10000, epoch});
   const auto held = client.expect<wire::MemoryHeld>();
   return held ? held->folder : "";
 }
@@ -100,8 +100,7 @@ TEST_CASE(
   REQUIRE_FALSE(folder.empty());
   keep_something(folder);
   first.close_input();
-  second.pump(milliseconds(300));
-  REQUIRE(fs::exists(folder));
+  REQUIRE_FALSE(gone_within(folder, milliseconds(300)));
   REQUIRE(hold_memory(second, run) == folder);
   // The first one has nothing to wait for any more, and leaves alone what is not its own.
   CHECK(first.wait_exit(milliseconds(5000)));
@@ -226,6 +225,59 @@ TEST_CASE("a sweep ends holders, frozen ones too, and removes what they kept") {
   CHECK(other.wait_exit());
 }
 
+TEST_CASE("a launcher that was replaced gets no memory, and takes none from the one after it") {
+  const std::string run = new_run_id();
+  RunnerClient first, second, late;
+  const std::string folder = hold_memory(first, run, 60000, "h1", 1);
+  REQUIRE_FALSE(folder.empty());
+  keep_something(folder);
+  // The next launcher comes while the first one still speaks: the first holder ends.
+  REQUIRE(hold_memory(second, run, 60000, "h1", 2) == folder);
+  const auto told = first.expect<wire::RunnerError>();
+  REQUIRE(told);
+  CHECK(contains(told->message, "another holder has it"));
+  CHECK(first.wait_exit());
+  // The first launcher tries again.
+  late.send(wire::Hello{});
+  late.send(wire::HoldMemory{run, "h1", 60000, 200, 10000, 1});
+  const auto refused = late.expect<wire::RunnerError>();
+  REQUIRE(refused);
+  CHECK(contains(refused->message, "epoch 1 is below 2"));
+  CHECK(late.wait_exit());
+  CHECK(fs::exists(folder + "/share-00000-of-00001.a.data"));
+  second.send(wire::Goodbye{});
+  const auto status = second.wait_exit();
+  CHECK((status && status->success()));
+  CHECK_FALSE(fs::exists(folder));
+}
+
+TEST_CASE("a holder whose folder was removed says so and ends") {
+  RunnerClient client;
+  const std::string folder = hold_memory(client, new_run_id(), 60000);
+  REQUIRE_FALSE(folder.empty());
+  fs::remove_all(folder);
+  const auto told = client.expect<wire::RunnerError>();
+  REQUIRE(told);
+  CHECK(contains(told->message, "or it was removed"));
+  CHECK(client.wait_exit());
+}
+
+TEST_CASE("memory for another user of a container: open itself, below a folder that is not") {
+  RunnerClient client;
+  const std::string folder = hold_memory(client, new_run_id());
+  REQUIRE_FALSE(folder.empty());
+  REQUIRE(runner::open_memory_to_others(folder));
+  struct stat info {};
+  REQUIRE(::stat(folder.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0777);
+  REQUIRE(::stat(fs::path(folder).parent_path().c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0700);
+  CHECK_FALSE(runner::open_memory_to_others(folder + "-none"));
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit());
+  CHECK_FALSE(fs::exists(folder));
+}
+
 TEST_CASE("orders that are not one") {
   RunnerClient client;
   client.send(wire::Hello{});
@@ -240,6 +292,16 @@ TEST_CASE("orders that are not one") {
     client.send(wire::HoldMemory{run, "h1", 0, 200, 10000});
     REQUIRE(client.expect<wire::MemoryHeld>());
     client.send(wire::HoldMemory{run, "h1", 0, 200, 10000});
+  }
+  SUBCASE("a job beside the memory") {
+    client.send(wire::HoldMemory{new_run_id(), "h1", 0, 200, 10000});
+    REQUIRE(client.expect<wire::MemoryHeld>());
+    client.send(make_job({public_helper(), "show"}));
+  }
+  SUBCASE("a sweep beside the memory") {
+    client.send(wire::HoldMemory{new_run_id(), "h1", 0, 200, 10000});
+    REQUIRE(client.expect<wire::MemoryHeld>());
+    client.send(wire::Sweep{"other", 200, "", ""});
   }
   const auto error = client.expect<wire::RunnerError>();
   REQUIRE(error);
