@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
@@ -25,23 +28,39 @@ constexpr int kTries = 5;
 
 /// Shared with sessions and tries that are under way when the run is over.
 struct MemoryHolders::State : std::enable_shared_from_this<State> {
-  explicit State(Parts given) : parts(std::move(given)), changed(parts.executor) {}
+  explicit State(Parts given)
+      : parts(std::move(given)), changed(parts.executor, Clock::time_point::max()) {}
 
   Parts parts;
-  asio::steady_timer changed;
-  std::set<std::string> wanted;                                  // hosts
+  asio::steady_timer changed;    // never runs out: a new time would wake whoever else waits
+  std::set<std::string> wanted;  // hosts
   std::map<std::string, std::shared_ptr<HostSession>> sessions;  // of holders that work
   std::set<std::shared_ptr<HostSession>> leaving;                // that were said Goodbye to
   std::set<std::string> trying;                                  // hosts
+  std::set<std::string> ordered;          // of them, those that may keep something by now
+  unsigned tries = 0;                     // that have begun: their numbers
+  std::map<std::string, unsigned> ended;  // by host: the last one that has failed
+  bool hurried = false, leaves_at_once = false;
 
-  asio::awaitable<Result<>> open(const std::shared_ptr<HostSession>& session) const {
+  /// ErrorCode::runner: another try would fail as well.
+  asio::awaitable<Result<>> open(const std::shared_ptr<HostSession>& session) {
     auto done = co_await session->connect(parts.transport, parts.binary);
     if (!done) co_return done;
     done = co_await session->greet(parts.binary.sha256());
     if (!done) co_return done;
+    // Who has been told nothing keeps nothing.
+    if (!wanted.contains(session->host())) co_return fail(ErrorCode::interrupted, "given up");
+    ordered.insert(session->host());
+    auto held = co_await order(session);
+    ordered.erase(session->host());
+    co_return held;
+  }
+
+  asio::awaitable<Result<>> order(const std::shared_ptr<HostSession>& session) const {
     wire::HoldMemory order;
     order.run_id = parts.run_id;
     order.host = session->host();
+    order.epoch = parts.epoch;
     order.hold_ms =
         static_cast<std::uint32_t>(config::launcher_hold(parts.runner.on_launcher_loss).count());
     order.heartbeat_interval_ms =
@@ -59,19 +78,23 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
   }
 
   /// A holder on that host, while it is wanted there.
-  asio::awaitable<void> try_to_hold(std::string host, int tries) {
+  asio::awaitable<void> try_to_hold(std::string host, int most) {
     const auto self = shared_from_this();
     Result<> done;
-    for (int number = 0; number < tries && wanted.contains(host); ++number) {
+    for (int number = 0; number < most && wanted.contains(host); ++number) {
       if (number > 0) {
         asio::steady_timer pause(parts.executor, kBetweenTries);
         co_await pause.async_wait(kToken);
         if (!wanted.contains(host)) break;
       }
       const auto session = std::make_shared<HostSession>(parts.executor, host, parts.runner);
+      const unsigned mine = ++tries;
       done = co_await open(session);
       if (!done) {
         session->close();
+        ended[host] = mine;
+        changed.cancel();
+        if (done.error().code == ErrorCode::runner) break;
         continue;
       }
       sessions[host] = session;
@@ -88,14 +111,22 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     changed.cancel();
   }
 
-  void start_trying(const std::string& host, int tries) {
+  void start_trying(const std::string& host, int most) {
     if (!trying.insert(host).second) return;
     const auto self = shared_from_this();
-    spawn(parts.executor, [self, host, tries] { return self->try_to_hold(host, tries); });
+    spawn(parts.executor, [self, host, most] { return self->try_to_hold(host, most); });
   }
 
-  bool tries_for_wanted() const {
-    return std::ranges::any_of(wanted, [this](const auto& host) { return trying.contains(host); });
+  /// Starts what is missing. True: of a host that is wanted no try has ended that began after
+  /// number `since`; those for other hosts may hang in a connect.
+  bool lacks_any(unsigned since) {
+    bool lacks = false;
+    for (const std::string& host : wanted) {
+      if (sessions.contains(host) || ended[host] > since) continue;
+      start_trying(host, 1);
+      lacks = true;
+    }
+    return lacks;
   }
 
   void on_lost(const std::shared_ptr<HostSession>& session) {
@@ -118,11 +149,18 @@ struct MemoryHolders::State : std::enable_shared_from_this<State> {
     session->say_goodbye();
   }
 
-  asio::awaitable<void> settled(Clock::time_point deadline) {
-    while ((!trying.empty() || !leaving.empty()) && Clock::now() < deadline) {
-      changed.expires_at(deadline);
+  /// Until all that were told to keep memory have removed it.
+  asio::awaitable<void> settled() {
+    const auto self = shared_from_this();
+    const auto late = std::make_shared<bool>(false);
+    asio::steady_timer limit(parts.executor, kReleaseLimit);
+    limit.async_wait([self, late](const boost::system::error_code& cancelled) {
+      if (cancelled) return;
+      *late = true;
+      self->changed.cancel();
+    });
+    while ((!ordered.empty() || !leaving.empty()) && !*late && !leaves_at_once)
       co_await changed.async_wait(kToken);
-    }
   }
 };
 
@@ -130,8 +168,8 @@ MemoryHolders::MemoryHolders(Parts parts) : state_(std::make_shared<State>(std::
 
 MemoryHolders::~MemoryHolders() {
   state_->wanted.clear();
-  for (const auto& [host, session] : state_->sessions) session->close();
-  for (const auto& session : state_->leaving) session->close();
+  for (const auto& [host, session] : std::exchange(state_->sessions, {})) session->close();
+  for (const auto& session : std::exchange(state_->leaving, {})) session->close();
 }
 
 asio::awaitable<void> MemoryHolders::hold(std::vector<std::string> hosts) {
@@ -141,13 +179,8 @@ asio::awaitable<void> MemoryHolders::hold(std::vector<std::string> hosts) {
   for (const auto& [host, session] : state->sessions)
     if (!state->wanted.contains(host)) others.push_back(host);
   for (const std::string& host : others) state->leave(host);
-  for (const std::string& host : state->wanted)
-    if (!state->sessions.contains(host)) state->start_trying(host, 1);
-  // Those for hosts that were left out meanwhile may hang in a connect.
-  while (state->tries_for_wanted()) {
-    state->changed.expires_at(Clock::time_point::max());
-    co_await state->changed.async_wait(kToken);
-  }
+  const unsigned since = state->tries;
+  while (!state->hurried && state->lacks_any(since)) co_await state->changed.async_wait(kToken);
 }
 
 asio::awaitable<void> MemoryHolders::release() {
@@ -156,7 +189,13 @@ asio::awaitable<void> MemoryHolders::release() {
   std::vector<std::string> hosts;
   for (const auto& [host, session] : state->sessions) hosts.push_back(host);
   for (const std::string& host : hosts) state->leave(host);
-  co_await state->settled(Clock::now() + kReleaseLimit);
+  co_await state->settled();
+}
+
+void MemoryHolders::stop_waiting(bool at_once) {
+  state_->hurried = true;
+  state_->leaves_at_once = state_->leaves_at_once || at_once;
+  state_->changed.cancel();
 }
 
 }  // namespace sortie::launcher

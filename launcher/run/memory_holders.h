@@ -5,10 +5,8 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +26,8 @@ class MemoryHolders {
     const RunnerBinary& binary;
     const config::RunnerConfig& runner;
     std::string run_id;
-    /// A holder was lost and another one is there, or not: for people.
+    std::uint32_t epoch = 1;  // of this supervisor
+    /// Where no memory is held, and why: for people.
     std::function<void(const std::string& text)> say;
   };
 
@@ -42,6 +41,8 @@ class MemoryHolders {
   /// The run has ended: what the holders keep is gone when this returns, or after a few seconds it
   /// is left to their leases.
   boost::asio::awaitable<void> release();
+  /// Somebody wants the run to end: hold() returns now, and `at_once` also release().
+  void stop_waiting(bool at_once);
 
  private:
   struct State;

@@ -33,9 +33,9 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       pause_(parts_.attempt.executor) {
   if (!keeps_memory(first_job_)) return;
   const auto say = [this](const std::string& text) { parts_.attempt.console.error(text); };
-  memory_ = std::make_unique<MemoryHolders>(
-      MemoryHolders::Parts{parts_.attempt.executor, parts_.attempt.transport, parts_.attempt.binary,
-                           first_job_.runner, parts_.attempt.folder.id(), say});
+  memory_ = std::make_unique<MemoryHolders>(MemoryHolders::Parts{
+      parts_.attempt.executor, parts_.attempt.transport, parts_.attempt.binary, first_job_.runner,
+      parts_.attempt.folder.id(), parts_.attempt.epoch, say});
 }
 
 RunLoop::~RunLoop() = default;
@@ -56,6 +56,8 @@ asio::awaitable<Verdict> RunLoop::run() {
     verdict.text = history_.back().cause;
     verdict.shown = true;
     if (parts_.attempt.on_started) parts_.attempt.on_started();  // nobody waits for the pause
+    // What hosts still keep does not wait for its end.
+    if (memory_) spawn(parts_.attempt.executor, hold_memory());
     more = co_await go_on(verdict);
   }
   for (bool adopts = parts_.attempt.adopts; more; adopts = false) {
@@ -69,13 +71,14 @@ asio::awaitable<Verdict> RunLoop::run() {
       break;
     }
     verdict = co_await one_attempt(adopts);
-    // Whoever has the run now takes the memory over.
     superseded = started_.back()->attempt->was_superseded();
     if (superseded) break;
     more = co_await go_on(verdict);
   }
+  superseded = superseded || verdict.exit_code == kExitAdopted;
   // Hosts that were lost on the way: what they may have left is ended, or named.
   for (const auto& started : started_) co_await started->attempt->swept();
+  // Whoever has the run now takes the memory over.
   if (memory_ && !superseded) co_await memory_->release();
   between_ = false;
   ended_ = true;
@@ -105,6 +108,7 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   Attempt::Parts parts = parts_.attempt;
   parts.adopts = adopts;
   if (!adopts) parts.cgroups.clear();
+  if (!history_.empty()) parts.reached_before = history_.back().reached_step;
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
   started_.push_back(std::move(entry));
   between_ = false;
@@ -133,6 +137,7 @@ AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdic
   }
   end.committed_step = attempt.committed_step();
   end.begun_at_step = attempt.begun_at_step();
+  end.reached_step = attempt.reached_step();
   if (parts_.before && started.adopted) {
     end.committed_step = std::max(end.committed_step, parts_.before->committed_step);
     end.begun_at_step = parts_.before->begun_at_step;

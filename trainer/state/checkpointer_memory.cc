@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "common/base/log.h"
+#include "common/training/event.h"
 #include "trainer/state/checkpointer.h"
 #include "trainer/state/rank_texts.h"
 #include "trainer/state/saved_job.h"
@@ -19,7 +20,7 @@ std::string Checkpointer::judge_memory(const Manifest& manifest) const {
   if (is_abandoned(manifest, *rollbacks)) return "the run has gone back to an earlier step since";
   StartPoint start;
   start.kind = StartPoint::Kind::resume;
-  start.folder = "memory";
+  start.folder = training::kFromMemory;
   start.manifest = manifest;
   const Result<> same = check_same_model(start, job_);
   return same ? "" : same.error().message;
@@ -51,7 +52,7 @@ Result<> Checkpointer::choose_from_memory() {
     start_.reason = fmt::format("checkpoint in the memory of {} host{}; on the disk is {}",
                                 memory_->hosts(), memory_->hosts() == 1 ? "" : "s",
                                 on_disk > 0 ? fmt::format("step {}", on_disk) : "none");
-    start_.folder = "memory";
+    start_.folder = training::kFromMemory;
     start_.lineage = manifest->lineage;
     start_.origin = manifest->origin;
     start_.first_run_id =
