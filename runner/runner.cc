@@ -27,6 +27,8 @@ constexpr auto kHandshakeTimeout = std::chrono::seconds(120);
 constexpr milliseconds kLostLauncherGrace{5000};
 /// A timer that is so late: the process was stopped, or the machine asleep.
 constexpr milliseconds kNotRunning{1000};
+/// Between looks of a holder whether another one has taken over.
+constexpr milliseconds kLookForSuccessor{100};
 /// Beyond the grace, for KILL, reaping and cleaning.
 constexpr milliseconds kEndingMargin{15000};
 
@@ -76,7 +78,8 @@ boost::asio::awaitable<void> Runner::converse() {
         if (adopted) continue;
         if (leaving_) break;
       }
-      const bool clean = message && (!job_ || job_->finished());
+      if (memory_) co_await outlast_launcher();
+      const bool clean = message && !memory_ && (!job_ || job_->finished());
       if (!clean) {
         const bool garbage = !message && message.error().code == ErrorCode::protocol;
         if (garbage) send_error(message.error());
@@ -85,7 +88,8 @@ boost::asio::awaitable<void> Runner::converse() {
       }
       break;
     }
-    if (auto* adopt = std::get_if<wire::Adopt>(&**message); adopt && greeted_ && !job_) {
+    if (auto* adopt = std::get_if<wire::Adopt>(&**message);
+        adopt && greeted_ && !job_ && !memory_) {
       co_await hand_over(std::move(*adopt));
       break;
     }
@@ -119,7 +123,11 @@ boost::asio::awaitable<void> Runner::shut_down() {
       if (!finished) exit_code_ = kExitFailed;
     }
     co_await job_->clean_up();
+    // Its holder ends by itself, unless it was killed as the launcher was.
+    if (job_->spec().memory != 0 && exit_code_ == kExitLost)
+      remove_unheld_memory(job_->spec().run_id);
   }
+  if (memory_) memory_->remove();
   co_await link_.flush(kFlushTimeout);
   io_.stop();
 }
@@ -140,6 +148,17 @@ boost::asio::awaitable<bool> Runner::hold() {
     co_await held_.wait(left);
   }
   co_return !leaving_;
+}
+
+/// A holder without a launcher: until nobody can come for the memory any more, or somebody has.
+boost::asio::awaitable<void> Runner::outlast_launcher() {
+  link_.close();
+  const auto until = Clock::now() + memory_hold_;
+  boost::asio::steady_timer pause(io_);
+  while (!leaving_ && Clock::now() < until && memory_->is_ours()) {
+    pause.expires_after(kLookForSuccessor);
+    co_await pause.async_wait(kAsTuple);
+  }
 }
 
 /// This runner is only the messenger of a new launcher.
@@ -248,6 +267,11 @@ boost::asio::awaitable<void> Runner::beat() {
     beat_timer_.expires_after(tick);
     const auto [error] = co_await beat_timer_.async_wait(kAsTuple);
     if (error || link_.broken() || link_.generation() != generation) co_return;
+    if (memory_ && !memory_->is_ours()) {
+      spawn(io_, leave_after({ErrorCode::lost, memory_->path() + ": another holder has it, or it "
+                                                                 "was removed"}));
+      co_return;
+    }
     const Clock::time_point now = Clock::now();
     const Clock::duration late = now - before - tick;
     if (late > timeout / 2) link_.touch();

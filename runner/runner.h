@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/fd.h"
@@ -17,6 +18,7 @@
 #include "runner/container/load_role.h"
 #include "runner/files/file_role.h"
 #include "runner/job/job.h"
+#include "runner/memory/memory_folder.h"
 #include "runner/streams/link.h"
 #include "runner/streams/wakeup.h"
 
@@ -56,6 +58,8 @@ class Runner {
   Result<bool> handle_check(const wire::CheckRequest& request);
   Result<bool> handle_start(const wire::Start& start);
   Result<bool> handle_sweep(const wire::Sweep& order);
+  Result<bool> handle_hold(const wire::HoldMemory& order);
+  boost::asio::awaitable<void> outlast_launcher();
   void on_signal(int number);
   void send_error(const Error& error);
   std::chrono::milliseconds short_grace() const;
@@ -76,6 +80,8 @@ class Runner {
   Wakeup held_;
   // Of the launcher that is obeyed, and its connection; compared in this order.
   std::uint32_t epoch_ = 1, link_number_ = 1;
+  std::optional<MemoryHolder> memory_;  // instead of a job
+  std::chrono::milliseconds memory_hold_{0};
   bool ending_ = false;
   bool handed_over_ = false;
   bool greeted_ = false;

@@ -39,10 +39,14 @@ bool are_heartbeats(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
 Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) return handle_hello(*hello);
   if (!greeted_) return fail(ErrorCode::protocol, "the first message must be Hello");
+  if (memory_ && !std::holds_alternative<wire::Heartbeat>(message) &&
+      !std::holds_alternative<wire::Goodbye>(message))
+    return fail(ErrorCode::protocol, "an order after HoldMemory");
   if (const auto* spec = std::get_if<wire::JobSpec>(&message)) return handle_job(*spec);
   if (const auto* order = std::get_if<wire::FilesOpen>(&message)) return handle_files(*order);
   if (is_about_images(message)) return handle_image(message);
   if (const auto* order = std::get_if<wire::Sweep>(&message)) return handle_sweep(*order);
+  if (const auto* order = std::get_if<wire::HoldMemory>(&message)) return handle_hold(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
@@ -165,6 +169,21 @@ Result<bool> Runner::handle_sweep(const wire::Sweep& order) {
   handshake_timer_.cancel();
   sweeping_ = true;
   spawn(io_, sweep(order));
+  return true;
+}
+
+/// In place of a job: handle() takes nothing from then on but heartbeats and the end.
+Result<bool> Runner::handle_hold(const wire::HoldMemory& order) {
+  if (job_ || files_ || images_ || sweeping_ || check_)
+    return fail(ErrorCode::protocol, "HoldMemory after another order");
+  if (!is_run_id(order.run_id))
+    return fail(ErrorCode::protocol, "HoldMemory: run_id: not of the form [a-z0-9-]{1,64}");
+  if (!are_heartbeats(order.heartbeat_interval_ms, order.heartbeat_timeout_ms))
+    return fail(ErrorCode::protocol, "heartbeat times that can not be");
+  SORTIE_ASSIGN_OR_RETURN(memory_, MemoryHolder::take(order.run_id, order.host, order.epoch));
+  memory_hold_ = milliseconds(order.hold_ms);
+  link_.send(wire::MemoryHeld{memory_->path()});
+  set_heartbeat(order.heartbeat_interval_ms, order.heartbeat_timeout_ms);
   return true;
 }
 

@@ -142,6 +142,8 @@ const Field kTrainingFields[] = {
     {"trainer.loss_spike_ratio", trainer<&Trainer::loss_spike_ratio>, NumberRange{1, 1e6, true, false}, "", "Of the running mean of the loss (over outlier_window steps), from which on a step is a spike; checkpoints of the 10 steps after one that was skipped are suspect"},
     {"trainer.on_replica_mismatch", trainer<&Trainer::on_replica_mismatch>, Form{"stop | rollback N", check_step_policy}, "",
      "When ranks that should have equal weights have not (replica_check_interval): stop = an error that names them; rollback N = back to a checkpoint at least N steps before, of when they were last seen to be equal, and the steps since then again"},
+    {"trainer.memory_checkpoint_interval", trainer<&Trainer::memory_checkpoint_interval>, kSteps, "steps",
+     "Steps between checkpoints in the memory of the hosts, which a restart loads where it is newer than those in save_dir; each part of the state is kept on two hosts; 0 = none"},
     {"trainer.scrub_interval", trainer<&Trainer::scrub_interval>, DurationRange{"0s", "8760h"}, "",
      "How often the hashes of all committed checkpoints are checked beside training; a damaged one is moved to quarantine/; 0s = never"},
 

@@ -218,14 +218,15 @@ struct TrainerConfig {
   std::string load_weights_from;   // weights of a fresh run; empty = from the seed
   bool async_save = true;          // write checkpoints beside training
   bool keep_best = true;           // the checkpoint of the lowest validation loss, in save_dir/best
-  std::int64_t replica_check_interval = 0;   // steps; 0 = never
-  std::int64_t eval_interval = 0;            // steps; 0 = never
-  std::int64_t eval_samples = 64;            // of each validation set, from its start; 0 = all
-  std::int64_t max_consecutive_skips = 10;   // non-finite steps in a row before giving up
-  std::string on_nonfinite = "skip";         // skip | rollback N | stop
-  std::string on_loss_spike = "ignore";      // ignore | skip | rollback N | stop
-  double loss_spike_ratio = 5.0;             // of the running mean
-  std::string on_replica_mismatch = "stop";  // stop | rollback N
+  std::int64_t replica_check_interval = 0;      // steps; 0 = never
+  std::int64_t eval_interval = 0;               // steps; 0 = never
+  std::int64_t eval_samples = 64;               // of each validation set, from its start; 0 = all
+  std::int64_t max_consecutive_skips = 10;      // non-finite steps in a row before giving up
+  std::string on_nonfinite = "skip";            // skip | rollback N | stop
+  std::string on_loss_spike = "ignore";         // ignore | skip | rollback N | stop
+  double loss_spike_ratio = 5.0;                // of the running mean
+  std::string on_replica_mismatch = "stop";     // stop | rollback N
+  std::int64_t memory_checkpoint_interval = 0;  // steps; 0 = none in the memory of the hosts
   Milliseconds scrub_interval{0};  // between checks of all committed checkpoints; 0 = never
 };
 

@@ -126,8 +126,25 @@ void check_policies(const TrainerConfig& trainer, Violations& found) {
                      "it"});
 }
 
+/// Checkpoints in memory end with the run: only its own restarts can load them.
+void check_memory_checkpoints(const JobConfig& job, Violations& found) {
+  const TrainerConfig& trainer = job.trainer;
+  if (trainer.memory_checkpoint_interval == 0) return;
+  if (trainer.save_dir.empty())
+    found.push_back({"C6",
+                     {"trainer.memory_checkpoint_interval", "trainer.save_dir"},
+                     "checkpoints in memory end with the run, and save_dir says which attempt the "
+                     "run belongs to; set trainer.save_dir"});
+  if (job.recovery.max_restarts == 0)
+    found.push_back({"C7",
+                     {"trainer.memory_checkpoint_interval", "recovery.max_restarts"},
+                     "checkpoints in memory are for restarts of the same run, and "
+                     "recovery.max_restarts = 0 allows none; set it"});
+}
+
 void check_trainer(const JobConfig& job, Violations& found) {
   const TrainerConfig& trainer = job.trainer;
+  check_memory_checkpoints(job, found);
   if (trainer.save_interval > 0 && trainer.save_dir.empty())
     found.push_back({"C1",
                      {"trainer.save_interval", "trainer.save_dir"},

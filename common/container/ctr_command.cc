@@ -89,6 +89,8 @@ Result<Argv> ctr_run_command(const ContainerSpec& spec, const HostFacts& host, c
   if (spec.privileged) argv.emplace_back("--privileged");
   SORTIE_TRY(add_ctr_mount(argv, {host.runner, std::string(kRunnerInside), "ro"}));
   SORTIE_TRY(add_ctr_mount(argv, {host.run_folder, host.run_folder, "rw"}));
+  if (!host.memory_folder.empty())
+    SORTIE_TRY(add_ctr_mount(argv, {host.memory_folder, host.memory_folder, "rw"}));
   for (const Mount& mount : spec.mounts) SORTIE_TRY(add_ctr_mount(argv, mount));
   if (!spec.workdir.empty()) add(argv, "--cwd", spec.workdir);
   argv.insert(argv.end(), spec.extra_args.begin(), spec.extra_args.end());

@@ -57,6 +57,7 @@ struct HostFacts {
   std::vector<std::uint32_t> groups;  // further groups of the runner
   std::string runner;                 // its program
   std::string run_folder;             // the same path inside
+  std::string memory_folder;          // for checkpoints in memory, likewise; empty = none
   bool rootless = false;              // the engine runs as the user
   bool userns_remap = false;          // the daemon maps users unless told otherwise
   bool selinux = false;               // enforcing

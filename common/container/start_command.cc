@@ -123,6 +123,7 @@ Result<Argv> start_command(const ContainerSpec& spec, const HostFacts& host, con
   add_rights(argv, spec);
   add_mount(argv, {host.runner, std::string(kRunnerInside), "ro"});
   add_mount(argv, {host.run_folder, host.run_folder, "rw"});
+  if (!host.memory_folder.empty()) add_mount(argv, {host.memory_folder, host.memory_folder, "rw"});
   for (const Mount& mount : spec.mounts) add_mount(argv, mount);
   if (*engine != Engine::nerdctl) add(argv, "--log-driver", "none");
   if (!spec.workdir.empty()) add(argv, "--workdir", spec.workdir);

@@ -77,6 +77,13 @@ void visit(auto&& member,
 }
 
 void visit(auto&& member,
+           auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, MemoryCheckpointEvent> {
+  member("step", e.step);
+  member("bytes", e.bytes);
+  member("stall_seconds", e.stall_seconds);
+}
+
+void visit(auto&& member,
            auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, RollbackEvent> {
   member("from", e.from);
   member("to", e.to);

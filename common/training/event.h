@@ -21,6 +21,9 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 /// Bytes by what they hold; "total" is their sum.
 using MemoryParts = std::map<std::string, std::int64_t>;
 
+/// StartEvent::resumed_from of a run that goes on from the memory of its hosts.
+inline constexpr const char* kFromMemory = "memory";
+
 /// Once, before the first step.
 struct StartEvent {
   static constexpr const char* kType = "start";
@@ -32,7 +35,8 @@ struct StartEvent {
   std::int64_t step = 0;        // steps done before this run
   std::int64_t steps = 0;       // that the run is to reach
   std::string save_dir;         // where checkpoints go; empty = none are written
-  std::string resumed_from;     // the checkpoint whose state was loaded; empty = a fresh start
+  std::string resumed_from;     // the checkpoint whose state was loaded, or kFromMemory; empty = a
+                                // fresh start
   std::string first_run;        // id of the run that began at step 0; empty = not known
   double best_loss = kUnknown;  // lowest validation loss of earlier runs
   std::int64_t best_step = 0;   // where that was
@@ -82,6 +86,15 @@ struct CheckpointEvent {
   bool best = false;  // of the series of the lowest validation loss, not of the regular one
 };
 
+/// A checkpoint in the memory of the hosts is whole: the next attempt loads it where the disk has
+/// nothing newer.
+struct MemoryCheckpointEvent {
+  static constexpr const char* kType = "memory_checkpoint";
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;           // that rank 0 has copied
+  double stall_seconds = kUnknown;  // training stood still for it
+};
+
 /// The run has gone back to an earlier checkpoint: the steps after `to` are taken again.
 struct RollbackEvent {
   static constexpr const char* kType = "rollback";
@@ -128,8 +141,8 @@ struct DoneEvent {
   std::int64_t events_dropped = 0;  // that the runner did not take in time
 };
 
-using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, RollbackEvent,
-                           FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
+using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, MemoryCheckpointEvent,
+                           RollbackEvent, FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
 
 nlohmann::json to_json(const Event& event);
 

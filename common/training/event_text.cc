@@ -57,6 +57,12 @@ std::string line_of(const CheckpointEvent& e) {
                      short_number(static_cast<double>(e.bytes)), e.seconds, stall);
 }
 
+std::string line_of(const MemoryCheckpointEvent& e) {
+  return fmt::format(
+      "step {:>6}  checkpoint in memory ({}B a rank, training stood still for {:.2f} s)", e.step,
+      short_number(static_cast<double>(e.bytes)), e.stall_seconds);
+}
+
 std::string line_of(const RollbackEvent& e) {
   return fmt::format("step {:>6}  back to step {} ({}): {}; {}", e.from, e.to, e.path, e.reason,
                      e.skipped_samples > 0

@@ -32,7 +32,7 @@ auto members(M& m) {
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.nodes, m.output_window, m.peers, m.master_port,
                     m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container,
-                    m.progress_file, m.epoch, m.health);
+                    m.progress_file, m.epoch, m.health, m.memory);
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
@@ -102,6 +102,10 @@ auto members(M& m) {
     return std::tie(m.folder, m.files_changed, m.bytes_from_launcher, m.bytes_from_hosts);
   if constexpr (std::is_same_v<T, Sweep>)
     return std::tie(m.run_id, m.patience_ms, m.cgroup, m.engine);
+  if constexpr (std::is_same_v<T, HoldMemory>)
+    return std::tie(m.run_id, m.host, m.hold_ms, m.heartbeat_interval_ms, m.heartbeat_timeout_ms,
+                    m.epoch);
+  if constexpr (std::is_same_v<T, MemoryHeld>) return std::tie(m.folder);
   if constexpr (std::is_same_v<T, Swept>) return std::tie(m.killed, m.left);
   if constexpr (std::is_same_v<T, PmixNames>)
     return std::tie(m.id, m.rank, m.action, m.wait, m.keys, m.values);
@@ -129,7 +133,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
     "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",
-    "DumpStacks", "StackDump", "HealthEvent"};
+    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld"};
 // clang-format on
 
 }  // namespace sortie::wire

@@ -91,6 +91,7 @@ struct JobSpec {
   std::string progress_file;
   std::uint32_t epoch = 1;  // of the launcher (Adopt)
   std::uint8_t health = 0;  // 1: sortie-health runs beside the ranks
+  std::uint8_t memory = 0;  // 1: ranks get the folder of the host's holder (HoldMemory)
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -397,6 +398,24 @@ struct Adopted {
   std::uint64_t events = 0;  // RankEvents of this host before the next one that is sent
 };
 
+// ---- checkpoints in memory ----------------------------------------------------------------------
+
+/// launcher -> a fresh runner, after Hello and instead of JobSpec: keep a folder in this host's
+/// memory for the run, until Goodbye. Heartbeats flow from then on. When the launcher is gone it is
+/// kept for `hold_ms` more, unless another holder has taken it over.
+struct HoldMemory {
+  std::string run_id;
+  std::string host;  // this host's name in the plan
+  std::uint32_t hold_ms = 0;
+  std::uint32_t heartbeat_interval_ms = 2000;
+  std::uint32_t heartbeat_timeout_ms = 10000;
+  std::uint32_t epoch = 1;  // of the launcher: the memory of a later one is refused to it
+};
+/// The answer; or RunnerError.
+struct MemoryHeld {
+  std::string folder;
+};
+
 using Message =
     std::variant<Hello, JobSpec, Start, Stop, Heartbeat, OutputCredit, Goodbye, JobReady,
                  RankStarted, Output, RankEvent, RankExited, Finished, RunnerError, PmixSetup,
@@ -405,6 +424,6 @@ using Message =
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
                  ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad,
-                 DumpStacks, StackDump, HealthEvent>;
+                 DumpStacks, StackDump, HealthEvent, HoldMemory, MemoryHeld>;
 
 }  // namespace sortie::wire

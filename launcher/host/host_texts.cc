@@ -62,6 +62,8 @@ void bound_texts(wire::Message& message) {
     limit_shown(notice->text, kMaxMessageBytes);
   } else if (auto* swept = std::get_if<wire::Swept>(&message)) {
     bound(*swept);
+  } else if (auto* held = std::get_if<wire::MemoryHeld>(&message)) {
+    limit_shown(held->folder, kMaxMessageBytes);
   } else if (auto* wanted = std::get_if<wire::FilesWanted>(&message)) {
     limit_shown(wanted->reason, kMaxMessageBytes);
   } else if (auto* dump = std::get_if<wire::StackDump>(&message)) {

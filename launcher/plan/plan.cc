@@ -185,6 +185,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
                               config::Mesh::make(static_cast<int>(plan.world_size),
                                                  config::mesh_sizes(job.topology)));
     }
+    plan.keeps_memory = keeps_memory(job);
     config::JobConfig read_by_trainer = job;
     read_by_trainer.runner = {};
     read_by_trainer.runner.stage = job.runner.stage;  // names may begin with {stage}
@@ -195,6 +196,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     if (auto commands = container_commands(plan, plan.hosts.front()); !commands)
       return std::unexpected(std::move(commands).error());
   return plan;
+}
+
+bool keeps_memory(const config::JobConfig& job) {
+  return job.runner.program.empty() && job.trainer.memory_checkpoint_interval > 0;
 }
 
 wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
@@ -244,6 +249,7 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   spec.mpi = plan.mpi == "off" ? 0 : plan.mpi == "auto" ? 1 : 2;
   if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
   spec.health = job.watchdog.health ? 1 : 0;
+  spec.memory = keeps_memory(job) ? 1 : 0;
   return spec;
 }
 

@@ -64,6 +64,7 @@ struct LaunchPlan {
   std::optional<config::BatchPlan> batch;
   std::optional<config::Mesh> mesh;  // where a replica of the model is more than one rank
   std::optional<ModelPlan> model;
+  bool keeps_memory = false;                 // hosts hold memory for checkpoints
   std::vector<std::string> warnings;         // likely mistakes; the job starts all the same
   std::vector<std::string> config_warnings;  // what the config may not have meant
   /// What sortie-train reads of the config, of [runner] what is staged, as TOML; empty for others.
@@ -86,6 +87,9 @@ struct LauncherFacts {
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
+
+/// Whether ranks keep checkpoints in the memory of their hosts.
+bool keeps_memory(const config::JobConfig& job);
 
 /// The runner's slice for one host. `peers`: where the other hosts were reached; used for rank 0's.
 /// `stage_folder`: where that host has the staged files, for every {stage}.

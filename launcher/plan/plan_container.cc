@@ -90,6 +90,7 @@ Result<std::vector<container::Argv>> container_commands(const LaunchPlan& plan,
   facts.gid = kGid;
   facts.runner = "<sortie-runner>";
   facts.run_folder = "<run folder>";
+  if (plan.keeps_memory) facts.memory_folder = "<memory of the run>";
   facts.gpu_vendor =
       spec.gpus == "none" ? container::GpuVendor::none : container::GpuVendor::nvidia;
   container::Box box;

@@ -39,6 +39,18 @@ AttemptBegin read_attempt_begin(const Json& event) {
   return {std::max(1u, u32(event, "attempt")), texts(event, "hosts"), u32(event, "ranks")};
 }
 
+Fields event_fields(const AttemptResumed& resumed) {
+  Fields fields = {{"attempt", resumed.attempt}, {"from", resumed.from}, {"step", resumed.step}};
+  if (!resumed.path.empty()) fields["path"] = resumed.path;
+  if (resumed.lost_steps) fields["lost_steps"] = *resumed.lost_steps;
+  return fields;
+}
+
+AttemptResumed read_attempt_resumed(const Json& event) {
+  return {std::max(1u, u32(event, "attempt")), text(event, "from"),
+          maybe(event, "step").value_or(0), text(event, "path"), maybe(event, "lost_steps")};
+}
+
 Fields event_fields(const AttemptEnd& end) {
   Fields fields = {{"attempt", end.attempt}, {"exit_code", end.exit_code}};
   if (end.exit_code != 0) {
@@ -52,6 +64,7 @@ Fields event_fields(const AttemptEnd& end) {
   if (end.broken) fields["broken"] = true;
   if (end.committed_step) fields["committed_step"] = *end.committed_step;
   if (end.begun_at_step) fields["begun_at_step"] = *end.begun_at_step;
+  if (end.reached_step) fields["reached_step"] = *end.reached_step;
   fields["started"] = end.started;
   fields["begun"] = end.begun;
   fields["ended"] = end.ended;
@@ -71,6 +84,7 @@ AttemptEnd read_attempt_end(const Json& event) {
   end.broken = flag(event, "broken");
   end.committed_step = maybe(event, "committed_step");
   end.begun_at_step = maybe(event, "begun_at_step");
+  end.reached_step = maybe(event, "reached_step");
   end.started = flag(event, "started");
   end.begun = number(event, "begun");
   end.ended = number(event, "ended");

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,17 @@ struct AttemptBegin {
 };
 nlohmann::ordered_json event_fields(const AttemptBegin& begin);
 AttemptBegin read_attempt_begin(const nlohmann::json& event);
+
+/// `resumed`: where the training of an attempt goes on, as its trainer says.
+struct AttemptResumed {
+  std::uint32_t attempt = 1;
+  std::string from;        // "memory" of the hosts, "disk", or "start": nothing was loaded
+  std::uint64_t step = 0;  // steps done before
+  std::string path;        // of the checkpoint on the disk
+  std::optional<std::uint64_t> lost_steps;  // done before and to be done again; none = not known
+};
+nlohmann::ordered_json event_fields(const AttemptResumed& resumed);
+AttemptResumed read_attempt_resumed(const nlohmann::json& event);
 
 /// `attempt_end`.
 nlohmann::ordered_json event_fields(const AttemptEnd& end);

@@ -36,8 +36,9 @@ struct AttemptEnd {
   std::optional<std::uint64_t> committed_step;  // newest that is known to be committed
   /// Where this run began, of its first attempt: a checkpoint of an earlier run. None = step 0.
   std::optional<std::uint64_t> begun_at_step;
-  bool started = false;         // ranks had run
-  double begun = 0, ended = 0;  // seconds since 1970
+  std::optional<std::uint64_t> reached_step;  // the last one that is known to be done
+  bool started = false;                       // ranks had run
+  double begun = 0, ended = 0;                // seconds since 1970
 };
 
 /// The end of an attempt by its first cause: class, code, text, rank and blame. The caller fills in

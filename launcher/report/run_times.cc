@@ -100,6 +100,9 @@ void RunTimes::take_metric(const Json& event) {
   } else if (const auto* save = std::get_if<training::CheckpointEvent>(&*known)) {
     saves.push_back(
         {*time - known_or_0(save->seconds), save->step, known_or_0(save->stall_seconds)});
+  } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&*known)) {
+    const double stall = known_or_0(kept->stall_seconds);
+    saves.push_back({*time - stall, kept->step, stall});
   } else if (std::holds_alternative<training::DoneEvent>(*known)) {
     done.push_back(*time);
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
@@ -29,7 +30,13 @@ RunLoop::RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan)
       history_(parts_.history),
       between_(parts_.between_attempts),
       plan_is_partial_(parts_.attempt.adopts || parts_.between_attempts),
-      pause_(parts_.attempt.executor) {}
+      pause_(parts_.attempt.executor) {
+  if (!keeps_memory(first_job_)) return;
+  const auto say = [this](const std::string& text) { parts_.attempt.console.error(text); };
+  memory_ = std::make_unique<MemoryHolders>(MemoryHolders::Parts{
+      parts_.attempt.executor, parts_.attempt.transport, parts_.attempt.binary, first_job_.runner,
+      parts_.attempt.folder.id(), parts_.attempt.epoch, say});
+}
 
 RunLoop::~RunLoop() = default;
 
@@ -43,27 +50,48 @@ asio::awaitable<Verdict> RunLoop::run() {
   if (fresh)
     folder.event(JournalEvent::begin, {{"hosts", plan_.hosts.size()}, {"ranks", plan_.world_size}});
   Verdict verdict;
-  bool more = true;
+  bool more = true, superseded = false;
   if (between_) {
     verdict.exit_code = history_.back().exit_code;
     verdict.text = history_.back().cause;
     verdict.shown = true;
     if (parts_.attempt.on_started) parts_.attempt.on_started();  // nobody waits for the pause
+    // What hosts still keep does not wait for its end.
+    if (memory_) spawn(parts_.attempt.executor, hold_memory());
     more = co_await go_on(verdict);
   }
   for (bool adopts = parts_.attempt.adopts; more; adopts = false) {
+    // Ranks that are adopted can not wait for anything.
+    if (adopts && memory_) spawn(parts_.attempt.executor, hold_memory());
+    if (!adopts && memory_) co_await hold_memory();
+    if (!adopts && stop_order_) {
+      verdict = Verdict();
+      verdict.exit_code = stop_order_->exit_code;
+      verdict.text = stop_order_->text + " before the attempt";
+      break;
+    }
     verdict = co_await one_attempt(adopts);
-    if (started_.back()->attempt->was_superseded()) break;
+    superseded = started_.back()->attempt->was_superseded();
+    if (superseded) break;
     more = co_await go_on(verdict);
   }
+  superseded = superseded || verdict.exit_code == kExitAdopted;
   // Hosts that were lost on the way: what they may have left is ended, or named.
   for (const auto& started : started_) co_await started->attempt->swept();
+  // Whoever has the run now takes the memory over.
+  if (memory_ && !superseded) co_await memory_->release();
   between_ = false;
   ended_ = true;
   folder.event(JournalEvent::end, {{"exit_code", verdict.exit_code},
                                    {"text", verdict.text},
                                    {"ended_after", verdict.ended_after}});
   co_return verdict;
+}
+
+asio::awaitable<void> RunLoop::hold_memory() {
+  std::vector<std::string> hosts;
+  for (const HostPlan& host : plan_.hosts) hosts.push_back(host.name);
+  return memory_->hold(std::move(hosts));
 }
 
 asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
@@ -80,6 +108,7 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   Attempt::Parts parts = parts_.attempt;
   parts.adopts = adopts;
   if (!adopts) parts.cgroups.clear();
+  if (!history_.empty()) parts.reached_before = history_.back().reached_step;
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
   started_.push_back(std::move(entry));
   between_ = false;
@@ -108,6 +137,7 @@ AttemptEnd RunLoop::end_of_attempt(const Started& started, const Verdict& verdic
   }
   end.committed_step = attempt.committed_step();
   end.begun_at_step = attempt.begun_at_step();
+  end.reached_step = attempt.reached_step();
   if (parts_.before && started.adopted) {
     end.committed_step = std::max(end.committed_step, parts_.before->committed_step);
     end.begun_at_step = parts_.before->begun_at_step;

@@ -18,6 +18,7 @@
 #include "launcher/nodes/node_store.h"
 #include "launcher/plan/plan.h"
 #include "launcher/recovery/decide.h"
+#include "launcher/run/memory_holders.h"
 #include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
@@ -113,6 +114,7 @@ class RunLoop {
   void after_adoption(std::function<void()> act);
   bool recovers() const;
   void drop_finished();
+  boost::asio::awaitable<void> hold_memory();
 
   Parts parts_;
   const config::JobConfig& first_job_;
@@ -128,6 +130,7 @@ class RunLoop {
   bool ended_ = false;
   std::optional<StopOrder> stop_order_;
   boost::asio::steady_timer pause_;
+  std::unique_ptr<MemoryHolders> memory_;  // where the job keeps checkpoints in memory
 };
 
 }  // namespace sortie::launcher

@@ -17,6 +17,7 @@
 
 #include "common/asio/task_group.h"
 #include "common/base/process_status.h"
+#include "common/training/event.h"
 #include "launcher/console/console.h"
 #include "launcher/copy/stage.h"
 #include "launcher/health/health_event.h"
@@ -61,6 +62,8 @@ class Attempt {
     bool adopts = false;
     // Then: of the job on each host, as that one was told it.
     std::map<std::string, std::string> cgroups = {};
+    // The last step that the attempt before has done; none = not known, or there was none.
+    std::optional<std::uint64_t> reached_before = {};
   };
 
   /// All references must outlive the attempt, and the executor's work.
@@ -91,6 +94,8 @@ class Attempt {
   std::optional<std::uint64_t> committed_step() const { return committed_step_; }
   /// Where training began, as its trainer says.
   std::optional<std::uint64_t> begun_at_step() const { return begun_at_step_; }
+  /// The last step that is known to be done, as its trainer says.
+  std::optional<std::uint64_t> reached_step() const { return reached_step_; }
   bool was_superseded() const { return superseded_; }
   /// Whether something of it still runs: then it must not be destroyed.
   bool at_work() const;
@@ -203,6 +208,7 @@ class Attempt {
 
   void on_message(Host& host, wire::Message message);
   void on_heartbeat(const Host& host, const wire::Heartbeat& beat);
+  void note_training(const training::Event& event);
   void note_committed(std::uint64_t step);
   void on_output(Host& host, wire::Output output);
   void on_written(std::uint64_t owner, std::uint64_t bytes, std::uint64_t pieces);
@@ -274,7 +280,7 @@ class Attempt {
   std::uint64_t listening_ = 0;  // to the folder
   bool over_ = false;            // no rank runs any more
   bool ended_ = false;           // nothing is done any more
-  std::optional<std::uint64_t> committed_step_, begun_at_step_;
+  std::optional<std::uint64_t> committed_step_, begun_at_step_, reached_step_;
   std::size_t running_ = 0;  // hosts in that state
   std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
   TaskGroup host_work_;

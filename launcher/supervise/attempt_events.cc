@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/training/event.h"
 #include "launcher/host/host_texts.h"
+#include "launcher/recovery/attempt_events.h"
 #include "launcher/supervise/attempt.h"
 #include "launcher/supervise/rank_event.h"
 
@@ -136,14 +137,38 @@ void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
     parts_.folder.profile(event.rank, known);
     known.erase("events");
   }
-  if (const auto said = training::read_event(known)) {
-    const auto* saved = std::get_if<training::CheckpointEvent>(&*said);
-    if (saved && !saved->best) note_committed(static_cast<std::uint64_t>(saved->step));
-    const auto* start = std::get_if<training::StartEvent>(&*said);
-    if (start) begun_at_step_ = static_cast<std::uint64_t>(start->step);
-  }
+  if (const auto said = training::read_event(known)) note_training(*said);
   parts_.console.event(known);
   parts_.folder.metric(std::move(known));
+}
+
+/// What decisions and the journal need to know of a training.
+void Attempt::note_training(const training::Event& event) {
+  const auto number = [](std::int64_t step) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, step));
+  };
+  if (const auto* saved = std::get_if<training::CheckpointEvent>(&event)) {
+    if (!saved->best) note_committed(number(saved->step));
+  } else if (const auto* kept = std::get_if<training::MemoryCheckpointEvent>(&event)) {
+    note_committed(number(kept->step));  // the next attempt goes on from there as well
+  } else if (const auto* step = std::get_if<training::StepEvent>(&event)) {
+    reached_step_ = number(step->step);
+  } else if (const auto* back = std::get_if<training::RollbackEvent>(&event)) {
+    reached_step_ = number(back->to);
+  } else if (const auto* start = std::get_if<training::StartEvent>(&event)) {
+    const bool again = begun_at_step_.has_value();
+    begun_at_step_ = reached_step_ = number(start->step);
+    if (again) return;  // a program may start more than one training
+    AttemptResumed resumed{plan_.attempt, "disk", *begun_at_step_, start->resumed_from, {}};
+    if (resumed.path.empty()) resumed.from = "start";
+    if (resumed.path == training::kFromMemory) {
+      resumed.from = "memory";
+      resumed.path.clear();
+    }
+    if (parts_.reached_before)
+      resumed.lost_steps = *parts_.reached_before - std::min(*parts_.reached_before, resumed.step);
+    parts_.folder.event(JournalEvent::resumed, event_fields(resumed));
+  }
 }
 
 void Attempt::on_heartbeat(const Host& host, const wire::Heartbeat& beat) {

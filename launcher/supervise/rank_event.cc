@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 
-constexpr std::array<std::string_view, 6> kKnownTypes = {"start",      "step", "eval",
-                                                         "checkpoint", "note", "done"};
+constexpr std::array<std::string_view, 7> kKnownTypes = {
+    "start", "step", "eval", "checkpoint", "memory_checkpoint", "note", "done"};
 constexpr std::array<std::string_view, 2> kSteps = {"step", "steps"};
 constexpr std::array<std::string_view, 7> kTexts = {"first_run", "architecture", "precision", "cpu",
                                                     "isa",       "path",         "text"};

@@ -19,6 +19,26 @@ std::string how_it_ended(const AttemptView& attempt) {
                      failure_class_name(attempt.end.failure), attempt.end.exit_code);
 }
 
+/// "; from step 40 in memory (3 steps lost)"; empty for what is no training.
+std::string where_it_went_on(const AttemptView& attempt) {
+  if (!attempt.resumed) return {};
+  const AttemptResumed& resumed = *attempt.resumed;
+  std::string text = fmt::format("; from step {}", resumed.step);
+  if (resumed.from == "memory") text += " in memory";
+  if (resumed.from == "disk") text += " on the disk";
+  if (resumed.lost_steps)
+    text +=
+        fmt::format(" ({} step{} lost)", *resumed.lost_steps, *resumed.lost_steps == 1 ? "" : "s");
+  return text;
+}
+
+Ordered resumed_json(const AttemptResumed& resumed) {
+  return {{"from", resumed.from},
+          {"step", resumed.step},
+          {"path", resumed.path.empty() ? Ordered() : Ordered(resumed.path)},
+          {"lost_steps", resumed.lost_steps ? Ordered(*resumed.lost_steps) : Ordered()}};
+}
+
 }  // namespace
 
 std::string attempts_text(const RunView& view) {
@@ -31,8 +51,9 @@ std::string attempts_text(const RunView& view) {
     const std::string step = attempt.end.committed_step
                                  ? fmt::format("; step {} committed", *attempt.end.committed_step)
                                  : std::string();
-    out += fmt::format("  attempt {}  +{:.3f} s{}, {}{}\n    {}\n", attempt.number, attempt.begun,
-                       ended, config::fold_host_names(attempt.hosts), step, how_it_ended(attempt));
+    out += fmt::format("  attempt {}  +{:.3f} s{}, {}{}{}\n    {}\n", attempt.number, attempt.begun,
+                       ended, config::fold_host_names(attempt.hosts), where_it_went_on(attempt),
+                       step, how_it_ended(attempt));
     if (!attempt.decision.empty()) out += fmt::format("    {}\n", attempt.decision);
   }
   return printable_lines(out);
@@ -46,7 +67,8 @@ Ordered attempts_json(const RunView& view) {
         {"hosts", attempt.hosts},
         {"begun_s", attempt.begun},
         {"all_running_s", attempt.all_running ? Ordered(*attempt.all_running) : Ordered()},
-        {"ended_s", attempt.ended ? Ordered(*attempt.ended) : Ordered()}};
+        {"ended_s", attempt.ended ? Ordered(*attempt.ended) : Ordered()},
+        {"resumed", attempt.resumed ? resumed_json(*attempt.resumed) : Ordered()}};
     if (attempt.ended) {
       entry["exit_code"] = attempt.end.exit_code;
       entry["committed_step"] =

@@ -21,6 +21,7 @@ enum class JournalEvent {
   rank_started,
   rank_exited,
   notice,
+  resumed,
   cause,
   stop,
   host_failed,
@@ -43,13 +44,15 @@ enum class JournalEvent {
 };
 
 /// In the order of the enumeration; the only spelling of each.
-inline constexpr std::array<std::string_view, 30> kJournalEvents = {
-    "begin",     "attempt",       "connected",   "staged",        "image",
-    "ready",     "master",        "started",     "rank_started",  "rank_exited",
-    "notice",    "cause",         "stop",        "host_failed",   "host_lost",
-    "link_lost", "link_restored", "health",      "event_refused", "metrics_dropped",
-    "not_ended", "swept",         "unconfirmed", "adopted",       "fault",
-    "hang",      "straggler",     "attempt_end", "decision",      "end",
+inline constexpr std::array<std::string_view, 31> kJournalEvents = {
+    "begin",           "attempt",       "connected",   "staged",
+    "image",           "ready",         "master",      "started",
+    "rank_started",    "rank_exited",   "notice",      "resumed",
+    "cause",           "stop",          "host_failed", "host_lost",
+    "link_lost",       "link_restored", "health",      "event_refused",
+    "metrics_dropped", "not_ended",     "swept",       "unconfirmed",
+    "adopted",         "fault",         "hang",        "straggler",
+    "attempt_end",     "decision",      "end",
 };
 static_assert(kJournalEvents.size() == static_cast<std::size_t>(JournalEvent::end) + 1);
 

@@ -182,6 +182,9 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::rank_exited:
       rank_exited(event);
       break;
+    case JournalEvent::resumed:
+      if (!view_.attempts.empty()) view_.attempts.back().resumed = read_attempt_resumed(event);
+      break;
     case JournalEvent::cause:
       view_.cause_at =
           number(event, "died_at") > 0 ? std::max(0.0, number(event, "died_at") - view_.begun) : at;

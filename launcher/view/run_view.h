@@ -15,6 +15,7 @@
 
 #include "common/base/result.h"
 #include "launcher/health/health_view.h"
+#include "launcher/recovery/attempt_events.h"
 #include "launcher/recovery/decide.h"
 #include "launcher/view/training_view.h"
 
@@ -36,13 +37,14 @@ struct RankView {
 /// One start of all ranks.
 struct AttemptView {
   std::uint32_t number = 1;
-  double begun = 0;                   // seconds from the start of the run
-  std::optional<double> ended;        // likewise
-  std::optional<double> all_running;  // likewise
-  std::vector<std::string> hosts;     // in rank order
-  AttemptEnd end;                     // once it has ended
-  std::string decision;               // what was decided then, by which rule; empty = nothing
-  bool restarts = false;              // and that was to start again
+  double begun = 0;                       // seconds from the start of the run
+  std::optional<double> ended;            // likewise
+  std::optional<double> all_running;      // likewise
+  std::vector<std::string> hosts;         // in rank order
+  std::optional<AttemptResumed> resumed;  // where training went on, once a trainer has told
+  AttemptEnd end;                         // once it has ended
+  std::string decision;                   // what was decided then, by which rule; empty = nothing
+  bool restarts = false;                  // and that was to start again
 };
 
 /// Times, ranks and states of hosts are those of the newest attempt; lists of hosts that something

@@ -128,6 +128,9 @@ std::vector<std::pair<std::string, std::string>> training_rows(const TrainingVie
       rows.emplace_back("by set", std::move(sets));
   }
   rows.emplace_back("checkpoint", checkpoint_text(training));
+  if (run.alive && training.memory_step)
+    rows.emplace_back(
+        "in memory", fmt::format("step {}, for restarts of this run alone", *training.memory_step));
   if (training.best_checkpoint)
     rows.emplace_back("best", fmt::format("step {}, {}", training.best_checkpoint->step,
                                           training.best_checkpoint->path));
@@ -180,6 +183,8 @@ nlohmann::ordered_json training_json(const TrainingView& training, const Trainin
           {"best", validation(training.best)},
           {"checkpoint", checkpoint(training.checkpoint)},
           {"best_checkpoint", checkpoint(training.best_checkpoint)},
+          {"memory_step",
+           run.alive && training.memory_step ? Ordered(*training.memory_step) : Ordered(nullptr)},
           {"profiles", profiles(training, run)},
           {"go_on", next.second.empty() ? Ordered(nullptr) : Ordered(next.second)}};
 }

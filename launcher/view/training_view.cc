@@ -15,11 +15,15 @@ struct Taker {
   double when;
 
   void operator()(const StartEvent& e) const {
+    const bool from_memory = e.resumed_from == kFromMemory;
+    // Memory ends with the run: the next one can only go on from where this one could.
+    if (!from_memory) view.first_step = e.step;
+    view.memory_step = from_memory ? std::optional(e.step) : std::nullopt;
     view.start = e;
-    view.first_step = view.step = e.step;
+    view.step = e.step;
     view.steps = e.steps;
     view.time = when;
-    if (!e.resumed_from.empty())
+    if (!e.resumed_from.empty() && !from_memory)
       view.checkpoint = TrainingView::Checkpoint{e.step, printable(e.resumed_from), 0};
     lower({e.best_step, e.best_loss});
   }
@@ -42,8 +46,10 @@ struct Taker {
     (e.best ? view.best_checkpoint : view.checkpoint) =
         TrainingView::Checkpoint{e.step, printable(e.path), when};
   }
+  void operator()(const MemoryCheckpointEvent& e) const { view.memory_step = e.step; }
   void operator()(const RollbackEvent& e) const {
     view.step = e.to;
+    view.memory_step = std::nullopt;
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
     view.time = when;
   }

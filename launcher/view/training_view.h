@@ -33,6 +33,7 @@ struct TrainingView {
   std::optional<Validation> validation, best;  // last, lowest
   std::optional<Checkpoint> checkpoint;        // newest that the next run goes on from
   std::optional<Checkpoint> best_checkpoint;
+  std::optional<std::int64_t> memory_step;       // of the checkpoint in the memory of the hosts
   std::map<std::int64_t, std::string> profiles;  // by rank: "HOST:PATH"; "" = in the run folder
   bool done = false;                             // the trainer said that it has ended
 

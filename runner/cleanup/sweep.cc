@@ -19,6 +19,7 @@
 #include "runner/cleanup/stale.h"
 #include "runner/container/removal.h"
 #include "runner/job/job_check.h"
+#include "runner/memory/memory_folder.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/keeper.h"
 #include "runner/process/process_tree.h"
@@ -37,8 +38,10 @@ constexpr milliseconds kKeeperMargin{1000};
 constexpr std::size_t kMaxLeft = 32, kMaxWhy = 150;
 
 struct Found {
-  std::vector<pid_t> runners, keepers, members;
-  bool empty() const { return runners.empty() && keepers.empty() && members.empty(); }
+  std::vector<pid_t> runners, keepers, members, holders;
+  bool empty() const {
+    return runners.empty() && keepers.empty() && members.empty() && holders.empty();
+  }
 };
 
 /// Whether the process has a folder of the run, or a file in it, open, as its runner and their
@@ -48,6 +51,13 @@ bool holds_folder(const std::string& process, const std::string& base, const std
     if (!path.starts_with(base)) return false;
     path.remove_prefix(base.size());
     return is_run_folder_name(path.substr(0, path.find_first_of("/ ")), run_id);
+  });
+}
+
+/// Whether it keeps the run's memory: a runner, and no rank that has a share of it open.
+bool holds_memory(const std::string& process, const std::string& run_id) {
+  return has_open(process, [&](std::string_view path) {
+    return is_memory_of_run(path, run_id) && !path.ends_with(".data");
   });
 }
 
@@ -76,7 +86,10 @@ class Sweeper {
       if (::stat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
       const char state = process_state(pid);
       if (state == 'Z' || state == 'X' || state == '?') continue;
-      if (holds_folder(path, base_, order_.run_id))
+      // Without ranks there is nothing that a holder of memory should still do in order.
+      if (holds_memory(path, order_.run_id))
+        found.holders.push_back(pid);
+      else if (holds_folder(path, base_, order_.run_id))
         (name_of(path).starts_with("sortie-keep") ? found.keepers : found.runners).push_back(pid);
       else if (grouped.contains(pid) || belongs_to_run(pid, order_.run_id))
         found.members.push_back(pid);
@@ -94,6 +107,8 @@ class Sweeper {
 
   void remove_files() const {
     if (!order_.cgroup.empty()) cgroup::remove(order_.cgroup);
+    // What is held was taken after the look around: of a holder that is in order.
+    remove_unheld_memory(order_.run_id);
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(base_, error))
       if (is_run_folder_name(entry.path().filename().native(), order_.run_id))
@@ -103,7 +118,7 @@ class Sweeper {
   wire::Swept result(const Found& left) const {
     wire::Swept swept;
     swept.killed = static_cast<std::uint32_t>(killed_.size());
-    for (const auto* pids : {&left.runners, &left.keepers, &left.members})
+    for (const auto* pids : {&left.runners, &left.keepers, &left.members, &left.holders})
       for (const pid_t pid : *pids)
         if (swept.left.size() < kMaxLeft)
           swept.left.push_back(fmt::format(
@@ -157,6 +172,7 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
     const auto now = Clock::now();
     if (found.empty() || now >= give_up) break;
     for (const pid_t pid : found.keepers) ::kill(pid, SIGCONT);
+    sweeper.kill(found.holders);
     if (!found.runners.empty()) {
       runner_gone = now;
       // A frozen runner ends nothing, and keeps its keepers from ending anything.

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "runner/container/boxes.h"
 #include "runner/container/removal.h"
+#include "runner/memory/memory_folder.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::container {
@@ -51,6 +52,10 @@ boost::asio::awaitable<Result<>> Boxes::prepare(std::optional<ReadyImage> image,
   Result<HostFacts> facts = read_host_facts(image_.engine, run_folder_, !spec_.user.empty());
   if (!facts) co_return std::unexpected(facts.error());
   done = open_folder_to_others();
+  if (job_.memory != 0) {
+    facts->memory_folder = memory_folder_path(job_.run_id, job_.host);
+    if (done && !spec_.user.empty()) done = open_memory_to_others(facts->memory_folder);
+  }
   if (done) done = start_guard();
   if (!done) co_return done;
   co_return co_await start_all(std::move(*facts), topology);

@@ -63,6 +63,8 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   variables["SORTIE_ATTEMPT"] = std::to_string(job.attempt);
   if (!context.config_path.empty()) variables["SORTIE_CONFIG"] = context.config_path;
   if (!context.socket_path.empty()) variables["SORTIE_SOCKET"] = context.socket_path;
+  variables.erase("SORTIE_MEMORY");  // of a job that this one was started in
+  if (!context.memory_folder.empty()) variables["SORTIE_MEMORY"] = context.memory_folder;
 
   std::vector<std::string> lines;
   lines.reserve(variables.size());

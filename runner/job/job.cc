@@ -11,6 +11,7 @@
 #include "common/base/process_status.h"
 #include "runner/container/inside.h"
 #include "runner/job/environment.h"
+#include "runner/memory/memory_folder.h"
 #include "runner/process/cgroup.h"
 #include "runner/process/process_tree.h"
 #include "runner/unix_time.h"
@@ -118,6 +119,7 @@ std::vector<std::string> Job::environment_of(const Rank& rank) const {
   RankContext context;
   context.config_path = config_path_;
   context.socket_path = rank.socket_path;
+  if (spec_.memory != 0) context.memory_folder = memory_folder_path(spec_.run_id, spec_.host);
   context.cpus = facts_.cpus;
   const std::size_t index = static_cast<std::size_t>(rank.spec - spec_.ranks.data());
   if (!binding_.ranks.empty()) context.threads = binding_.ranks[index].threads;

@@ -1,5 +1,5 @@
 """Containers across restarts: what an attempt has left in an engine is gone before the next one starts, and the run ends
-with the weights of a run in which nothing had happened."""
+with the weights of a run in which nothing had happened; checkpoints in memory outlive containers."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import signal
 
 from boxes import AWAKE, IMAGE, ContainerBed, config_with_table, engine
 from harness import HOSTS, Run, check, equal, wait_until
+from memory import kill_at_once, memory_on
 from restart import RESTART, attempts, events, ranks_of, weights
 from training import CONFIG, build_tokens, losses
 
@@ -99,3 +100,27 @@ def scenario_killed_twice_and_restarted(bed):
     equal({step: seen.get(step) for step in whole_losses}, whole_losses, "losses")
     equal(restarted, whole, "hashes of the last checkpoint")
     check(engine.listens(bed.bed, PLACES[0], engine.DOCKER_SOCKET), "the engine is gone")
+
+
+def scenario_all_ranks_killed_at_once_and_the_memory_of_the_hosts_is_enough(bed):
+    """It lies outside of containers, and the next ones find it; no checkpoint is on the disk until the end."""
+    before = {}
+
+    def at_once(run):
+        victims = ranks_of(run, 1, 2)
+        wait_until(lambda: max(losses(run), default=0) >= 12, 60, "step 12")
+        kill_at_once([pid for _, pid in victims.values()])
+        resumed = wait_until(lambda: events(run, "resumed")[1:], 60, "attempt 2")[0]
+        equal(resumed["from"], "memory", f"where attempt 2 goes on from ({resumed})")
+        check(resumed["lost_steps"] <= 5, f"{resumed}")
+        metrics = run.metrics()
+        second = [index for index, event in enumerate(metrics) if event["type"] == "start"][1]
+        before.update({event["step"]: event["loss"] for event in metrics[:second] if event["type"] == "step"})
+        equal(len(memory_on(bed, PLACES[0], run.id())), 1, "folders of the run")
+
+    options = {**RESTART, "recovery.cordon": "false", "trainer.save_interval": 0, "trainer.memory_checkpoint_interval": 5}
+    run_id, seen, _ = trained(bed, "remembered", options, at_once)
+    for step, loss in before.items():
+        equal(seen[step], loss, f"loss of step {step}, the second time")
+    for host in PLACES:
+        equal(memory_on(bed, host, run_id), [], f"memory on {host}")

@@ -28,7 +28,7 @@ class Detached:
         argv = ["run", *([config] if config else []), "--detach", "--hosts", hosts, "--slots", str(slots), "--ssh-config", bed.ssh_config]
         for key, value in {**QUICK, **dict(settings)}.items():
             argv += ["--set", f"{key}={value}"]
-        done = self.sortie(*argv, "--", *program)
+        done = self.sortie(*argv, *(["--", *program] if program else []))
         equal(done.returncode, 0, f"exit code of run --detach ({done.stderr})")
         self.id = done.stdout.strip()
         self.path = self.folder / "sortie/runs" / self.id

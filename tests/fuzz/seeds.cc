@@ -117,6 +117,8 @@ std::vector<wire::Message> messages() {
           PmixAbort{1, -7, "bye"},
           Sweep{"20261121-120000-abcd", 6000, "/sys/fs/cgroup/sortie-1", ""},
           Swept{3, {"1234 python3 (state D)"}},
+          HoldMemory{"20261121-120000-abcd", "h1", 60000, 2000, 10000},
+          MemoryHeld{"/dev/shm/sortie-0/memory-r1-0123abcd"},
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
           PmixNotice{1, "MPI_Comm_spawn"},

@@ -187,6 +187,54 @@ TEST_CASE("attempts without a newer committed step: an exit code of its own, and
   CHECK(launch.events_named("attempt_end").at(1)["committed_step"] == 20);
 }
 
+/// Tells of its training, then a rank exits with code 1, or all end well.
+test::FakeHost::Script trains(std::vector<std::string> events, bool fails) {
+  return after_start([events, fails](FakeRunner& runner) {
+    for (const std::string& text : events) {
+      wire::RankEvent event;
+      event.rank = runner.job.ranks[0].rank;
+      event.json = text;
+      runner.send(event);
+    }
+    runner.exit_rank(runner.job.ranks[0].rank, fails ? 1 : 0);
+    if (!fails) runner.send(wire::Finished{});
+  });
+}
+
+TEST_CASE("where each attempt goes on, and how many steps it lost, is in the journal") {
+  Restarting launch({{"h", {0}}});
+  launch.job.recovery.max_restarts = 3;
+  launch.job.recovery.no_progress_limit = 0;
+  in_turn(
+      launch.host("h"),
+      {trains({R"({"type":"start","step":0,"steps":9})", R"({"type":"step","step":7,"steps":9})",
+               R"({"type":"memory_checkpoint","step":5})"},
+              true),
+       trains({R"({"type":"start","step":5,"steps":9,"resumed_from":"memory"})",
+               R"({"type":"step","step":8,"steps":9})",
+               R"({"type":"rollback","from":8,"to":4,"path":"/c"})"},
+              true),
+       trains({R"({"type":"start","step":3,"steps":9,"resumed_from":"/c/step-3"})"}, true),
+       trains({R"({"type":"start","step":3,"steps":9,"resumed_from":"/c/step-3"})",
+               R"({"type":"step","step":9,"steps":9})"},
+              false)});
+  CHECK(launch.run().exit_code == 0);
+  const auto resumed = launch.events_named("resumed");
+  REQUIRE(resumed.size() == 4);
+  CHECK(resumed[0]["from"] == "start");
+  CHECK_FALSE(resumed[0].contains("lost_steps"));
+  CHECK(resumed[1]["from"] == "memory");
+  CHECK(resumed[1]["step"] == 5);
+  CHECK(resumed[1]["lost_steps"] == 2);
+  CHECK_FALSE(resumed[1].contains("path"));
+  CHECK(resumed[2]["from"] == "disk");
+  CHECK(resumed[2]["path"] == "/c/step-3");
+  CHECK(resumed[2]["lost_steps"] == 1);  // the attempt before had gone back to step 4
+  CHECK(resumed[3]["lost_steps"] == 0);
+  // A checkpoint in memory is progress.
+  CHECK(launch.events_named("attempt_end").at(0)["committed_step"] == 5);
+}
+
 TEST_CASE("Ctrl-C and `stop` in the pause end the run at once") {
   for (const bool by_stop : {false, true}) {
     CAPTURE(by_stop);
@@ -246,6 +294,49 @@ TEST_CASE("a host that was lost and is clear again is used again") {
   CHECK(launch.run().exit_code == 0);
   CHECK(launch.events_named("swept").size() == 1);
   CHECK(launch.events_named("attempt").at(1)["hosts"] == nlohmann::json({"h1", "h2"}));
+}
+
+/// sortie-train with checkpoints in memory: the first runner of each host is its holder.
+struct Remembering : Restarting {
+  using Restarting::Restarting;
+  void set() {
+    job.runner.program.clear();
+    job.data.data_prefixes = {"/tokens"};
+    job.trainer.save_dir = "/c";
+    job.trainer.memory_checkpoint_interval = 5;
+  }
+};
+
+TEST_CASE("memory is held before ranks start, over all attempts, and let go of with the run") {
+  Remembering launch({{"h1", {0}}, {"h2", {0}}});
+  launch.set();
+  in_turn(launch.host("h1"), {test::keep_memory, run_until_stopped, succeed});
+  in_turn(launch.host("h2"), {test::keep_memory, after_start(first_rank_is_killed), succeed});
+  const Verdict verdict = launch.run();
+  CHECK_MESSAGE(verdict.exit_code == 0, verdict.text);
+  CHECK(launch.events_named("attempt").size() == 2);
+  for (const char* name : {"h1", "h2"}) {
+    const FakeRunner& holder = launch.runner(name);
+    REQUIRE(holder.all<wire::HoldMemory>().size() == 1);
+    CHECK(holder.all<wire::HoldMemory>()[0].host == name);
+    CHECK(holder.all<wire::Goodbye>().size() == 1);
+    const FakeRunner& last = launch.transport.sweeper(name);
+    CHECK(last.all<wire::JobSpec>().at(0).memory == 1);
+    CHECK(*holder.time_of<wire::HoldMemory>() < *last.time_of<wire::JobSpec>());
+    CHECK(*holder.time_of<wire::Goodbye>() > *last.time_of<wire::JobSpec>());
+  }
+}
+
+TEST_CASE("Ctrl-C while a host hangs before its memory is held ends the run at once") {
+  Remembering launch({{"h", {0}}});
+  launch.set();
+  launch.host("h").connect_delay = std::chrono::hours(1);
+  launch.on_state("starting", [](RunLoop& loop) { loop.interrupt(SIGINT); });
+  const Verdict verdict = launch.run();
+  CHECK(verdict.exit_code == 128 + SIGINT);
+  CHECK(contains(verdict.text, "before the attempt"));
+  CHECK(launch.events_named("attempt").empty());
+  CHECK(launch.events.back()["event"] == "end");
 }
 
 TEST_CASE("hosts that were never ready are not tried again") {

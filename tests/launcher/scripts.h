@@ -25,6 +25,14 @@ inline boost::asio::awaitable<void> succeed(FakeRunner& runner) {
   if (started) co_await runner.finish(false);
 }
 
+/// A holder of memory (wire::HoldMemory) until the run has ended.
+inline boost::asio::awaitable<void> keep_memory(FakeRunner& runner) {
+  const bool held = co_await runner.hold_memory();
+  if (!held) co_return;
+  const bool told = co_await runner.until<wire::Goodbye>();
+  if (told) runner.end();
+}
+
 /// Once all ranks of the host have started: `act`, then as run_until_stopped.
 inline FakeHost::Script after_start(std::function<void(FakeRunner&)> act) {
   using Act = std::function<void(FakeRunner&)>;

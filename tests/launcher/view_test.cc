@@ -129,6 +129,30 @@ TEST_CASE("training: a resumed run that has saved nothing goes on from where it 
   CHECK(training_summary(view, {"/runs/x", "n", true}).find("to go on") == text.npos);
 }
 
+TEST_CASE("training: what is in memory is for the run's own restarts, and no place to go on from") {
+  const json fresh = {{"type", "start"}, {"step", 0}, {"steps", 100}, {"save_dir", "/c"}};
+  const json kept = {{"type", "memory_checkpoint"}, {"step", 40}};
+  const json again = {{"type", "start"},
+                      {"step", 40},
+                      {"steps", 100},
+                      {"resumed_from", "memory"},
+                      {"save_dir", "/c"}};
+  const TrainingView view = taken({fresh, kept, again});
+  CHECK(training_json(view, {"/runs/x", "n", true}, 0)["memory_step"] == 40);
+  CHECK(training_json(view, {"/runs/x", "n", false}, 0)["memory_step"].is_null());
+  const auto rows = training_rows(view, {"/runs/x", "n", true}, 0);
+  CHECK(std::ranges::find(rows, std::pair<std::string, std::string>(
+                                    "in memory", "step 40, for restarts of this run alone")) !=
+        rows.end());
+  const std::string text = training_summary(view, {"/runs/x", "n", false});
+  CHECK(text.find("last checkpoint: none\nto start again at step 0:") != text.npos);
+  // A later one of the disk is what the next run goes on from.
+  const TrainingView saved =
+      taken({fresh, {{"type", "checkpoint"}, {"step", 20}, {"path", "/c/step-20"}}, kept, again});
+  CHECK(training_summary(saved, {"/runs/x", "n", false}).find("to go on from step 20:") !=
+        text.npos);
+}
+
 TEST_CASE("training: without checkpoints that is said; a finished one has nothing to go on with") {
   const std::string none =
       training_summary(taken({{{"type", "start"}, {"step", 0}, {"steps", 100}},
@@ -239,9 +263,17 @@ TEST_CASE("attempts: what each was, and the view of the newest one") {
   CHECK(text.find("rank 1 on h2 ended by signal 9 (class software, exit code 137)") != text.npos);
   CHECK(text.find("step 40 committed") != text.npos);
   CHECK(attempts_json(view)[1]["attempt"] == 2);
+  CHECK(attempts_json(view)[1]["resumed"].is_null());
+  take(JournalEvent::resumed, 115, event_fields(AttemptResumed{2, "memory", 40, "", 3}));
+  CHECK(attempts_text(view).find("; from step 40 in memory (3 steps lost)\n") != text.npos);
+  CHECK(attempts_json(view)[1]["resumed"].dump() ==
+        R"({"from":"memory","step":40,"path":null,"lost_steps":3})");
+  take(JournalEvent::resumed, 115, event_fields(AttemptResumed{2, "disk", 20, "/c", {}}));
+  CHECK(attempts_text(view).find("; from step 20 on the disk\n") != text.npos);
+  CHECK(attempts_json(view)[1]["resumed"]["path"] == "/c");
   // Members that are missing or of another type are unknown, not an end.
-  for (const JournalEvent event :
-       {JournalEvent::attempt, JournalEvent::attempt_end, JournalEvent::decision})
+  for (const JournalEvent event : {JournalEvent::attempt, JournalEvent::resumed,
+                                   JournalEvent::attempt_end, JournalEvent::decision})
     take(event, 120, {{"attempt", "x"}, {"hosts", 3}, {"cause", 5}, {"unusable", {1, 2}}});
   CHECK(view.attempts.size() == 3);
 }

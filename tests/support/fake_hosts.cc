@@ -190,6 +190,17 @@ asio::awaitable<bool> FakeRunner::adopted() {
   co_return true;
 }
 
+asio::awaitable<bool> FakeRunner::hold_memory() {
+  const bool greeted = co_await until<wire::Hello>();
+  if (!greeted) co_return false;
+  answer_hello();
+  beating_ = true;
+  spawn(executor_, beat(self_.lock()));
+  const bool asked = co_await until<wire::HoldMemory>();
+  if (asked) send(wire::MemoryHeld{"/dev/shm/sortie-1/memory"});
+  co_return asked;
+}
+
 asio::awaitable<bool> FakeRunner::autostart() {
   const bool prepared = co_await prepare();
   if (!prepared) co_return false;

@@ -75,6 +75,8 @@ class FakeRunner {
   /// Takes Hello and Adopt, beats, answers Hello and Adopted. What the host's first runner had is
   /// had by this one: its job, and which ranks have ended.
   boost::asio::awaitable<bool> adopted();
+  /// Takes Hello and HoldMemory, beats, answers both.
+  boost::asio::awaitable<bool> hold_memory();
   boost::asio::awaitable<void> sleep(std::chrono::milliseconds time);
   /// RankExited of every rank that has not ended yet, Finished, Goodbye, EOF.
   boost::asio::awaitable<void> finish(bool stopped, int signal = 0);

@@ -84,8 +84,9 @@ struct TinyTraining {
 
   TinyTraining(config::JobConfig job_config, Communicator& communicator,
                DType precision = DType::f32, int threads = 1,
-               std::unique_ptr<SampleSource> samples = nullptr)
+               std::unique_ptr<SampleSource> samples = nullptr, RankContext context = {})
       : job(std::move(job_config)),
+        rank(std::move(context)),
         training(samples ? std::move(samples)
                          : std::make_unique<ProgressionSource>(job.model.vocab_size)),
         validation(job.model.vocab_size) {

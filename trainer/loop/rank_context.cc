@@ -51,6 +51,7 @@ Result<RankContext> rank_context_from_environment() {
   context.run_id = environment("SORTIE_RUN_ID");
   context.config_path = environment("SORTIE_CONFIG");
   context.socket_path = environment("SORTIE_SOCKET");
+  context.memory_folder = environment("SORTIE_MEMORY");
   return context;
 }
 

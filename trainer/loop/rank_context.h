@@ -18,10 +18,11 @@ struct RankContext {
   std::string host;    // this machine's name
   std::string run_id;  // empty outside of `sortie run`
   int attempt = 1;
-  std::string config_path;  // SORTIE_CONFIG: the resolved config
-  std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
-  int threads = 1;          // OMP_NUM_THREADS, else the usable cores
-  Device device = {};       // that it computes on
+  std::string config_path;    // SORTIE_CONFIG: the resolved config
+  std::string socket_path;    // SORTIE_SOCKET: where events go; empty = to stdout
+  std::string memory_folder;  // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
+  int threads = 1;            // OMP_NUM_THREADS, else the usable cores
+  Device device = {};         // that it computes on
   /// Where it is in its training; copies of a context share them.
   std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };

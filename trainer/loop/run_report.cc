@@ -181,6 +181,12 @@ void RunReport::checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool
                                  saved.stall_seconds, best});
 }
 
+void RunReport::memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot) {
+  if (silent()) return;
+  events_.send(training::to_json(
+      training::MemoryCheckpointEvent{snapshot.step, snapshot.bytes, snapshot.stall_seconds}));
+}
+
 void RunReport::last_checkpoint(std::int64_t step, const SavedCheckpoint& saved) {
   events_.send(training::to_json(training::CheckpointEvent{
       step, saved.path.string(), saved.bytes, saved.seconds, saved.stall_seconds, false}));

@@ -41,6 +41,8 @@ class RunReport {
   void checkpoint(std::int64_t step, const SavedCheckpoint& saved, bool best);
   void rolled_back(const Checkpointer::RolledBack& back);
   void replicas_differ(std::int64_t step, const ReplicaDifference& difference);
+  /// For the launcher and the metrics; a line for each would hide the others.
+  void memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot);
   /// Of any rank: its last save, after a collective has failed.
   void last_checkpoint(std::int64_t step, const SavedCheckpoint& saved);
   void note(const std::string& text);

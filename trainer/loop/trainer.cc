@@ -67,6 +67,7 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
       prepared_(step_.prepare()),
       checkpointer_(job, facts_, step_.store(), layout_, step_.context()) {
   checkpointer_.set_claimant({rank.run_id, rank.attempt});
+  checkpointer_.set_memory_folder(rank.memory_folder);
 }
 
 Result<> Trainer::start() {
@@ -84,7 +85,9 @@ Result<> Trainer::start() {
   } else {
     report_.from_seed();
   }
+  for (const std::string& text : checkpointer_.take_memory_notes()) report_.note(text);
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
+  SORTIE_TRY(checkpointer_.reserve_memory());
   store().refresh_compute_copy(context());
   store().weights_changed();
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
@@ -245,6 +248,11 @@ Result<> Trainer::after_step(const StepReport& report) {
     SORTIE_ASSIGN_OR_RETURN(const bool differed, compare_replicas(report));
     if (differed) return stop ? std::unexpected(stopped_by_signal()) : Result<>();
   }
+  // Not where the run ends: then it is saved on the disk.
+  if (!end && due(config.memory_checkpoint_interval)) {
+    rank_.marks->enter(training::Section::save);
+    checkpointer_.begin_memory(progress_);
+  }
   if (report.saves_written) {
     rank_.marks->enter(training::Section::save);
     checkpointer_.commit_written();
@@ -295,7 +303,7 @@ RankEnd::LastSave Trainer::save_last() {
 }
 
 /// What the ranks tell each other with a step's loss.
-enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kStepFlags };
+enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kStepFlags };
 
 Result<StepReport> Trainer::step() {
   const auto begin = Clock::now();
@@ -306,6 +314,7 @@ Result<StepReport> Trainer::step() {
     flags[kStop] = signals_ && signals_->stop_requested();
     flags[kSave] = signals_ && signals_->take_save_request();
     flags[kWritten] = checkpointer_.has_written();
+    flags[kNotSealed] = !checkpointer_.memory_sealed();
   };
   double flags[kStepFlags] = {};
   SORTIE_ASSIGN_OR_RETURN(StepReport report, step_.take(progress_, tell, flags));
@@ -313,6 +322,8 @@ Result<StepReport> Trainer::step() {
   report.stop_requested = flags[kStop] > 0;
   report.save_requested = flags[kSave] > 0;
   report.saves_written = flags[kWritten] == communicator_.size();
+  if (const auto snapshot = checkpointer_.settle_memory(flags[kNotSealed] == 0))
+    report_.memory_checkpoint(*snapshot);
   trained_seconds_ += seconds_since(begin);
   if (signals_ && report.stop_requested) signals_->step_ended();
   return report;
@@ -363,7 +374,8 @@ Result<> Trainer::run() {
   if (step_.profiler().complete()) keep_profile();
   report_.done(progress_, evaluated_step_ == progress_.step ? validation_loss_ : std::nan(""),
                trained_seconds_,
-               measure_memory(store(), context().allocator(), checkpointer_.snapshot_bytes()));
+               measure_memory(store(), context().allocator(), checkpointer_.snapshot_bytes(),
+                              checkpointer_.memory_bytes()));
   return {};
 }
 

@@ -24,9 +24,10 @@ MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator)
 }
 
 MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator,
-                         std::uint64_t snapshot) {
+                         std::uint64_t snapshot, std::uint64_t memory_checkpoints) {
   MemoryUse use = tensor_memory(store, allocator);
   use.snapshot = static_cast<std::int64_t>(snapshot);
+  use.memory_checkpoints = static_cast<std::int64_t>(memory_checkpoints);
   use.process = std::max<std::int64_t>(0, peak_memory_bytes() - use.total());
   return use;
 }

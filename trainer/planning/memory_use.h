@@ -12,11 +12,12 @@ namespace sortie::trainer {
 
 /// Bytes by what they are for.
 struct MemoryUse {
-  std::int64_t weights = 0;      // f32 master copies and, with bf16, the copies that are multiplied
-  std::int64_t gradients = 0;    // f32, of what is trained
-  std::int64_t optimizer = 0;    // AdamW's two moments, f32, of what is trained
-  std::int64_t snapshot = 0;     // a copy of the state, or a rank's share of it, that is written to
-                                 // a checkpoint while training goes on
+  std::int64_t weights = 0;    // f32 master copies and, with bf16, the copies that are multiplied
+  std::int64_t gradients = 0;  // f32, of what is trained
+  std::int64_t optimizer = 0;  // AdamW's two moments, f32, of what is trained
+  std::int64_t snapshot = 0;   // a copy of the state, or a rank's share of it, that is written to
+                               // a checkpoint while training goes on
+  std::int64_t memory_checkpoints = 0;  // files in the host's memory: two snapshots of its shares
   std::int64_t packed = 0;       // copies of matrices in the layouts that products like best, where
                                  // they are kept: for several micro-batches a step
   std::int64_t activations = 0;  // and what kernels work in, at the peak of a step
@@ -24,14 +25,16 @@ struct MemoryUse {
   std::int64_t process = 0;      // the program itself, its libraries and what they allocate
 
   std::int64_t total() const {
-    return weights + gradients + optimizer + snapshot + packed + activations + cached + process;
+    return weights + gradients + optimizer + snapshot + memory_checkpoints + packed + activations +
+           cached + process;
   }
   /// With the names that they have in JSON.
-  std::array<std::pair<std::string_view, std::int64_t>, 8> parts() const {
+  std::array<std::pair<std::string_view, std::int64_t>, 9> parts() const {
     return {{{"weights", weights},
              {"gradients", gradients},
              {"optimizer", optimizer},
              {"snapshot", snapshot},
+             {"memory_checkpoints", memory_checkpoints},
              {"packed_weights", packed},
              {"activations", activations},
              {"cached", cached},
@@ -45,8 +48,8 @@ struct MemoryUse {
 MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator);
 
 /// The same of this process, whose highest resident size is the total. `snapshot`: bytes that
-/// background saves hold.
+/// background saves hold; `memory_checkpoints`: of this rank's files in memory.
 MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator,
-                         std::uint64_t snapshot = 0);
+                         std::uint64_t snapshot = 0, std::uint64_t memory_checkpoints = 0);
 
 }  // namespace sortie::trainer

@@ -154,7 +154,10 @@ class MetaRank {
     plan.flop_per_token = static_cast<double>(flop_) /
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = tensor_memory(store_, context_.allocator());
-    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = snapshot_bytes();
+    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = share_bytes();
+    // Two snapshots: of its own share, and of one of another host where there is any.
+    if (job_.trainer.memory_checkpoint_interval > 0)
+      plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
       plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
@@ -166,7 +169,7 @@ class MetaRank {
   std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
-  std::int64_t snapshot_bytes() const {
+  std::int64_t share_bytes() const {
     std::int64_t saved = 0;
     for (const auto& parameter : store_.parameters())
       saved += parameter->elements() * (parameter->trained() ? 3 : 1);

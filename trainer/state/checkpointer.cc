@@ -127,6 +127,7 @@ Result<> Checkpointer::prepare() {
   if (communicator_.rank() == 0) outcome = choose();
   SORTIE_TRY(share_outcome(communicator_, outcome));
   SORTIE_TRY(share_start());
+  SORTIE_TRY(choose_from_memory());
   if (!job_.trainer.save_dir.empty()) {
     Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
     if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
@@ -208,7 +209,7 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
   loaded.kind = start_.kind;
   loaded.path = start_.folder;
   loaded.reason = start_.reason;
-  notes_from_ = start_.folder;
+  if (!from_memory_) notes_from_ = start_.folder;
   if (start_.kind == StartPoint::Kind::weights) return loaded;
   loaded.progress = recorded_progress(manifest);
   // A fork has a save_dir of its own, with no best checkpoint yet.
@@ -242,7 +243,8 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   communicator_.broadcast(std::as_writable_bytes(std::span(&header, 1)), 0);
   if (header.found == 0) return std::nullopt;
   const std::filesystem::path folder = communicator_.all_gather(start_.folder.string())[0];
-  SORTIE_TRY(load_state(folder, header.kind == StartPoint::Kind::weights));
+  SORTIE_TRY(from_memory_ ? memory_->load()
+                          : load_state(folder, header.kind == StartPoint::Kind::weights));
   if (!loaded) {
     loaded.emplace();
     loaded->progress = header.progress;

@@ -20,6 +20,7 @@
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
+#include "trainer/state/memory_checkpoints.h"
 #include "trainer/state/save_thread.h"
 #include "trainer/state/scrubber.h"
 #include "trainer/state/snapshot.h"
@@ -89,6 +90,9 @@ class Checkpointer {
   void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
   /// The run is recorded in every manifest; with the attempt it is who claims trainer.save_dir.
   void set_claimant(Claimant claimant) { claimant_ = std::move(claimant); }
+  /// The folder of this host for checkpoints in memory, where trainer.memory_checkpoint_interval
+  /// asks for them; empty = the job was started without a holder.
+  void set_memory_folder(std::filesystem::path folder) { memory_folder_ = std::move(folder); }
   /// On rank 0: the run that started this lineage of checkpoints.
   const std::string& first_run_id() const {
     return start_.first_run_id.empty() ? claimant_.run_id : start_.first_run_id;
@@ -108,6 +112,11 @@ class Checkpointer {
   /// After load(): takes the memory of background saves where the config asks for any. Where this
   /// host has not enough, saves stop training and the text says so, else it is empty; collective.
   std::string reserve_snapshot();
+  /// After load(): takes the memory of checkpoints in memory, where the config asks for any, and
+  /// drops those that the run does not go on from; collective.
+  Result<> reserve_memory();
+  /// Rank 0: checkpoints in memory that load() has passed over, one line each.
+  std::vector<std::string> take_memory_notes() { return std::exchange(memory_notes_, {}); }
 
   /// Rank 0, after prepare(): checks all checkpoints beside training, where trainer.scrub_interval
   /// says so.
@@ -174,7 +183,16 @@ class Checkpointer {
   /// Succeeds or fails alike on every rank.
   Result<SavedCheckpoint> save(const TrainingProgress& progress, Series series = Series::regular);
 
+  /// Copies the state of now into the memory of the hosts, beside training (MemoryCheckpoints).
+  void begin_memory(const TrainingProgress& progress);
+  /// Waits for this rank's part of it; false where it failed. Told to all ranks before the next
+  /// step's update: so no more than the interval is lost.
+  bool memory_sealed() { return !memory_ || memory_->sealed(); }
+  /// After all ranks have told: the checkpoint that is complete now.
+  std::optional<MemoryCheckpoints::Snapshot> settle_memory(bool by_all);
+
   std::uint64_t snapshot_bytes() const { return snapshot_.bytes(); }
+  std::uint64_t memory_bytes() const { return memory_ ? memory_->bytes() : 0; }
   /// All ranks write into trainer.save_dir; known after prepare().
   bool shares_folder() const { return shared_; }
 
@@ -202,6 +220,8 @@ class Checkpointer {
   Result<> choose();
   Result<std::optional<LoadedCheckpoint>> describe();
   Result<> share_start();
+  Result<> choose_from_memory();
+  std::string judge_memory(const Manifest& manifest) const;
   Result<> read_state(const std::filesystem::path& folder, bool weights_alone);
   Result<> load_state(const std::filesystem::path& folder, bool weights_alone);
   Result<CheckpointEntry> find_target(const RollbackOrder& order) const;
@@ -244,6 +264,10 @@ class Checkpointer {
   std::optional<CheckpointStore> folder_, best_;  // rank 0; best_ from its first save on
   std::filesystem::path notes_from_;    // rank 0: the checkpoint that may have import notes
   std::unique_ptr<Scrubber> scrubber_;  // rank 0
+  std::filesystem::path memory_folder_;
+  std::unique_ptr<MemoryCheckpoints> memory_;  // where the config asks for it
+  bool from_memory_ = false;                   // the run goes on from there
+  std::vector<std::string> memory_notes_;
   Snapshot snapshot_;
   std::optional<Flight> flight_;  // on every rank until finish(), though rank 0 alone has ended it
   std::vector<Outcome> ended_;    // of begin_save(), for the next call

@@ -85,6 +85,8 @@ Result<Checkpointer::RolledBack> Checkpointer::roll_back(const RollbackOrder& or
   communicator_.broadcast(std::as_writable_bytes(std::span(&back.progress, 1)), 0);
   const std::string mine = pack({back.path.string(), to_json_text(rollbacks)});
   const auto told = unpack(communicator_.all_gather(mine)[0]);
+  // What is in memory is of the course that is left.
+  if (memory_) SORTIE_TRY(share_failure_of_any(communicator_, memory_->discard()));
   SORTIE_TRY(load_state(*told[0], /*weights_alone=*/false));
 
   if (communicator_.rank() == 0)

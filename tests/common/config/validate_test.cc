@@ -200,6 +200,19 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "C4 trainer.on_replica_mismatch: replicas are compared every "
        "trainer.replica_check_interval steps, and that is not set; set it"},
+      {[](JobConfig& job) {
+         job.trainer.memory_checkpoint_interval = 20;
+         job.recovery.max_restarts = 5;
+       },
+       "C6 trainer.memory_checkpoint_interval: checkpoints in memory end with the run, and "
+       "save_dir "
+       "says which attempt the run belongs to; set trainer.save_dir"},
+      {[](JobConfig& job) {
+         job.trainer.memory_checkpoint_interval = 20;
+         job.trainer.save_dir = "/c";
+       },
+       "C7 trainer.memory_checkpoint_interval: checkpoints in memory are for restarts of the same "
+       "run, and recovery.max_restarts = 0 allows none; set it"},
       {[](JobConfig& job) { job.trainer.scrub_interval = Milliseconds(1000); },
        "C5 trainer.scrub_interval: there are no checkpoints to check, because trainer.save_dir is "
        "empty; set it"},

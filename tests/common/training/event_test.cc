@@ -62,6 +62,7 @@ std::vector<Event> samples() {
       step,
       EvalEvent{200, 2.25, 1.5, 2.25, 200},
       CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
+      MemoryCheckpointEvent{220, 1000000, 0.05},
       RollbackEvent{20, 15, 40, "the loss of 9 is 6.0 times its mean of 1.5", "/c/step-00000015"},
       FaultEvent{30, 2, "h2", "replica_mismatch"},
       NoteEvent{"words"},

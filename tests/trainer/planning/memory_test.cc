@@ -155,6 +155,25 @@ TEST_CASE("the copy of the state that background saves write is in the plan") {
   CHECK(planned(1) == bytes);
 }
 
+TEST_CASE("checkpoints in memory are in the plan: two snapshots of the shares that a rank writes") {
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = sized_job("llama");
+  job.trainer.save_dir = dir.str("checkpoints");
+  const auto planned = [&](std::int64_t ranks) {
+    const auto plan =
+        plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size, .world_size = ranks});
+    REQUIRE(plan.has_value());
+    CHECK(plan->memory.total() > plan->memory.memory_checkpoints);
+    return std::pair(plan->memory.memory_checkpoints, plan->parameters.total * 12);
+  };
+  CHECK(planned(4).first == 0);
+  job.trainer.memory_checkpoint_interval = 20;
+  CHECK(planned(1).first == 2 * planned(1).second);
+  const auto [bytes, state] = planned(4);
+  CHECK(bytes >= state);
+  CHECK(bytes < state + 64);  // whole values
+}
+
 TEST_CASE("dropout, documents, tables of positions and more threads are in the plan") {
   config::JobConfig job = sized_job("gpt2");
   job.model.embedding_dropout = job.model.residual_dropout = job.model.attention_dropout = 0.1;

@@ -1,0 +1,206 @@
+"""Checkpoints in the memory of the hosts: what a run goes on from when all of its ranks are gone at once, a host with its memory among
+them; and that nothing of that memory outlives the run, however it ends."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+from detach import Detached
+from harness import SORTIE, Run, check, environment_of, equal, executable_of, parent_of, wait_until, whole_events
+from restart import RESTART, events, weights
+from training import CONFIG, compare, losses, settings
+from watcher import kill_supervisor
+
+INTERVAL = 5
+EVERY = bool(os.environ.get("SORTIE_EVERY_CASE"))
+MEMORY = {**RESTART, "trainer.memory_checkpoint_interval": INTERVAL, "recovery.cordon": "false"}
+
+
+def memory_on(bed, host, run_id):
+    """What is kept there for the run. Each host of the bed has a /dev/shm of its own."""
+    return bed.run_in(host, "sh", "-c", f"ls -d /dev/shm/sortie-*/*memory-{run_id}-* 2>/dev/null || true").split()
+
+
+def expect_no_memory(bed, run_id, seconds):
+    def there():
+        return {host: kept for host in bed.hosts if (kept := memory_on(bed, host, run_id))}
+    wait_until(lambda: not there(), seconds, f"memory of {run_id} gone: {there()}")
+
+
+def ranks_of_attempt(bed, attempt, count, seconds=30):
+    """{rank: (host, pid)} once all `count` of it run."""
+    def there():
+        found = {}
+        for host in bed.hosts:
+            for pid, *_ in bed.processes(host):
+                variables = environment_of(pid)
+                if variables.get("SORTIE_ATTEMPT") == str(attempt) and "RANK" in variables \
+                        and "RANK" not in environment_of(parent_of(pid)):
+                    found[int(variables["RANK"])] = (host, pid)
+        return found if len(found) == count else None
+    return wait_until(there, seconds, f"{count} ranks of attempt {attempt}")
+
+
+def kill_at_once(pids):
+    """Nobody is left to save anything: they are stopped before the first one dies."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def wait_for_steps(run, step):
+    wait_until(lambda: max(losses(run), default=0) >= step, 90, f"step {step}")
+
+
+def undisturbed(bed, folder, options, job):
+    shutil.rmtree(folder, ignore_errors=True)
+    with Run(bed, config=CONFIG, settings=settings(bed, trainer__save_dir=folder, **options), **job) as run:
+        equal(run.wait(120), 0, "exit code of the run without a failure")
+        return losses(run)
+
+
+def steps_before(metrics, attempt):
+    """The last step that the metrics have of the attempt before `attempt`."""
+    starts = [index for index, event in enumerate(metrics) if event["type"] == "start"]
+    return max(event["step"] for event in metrics[:starts[attempt - 1]] if event["type"] == "step")
+
+
+def scenario_ranks_and_a_host_are_lost_and_the_memory_of_the_others_is_enough(bed):
+    """All ranks killed at once, at random steps: the run goes on from the memory of the same hosts. Then once more, together with the
+    host of rank 0, with everything on it: a spare takes its place. No checkpoint is on the disk; no more than the interval is lost, and
+    the weights are those of a run in which nothing happened, to the bit."""
+    steps = 400 if EVERY else 240
+    seed = int(os.environ.get("SORTIE_E2E_SEED", time.time_ns() % 100000))
+    print(f"SORTIE_E2E_SEED={seed}", flush=True)
+    chance = random.Random(seed)
+    job = {"hosts": "h[01-03]", "slots": 1}
+    options = {"trainer__train_iterations": steps, "topology__global_batch_size": 6}
+    folders = {name: bed.shared / f"memory-{name}" for name in ("whole", "killed")}
+    whole = undisturbed(bed, folders["whole"], options, job)
+    shutil.rmtree(folders["killed"], ignore_errors=True)
+    saving = settings(bed, trainer__save_dir=folders["killed"], **options)
+    lost, step = [], 0
+    with Run(bed, config=CONFIG, settings={**saving, **MEMORY, "recovery.spares": '["h04 slots=1"]'}, **job) as run:
+        for kill in (1, 2):
+            ranks = ranks_of_attempt(bed, kill, 3)
+            step += chance.randrange(15, 60 if EVERY else 40)
+            wait_for_steps(run, step)
+            pids = [pid for _, pid in ranks.values()]
+            if kill == 2:
+                equal(ranks[0][0], "h01", "host of rank 0")
+                bed.link("h01", "down")
+                pids += [pid for pid, *_ in bed.processes("h01")]
+            kill_at_once(pids)
+            if kill == 2:  # its memory is gone with a host
+                bed.run_in("h01", "sh", "-c", "rm -rf /dev/shm/sortie-*", as_root=True)
+            equal(len(list(folders["killed"].glob("step-*"))), 0, "checkpoints on the disk")
+            resumed = wait_until(lambda: events(run, "resumed")[kill:], 60, f"attempt {kill + 1}")[0]
+            equal(resumed["from"], "memory", f"where attempt {kill + 1} goes on from ({resumed})")
+            equal(resumed["lost_steps"], steps_before(run.metrics(), kill + 1) - resumed["step"], "steps lost")
+            lost.append(resumed["lost_steps"])
+            step = resumed["step"]
+        equal(run.wait(120), 0, "exit code")
+        seen = losses(run)
+        equal(set(events(run, "attempt")[-1]["hosts"]), {"h02", "h03", "h04"}, "hosts of the last attempt")
+        report = subprocess.run([SORTIE, "report", run.id(), "--log-dir", run.folder], text=True, capture_output=True)
+        check(report.stdout.count(" in memory (") == 2, report.stdout)
+        bed.link("h01", "up")
+        expect_no_memory(bed, run.id(), 5)
+    print(f"steps lost: {lost}")
+    check(all(0 <= one <= INTERVAL for one in lost), f"steps lost: {lost}")
+    compare(seen, whole, "the run with memory")
+    equal(len(seen), steps, "steps that were taken")
+    equal(weights(folders["killed"], steps), weights(folders["whole"], steps), "weights")
+    bed.expect_nothing_left(5)
+
+
+def holders(bed, host, kept):
+    """Processes of Sortie on the host that have one of these folders open."""
+    found = set()
+    for pid, *_ in bed.processes(host):
+        with contextlib.suppress(OSError):
+            if executable_of(pid).startswith("runner-") and \
+                    any(os.readlink(f"/proc/{pid}/fd/{one}") in kept for one in os.listdir(f"/proc/{pid}/fd")):
+                found.add(pid)
+    return found
+
+
+def scenario_nothing_of_the_memory_outlives_the_run(bed):
+    """Stopped, interrupted, its supervisor killed (the last two with SORTIE_EVERY_CASE alone), a holder killed and another one frozen: no
+    process and no memory is left."""
+    options = {**settings(bed, trainer__train_iterations=100000, trainer__save_dir=bed.shared / "memory-ends"), **MEMORY}
+
+    def stop(run):
+        subprocess.run([SORTIE, "stop", f"{run.folder}/runs/{run.id()}"], check=True, capture_output=True, timeout=30)
+
+    def lose_holders_then_interrupt(run):
+        kept = {host: memory_on(bed, host, run.id()) for host in ("h01", "h02")}
+        (killed,), (frozen,) = (holders(bed, host, kept[host]) for host in kept)
+        os.kill(killed, signal.SIGKILL)
+        os.kill(frozen, signal.SIGSTOP)
+        # Others take over what is there.
+        wait_until(lambda: holders(bed, "h01", kept["h01"]) - {killed}, 20, "another holder on h01")
+        wait_until(lambda: holders(bed, "h02", kept["h02"]) - {frozen}, 20, "another holder on h02")
+        os.kill(frozen, signal.SIGCONT)
+        wait_until(lambda: frozen not in holders(bed, "h02", kept["h02"]), 20, "the end of the frozen holder")
+        for host in kept:
+            equal(memory_on(bed, host, run.id()), kept[host], f"memory on {host}")
+        run.signal(signal.SIGINT)
+
+    endings = {"stop": stop, "interrupt": lambda run: run.signal(signal.SIGINT),
+               "supervisor killed": lambda run: os.killpg(run.process.pid, signal.SIGKILL),
+               "holders lost": lose_holders_then_interrupt}
+    for name, end in endings.items():
+        if not EVERY and name in ("interrupt", "supervisor killed"):
+            continue
+        shutil.rmtree(bed.shared / "memory-ends", ignore_errors=True)
+        with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
+            ranks_of_attempt(bed, 1, 2)
+            wait_for_steps(run, 2 * INTERVAL)
+            equal([len(memory_on(bed, host, run.id())) for host in ("h01", "h02")], [1, 1], "folders of the run")
+            end(run)
+            run.wait(30)
+            expect_no_memory(bed, run.id(), 10)
+        bed.expect_nothing_left(10)
+        print(f"{name}: nothing left", flush=True)
+
+
+def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
+    """With a hold: the supervisor is killed, the watcher's next one adopts ranks and memory; then all ranks are killed at once, and the
+    run goes on from memory."""
+    folder = bed.shared / "memory-adopted"
+    shutil.rmtree(folder, ignore_errors=True)
+    options = {**settings(bed, trainer__train_iterations=100000, trainer__save_dir=folder), **MEMORY,
+               "runner.on_launcher_loss": "hold 60s", "recovery.supervisor_restarts": 10}
+    with Detached(bed, config=CONFIG, hosts="h[01-02]", settings=options) as run:
+        def journal(name):
+            return [event for event in whole_events(run.path / "events.jsonl") if event["event"] == name]
+
+        def kept_at():
+            path = run.path / "metrics.jsonl"
+            found = whole_events(path) if path.exists() else []
+            return max((event["step"] for event in found if event["type"] == "memory_checkpoint"), default=0)
+
+        ranks = ranks_of_attempt(bed, 1, 2)
+        wait_until(lambda: kept_at() >= INTERVAL, 60, "a checkpoint in memory")
+        kept = memory_on(bed, "h01", run.id)
+        kill_supervisor(run)
+        wait_until(lambda: journal("adopted"), 20, "the adoption")
+        after = kept_at()
+        wait_until(lambda: kept_at() > after + INTERVAL, 60, "checkpoints in memory after the adoption")
+        equal(memory_on(bed, "h01", run.id), kept, "memory on h01")
+        kill_at_once([pid for _, pid in ranks.values()])
+        resumed = wait_until(lambda: journal("resumed")[1:], 60, "attempt 2")[0]
+        equal(resumed["from"], "memory", f"where attempt 2 goes on from ({resumed})")
+        check(resumed["lost_steps"] <= INTERVAL, f"{resumed}")
+        status = json.loads(run.sortie("status", "--json", run.id).stdout)
+        equal(status["attempts"][1]["resumed"]["from"], "memory", "status")
+        equal(run.sortie("stop", run.id).returncode, 0, "exit code of stop")
+        expect_no_memory(bed, run.id, 10)
+        bed.expect_nothing_left(10)

@@ -1,0 +1,250 @@
+// Checkpoints in memory: what a restart goes on from after ranks and hosts were lost.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/text.h"
+#include "tests/support/tiny_training.h"
+#include "trainer/parallel/thread_ranks.h"
+#include "trainer/state/state_view.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kMemorySteps = 14;
+
+config::JobConfig remembered_job(const fs::path& save_dir, std::int64_t interval = 4) {
+  config::JobConfig job = tiny_job();
+  job.topology.global_batch_size = 16;
+  job.trainer.save_dir = save_dir;
+  job.trainer.train_iterations = kMemorySteps;
+  job.trainer.memory_checkpoint_interval = interval;
+  return job;
+}
+
+/// A run on hosts with a folder of memory each, which outlive its attempts.
+struct RememberedRun {
+  sortie::test::ScopedTempDir dir;
+  config::JobConfig job = remembered_job(dir / "save");
+  std::string run_id = "run-a";
+  int attempt = 0;
+  std::int64_t began_at = -1, ended_at = -1;  // steps, of the last attempt
+  std::vector<float> weights;
+
+  fs::path memory(const std::string& host) const { return dir / ("memory-" + host); }
+  void lose(const std::string& host) const { fs::remove_all(memory(host)); }
+  /// The files of a share on a host.
+  fs::path file(const std::string& host, const std::string& name) const {
+    return memory(host) / name;
+  }
+
+  /// One attempt with a rank on each of `hosts`, until step `until`; then all are gone at once.
+  void run(const std::vector<std::string>& hosts, std::int64_t until) {
+    ++attempt;
+    for (const std::string& host : hosts) fs::create_directories(memory(host));
+    run_thread_ranks(static_cast<int>(hosts.size()), [&](Communicator& communicator) {
+      RankContext context;
+      context.run_id = run_id;
+      context.attempt = attempt;
+      context.memory_folder = memory(hosts[static_cast<std::size_t>(communicator.rank())]);
+      TinyTraining training(job, communicator, DType::f32, 1, nullptr, context);
+      if (communicator.rank() == 0) began_at = training.trainer->progress().step;
+      while (training.trainer->progress().step < until) {
+        const auto report = training.trainer->step();
+        REQUIRE_MESSAGE(report, (report ? "" : report.error().message));
+        const auto after = training.trainer->after_step(*report);
+        REQUIRE_MESSAGE(after, (after ? "" : after.error().message));
+      }
+      if (communicator.rank() == 0) {
+        ended_at = training.trainer->progress().step;
+        ParameterStore& store = training.trainer->store();
+        weights = host_values(store, store.master());
+      }
+    });
+  }
+};
+
+const std::vector<std::string> kFour = {"a", "b", "c", "d"};
+
+/// Of a run in which nothing happens.
+std::vector<float> undisturbed_weights(const std::vector<std::string>& hosts = kFour) {
+  RememberedRun run;
+  run.run(hosts, kMemorySteps);
+  CHECK(run.began_at == 0);
+  return run.weights;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run goes on from the memory of its hosts, to the bit, and loses no more than the interval") {
+  const std::vector<float> whole = undisturbed_weights();
+  for (const std::int64_t killed_at : {5, 8, 9, 11, 13}) {
+    CAPTURE(killed_at);
+    RememberedRun run;
+    run.run(kFour, killed_at);
+    run.run(kFour, kMemorySteps);
+    // A snapshot of the very last step may be under way when all are gone; it is sealed here,
+    // because trainers that end wait for their threads.
+    CHECK(run.began_at == killed_at / 4 * 4);
+    CHECK(run.weights == whole);
+  }
+}
+
+TEST_CASE("one host that is lost with its memory loses nothing, whichever it is") {
+  const std::vector<float> whole = undisturbed_weights();
+  for (const std::string lost : {"a", "c", "d"}) {
+    CAPTURE(lost);
+    RememberedRun run;
+    run.run(kFour, 9);
+    run.lose(lost);
+    std::vector<std::string> hosts = kFour;
+    std::ranges::replace(hosts, lost, std::string("spare"));
+    run.run(hosts, 13);
+    CHECK(run.began_at == 8);
+    // And once more, another one, in the memory that the second attempt has written.
+    run.lose("b");
+    run.run(hosts, kMemorySteps);
+    CHECK(run.began_at == 12);
+    CHECK(run.weights == whole);
+  }
+}
+
+TEST_CASE("fewer hosts go on from the memory of more") {
+  RememberedRun run;
+  run.run(kFour, 9);
+  // Two that are no neighbours: each share has a copy left.
+  run.lose("b");
+  run.lose("d");
+  run.run({"a", "c"}, 13);
+  CHECK(run.began_at == 8);
+  run.run({"a", "c"}, kMemorySteps);
+  CHECK(run.began_at == 12);
+  const std::vector<float> whole = undisturbed_weights();
+  REQUIRE(run.weights.size() == whole.size());
+  double worst = 0.0;
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(run.weights[i] - whole[i])));
+  CHECK(worst < 1e-3);
+  // Nothing of the attempt with four ranks takes memory any more.
+  for (const std::string host : {"a", "c"})
+    for (const auto& entry : fs::directory_iterator(run.memory(host)))
+      CHECK(sortie::test::contains(entry.path().filename().string(), "-of-00002."));
+}
+
+TEST_CASE("a snapshot that is torn, or damaged in both copies, leaves the one before it") {
+  const std::vector<float> whole = undisturbed_weights();
+  const auto second = [](const RememberedRun& run, const std::string& host, int share,
+                         const std::string& end) {
+    return run.file(host, "share-0000" + std::to_string(share) + "-of-00004.b" + end);
+  };
+  const auto damage = [](const fs::path& path) {
+    std::string bytes = sortie::test::read_text(path);
+    REQUIRE(bytes.size() > 1000);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    sortie::test::write_text(path, bytes);
+  };
+  SUBCASE("no seal of a share") {
+    RememberedRun run;
+    run.run(kFour, 9);
+    REQUIRE(fs::remove(second(run, "b", 1, ".seal")));
+    REQUIRE(fs::remove(second(run, "c", 1, ".seal")));
+    run.run(kFour, kMemorySteps);
+    CHECK(run.began_at == 4);
+    CHECK(run.weights == whole);
+  }
+  SUBCASE("one copy damaged") {
+    RememberedRun run;
+    run.run(kFour, 9);
+    damage(second(run, "b", 1, ".data"));
+    run.run(kFour, kMemorySteps);
+    CHECK(run.began_at == 8);
+    CHECK(run.weights == whole);
+  }
+  SUBCASE("both copies damaged") {
+    RememberedRun run;
+    run.run(kFour, 9);
+    damage(second(run, "b", 1, ".data"));
+    damage(second(run, "c", 1, ".data"));
+    run.run(kFour, kMemorySteps);
+    CHECK(run.began_at == 4);
+    CHECK(run.weights == whole);
+  }
+  SUBCASE("two neighbours lost: the disk, which has nothing") {
+    RememberedRun run;
+    run.run(kFour, 9);
+    run.lose("b");
+    run.lose("c");
+    run.run(kFour, kMemorySteps);
+    CHECK(run.began_at == 0);
+    CHECK(run.weights == whole);
+  }
+}
+
+TEST_CASE("what is on the disk and newer is taken; what is of another run is not") {
+  RememberedRun run;
+  run.job.trainer.save_interval = 5;
+  run.job.trainer.async_save = false;
+  SUBCASE("the disk is newer") {
+    run.run({"a", "b"}, 11);  // memory 8, disk 10
+    run.run({"a", "b"}, 12);
+    CHECK(run.began_at == 10);
+  }
+  SUBCASE("the memory is newer") {
+    run.run({"a", "b"}, 9);  // memory 8, disk 5
+    run.run({"a", "b"}, 12);
+    CHECK(run.began_at == 8);
+  }
+  SUBCASE("the memory is of another run") {
+    run.run({"a", "b"}, 9);
+    run.run_id = "run-b";
+    run.run({"a", "b"}, 12);
+    CHECK(run.began_at == 5);
+  }
+  SUBCASE("the save folder has another lineage") {
+    run.run({"a", "b"}, 9);
+    fs::remove_all(run.dir / "save");
+    RememberedRun other;
+    other.job.trainer.save_interval = 5;
+    other.job.trainer.async_save = false;
+    other.run({"a", "b"}, 6);
+    fs::copy(other.dir / "save", run.dir / "save", fs::copy_options::recursive);
+    run.run({"a", "b"}, 12);
+    CHECK(run.began_at == 5);
+  }
+}
+
+TEST_CASE("a snapshot every step, ranks that share a host, and one host alone") {
+  RememberedRun run;
+  run.job.trainer.memory_checkpoint_interval = 1;
+  SUBCASE("two ranks a host") {
+    const std::vector<std::string> hosts = {"a", "a", "b", "b"};
+    const std::vector<float> whole = undisturbed_weights(hosts);
+    run.run(hosts, 7);
+    run.lose("a");
+    run.run(hosts, kMemorySteps);
+    CHECK(run.began_at == 7);
+    CHECK(run.weights == whole);
+  }
+  SUBCASE("one host: it outlives ranks, and not the host") {
+    run.run({"a", "a"}, 7);
+    run.run({"a", "a"}, 9);
+    CHECK(run.began_at == 7);
+    run.lose("a");
+    run.run({"a", "a"}, 9);
+    CHECK(run.began_at == 0);
+  }
+}
+
+TEST_CASE("without a holder's folder a run that wants checkpoints in memory does not start") {
+  const sortie::test::ScopedTempDir dir;
+  CHECK(sortie::test::contains(start_error(remembered_job(dir / "save")),
+                               "SORTIE_MEMORY is not set"));
+}
