@@ -15,13 +15,13 @@ constexpr const char* kSequence = "topology.sequence_parallel";
 constexpr const char* kStages = "topology.pipeline_parallel_size";
 constexpr const char* kInterleave = "topology.pipeline_interleave";
 
-/// The sizes that divide all of `counts`, upwards: "1, 2, 5 and 10".
-std::string common_divisors(const std::vector<std::int64_t>& counts) {
+/// "1, 2, 5 and 10": the sizes up to `most` that fit.
+template <class Fits>
+std::string sizes_that_fit(std::int64_t most, const Fits& fits) {
   constexpr std::int64_t kMost = 4096;  // more than any group of ranks has
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 1; size <= std::min(counts.front(), kMost); ++size)
-    if (std::ranges::all_of(counts, [&](std::int64_t count) { return count % size == 0; }))
-      sizes.push_back(size);
+  for (std::int64_t size = 1; size <= std::min(most, kMost); ++size)
+    if (fits(size)) sizes.push_back(size);
   if (sizes.size() == 1) return "1";
   return fmt::format("{} and {}", fmt::join(sizes.begin(), sizes.end() - 1, ", "), sizes.back());
 }
@@ -45,30 +45,35 @@ class LayoutRules {
 
   void check_tensor() {
     const std::int64_t heads = model_.num_attention_heads;
-    std::vector<Width> widths = inner_widths();
-    std::vector<std::int64_t> all = {heads};
-    for (const Width& width : widths) all.push_back(width.count);
-    if (heads % size_ != 0) {
-      const std::string by_heads = common_divisors({heads}), by_all = common_divisors(all);
+    const std::int64_t kv_heads =
+        model_.attention_num_kv_heads != 0 ? model_.attention_num_kv_heads : heads;
+    const std::vector<Width> widths = inner_widths();
+    const auto share_heads = [&](std::int64_t size) { return heads % size == 0; };
+    const auto share_kv_heads = [&](std::int64_t size) {
+      return kv_heads % size == 0 || size % kv_heads == 0;
+    };
+    const std::string by_heads = sizes_that_fit(heads, share_heads);
+    const std::string by_all = sizes_that_fit(heads, [&](std::int64_t size) {
+      return share_heads(size) && share_kv_heads(size) &&
+             std::ranges::all_of(widths, [&](const Width& w) { return w.count % size == 0; });
+    });
+    if (!share_heads(size_))
       broken("P1", {kTensor, "model.num_attention_heads"},
              fmt::format("{} attention heads can not be shared by {} ranks; use {}{}", heads, size_,
                          by_heads,
                          by_all == by_heads
                              ? ""
-                             : fmt::format(", of which {} divide the inner widths too", by_all)));
-    }
+                             : fmt::format(", of which {} fit the rest of the model", by_all)));
     for (const Width& width : widths)
       if (width.count % size_ != 0)
         broken("P1", {kTensor, width.key},
                fmt::format("{} of {} can not be shared by {} ranks; use {}, or another width",
-                           width.what, width.count, size_, common_divisors(all)));
-    const std::int64_t kv_heads =
-        model_.attention_num_kv_heads != 0 ? model_.attention_num_kv_heads : heads;
-    if (heads % size_ == 0 && kv_heads % size_ != 0 && size_ % kv_heads != 0)
+                           width.what, width.count, size_, by_all));
+    if (share_heads(size_) && !share_kv_heads(size_))
       broken("P1", {kTensor, "model.attention_num_kv_heads"},
              fmt::format("{} key-value heads can neither be shared by {} ranks nor be the same on "
-                         "equal parts of them; use {}, or a multiple of {}",
-                         kv_heads, size_, common_divisors({heads, kv_heads}), kv_heads));
+                         "equal parts of them; use {}",
+                         kv_heads, size_, by_all));
   }
 
   /// What every rank has a part of.

@@ -1,0 +1,103 @@
+// bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16], on the ranks of mpirun:
+// work per second of ranks that share every layer (tensor parallelism with shared rows), beside
+// that of as many ranks that train a model each. Rounds of a step of either kind alternate. Prints
+// JSON from rank 0: seconds of the steps and the ratio.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+
+#include "tests/bench/random_source.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/parallel/communicator.h"
+
+namespace {
+
+using namespace sortie;
+using namespace sortie::trainer;
+
+/// A trainer of one kind, with what it refers to.
+struct Side {
+  Side(const config::JobConfig& job_config, Communicator& world, int threads, DType dtype)
+      : job(job_config), source(job.model.vocab_size), events(EventSink::open("").value()) {
+    rank.rank = world.rank();
+    rank.world_size = world.size();
+    rank.threads = threads;
+    const auto batch = config::resolve_batch(job.topology, world.size());
+    trainer = std::make_unique<Trainer>(job, batch.plan, rank, world, events, source,
+                                        std::vector<ValidationSet>{}, cpu_facts(), dtype, "bench");
+  }
+  config::JobConfig job;
+  bench::RandomSource source;
+  EventSink events;
+  RankContext rank;
+  std::unique_ptr<Trainer> trainer;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+int number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
+  SORTIE_ASSIGN_OR_RETURN(const auto world, make_mpi_communicator(number("OMPI_COMM_WORLD_RANK"),
+                                                                  number("OMPI_COMM_WORLD_SIZE")));
+  const auto self = make_single_communicator();
+  Side alone(job, *self, threads, dtype);
+  job.topology.tensor_parallel_size = world->size();
+  job.topology.sequence_parallel = true;
+  Side shared(job, *world, threads, dtype);
+  std::vector<double> seconds[2];
+  SORTIE_TRY(alone.trainer->start());
+  SORTIE_TRY(shared.trainer->start());
+  for (int round = -1; round < rounds; ++round)  // the first one is for plans and memory
+    for (const int kind : {0, 1}) {
+      world->barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      SORTIE_TRY((kind == 0 ? alone : shared).trainer->step());
+      world->barrier();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      if (round >= 0) seconds[kind].push_back(taken.count());
+    }
+  if (world->rank() != 0) return {};
+  const double one = median(seconds[0]), all = median(seconds[1]);
+  fmt::print("{{\"ranks\": {}, \"alone\": [{:.4f}], \"shared\": [{:.4f}], \"ratio\": {:.3f}}}\n",
+             world->size(), fmt::join(seconds[0], ", "), fmt::join(seconds[1], ", "),
+             one / (all * world->size()));
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fmt::print(stderr,
+               "usage: bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16]\n");
+    return 2;
+  }
+  const auto size = [&](int index, std::int64_t otherwise) {
+    return argc > index ? std::atoll(argv[index]) : otherwise;
+  };
+  config::JobConfig job;
+  job.model.architecture = "llama";
+  job.model.vocab_size = 32000;
+  job.model.hidden_size = size(3, 768);
+  job.model.num_layers = size(4, 6);
+  job.model.num_attention_heads = job.model.hidden_size / 64;
+  job.model.sequence_length = size(5, 512);
+  job.topology.micro_batch_size = size(6, 2);
+  job.learning_rate_scheduler.learning_rate = 1e-4;
+  const bool bf16 = argc > 7 && std::string_view(argv[7]) == "bf16";
+  const Result<> done =
+      run(std::atoi(argv[1]), std::atoi(argv[2]), job, bf16 ? DType::bf16 : DType::f32);
+  if (!done) fmt::print(stderr, "bench_shared_layers: {}\n", done.error().message);
+  return done ? 0 : 1;
+}

@@ -1,0 +1,82 @@
+// Which groups of ranks can share the layers of a model.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "common/config/architectures.h"
+#include "common/config/validate.h"
+
+namespace sortie::config {
+namespace {
+
+/// What P1 finds wrong.
+std::vector<std::string> layout_problems(const ModelConfig& model, std::int64_t ranks) {
+  JobConfig job;
+  job.model = model;
+  job.topology.tensor_parallel_size = ranks;
+  std::vector<std::string> messages;
+  for (const Violation& violation : check_layout(job)) {
+    CHECK(violation.rule == "P1");
+    messages.push_back(violation.message);
+  }
+  return messages;
+}
+
+ModelConfig small_model() {
+  ModelConfig model;
+  model.architecture = "llama";
+  model.hidden_size = 48;
+  model.num_attention_heads = 12;
+  model.attention_num_kv_heads = 4;
+  model.ffn_hidden_size = 96;
+  return model;
+}
+
+TEST_CASE("heads and inner widths are shared evenly, key-value heads may be had in runs") {
+  for (const std::int64_t ranks : {1, 2, 4, 12}) {
+    CAPTURE(ranks);
+    CHECK(layout_problems(small_model(), ranks).empty());
+  }
+  CHECK(layout_problems(small_model(), 3) ==
+        std::vector<std::string>{"4 key-value heads can neither be shared by 3 ranks nor be the "
+                                 "same on equal parts of them; use 1, 2, 4 and 12"});
+  ModelConfig model = small_model();
+  model.ffn_hidden_size = 98;
+  CHECK(layout_problems(model, 4) ==
+        std::vector<std::string>{"an inner width of 98 can not be shared by 4 ranks; use 1 and 2, "
+                                 "or another width"});
+  model.ffn_hidden_size = 0;  // 128
+  CHECK(layout_problems(model, 4).empty());
+  CHECK(layout_problems(model, 12).size() == 1);
+}
+
+TEST_CASE("the experts' width counts, and that of layers without experts") {
+  ModelConfig model = small_model();
+  model.architecture = "mixtral";
+  CHECK(layout_problems(model, 4).empty());
+  model.ffn_hidden_size = 90;
+  CHECK(layout_problems(model, 4) ==
+        std::vector<std::string>{"an expert's inner width of 90 can not be shared by 4 ranks; use "
+                                 "1 and 2, or another width"});
+  model.architecture = "deepseek-v3";
+  model.attention_num_kv_heads = 0;
+  model.moe.ffn_hidden_size = 24;
+  CHECK(layout_problems(model, 4).empty());  // no layer has the plain width
+  model.moe.first_dense_layers = 1;
+  CHECK(layout_problems(model, 4).size() == 1);
+}
+
+TEST_CASE("the sizes that ten heads allow are named") {
+  const Preset* preset = find_preset("openseek-small");
+  REQUIRE(preset != nullptr);
+  const std::vector<std::string> problems = layout_problems(preset->model, 8);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0] ==
+        "10 attention heads can not be shared by 8 ranks; use 1, 2, 5 and 10, of which 1 and 2 fit "
+        "the rest of the model");
+}
+
+}  // namespace
+}  // namespace sortie::config
