@@ -27,7 +27,7 @@ using Kind = PipelineAction::Kind;
 struct Setting {
   int stages = 4;
   std::int64_t micro_batches = 16;
-  double forward_ms = 40.0;
+  double forward_ms = 200.0;
   std::int64_t bytes = 1 << 20;
 };
 

@@ -129,6 +129,7 @@ std::vector<Parameter*> router_biases(ParameterStore& store) {
 void StepRouting::expect(ExecutionContext& context, std::int64_t mixtures, std::int64_t experts) {
   if (sums_.defined()) return;
   sizes_.assign(static_cast<std::size_t>(mixtures), experts);
+  seen_.assign(sizes_.size(), false);
   sums_ = context.zeros(DType::f64, {2 + mixtures * experts});
 }
 
