@@ -93,14 +93,13 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   }
   const std::int64_t replicas = world_size / each;
   if (topology.data_parallel_size == 0 || topology.data_parallel_size == replicas) return replicas;
-  violations.push_back(
-      broken("T2", {std::string(kDataParallel), "runner.hosts"},
-             each == 1
-                 ? fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
-                               topology.data_parallel_size, world_size, replicas)
-                 : fmt::format("{} does not fit a job of {} ranks with {} ranks a replica; use {}, "
-                               "or 0 to follow the hosts",
-                               topology.data_parallel_size, world_size, each, replicas)));
+  violations.push_back(broken(
+      "T2", {std::string(kDataParallel), "runner.hosts"},
+      each == 1 ? fmt::format("{} does not fit a job of {} ranks; use {}, or 0 to follow the hosts",
+                              topology.data_parallel_size, world_size, replicas)
+                : fmt::format("{} does not fit a job of {} ranks with {} ranks a replica; use {}, "
+                              "or 0 to follow the hosts",
+                              topology.data_parallel_size, world_size, each, replicas)));
   return replicas;
 }
 

@@ -93,6 +93,8 @@ class LayoutRules {
 
 }  // namespace
 
-std::vector<Violation> check_layout(const JobConfig& job) { return LayoutRules(job).check(); }
+std::vector<Violation> check_layout(const JobConfig& job) {
+  return LayoutRules(job).check();
+}
 
 }  // namespace sortie::config

@@ -57,9 +57,9 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
   for (const ReplicaDifference::Rank& one : found.ranks)
     names.push_back(one.host.empty() ? fmt::format("rank {}", one.rank)
                                      : fmt::format("rank {} ({})", one.rank, one.host));
-  found.text = fmt::format(
-      "{} {}", fmt::join(names, ", "),
-      found.majority ? "from the other ranks" : "do not agree, and no majority does");
+  found.text =
+      fmt::format("{} {}", fmt::join(names, ", "),
+                  found.majority ? "from the other ranks" : "do not agree, and no majority does");
   return found;
 }
 
@@ -70,8 +70,7 @@ Error difference_error(const ReplicaDifference& difference, std::int64_t step) {
                       step, difference.text, difference.majority ? "those" : "these")};
 }
 
-Result<> check_initial_state(const Layout& layout, const RankContext& rank,
-                             ParameterStore& store) {
+Result<> check_initial_state(const Layout& layout, const RankContext& rank, ParameterStore& store) {
   const ReplicaDifference difference = find_difference(layout, rank, store);
   if (difference.text.empty()) return {};
   return fail(ErrorCode::diverged,

@@ -33,7 +33,6 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
 Error difference_error(const ReplicaDifference& difference, std::int64_t step);
 
 /// The same before the first step, where fresh weights were computed by each rank for itself.
-Result<> check_initial_state(const Layout& layout, const RankContext& rank,
-                             ParameterStore& store);
+Result<> check_initial_state(const Layout& layout, const RankContext& rank, ParameterStore& store);
 
 }  // namespace sortie::trainer

@@ -20,8 +20,7 @@ using Part = training::Section;
 }  // namespace
 
 TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan& batch,
-                           const RankContext& rank, const Layout& layout,
-                           SampleSource& training)
+                           const RankContext& rank, const Layout& layout, SampleSource& training)
     : job_(job),
       batch_(batch),
       layout_(layout),
@@ -214,8 +213,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   report.learning_rate = optimizer_.learning_rate(report.step);
   report.samples = config::batch_size_at(batch_, progress.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
-  const std::int64_t micro_steps =
-      report.samples / (batch_.micro_batch_size * replicas());
+  const std::int64_t micro_steps = report.samples / (batch_.micro_batch_size * replicas());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
   marks_.begin_step(report.step);

@@ -37,7 +37,6 @@ struct ValidationOptions {
 /// forward pass is a tick of `marks`.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,
                             const ValidationOptions& options, ExecutionContext& context,
-                            const LanguageModel& model, const Layout& layout,
-                            ProgressMarks& marks);
+                            const LanguageModel& model, const Layout& layout, ProgressMarks& marks);
 
 }  // namespace sortie::trainer

@@ -1,5 +1,6 @@
 #include "trainer/parallel/counting.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "common/base/check.h"
@@ -14,7 +15,7 @@ class Done final : public CollectiveHandle {
   void wait_on(ExecutionContext&) override {}
 };
 
-double bytes_of(const Tensor& tensor) {
+double payload_of(const Tensor& tensor) {
   return static_cast<double>(tensor.elements()) * static_cast<double>(dtype_bytes(tensor.dtype()));
 }
 
@@ -30,22 +31,22 @@ class CountingCommunicator final : public Communicator {
   std::string library() const override { return "none"; }
 
   Handle all_reduce_async(const Tensor& values, ReduceOp, const Event&) override {
-    return count(2.0 * others() * bytes_of(values) / size_);
+    return count(2.0 * others() * payload_of(values) / size_);
   }
   Handle reduce_scatter_async(const Tensor& input, const Tensor&, ReduceOp) override {
-    return count(others() * bytes_of(input) / size_);
+    return count(others() * payload_of(input) / size_);
   }
   Handle all_gather_async(const Tensor& input, const Tensor&) override {
-    return count(others() * bytes_of(input));
+    return count(others() * payload_of(input));
   }
-  Handle broadcast_async(const Tensor& values, int) override { return count(bytes_of(values)); }
+  Handle broadcast_async(const Tensor& values, int) override { return count(payload_of(values)); }
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                           const Tensor&, std::span<const std::int64_t>) override {
     const auto own = static_cast<double>(send_counts[static_cast<std::size_t>(rank_)]);
     const auto all = static_cast<double>(std::max<std::int64_t>(input.elements(), 1));
-    return count(bytes_of(input) * (1.0 - own / all));
+    return count(payload_of(input) * (1.0 - own / all));
   }
-  Handle send_async(const Tensor& values, int) override { return count(bytes_of(values)); }
+  Handle send_async(const Tensor& values, int) override { return count(payload_of(values)); }
   Handle receive_async(const Tensor&, int) override { return count(0.0); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int, std::string name) override {

@@ -39,9 +39,7 @@ std::string layout_text(const config::TopologyConfig& topology) {
 }
 
 Layout::Layout(const config::TopologyConfig& topology, Communicator& world)
-    : mesh_(mesh_of(topology, world.size())),
-      world_(&world),
-      alone_(make_single_communicator()) {
+    : mesh_(mesh_of(topology, world.size())), world_(&world), alone_(make_single_communicator()) {
   if (size(Axis::data) != world.size()) groups_.emplace(mesh_, world);
 }
 

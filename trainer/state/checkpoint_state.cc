@@ -101,16 +101,15 @@ std::string training_digest(config::JobConfig job) {
 }
 
 std::map<std::string, std::string> depends_on(const BitFacts& facts) {
-  std::map<std::string, std::string> names = {
-          {"instruction set", facts.isa},
-          {"oneDNN", facts.onednn},
-          {"MPI", facts.mpi},
-          {"libm", facts.libm},
-          {kBuild, facts.build},
-          {kData, facts.data},
-          {"threads", fmt::format("{}", facts.threads)},
-          {"ranks", fmt::format("{}", facts.world_size)},
-          {"precision", facts.precision}};
+  std::map<std::string, std::string> names = {{"instruction set", facts.isa},
+                                              {"oneDNN", facts.onednn},
+                                              {"MPI", facts.mpi},
+                                              {"libm", facts.libm},
+                                              {kBuild, facts.build},
+                                              {kData, facts.data},
+                                              {"threads", fmt::format("{}", facts.threads)},
+                                              {"ranks", fmt::format("{}", facts.world_size)},
+                                              {"precision", facts.precision}};
   // Older checkpoints have none.
   if (!facts.layout.empty()) names["layout"] = facts.layout;
   return names;

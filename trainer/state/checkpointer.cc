@@ -106,7 +106,8 @@ Result<> Checkpointer::share_start() {
 /// tensor-parallel group have whole is the first one's, what repeats another stage's that stage's.
 bool Checkpointer::owns(const Parameter& parameter) const {
   const CutRule& cut = parameter.spec().cut;
-  return parameter.spec().tied_to.empty() && (cut.axis || layout_.places().of(cut.group).index == 0);
+  return parameter.spec().tied_to.empty() &&
+         (cut.axis || layout_.places().of(cut.group).index == 0);
 }
 
 /// Of a checkpoint: what all ranks of a replica own.

@@ -236,7 +236,7 @@ class Checkpointer {
   Claimant claimant_;
   StartPoint start_;  // rank 0; of other ranks what share_start() tells them
   std::vector<Rollback> rollbacks_;
-  std::string token_;  // of rank 0's claim of save_dir; empty = none
+  std::string token_;              // of rank 0's claim of save_dir; empty = none
   std::uint64_t state_bytes_ = 0;  // of a checkpoint
   bool loads_all_values_ = false;
   bool shared_ = false;  // all ranks write to save_dir

@@ -73,7 +73,7 @@ Cost cost_of(const config::JobConfig& job, DType dtype, bool recompute, Device d
     (void)model.loss(graph, tokens, tokens, 1.0f, forward);
     graph.backward({});
     Tensor norm = context.empty(DType::f64, {1});
-    optimizer.squared_gradient_norm(context, norm);
+    optimizer.squared_gradient_norm(context, Layout(job.topology, 0, 1), norm);
     optimizer.update(context, step, 1.0);
     store.zero_gradients();
   }

@@ -80,7 +80,8 @@ TEST_CASE("a replica that differs is named with its host") {
     TinyTraining training(job, communicator);
     training.losses(2);
     ParameterStore& store = training.trainer->store();
-    const ReplicaDifference equal = find_difference(training.trainer->layout(), training.rank, store);
+    const ReplicaDifference equal =
+        find_difference(training.trainer->layout(), training.rank, store);
     if (communicator.rank() == 2) {  // one bit of one moment
       const auto moment2 = host_view(store, store.moment2());
       std::uint32_t bits = 0;
@@ -88,7 +89,8 @@ TEST_CASE("a replica that differs is named with its host") {
       bits ^= 1u << 3;
       std::memcpy(&moment2[100], &bits, sizeof bits);
     }
-    const ReplicaDifference differs = find_difference(training.trainer->layout(), training.rank, store);
+    const ReplicaDifference differs =
+        find_difference(training.trainer->layout(), training.rank, store);
     const std::lock_guard lock(mutex);
     errors.push_back(equal.text);
     errors.push_back(difference_error(differs, 3).message);

@@ -72,8 +72,8 @@ TEST_CASE("each sample is taken once, from the start, and no more than there are
   const auto asked = [&](std::int64_t samples) {
     source.asked.clear();
     REQUIRE(validate({{"one", &source}}, {.samples = samples, .rows = 3},
-                     training.trainer->context(), training.trainer->model(), training.trainer->layout(),
-                     *training.rank.marks));
+                     training.trainer->context(), training.trainer->model(),
+                     training.trainer->layout(), *training.rank.marks));
     return source.asked;
   };
   CHECK(asked(4) == std::vector<std::int64_t>{0, 1, 2, 3});

@@ -69,7 +69,8 @@ struct Rank {
   Rank(const config::JobConfig& saving, Communicator& communicator)
       : job(saving),
         training(without_saves(saving), communicator),
-        saver(job, facts, training.trainer->store(), communicator, training.trainer->context()) {
+        saver(job, facts, training.trainer->store(), training.trainer->layout(),
+              training.trainer->context()) {
     training.losses(2);
     const auto prepared = saver.prepare();
     REQUIRE_MESSAGE(prepared, (prepared ? "" : prepared.error().message));
