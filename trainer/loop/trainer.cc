@@ -84,9 +84,10 @@ Result<> Trainer::start() {
   } else {
     report_.from_seed();
   }
-  SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   store().refresh_compute_copy(context());
+  step_.spread_weights();
   store().weights_changed();
+  SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   last_equal_ = progress_.step;
@@ -175,6 +176,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   step_.resume(progress_);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   store().refresh_compute_copy(context());
+  step_.spread_weights();
   store().weights_changed();
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   last_equal_ = progress_.step;

@@ -41,6 +41,7 @@ Result<> TrainingStep::prepare() {
   SORTIE_TRY(add_lora(job_.lora, store_));
   SORTIE_TRY(freeze_parameters(job_, store_));
   SORTIE_TRY(optimizer_.assign_groups());
+  store_.shard(share_rule(job_, layout_));
   return store_.cut(layout_.places());
 }
 
@@ -49,7 +50,16 @@ void TrainingStep::allocate(DType precision) {
   store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
   reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                job_.optimizer.allreduce_bucket_size);
-  context_.set_poll([this] { reducer_->poll(); });
+  gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
+  context_.set_poll([this] {
+    reducer_->poll();
+    gatherer_->poll();
+  });
+}
+
+void TrainingStep::spread_weights() {
+  gatherer_->start_all();
+  gatherer_->finish();
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {
@@ -198,7 +208,9 @@ void TrainingStep::update(StepReport& report) {
                                             : report.loss);
   gradient_norms_.add(report.grad_norm);
   if (!report.skipped) {
-    optimizer_.update(context_, report.step, report.grad_norm);
+    gatherer_->finish();  // of what this step had no use for
+    optimizer_.update(context_, report.step, report.grad_norm,
+                      [this](std::size_t bucket) { gatherer_->start(bucket); });
     if (job_.model.moe.bias_update_rate > 0)
       routing_.balance(store_, job_.model.moe.bias_update_rate);
   }
@@ -239,7 +251,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   {
     const Span span(*this, Part::reduce);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    if (!layout_.only_data()) layout_.model().all_reduce_sum({&read[2], 1});
+    if (store_.sharded())
+      layout_.world().all_reduce_sum({&read[2], 1});
+    else if (!layout_.only_data())
+      layout_.model().all_reduce_sum({&read[2], 1});
     report.grad_norm = std::sqrt(read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);

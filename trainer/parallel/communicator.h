@@ -68,16 +68,18 @@ class Communicator {
   /// The library that carries the collectives and its version, as it says at run time.
   virtual std::string library() const = 0;
 
-  /// values = sum or maximum over ranks, in place. Sums of u8 are not taken. It starts when `ready`
-  /// has passed, and `values` may lie on a device: this one alone, the other collectives take
+  /// values = sum or maximum over ranks, in place. Sums of u8 are not taken. What takes a `ready`
+  /// starts when that has passed, and its tensors may lie on a device; the other collectives take
   /// memory of the host that is ready.
   virtual Handle all_reduce_async(const Tensor& values, ReduceOp op, const Event& ready = {}) = 0;
   /// `input` is size() blocks of `output`'s elements; output = block rank(), reduced over ranks. It
   /// may be that block of `input` itself.
-  virtual Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op) = 0;
+  virtual Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op,
+                                      const Event& ready = {}) = 0;
   /// `output` is size() blocks; block r = `input` of rank r. `input` may be block rank() of
   /// `output`.
-  virtual Handle all_gather_async(const Tensor& input, const Tensor& output) = 0;
+  virtual Handle all_gather_async(const Tensor& input, const Tensor& output,
+                                  const Event& ready = {}) = 0;
   /// `values` of `root` to all ranks, in place.
   virtual Handle broadcast_async(const Tensor& values, int root) = 0;
   /// send_counts[r] elements of `input`, behind those for lower ranks, go to rank r; its

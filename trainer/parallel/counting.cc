@@ -33,10 +33,10 @@ class CountingCommunicator final : public Communicator {
   Handle all_reduce_async(const Tensor& values, ReduceOp, const Event&) override {
     return count(2.0 * others() * payload_of(values) / size_);
   }
-  Handle reduce_scatter_async(const Tensor& input, const Tensor&, ReduceOp) override {
+  Handle reduce_scatter_async(const Tensor& input, const Tensor&, ReduceOp, const Event&) override {
     return count(others() * payload_of(input) / size_);
   }
-  Handle all_gather_async(const Tensor& input, const Tensor&) override {
+  Handle all_gather_async(const Tensor& input, const Tensor&, const Event&) override {
     return count(others() * payload_of(input));
   }
   Handle broadcast_async(const Tensor& values, int) override { return count(payload_of(values)); }

@@ -8,7 +8,6 @@
 #include <exception>
 #include <numeric>
 
-#include "trainer/parallel/late_operation.h"
 #include "trainer/parallel/reduce_kernel.h"
 #include "trainer/parallel/reduction.h"
 
@@ -175,8 +174,9 @@ Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, R
   const std::string what = label(collective, sequence);
   const Reduced reduced{values.dtype(), op, values.elements()};
   const int tag = tag_of(id_, Part::data, sequence);
-  const auto reduction = [this, what, reduced,
-                          tag](std::span<std::byte> bytes) -> std::unique_ptr<Operation> {
+  const auto reduction = [this, what, reduced, tag](
+                             std::span<std::byte> bytes,
+                             std::span<std::byte>) -> std::unique_ptr<Operation> {
     const auto sent = static_cast<std::int64_t>(bytes.size()) * (size() - 1);
     if (sent <= GatherReduction::kUpTo)
       return std::make_unique<GatherReduction>(group_, *engine_, what, tag, reduced, bytes.data());
@@ -188,57 +188,74 @@ Communicator::Handle GroupCommunicator::all_reduce_async(const Tensor& values, R
         group_, *engine_, what, tag, reduced,
         ChunkReduction::Buffers{bytes.data(), result, per_chunk, /*gather=*/true});
   };
-  if (values.device().kind == DeviceKind::cpu && ready.poll())
-    return start(reduction(bytes_of(values)), {values});
-  return start(std::make_shared<LateOperation>(group_, *engine_, what, values, ready, reduction),
-               {values});
+  return start_when(ready, what, values, values, reduction);
+}
+
+Communicator::Handle GroupCommunicator::start_when(const Event& ready, const std::string& what,
+                                                   const Tensor& input, const Tensor& output,
+                                                   const LateOperation::Make& make) {
+  if (input.device().kind == DeviceKind::cpu && ready.poll())
+    return start(make(bytes_of(input), bytes_of(output)), {input, output});
+  return start(std::make_shared<LateOperation>(group_, *engine_, what, input, output, ready, make),
+               {input, output});
 }
 
 Communicator::Handle GroupCommunicator::reduce_scatter_async(const Tensor& input,
-                                                             const Tensor& output, ReduceOp op) {
+                                                             const Tensor& output, ReduceOp op,
+                                                             const Event& ready) {
   SORTIE_CHECK(can_reduce(input.dtype(), op) && input.dtype() == output.dtype() &&
-                   input.elements() == output.elements() * size(),
+                   input.elements() == output.elements() * size() && input.dense() &&
+                   output.dense(),
                "reduce-scatter of {} {} into {} {} on {} ranks", input.elements(),
                dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
   const auto collective =
       op == ReduceOp::sum ? Collective::reduce_scatter_sum : Collective::reduce_scatter_max;
-  const auto from = bytes_of(input);
-  const auto to = bytes_of(output);
   const std::uint64_t sequence = begin(collective, input.elements(), input.dtype());
-  if (to.empty()) return std::make_unique<NoWork>();
-  if (size() == 1) {
-    copy_unless_same(from, to);
-    return std::make_unique<NoWork>();
-  }
-  return start(std::make_shared<ChunkReduction>(
-                   group_, *engine_, label(collective, sequence), tag_of(id_, Part::data, sequence),
-                   Reduced{input.dtype(), op, input.elements()},
-                   ChunkReduction::Buffers{from.data(), to.data(), output.elements(),
-                                           /*gather=*/false}),
-               {input, output});
+  if (output.elements() == 0) return std::make_unique<NoWork>();
+  const std::string what = label(collective, sequence);
+  const Reduced reduced{input.dtype(), op, input.elements()};
+  const int tag = tag_of(id_, Part::data, sequence);
+  return start_when(
+      ready, what, input, output,
+      [this, what, reduced, tag](std::span<std::byte> from,
+                                 std::span<std::byte> to) -> std::unique_ptr<Operation> {
+        if (size() == 1) {
+          copy_unless_same(from, to);
+          return std::make_unique<Exchange>(group_, engine_->transport(), what, tag,
+                                            std::vector<Exchange::Block>{});
+        }
+        return std::make_unique<ChunkReduction>(
+            group_, *engine_, what, tag, reduced,
+            ChunkReduction::Buffers{from.data(), to.data(), reduced.elements / size(),
+                                    /*gather=*/false});
+      });
 }
 
-Communicator::Handle GroupCommunicator::all_gather_async(const Tensor& input,
-                                                         const Tensor& output) {
-  SORTIE_CHECK(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
+Communicator::Handle GroupCommunicator::all_gather_async(const Tensor& input, const Tensor& output,
+                                                         const Event& ready) {
+  SORTIE_CHECK(input.dtype() == output.dtype() && output.elements() == input.elements() * size() &&
+                   input.dense() && output.dense(),
                "all-gather of {} {} into {} {} on {} ranks", input.elements(),
                dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
-  const auto from = bytes_of(input);
-  const auto to = bytes_of(output);
   const std::uint64_t sequence = begin(Collective::all_gather, input.elements(), input.dtype());
-  std::vector<Exchange::Block> blocks;
-  for (int member = 0; member < size(); ++member) {
-    const auto place = to.subspan(from.size() * static_cast<std::size_t>(member), from.size());
-    if (member == rank())
-      copy_unless_same(from, place);
-    else
-      blocks.push_back({member, from, place});
-  }
-  if (blocks.empty() || from.empty()) return std::make_unique<NoWork>();
-  return start(std::make_shared<Exchange>(group_, engine_->transport(),
-                                          label(Collective::all_gather, sequence),
-                                          tag_of(id_, Part::data, sequence), std::move(blocks)),
-               {input, output});
+  if (input.elements() == 0) return std::make_unique<NoWork>();
+  const std::string what = label(Collective::all_gather, sequence);
+  const int tag = tag_of(id_, Part::data, sequence);
+  return start_when(ready, what, input, output,
+                    [this, what, tag](std::span<std::byte> from,
+                                      std::span<std::byte> to) -> std::unique_ptr<Operation> {
+                      std::vector<Exchange::Block> blocks;
+                      for (int member = 0; member < size(); ++member) {
+                        const auto place =
+                            to.subspan(from.size() * static_cast<std::size_t>(member), from.size());
+                        if (member == rank())
+                          copy_unless_same(from, place);
+                        else
+                          blocks.push_back({member, from, place});
+                      }
+                      return std::make_unique<Exchange>(group_, engine_->transport(), what, tag,
+                                                        std::move(blocks));
+                    });
 }
 
 Communicator::Handle GroupCommunicator::broadcast_async(const Tensor& values, int root) {

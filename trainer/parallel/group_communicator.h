@@ -4,6 +4,7 @@
 #include "trainer/parallel/agreement.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/exchange.h"
+#include "trainer/parallel/late_operation.h"
 
 namespace sortie::trainer {
 
@@ -20,8 +21,9 @@ class GroupCommunicator final : public Communicator {
   std::string library() const override { return engine_->transport().library(); }
 
   Handle all_reduce_async(const Tensor& values, ReduceOp op, const Event& ready) override;
-  Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op) override;
-  Handle all_gather_async(const Tensor& input, const Tensor& output) override;
+  Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op,
+                              const Event& ready) override;
+  Handle all_gather_async(const Tensor& input, const Tensor& output, const Event& ready) override;
   Handle broadcast_async(const Tensor& values, int root) override;
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                           const Tensor& output,
@@ -45,6 +47,9 @@ class GroupCommunicator final : public Communicator {
                       std::span<const std::int64_t> receive_counts);
   /// Starts an operation; what it keeps alive goes with the handle.
   Handle start(std::shared_ptr<Operation> operation, std::vector<Tensor> kept);
+  /// The same when `ready` has passed, on what may be a device's memory.
+  Handle start_when(const Event& ready, const std::string& what, const Tensor& input,
+                    const Tensor& output, const LateOperation::Make& make);
   /// Waits for an operation that no handle shows.
   void run(std::shared_ptr<Operation> operation);
   /// Blocks of bytes to and from all other members, waited for.

@@ -7,35 +7,42 @@
 namespace sortie::trainer {
 namespace {
 
-std::size_t byte_count(const Tensor& values) {
-  return static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype());
+std::span<std::byte> memory_of(const Tensor& values) {
+  return {static_cast<std::byte*>(values.raw()),
+          static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype())};
 }
 
 }  // namespace
 
 LateOperation::LateOperation(const GroupRanks& group, Engine& engine, std::string what,
-                             Tensor values, Event ready, Make make)
+                             Tensor input, Tensor output, Event ready, Make make)
     : Operation(group, std::move(what)),
       engine_(engine),
-      values_(std::move(values)),
+      input_(std::move(input)),
+      output_(std::move(output)),
       ready_(std::move(ready)),
       make_(std::move(make)) {}
 
 LateOperation::~LateOperation() {
   begun_.reset();
-  if (copy_.memory) engine_.give_scratch(std::move(copy_));
+  for (Engine::ScratchBlock* block : {&copy_, &result_copy_})
+    if (block->memory) engine_.give_scratch(std::move(*block));
 }
 
 void LateOperation::begin() {
-  const std::size_t bytes = byte_count(values_);
-  auto* place = static_cast<std::byte*>(values_.raw());
-  if (values_.device().kind != DeviceKind::cpu) {
-    copy_ = engine_.take_scratch(bytes);
-    const OpenMemory open(values_.device());
-    std::memcpy(copy_.memory.get(), place, bytes);
-    place = copy_.memory.get();
+  std::span<std::byte> input = memory_of(input_), output = memory_of(output_);
+  if (input_.device().kind != DeviceKind::cpu) {
+    copy_ = engine_.take_scratch(input.size());
+    {
+      const OpenMemory open(input_.device());
+      std::memcpy(copy_.memory.get(), input.data(), input.size());
+    }
+    const bool one = input.data() == output.data() && input.size() == output.size();
+    if (!one) result_copy_ = engine_.take_scratch(output.size());
+    input = {copy_.memory.get(), input.size()};
+    output = one ? input : std::span(result_copy_.memory.get(), output.size());
   }
-  begun_ = make_({place, bytes});
+  begun_ = make_(input, output);
 }
 
 bool LateOperation::advance() {
@@ -45,8 +52,10 @@ bool LateOperation::advance() {
   }
   if (!begun_->advance()) return false;
   if (copy_.memory) {
-    const OpenMemory open(values_.device());
-    std::memcpy(values_.raw(), copy_.memory.get(), byte_count(values_));
+    const OpenMemory open(output_.device());
+    const std::span<std::byte> to = memory_of(output_);
+    const auto& from = result_copy_.memory ? result_copy_ : copy_;
+    std::memcpy(to.data(), from.memory.get(), to.size());
   }
   return true;
 }

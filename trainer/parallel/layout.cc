@@ -35,6 +35,7 @@ std::string layout_text(const config::TopologyConfig& topology) {
     parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
   if (topology.pipeline_interleave > 1)
     parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
+  if (topology.parameter_sharding == "optimizer") parts.emplace_back("sharded optimizer");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -59,6 +60,11 @@ Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
 CutPlaces Layout::places() const {
   const auto along = [this](Axis axis) { return CutPlace{coordinate(axis), size(axis)}; };
   return {.dense = along(Axis::tensor), .expert = along(Axis::expert_tensor)};
+}
+
+ShareRule share_rule(const config::JobConfig& job, const Layout& layout) {
+  if (job.topology.parameter_sharding != "optimizer") return {};
+  return {layout.replicas().rank(), layout.replicas().size(), job.optimizer.allreduce_bucket_size};
 }
 
 }  // namespace sortie::trainer

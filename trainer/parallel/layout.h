@@ -7,6 +7,7 @@
 
 #include "common/config/schema.h"
 #include "trainer/nn/cut.h"
+#include "trainer/nn/shares.h"
 #include "trainer/parallel/counting.h"
 #include "trainer/parallel/mesh.h"
 
@@ -15,7 +16,7 @@ namespace sortie::trainer {
 /// The sizes that [topology] asks for.
 MeshSizes mesh_sizes(const config::TopologyConfig& topology);
 
-/// "tensor 2, sequence, pipeline 4"; empty where every rank has the whole model.
+/// "tensor 2, sequence, pipeline 4, sharded optimizer"; empty where every rank has the whole model.
 std::string layout_text(const config::TopologyConfig& topology);
 
 class Layout {
@@ -63,5 +64,9 @@ class Layout {
   std::unique_ptr<Communicator> alone_;
   std::optional<MeshGroups> groups_;
 };
+
+/// Which share of the optimizer's state this rank keeps; all, where topology.parameter_sharding is
+/// "none".
+ShareRule share_rule(const config::JobConfig& job, const Layout& layout);
 
 }  // namespace sortie::trainer

@@ -13,7 +13,9 @@
 #include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
+#include "trainer/parallel/weight_gatherer.h"
 
 namespace sortie::trainer {
 namespace {
@@ -94,8 +96,12 @@ class MetaRank {
     SORTIE_TRY(freeze_parameters(job_, store_));
     SORTIE_TRY(optimizer_.assign_groups());
     SORTIE_TRY(store_.cut(layout_.places()));
+    store_.shard(share_rule(job_, layout_));
     store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
                     /*with_optimizer=*/true);
+    reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
+                                                 job_.optimizer.allreduce_bucket_size);
+    gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
     return {};
   }
 
@@ -114,11 +120,13 @@ class MetaRank {
       const Batch batch =
           all_at_once ? std::exchange(waiting[static_cast<std::size_t>(micro)], {}) : next_batch();
       const std::int64_t flop = context_.flop();
-      forward_backward(batch, loss);
+      forward_backward(batch, micro + 1 == std::min<std::int64_t>(micro_steps_, 2), loss);
       flop_ = context_.flop() - flop;
     }
+    reducer_->finish();
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
-    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
+    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0,
+                      [this](std::size_t bucket) { gatherer_->start(bucket); });
     routing_.clear(context_);
     store_.zero_gradients();
   }
@@ -130,6 +138,7 @@ class MetaRank {
                           static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
     plan.memory = tensor_memory(store_, context_.allocator());
     if (saves_beside_training(job_.trainer)) plan.memory.snapshot = snapshot_bytes();
+    plan.sent = layout_.sent();
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
       plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
@@ -151,11 +160,12 @@ class MetaRank {
     const std::int64_t replicas = replicas_of(job_.topology, options_);
     return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
   }
-  void forward_backward(const Batch& batch, Tensor& loss) {
+  void forward_backward(const Batch& batch, bool last, Tensor& loss) {
     ForwardContext forward;
     forward.training = true;
     Graph graph(context_, Graph::Mode::record);
     model_.loss(graph, batch.tokens, batch.targets, 1.0f, forward, loss);
+    if (last) reducer_->begin();
     graph.backward({});
     routing_.add(context_, forward);
   }
@@ -172,6 +182,8 @@ class MetaRank {
   ParameterStore store_;
   const LanguageModel model_;
   Optimizer optimizer_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<WeightGatherer> gatherer_;
   StepRouting routing_;
   std::int64_t flop_ = 0;  // of a micro-batch
 };

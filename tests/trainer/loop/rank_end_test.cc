@@ -25,8 +25,10 @@ class Waiting : public Communicator {
   const std::string& name() const override { return name_; }
   std::string library() const override { return "none"; }
   Handle all_reduce_async(const Tensor&, ReduceOp, const Event&) override { return {}; }
-  Handle reduce_scatter_async(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
-  Handle all_gather_async(const Tensor&, const Tensor&) override { return {}; }
+  Handle reduce_scatter_async(const Tensor&, const Tensor&, ReduceOp, const Event&) override {
+    return {};
+  }
+  Handle all_gather_async(const Tensor&, const Tensor&, const Event&) override { return {}; }
   Handle broadcast_async(const Tensor&, int) override { return {}; }
   Handle all_to_all_async(const Tensor&, std::span<const std::int64_t>, const Tensor&,
                           std::span<const std::int64_t>) override {
