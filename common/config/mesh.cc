@@ -135,6 +135,7 @@ std::string layout_text(const TopologyConfig& topology) {
     parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
   if (topology.pipeline_interleave > 1)
     parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
+  if (topology.parameter_sharding == "optimizer") parts.emplace_back("sharded optimizer");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -39,7 +39,7 @@ struct MeshSizes {
 
 /// The sizes that [topology] asks for.
 MeshSizes mesh_sizes(const TopologyConfig& topology);
-/// "tensor 2, sequence, pipeline 4"; empty where every rank has the whole model.
+/// "tensor 2, sequence, pipeline 4, sharded optimizer"; empty where every rank has the whole model.
 std::string layout_text(const TopologyConfig& topology);
 
 class Mesh {

@@ -13,10 +13,18 @@ namespace sortie::trainer {
 namespace {
 
 std::string state_hash(ParameterStore& store) {
+  store.await_values();
   XXH64_hash_t hash = 0;
-  for (const Tensor& buffer : {store.master(), store.moment1(), store.moment2()}) {
-    const ops::HostAccess<float> values(store.context(), buffer);
+  const auto add = [&]<class T>(const Tensor& buffer, T) {
+    const ops::HostAccess<T> values(store.context(), buffer);
     hash = XXH3_64bits_withSeed(values.span().data(), values.span().size_bytes(), hash);
+  };
+  add(store.whole_master(), float());
+  if (!store.sharded()) {
+    add(store.moment1(), float());
+    add(store.moment2(), float());
+  } else if (store.compute_copy().defined()) {
+    add(store.compute_copy(), bf16());
   }
   return fmt::format("{:016x}", hash);
 }

@@ -86,10 +86,11 @@ Result<> Trainer::start() {
     report_.from_seed();
   }
   for (const std::string& text : checkpointer_.take_memory_notes()) report_.note(text);
+  store().refresh_compute_copy(context());
+  step_.spread_weights();
+  store().weights_changed();
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   SORTIE_TRY(checkpointer_.reserve_memory());
-  store().refresh_compute_copy(context());
-  store().weights_changed();
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   last_equal_ = progress_.step;
@@ -178,6 +179,7 @@ Result<> Trainer::roll_back(const Checkpointer::RollbackOrder& order) {
   step_.resume(progress_);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
   store().refresh_compute_copy(context());
+  step_.spread_weights();
   store().weights_changed();
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
   last_equal_ = progress_.step;

@@ -42,6 +42,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
 Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
+  store_.shard(share_rule(job_, layout_));
   return store_.cut(layout_.places());
 }
 
@@ -50,11 +51,18 @@ void TrainingStep::allocate(DType precision) {
   store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
   reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                job_.optimizer.allreduce_bucket_size);
+  gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_);
   context_.set_poll([this] {
     reducer_->poll();
+    gatherer_->poll();
     passes_->poll();
   });
+}
+
+void TrainingStep::spread_weights() {
+  gatherer_->start_all();
+  gatherer_->finish();
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {
@@ -237,7 +245,9 @@ void TrainingStep::update(StepReport& report) {
                                             : report.loss);
   gradient_norms_.add(report.grad_norm);
   if (!report.skipped) {
-    optimizer_.update(context_, report.step, report.grad_norm);
+    gatherer_->finish();  // of what this step had no use for
+    optimizer_.update(context_, report.step, report.grad_norm,
+                      [this](std::size_t bucket) { gatherer_->start(bucket); });
     if (job_.model.moe.bias_update_rate > 0)
       routing_.balance(store_, job_.model.moe.bias_update_rate);
   }
@@ -280,7 +290,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   {
     const Span span(*this, Part::reduce);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    if (!layout_.only_data()) layout_.model().all_reduce_sum({&read[2], 1});
+    if (store_.sharded())
+      layout_.world().all_reduce_sum({&read[2], 1});
+    else if (!layout_.only_data())
+      layout_.model().all_reduce_sum({&read[2], 1});
     report.grad_norm = std::sqrt(read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);

@@ -21,6 +21,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
+#include "trainer/parallel/weight_gatherer.h"
 #include "trainer/samples/prefetcher.h"
 #include "trainer/state/checkpointer.h"
 
@@ -37,6 +38,9 @@ class TrainingStep {
   Result<> prepare();
   /// The flat buffers, and what reduces them.
   void allocate(DType precision);
+  /// Every replica gets the weights that the others have of a sharded store; collective. After they
+  /// were written other than by a step, and the compute copies were refreshed.
+  void spread_weights();
   /// Goes on from there: the state of the parts that have one beside the weights.
   void resume(const TrainingProgress& progress);
   /// What the run leaves out of its data from here on.
@@ -127,6 +131,7 @@ class TrainingStep {
   OutlierDetector losses_, gradient_norms_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<PipelineStep> passes_;
+  std::unique_ptr<WeightGatherer> gatherer_;
   std::unique_ptr<Prefetcher> prefetcher_;  // of training_, from begin_reading() on
   Profiler profiler_;
   bool update_under_way_ = false;

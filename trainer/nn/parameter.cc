@@ -9,8 +9,6 @@
 
 namespace sortie::trainer {
 namespace {
-constexpr std::int64_t kCacheLine = 16;  // f32 elements: every parameter starts on a cache line
-
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -32,12 +30,31 @@ void Parameter::use_done() {
   if (--pending_uses_ == 0 && on_final_ != nullptr && *on_final_) (*on_final_)(*this);
 }
 
+std::vector<OwnPart> Parameter::own_parts() const {
+  std::vector<OwnPart> parts;
+  std::int64_t at = offset_;
+  for (const GlobalBlock& block : blocks_) {
+    for (const OwnRun& run : own_runs_) {
+      const FlatRange flat{std::max(at, run.flat.begin),
+                           std::min(at + block.elements(), run.flat.end)};
+      const std::int64_t before = flat.begin - run.flat.begin;
+      if (flat.elements() > 0)
+        parts.push_back({&block,
+                         flat.begin - at,
+                         {flat, run.master + before, run.moment + before, run.bucket}});
+    }
+    at += block.elements();
+  }
+  return parts;
+}
+
 Parameter& ParameterStore::add(ParameterSpec spec) {
   SORTIE_CHECK(find(spec.name) == nullptr, "parameter {} declared twice", spec.name);
   SORTIE_CHECK(flat_elements_ == 0, "{} declared after finalize", spec.name);
   auto parameter = std::make_unique<Parameter>();
   parameter->spec_ = std::move(spec);
   parameter->on_final_ = &on_final_;
+  parameter->on_use_ = &on_use_;
   SORTIE_CHECK(take_part(*parameter, {}), "{} can not be whole", parameter->name());
   by_name_.emplace(parameter->name(), parameter.get());
   return *parameters_.emplace_back(std::move(parameter));
@@ -58,39 +75,98 @@ Result<> ParameterStore::cut(const CutPlaces& places) {
   return {};
 }
 
+void ParameterStore::shard(const ShareRule& rule) {
+  SORTIE_CHECK(flat_elements_ == 0, "sharded after finalize");
+  SORTIE_CHECK(rule.index >= 0 && rule.index < rule.count, "share {} of {}", rule.index,
+               rule.count);
+  share_ = rule;
+}
+
+/// Every parameter starts on a cache line.
+void ParameterStore::lay_out(std::int64_t alignment) {
+  const auto place = [this](std::int64_t offset, const auto& chosen) {
+    for (const auto& parameter : std::views::reverse(parameters_)) {
+      if (!chosen(*parameter)) continue;
+      parameter->offset_ = offset;
+      offset += round_up(parameter->elements(), kLineElements);
+    }
+    return offset;
+  };
+  const std::int64_t unit = std::max(alignment, kLineElements);
+  const auto comes_first = [this](const Parameter& p) { return sharded() && is_narrow(p); };
+  narrow_elements_ =
+      round_up(place(0, [&](const Parameter& p) { return p.trained() && comes_first(p); }), unit);
+  trained_elements_ = round_up(
+      place(narrow_elements_, [&](const Parameter& p) { return p.trained() && !comes_first(p); }),
+      unit);
+  flat_elements_ = place(trained_elements_, [](const Parameter& p) { return !p.trained(); });
+  if (!sharded()) return;
+  own_narrow_ = narrow_elements_ / share_.count;
+  for (const FlatRange& range :
+       {FlatRange{0, narrow_elements_}, FlatRange{narrow_elements_, trained_elements_}})
+    for (const FlatRange& bucket : cut_into_buckets(range, share_.bucket_elements, share_.count))
+      buckets_.push_back(bucket);
+}
+
+void ParameterStore::find_own_runs() {
+  for (auto& parameter : parameters_) {
+    const FlatRange all{parameter->offset_, parameter->offset_ + parameter->elements()};
+    if (!sharded() || !parameter->trained() || all.elements() == 0) {
+      parameter->own_runs_ = {{all, whole_master_at(all.begin), all.begin, 0}};
+      continue;
+    }
+    const BucketSpan span = buckets_of(buckets_, all);
+    for (std::size_t bucket = span.first; bucket <= span.last; ++bucket) {
+      const FlatRange own = own_share(bucket);
+      const FlatRange run{std::max(all.begin, own.begin), std::min(all.end, own.end)};
+      if (run.elements() <= 0) continue;
+      // Shares of the buckets lie one after another.
+      const std::int64_t at = buckets_[bucket].begin / share_.count + run.begin - own.begin;
+      const bool narrow = run.begin < narrow_elements_;
+      parameter->own_runs_.push_back({run, narrow ? at : whole_master_at(run.begin), at, bucket});
+    }
+  }
+}
+
 void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int64_t alignment,
                               bool with_optimizer) {
   context_ = &context;
   compute_ = compute;
-  const auto lay_out = [this](bool trained, std::int64_t offset) {
-    for (const auto& parameter : std::views::reverse(parameters_)) {
-      if (parameter->trained() != trained) continue;
-      parameter->offset_ = offset;
-      offset += round_up(parameter->elements(), kCacheLine);
-    }
-    return offset;
-  };
-  trained_elements_ = round_up(lay_out(true, 0), std::max(alignment, kCacheLine));
-  flat_elements_ = lay_out(false, trained_elements_);
-  master_ = context.zeros(DType::f32, {flat_elements_});
+  lay_out(alignment);
+  find_own_runs();
+  master_ = context.zeros(DType::f32, {whole_master_at(flat_elements_)});
   if (with_optimizer) {
     gradients_ = context.zeros(DType::f32, {trained_elements_});
-    moment1_ = context.zeros(DType::f32, {trained_elements_});
-    moment2_ = context.zeros(DType::f32, {trained_elements_});
+    moment1_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
+    moment2_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
   }
   if (compute == DType::bf16) compute_copy_ = context.zeros(DType::bf16, {flat_elements_});
   for (auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec_;
-    const bool reduced = spec.use == Use::matrix && compute == DType::bf16;
-    Tensor& home = reduced ? compute_copy_ : master_;
-    parameter->weight_ =
-        home.slice(0, parameter->offset_, parameter->elements()).view(parameter->shape_);
+    const std::int64_t elements = parameter->elements();
+    const Tensor home = is_narrow(*parameter)
+                            ? compute_copy_.slice(0, parameter->offset_, elements)
+                            : master_.slice(0, whole_master_at(parameter->offset_), elements);
+    parameter->weight_ = home.view(parameter->shape_);
     if (with_optimizer && parameter->trained())
-      parameter->grad_ =
-          gradients_.slice(0, parameter->offset_, parameter->elements()).view(parameter->shape_);
+      parameter->grad_ = gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
       parameter->packed_.emplace(parameter->weight_);
   }
+}
+
+Tensor ParameterStore::values_of(FlatRange range) {
+  if (range.begin < narrow_elements_) return compute_copy_.slice(0, range.begin, range.elements());
+  return master_.slice(0, whole_master_at(range.begin), range.elements());
+}
+
+Tensor ParameterStore::copies_of(FlatRange range) {
+  if (!compute_copy_.defined() || (sharded() && range.begin >= narrow_elements_)) return {};
+  return compute_copy_.slice(0, range.begin, range.elements());
+}
+
+Tensor ParameterStore::whole_master() {
+  return master_.slice(0, own_narrow_, master_.elements() - own_narrow_);
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
@@ -98,15 +174,24 @@ void ParameterStore::initialize(std::uint64_t seed) {
     const ParameterSpec& spec = parameter->spec_;
     const std::uint64_t key = random_key(seed, spec.tied_to.empty() ? spec.name : spec.tied_to);
     const std::int64_t columns = spec.shape.dims() == 2 ? spec.shape[1] : 1;
+    /// Elements of one run of the whole parameter, from `first` on, that lie at `place`.
+    const auto fill = [&](FlatRange place, std::int64_t first) {
+      for (const OwnRun& own : parameter->own_runs_) {
+        const std::int64_t begin = std::max(place.begin, own.flat.begin);
+        const std::int64_t end = std::min(place.end, own.flat.end);
+        if (begin >= end) continue;
+        Tensor values = master_.slice(0, own.master + begin - own.flat.begin, end - begin);
+        fill_initial(*context_, spec.init, key, first + begin - place.begin, values);
+      }
+    };
     std::int64_t offset = parameter->offset_;
     for (const GlobalBlock& block : parameter->blocks_) {
       // Rows of all columns are one run of the whole parameter's elements.
       const std::int64_t runs = block.columns == columns ? 1 : block.rows;
       const std::int64_t length = block.elements() / std::max<std::int64_t>(runs, 1);
-      for (std::int64_t run = 0; run < runs; ++run) {
-        Tensor values = master_.slice(0, offset + run * length, length);
-        fill_initial(*context_, spec.init, key, (block.row + run) * columns + block.column, values);
-      }
+      for (std::int64_t run = 0; run < runs; ++run)
+        fill({offset + run * length, offset + (run + 1) * length},
+             (block.row + run) * columns + block.column);
       offset += block.elements();
     }
   }
@@ -129,7 +214,22 @@ void ParameterStore::zero_gradients() {
 }
 
 void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
-  if (compute_copy_.defined()) ops::convert(context, master_, compute_copy_);
+  if (!compute_copy_.defined()) return;
+  const auto convert = [&](FlatRange from, std::int64_t to) {
+    if (from.elements() == 0) return;
+    Tensor copies = compute_copy_.slice(0, to, from.elements());
+    ops::convert(context, master_.slice(0, from.begin, from.elements()), copies);
+  };
+  std::int64_t at = 0;
+  for (const FlatRange& bucket : buckets_) {
+    if (bucket.begin >= narrow_elements_) break;
+    const FlatRange own = share_of_bucket(bucket, share_);
+    convert({at, at + own.elements()}, own.begin);
+    at += own.elements();
+  }
+  // What is trained in f32 has no copies then.
+  const std::int64_t rest = sharded() ? trained_elements_ : 0;
+  convert({whole_master_at(rest), master_.elements()}, rest);
 }
 
 void ParameterStore::weights_changed() {

@@ -5,6 +5,11 @@
 // is the order in which gradients become final (the reverse of the order of declaration), so that a
 // bucket of gradients is a contiguous range that fills up from its front during the backward pass.
 // What is not trained comes after all that is: the buffers of gradients and moments end before it.
+//
+// A sharded store (shard()) has moments of this rank's share alone, and where it computes in bf16
+// f32 masters of that share alone: matrices then come first and what ops read as f32 behind them,
+// so that both are ranges of buckets. The f32 buffer is then [own masters of matrices, whole: the
+// rest of what is trained, what is not].
 #pragma once
 
 #include <functional>
@@ -16,6 +21,7 @@
 #include <vector>
 
 #include "trainer/nn/cut.h"
+#include "trainer/nn/shares.h"
 #include "trainer/ops/linear.h"
 #include "trainer/tensor/context.h"
 
@@ -57,6 +63,13 @@ struct ParameterSpec {
 class Parameter;
 struct TensorGroup;
 
+/// Of an own run, what is in one block of the whole.
+struct OwnPart {
+  const GlobalBlock* block = nullptr;
+  std::int64_t in_block = 0;  // elements of the block before it
+  OwnRun run;
+};
+
 /// A low-rank update of a matrix: W x becomes W x + scale * up . (down . x)  (Hu et al. 2021).
 struct LowRank {
   Parameter* down = nullptr;  // [rank, in]
@@ -75,9 +88,22 @@ class Parameter {
   /// What this rank's part is of the whole, in the order in which it lies in the buffers.
   const std::vector<GlobalBlock>& blocks() const { return blocks_; }
 
-  /// The values as ops take them: compute dtype for matrices, f32 for vectors.
-  const Tensor& weight() const { return weight_; }
-  const ops::PackedWeight& packed() const { return *packed_; }
+  /// What this rank has of it in the f32 weights to update and to save, upwards; all of it where
+  /// the store is not sharded.
+  const std::vector<OwnRun>& own_runs() const { return own_runs_; }
+  /// The same, cut where one of blocks() ends.
+  std::vector<OwnPart> own_parts() const;
+
+  /// The values as ops take them: compute dtype for matrices, f32 for vectors. What the current
+  /// stream is given from then on finds them, where they are still on their way from other ranks.
+  const Tensor& weight() const {
+    await();
+    return weight_;
+  }
+  const ops::PackedWeight& packed() const {
+    await();
+    return *packed_;
+  }
   std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
   Tensor& grad() { return grad_; }  // f32, accumulated into; undefined when not trained
 
@@ -104,10 +130,14 @@ class Parameter {
 
  private:
   friend class ParameterStore;
+  void await() const {
+    if (on_use_ != nullptr && *on_use_ && trained()) (*on_use_)(this);
+  }
   ParameterSpec spec_;
   Shape shape_;
   std::vector<GlobalBlock> blocks_;
   std::int64_t offset_ = 0;
+  std::vector<OwnRun> own_runs_;
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
   std::optional<LowRank> low_rank_;
@@ -116,6 +146,7 @@ class Parameter {
   bool frozen_ = false;
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
+  const std::function<void(const Parameter*)>* on_use_ = nullptr;
 };
 
 class ParameterStore {
@@ -132,6 +163,10 @@ class ParameterStore {
   /// Takes this rank's parts; without a call every parameter is whole. ErrorCode::config where a
   /// parameter does not divide into so many. Before finalize().
   Result<> cut(const CutPlaces& places);
+  /// Keeps the optimizer's state of a share of what is trained alone; before finalize(), whose
+  /// alignment is then a multiple of rule.count x 16.
+  void shard(const ShareRule& rule);
+  bool sharded() const { return share_.count > 1; }
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
   /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
   /// zero, weights unset.
@@ -149,36 +184,74 @@ class ParameterStore {
   std::int64_t trained_elements() const { return trained_elements_; }  // of them, in front
   std::int64_t parameter_elements() const;                             // without padding and state
   DType compute_dtype() const { return compute_; }
+  /// Of a sharded store, in the order of the flat buffers; empty otherwise.
+  const std::vector<FlatRange>& buckets() const { return buckets_; }
+  /// This rank's share of a bucket.
+  FlatRange own_share(std::size_t bucket) const {
+    return share_of_bucket(buckets_[bucket], share_);
+  }
+  /// The whole values of a range of one bucket as ops take them: bf16 copies of matrices, or f32.
+  Tensor values_of(FlatRange range);
+  /// Where the update of a trained range leaves bf16 copies; undefined where it leaves none.
+  Tensor copies_of(FlatRange range);
+  /// The part of the f32 weights that every replica has whole: all where nothing is sharded.
+  Tensor whole_master();
   /// Of finalize().
   ExecutionContext& context() { return *context_; }
   /// The flat buffers, f32 [elements] but for the bf16 copy, which is undefined when compute is
-  /// f32.
+  /// f32. Where the store is sharded, own_runs() tell what is where in masters and moments.
   Tensor& master() { return master_; }
+  const Tensor& master() const { return master_; }
   Tensor& gradients() { return gradients_; }  // and moments: of what is trained
+  const Tensor& gradients() const { return gradients_; }
   Tensor& moment1() { return moment1_; }
+  const Tensor& moment1() const { return moment1_; }
   Tensor& moment2() { return moment2_; }
+  const Tensor& moment2() const { return moment2_; }
   Tensor& compute_copy() { return compute_copy_; }
+  const Tensor& compute_copy() const { return compute_copy_; }
 
   void zero_gradients();
   /// Call after the master weights were written other than through ops::adamw: refreshes the bf16
-  /// copies.
+  /// copies; of a sharded store those of the own share.
   void refresh_compute_copy(ExecutionContext& context);
   /// Call after any change of the weights: drops packed layouts.
   void weights_changed();
 
   /// Called when a parameter's gradient is final; unset = gradients only accumulate.
   void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }
+  /// Called before the values of what is trained are used, as long as they may be on their way:
+  /// with the parameter, or null for all of them.
+  void set_on_use(std::function<void(const Parameter*)> on_use) { on_use_ = std::move(on_use); }
+  /// Before the buffers are read or written by others than ops: what is on its way arrives first.
+  void await_values() {
+    if (on_use_) on_use_(nullptr);
+  }
 
  private:
   static Result<> take_part(Parameter& parameter, CutPlace place);
   const TensorGroup* tensor_group_;
+  void lay_out(std::int64_t alignment);
+  void find_own_runs();
+  /// In the f32 weights, of an element that every replica has there.
+  std::int64_t whole_master_at(std::int64_t offset) const {
+    return offset - narrow_elements_ + own_narrow_;
+  }
+  bool is_narrow(const Parameter& parameter) const {
+    return parameter.spec().use == Use::matrix && compute_ == DType::bf16;
+  }
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::unordered_map<std::string_view, Parameter*> by_name_;  // keys: the names in the specs
   ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
+  ShareRule share_;
+  std::vector<FlatRange> buckets_;
+  // In front of what is trained, matrices whose masters are sharded; of them, this rank's share.
+  std::int64_t narrow_elements_ = 0, own_narrow_ = 0;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;
   std::function<void(Parameter&)> on_final_;
+  std::function<void(const Parameter*)> on_use_;
 };
 
 }  // namespace sortie::trainer

@@ -47,7 +47,8 @@ Result<> Optimizer::assign_groups(Patterns matching) {
 void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& layout,
                                       Tensor& sum) {
   // Padding in the flat buffer is zero and stays zero: the norm over all of it is the norm.
-  if (layout.only_data()) return ops::sum_of_squares(context, store_.gradients(), sum);
+  if (layout.only_data() && !store_.sharded())
+    return ops::sum_of_squares(context, store_.gradients(), sum);
   const CutPlaces places = layout.places();
   const Tensor part = context.empty(DType::f64, {1});
   ops::fill(context, 0.0, sum);
@@ -55,15 +56,13 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
     const CutRule& cut = parameter->spec().cut;
     const bool counts = cut.axis.has_value() || places.of(cut.group).index == 0;
     if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty()) continue;
-    const Tensor flat = parameter->grad().view({parameter->elements()});
-    std::int64_t at = 0;
-    for (const GlobalBlock& block : parameter->blocks()) {
-      if (!block.repeated) {
-        Tensor squares = part;
-        ops::sum_of_squares(context, flat.slice(0, at, block.elements()), squares);
-        ops::accumulate(context, squares, sum);
-      }
-      at += block.elements();
+    for (const OwnPart& own : parameter->own_parts()) {
+      if (own.block->repeated) continue;
+      const FlatRange flat = own.run.flat;
+      Tensor squares = part;
+      ops::sum_of_squares(context, store_.gradients().slice(0, flat.begin, flat.elements()),
+                          squares);
+      ops::accumulate(context, squares, sum);
     }
   }
 }
@@ -72,7 +71,18 @@ double Optimizer::learning_rate(std::int64_t step) const {
   return learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, step);
 }
 
-void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm) {
+std::vector<std::pair<std::size_t, OwnRun>> Optimizer::runs_in_order() const {
+  std::vector<std::pair<std::size_t, OwnRun>> runs;
+  for (std::size_t i = 0; i < store_.parameters().size(); ++i)
+    if (store_.parameters()[i]->trained())
+      for (const OwnRun& run : store_.parameters()[i]->own_runs()) runs.emplace_back(i, run);
+  std::ranges::stable_sort(runs, std::greater<>(),
+                           [](const auto& run) { return run.second.bucket; });
+  return runs;
+}
+
+void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm,
+                       const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
   const config::OptimizerConfig& config = job_.optimizer;
   ++updates_;
@@ -94,19 +104,27 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
         learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
     decays.push_back(group.weight_decay.value_or(config.weight_decay));
   }
-  for (std::size_t i = 0; i < group_of_.size(); ++i) {
-    const Parameter& parameter = *store_.parameters()[i];
-    if (!parameter.trained()) continue;
-    const auto range = [&parameter](const Tensor& flat) {
-      return flat.slice(0, parameter.offset(), parameter.elements());
-    };
-    step.lr = rates[group_of_[i]];
-    step.weight_decay = parameter.spec().decay ? static_cast<float>(decays[group_of_[i]]) : 0.0f;
-    Tensor weights = range(store_.master()), copy;
-    Tensor first = range(store_.moment1()), second = range(store_.moment2());
-    if (store_.compute_copy().defined()) copy = range(store_.compute_copy());
-    ops::adamw(context, step, weights, range(store_.gradients()), first, second, copy);
+  // Buckets that are still to be told of: some have nothing of this rank but what fills them up.
+  std::size_t waiting = store_.buckets().size();
+  const auto tell_down_to = [&](std::size_t bucket) {
+    while (waiting > bucket)
+      if (--waiting; updated) updated(waiting);
+  };
+  for (const auto& [index, run] : runs_in_order()) {
+    const Parameter& parameter = *store_.parameters()[index];
+    if (store_.sharded()) tell_down_to(run.bucket + 1);
+    const std::int64_t count = run.flat.elements();
+    step.lr = rates[group_of_[index]];
+    step.weight_decay =
+        parameter.spec().decay ? static_cast<float>(decays[group_of_[index]]) : 0.0f;
+    Tensor weights = store_.master().slice(0, run.master, count);
+    Tensor first = store_.moment1().slice(0, run.moment, count);
+    Tensor second = store_.moment2().slice(0, run.moment, count);
+    Tensor copies = store_.copies_of(run.flat);
+    ops::adamw(context, step, weights, store_.gradients().slice(0, run.flat.begin, count), first,
+               second, copies);
   }
+  tell_down_to(0);
   store_.weights_changed();
 }
 

@@ -2,6 +2,8 @@
 // have a decay or a schedule of their own.
 #pragma once
 
+#include <functional>
+
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "common/config/training_groups.h"
@@ -21,13 +23,17 @@ class Optimizer {
   Result<> assign_groups(Patterns matching = Patterns::must_match);
 
   /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
-  /// (reduced over the replicas). Summed over layout.model() every parameter is counted once: what
+  /// (reduced over the replicas). Summed over layout.model(), or of a sharded store, where a rank
+  /// counts its own share, over layout.world(), every parameter is counted once: what
   /// all ranks of a tensor-parallel group have by the first of them, and what is tied to another
   /// stage's parameter by that stage. Not finite when one of them is not.
   void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);
   /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
-  /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does.
-  void update(ExecutionContext& context, std::int64_t step, double grad_norm);
+  /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does. Of a sharded store the own share;
+  /// `updated` is told of every bucket that has its new values there (in the current stream), those
+  /// that a forward pass uses first at the front.
+  void update(ExecutionContext& context, std::int64_t step, double grad_norm,
+              const std::function<void(std::size_t bucket)>& updated = {});
 
   /// Of parameters in no group.
   double learning_rate(std::int64_t step) const;
@@ -37,6 +43,10 @@ class Optimizer {
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
  private:
+  /// Runs in the order of the update: by bucket from the last to the first, each with its
+  /// parameter's number.
+  std::vector<std::pair<std::size_t, OwnRun>> runs_in_order() const;
+
   const config::JobConfig& job_;
   ParameterStore& store_;
   std::vector<config::TrainingGroup> groups_;

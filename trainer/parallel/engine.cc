@@ -102,6 +102,9 @@ void Engine::wait(Operation& operation) {
   auto last = EngineClock::now();
   std::uint64_t completed = transport_->completed();
   while (!operation.done) {
+    if (broken_)
+      fail_with(fmt::format("{} of group {}: an earlier collective of this rank has failed",
+                            operation.what(), operation.group().name));
     poll();
     if (operation.done) return;
     if (const std::uint64_t now = transport_->completed(); now != completed) {

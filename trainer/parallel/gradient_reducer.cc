@@ -1,30 +1,25 @@
 #include "trainer/parallel/gradient_reducer.h"
 
-#include <algorithm>
-
 #include "common/base/check.h"
 
 namespace sortie::trainer {
-namespace {
-constexpr std::int64_t kLineElements = 16;  // f32 of a cache line
-}
-
 GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator,
                                  std::int64_t bucket_elements)
     : store_(store), communicator_(communicator) {
   const std::int64_t all = store.trained_elements();
   if (communicator_.size() == 1 || all == 0) return;
-  const std::int64_t least = communicator_.size() * kLineElements;
-  SORTIE_CHECK(all % least == 0, "{} trained elements on {} ranks", all, communicator_.size());
-  unit_ = std::max<std::int64_t>((bucket_elements + least - 1) / least, 1) * least;
-  for (std::int64_t begin = 0; begin < all; begin += unit_)
-    buckets_.push_back({begin, std::min(begin + unit_, all), 0, 0, nullptr});
+  ranges_ = store.sharded() ? store.buckets()
+                            : cut_into_buckets({0, all}, bucket_elements, communicator_.size());
+  buckets_.resize(ranges_.size());
   for (const auto& parameter : store.parameters()) {
     if (!parameter->trained() || parameter->elements() == 0) continue;
-    const std::int64_t last = parameter->offset() + parameter->elements() - 1;
-    for (std::int64_t i = parameter->offset() / unit_; i <= last / unit_; ++i)
-      ++buckets_[static_cast<std::size_t>(i)].parameters;
+    const auto [first, last] = span_of(*parameter);
+    for (std::size_t i = first; i <= last; ++i) ++buckets_[i].parameters;
   }
+}
+
+BucketSpan GradientReducer::span_of(const Parameter& parameter) const {
+  return buckets_of(ranges_, {parameter.offset(), parameter.offset() + parameter.elements()});
 }
 
 void GradientReducer::begin() {
@@ -33,9 +28,9 @@ void GradientReducer::begin() {
   for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
   store_.set_on_final([this](Parameter& parameter) {
     if (parameter.elements() == 0) return;
-    const std::int64_t last = parameter.offset() + parameter.elements() - 1;
-    for (std::int64_t i = parameter.offset() / unit_; i <= last / unit_; ++i) {
-      Bucket& bucket = buckets_[static_cast<std::size_t>(i)];
+    const auto [first, last] = span_of(parameter);
+    for (std::size_t i = first; i <= last; ++i) {
+      Bucket& bucket = buckets_[i];
       --bucket.missing;
       SORTIE_CHECK(bucket.missing >= 0, "gradient of {} became final twice", parameter.name());
     }
@@ -45,13 +40,22 @@ void GradientReducer::begin() {
 
 void GradientReducer::issue_ready() {
   while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
-    Bucket& bucket = buckets_[next_];
-    // The gradients are final where the stream will be, not where it is.
-    bucket.handle = communicator_.all_reduce_async(
-        store_.gradients().slice(0, bucket.begin, bucket.end - bucket.begin), ReduceOp::sum,
-        store_.context().record());
+    issue(next_);  // late ops, which poll, may be done in there
     ++next_;
   }
+}
+
+void GradientReducer::issue(std::size_t index) {
+  const auto gradients_of = [this](FlatRange range) {
+    return store_.gradients().slice(0, range.begin, range.elements());
+  };
+  const Tensor all = gradients_of(ranges_[index]);
+  // The gradients are final where the stream will be, not where it is.
+  const Event ready = store_.context().record();
+  buckets_[index].handle =
+      store_.sharded() ? communicator_.reduce_scatter_async(
+                             all, gradients_of(store_.own_share(index)), ReduceOp::sum, ready)
+                       : communicator_.all_reduce_async(all, ReduceOp::sum, ready);
 }
 
 void GradientReducer::poll() {

@@ -13,8 +13,10 @@ class GradientReducer {
  public:
   /// Cuts what is trained of the flat gradient buffer into buckets of about `bucket_elements`, each
   /// a multiple of the group's size x 16 elements (a cache line per rank): a rank's share of every
-  /// bucket is the same. Borders are where they fall, also within a parameter. All arguments must
-  /// outlive the reducer.
+  /// bucket is the same. Borders are where they fall, also within a parameter. Of a sharded store
+  /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
+  /// then of no use, and is to be zeroed before the next step. All arguments must outlive the
+  /// reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements);
 
   /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as
@@ -30,7 +32,7 @@ class GradientReducer {
   std::size_t bucket_count() const { return buckets_.size(); }
   /// Elements of the flat buffer: [begin, end).
   std::pair<std::int64_t, std::int64_t> bucket(std::size_t index) const {
-    return {buckets_[index].begin, buckets_[index].end};
+    return {ranges_[index].begin, ranges_[index].end};
   }
   /// Buckets that are complete: those that poll() found; behind finish() all, or the stream waits
   /// for them.
@@ -40,16 +42,17 @@ class GradientReducer {
 
  private:
   struct Bucket {
-    std::int64_t begin = 0, end = 0;  // elements of the flat buffer
     int parameters = 0, missing = 0;  // that lie in it, wholly or in part
     std::unique_ptr<CollectiveHandle> handle = {};
   };
+  BucketSpan span_of(const Parameter& parameter) const;
   void issue_ready();
+  void issue(std::size_t index);
 
   ParameterStore& store_;
   Communicator& communicator_;
+  std::vector<FlatRange> ranges_;
   std::vector<Bucket> buckets_;
-  std::int64_t unit_ = 0;       // elements of a bucket but the last
   std::size_t next_ = 0;        // first bucket not issued
   std::size_t first_open_ = 0;  // first bucket not known to be done
   std::size_t overlapped_ = 0;

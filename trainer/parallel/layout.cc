@@ -40,4 +40,9 @@ CutPlaces Layout::places() const {
   return {.dense = along(Axis::tensor), .expert = along(Axis::expert_tensor)};
 }
 
+ShareRule share_rule(const config::JobConfig& job, const Layout& layout) {
+  if (job.topology.parameter_sharding != "optimizer") return {};
+  return {layout.replicas().rank(), layout.replicas().size(), job.optimizer.allreduce_bucket_size};
+}
+
 }  // namespace sortie::trainer

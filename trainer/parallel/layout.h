@@ -7,6 +7,7 @@
 
 #include "common/config/schema.h"
 #include "trainer/nn/cut.h"
+#include "trainer/nn/shares.h"
 #include "trainer/parallel/counting.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/tensor_group.h"
@@ -61,5 +62,9 @@ class Layout {
   std::optional<MeshGroups> groups_;
   std::optional<TensorGroup> tensor_group_;
 };
+
+/// Which share of the optimizer's state this rank keeps; all, where topology.parameter_sharding is
+/// "none".
+ShareRule share_rule(const config::JobConfig& job, const Layout& layout);
 
 }  // namespace sortie::trainer

@@ -8,13 +8,13 @@ namespace sortie::trainer {
 
 MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator) {
   const auto signed_of = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes); };
-  const std::int64_t f32 = sizeof(float);
+  const auto bytes_of = [&](const Tensor& buffer) {
+    return buffer.defined() ? buffer.elements() * signed_of(dtype_bytes(buffer.dtype())) : 0;
+  };
   MemoryUse use;
-  use.weights = store.flat_elements() * f32;
-  if (store.compute_dtype() == DType::bf16)
-    use.weights += store.flat_elements() * signed_of(sizeof(bf16));
-  use.gradients = store.trained_elements() * f32;
-  use.optimizer = 2 * use.gradients;
+  use.weights = bytes_of(store.master()) + bytes_of(store.compute_copy());
+  use.gradients = bytes_of(store.gradients());
+  use.optimizer = bytes_of(store.moment1()) + bytes_of(store.moment2());
   for (const auto& parameter : store.parameters())
     use.packed += signed_of(parameter->packed_bytes());
   const std::int64_t peak = signed_of(allocator.peak_bytes_in_use());

@@ -12,14 +12,15 @@ namespace sortie::trainer {
 
 /// Bytes by what they are for.
 struct MemoryUse {
-  std::int64_t weights = 0;    // f32 master copies and, with bf16, the copies that are multiplied
+  std::int64_t weights = 0;    // f32 master copies and, with bf16, the copies that are multiplied;
+                               // of a sharded optimizer's masters this rank's share
   std::int64_t gradients = 0;  // f32, of what is trained
-  std::int64_t optimizer = 0;  // AdamW's two moments, f32, of what is trained
+  std::int64_t optimizer = 0;  // AdamW's two moments, f32, of what is trained, or its share of it
   std::int64_t snapshot = 0;   // a copy of the state, or a rank's share of it, that is written to
                                // a checkpoint while training goes on
   std::int64_t memory_checkpoints = 0;  // files in the host's memory: two snapshots of its shares
-  std::int64_t packed = 0;       // copies of matrices in the layouts that products like best, where
-                                 // they are kept: for several micro-batches a step
+  std::int64_t packed = 0;  // copies of matrices in the layouts that products like best, where they
+                            // are kept: for several micro-batches a step
   std::int64_t activations = 0;  // and what kernels work in, at the peak of a step
   std::int64_t cached = 0;       // freed blocks that wait for their size to be asked for again
   std::int64_t process = 0;      // the program itself, its libraries and what they allocate

@@ -14,9 +14,11 @@
 #include "trainer/models/model.h"
 #include "trainer/ops/copy.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
 #include "trainer/planning/part_parameters.h"
+#include "trainer/parallel/weight_gatherer.h"
 
 namespace sortie::trainer {
 namespace {
@@ -98,8 +100,12 @@ class MetaRank {
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
+    store_.shard(share_rule(job_, layout_));
     store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
                     /*with_optimizer=*/true);
+    reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
+                                                 job_.optimizer.allreduce_bucket_size);
+    gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
     passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts);
     return {};
   }
@@ -122,10 +128,12 @@ class MetaRank {
       waiting.push_back(next_batch());
     const std::int64_t flop = context_.flop();
     std::map<std::int64_t, PipelineStep::MicroBatch> open;
+    bool reduces = false;
     for (const PipelineAction& action :
          passes_->begin_training(planned, options_.micro_batch_size * tokens_of_sequence())) {
       passes_->await(action);
       if (action.kind == PipelineAction::Kind::backward) {
+        if (passes_->all_forward() && !std::exchange(reduces, true)) reducer_->begin();
         const auto pass = passes_->backward(action);
         routing_.add(context_, pass->context);
         continue;
@@ -140,10 +148,12 @@ class MetaRank {
       if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
     }
     passes_->finish();
+    reducer_->finish();
     sum_partial_gradients(store_, layout_.tensor_group());
     flop_ = (context_.flop() - flop) / planned;
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
-    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0);
+    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0,
+                      [this](std::size_t bucket) { gatherer_->start(bucket); });
     routing_.clear(context_);
     store_.zero_gradients();
   }
@@ -158,6 +168,7 @@ class MetaRank {
     // Two snapshots: of its own share, and of one of another host where there is any.
     if (job_.trainer.memory_checkpoint_interval > 0)
       plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
+    plan.sent = layout_.sent();
     plan.memory.process = kProcessBytes;
     if (options_.world_size > 1)
       plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
@@ -189,6 +200,8 @@ class MetaRank {
   ParameterStore store_;
   const LanguageModel model_;
   Optimizer optimizer_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<WeightGatherer> gatherer_;
   std::unique_ptr<PipelineStep> passes_;
   StepRouting routing_;
   std::int64_t flop_ = 0;  // of a micro-batch

@@ -8,6 +8,7 @@
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
+#include "trainer/parallel/counting.h"
 #include "trainer/planning/memory_use.h"
 
 namespace sortie::trainer {
@@ -38,6 +39,8 @@ struct RankPlan {
   /// Kernels' memory and packed weights are those that oneDNN names for this machine's CPU. Where
   /// that has no bf16 products, plans of bf16 have none of its kernels' memory.
   MemoryUse memory;
+  /// Payload that it sends in a step, by the group's name.
+  SentBytes sent;
 };
 
 /// Of one rank; replicas are alike. Parameters and operations are those of its stage. Takes time by

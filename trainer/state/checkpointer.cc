@@ -132,11 +132,11 @@ Result<> Checkpointer::prepare() {
     Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
     if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
     shared_ = *shared;
-    if (!shared_ && !layout_.only_data())
+    if (!shared_ && !has_all())
       return fail(ErrorCode::config,
                   fmt::format("trainer.save_dir: {} is not one folder for all hosts, and no rank "
-                              "has the whole model to write; use a folder that hosts share",
-                              job_.trainer.save_dir));
+                              "has the whole {} to write; use a folder that hosts share",
+                              job_.trainer.save_dir, state_name()));
   }
   const auto hosts = communicator_.all_gather(host_name());
   ranks_of_host_ = std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator_.rank())]);
@@ -186,10 +186,12 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
 Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
   const bool own_folder = job_.trainer.save_dir.empty() || shared_;
   const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
-  if (!each_reads && !layout_.only_data())
+  if (!each_reads && !has_all())
     return fail(ErrorCode::config,
-                "trainer.load_dir, trainer.load_weights_from: not all ranks see the checkpoint, "
-                "and each reads its own part of the model; use a folder that hosts share");
+                fmt::format("trainer.load_dir, trainer.load_weights_from: not all ranks see the "
+                            "checkpoint, and each reads its own part of the {}; use a folder that "
+                            "hosts share",
+                            state_name()));
   Result<> outcome;
   if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));

@@ -100,7 +100,7 @@ class Checkpointer {
 
   /// Everything that can be known before the buffers of the store are allocated; collective. Opens
   /// trainer.save_dir and sees that two checkpoints can be written there and whether all ranks can
-  /// (they must, where no rank has the whole model),
+  /// (they must, where no rank has the whole state),
   /// chooses where the run starts (start_point.h), and compares that checkpoint's model with ours
   /// (saved_job.h).
   Result<> prepare();
@@ -231,6 +231,11 @@ class Checkpointer {
   }
   bool writes() const { return shared_ || communicator_.rank() == 0; }
   bool saves_between() const;
+  /// Whether every rank has all of the state.
+  bool has_all() const { return layout_.only_data() && !store_.sharded(); }
+  const char* state_name() const {
+    return layout_.only_data() ? "state of the optimizer" : "model";
+  }
   bool owns(const Parameter& parameter) const;
   std::uint64_t count_state_bytes() const;
   std::vector<StatePiece> own_share(const std::vector<StatePiece>& all) const;

@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 /// get. Either state is whole; each is saved under its own step, and the next start takes the newer
 /// one.
 Result<std::optional<SavedCheckpoint>> Checkpointer::save_alone(const TrainingProgress& progress) {
-  if (token_.empty()) return std::nullopt;        // nothing is saved here, or it was not known yet
-  if (!layout_.only_data()) return std::nullopt;  // no rank has all of the state
+  if (token_.empty()) return std::nullopt;  // nothing is saved here, or it was not known yet
+  if (!has_all()) return std::nullopt;
   const auto begin = Clock::now();
   thread_.wait();  // a save that is under way may commit meanwhile, where rank 0 writes alone
   const fs::path save_dir = job_.trainer.save_dir;

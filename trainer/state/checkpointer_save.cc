@@ -46,16 +46,19 @@ bool Checkpointer::saves_between() const {
          (config.save_interval > 0 || (config.keep_best && config.eval_interval > 0));
 }
 
-/// Of all pieces, what this rank writes: a share of what its replicas have, too.
+/// Of all pieces, what this rank writes: what it has alone, and a share of what its replicas have,
+/// too.
 std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& all) const {
   if (!writes()) return {};
   if (!shared_) return all;
-  std::vector<StatePiece> own;
+  std::vector<StatePiece> own, alone;
   for (const StatePiece& piece : all)
-    if (owns(*piece.parameter) && !piece.repeated) own.push_back(piece);
+    if (owns(*piece.parameter) && !piece.repeated) (piece.alone ? alone : own).push_back(piece);
   const Communicator& replicas = layout_.replicas();
-  return share_of(own, static_cast<std::size_t>(replicas.rank()),
-                  static_cast<std::size_t>(replicas.size()));
+  std::vector<StatePiece> share = share_of(own, static_cast<std::size_t>(replicas.rank()),
+                                           static_cast<std::size_t>(replicas.size()));
+  share.insert(share.end(), alone.begin(), alone.end());
+  return share;
 }
 
 std::string Checkpointer::reserve_snapshot() {

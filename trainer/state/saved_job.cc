@@ -47,6 +47,7 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.sequence_parallel",
                             "topology.pipeline_parallel_size",
                             "topology.pipeline_interleave",
+                            "topology.parameter_sharding",
                             "data.validation_data_prefixes",
                             "data.validation_chat_files",
                             "data.tokenizer"};

@@ -25,7 +25,7 @@ Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims&
 }  // namespace
 
 StateView::StateView(ParameterStore& store)
-    : store_(store),
+    : store_((store.await_values(), store)),
       master_(store.context(), store.master()),
       moment1_(store.context(), store.moment1()),
       moment2_(store.context(), store.moment2()) {}
@@ -42,17 +42,21 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
       if (buffer.moment && !parameter->trained()) continue;
       if (!spec.tied_to.empty() && tied == TiedCopies::leave_out) continue;
       const Dims shape = dims_of(spec.shape);
-      auto at = static_cast<std::size_t>(parameter->offset());
-      for (const GlobalBlock& block : parameter->blocks()) {
-        const auto count = static_cast<std::size_t>(block.elements());
-        pieces.push_back({.name = buffer.prefix + (spec.tied_to.empty() ? spec.name : spec.tied_to),
-                          .shape = shape,
-                          .piece = piece_of(*parameter, block, shape),
-                          .values = buffer.values.subspan(at, count),
-                          .parameter = parameter.get(),
-                          .moment = buffer.moment,
-                          .repeated = block.repeated});
-        at += count;
+      for (const OwnPart& part : parameter->own_parts()) {
+        Piece piece = piece_of(*parameter, *part.block, shape);
+        piece.begin += part.in_block;
+        piece.end = piece.begin + part.run.flat.elements();
+        const std::int64_t at = buffer.moment ? part.run.moment : part.run.master;
+        pieces.push_back(
+            {.name = buffer.prefix + (spec.tied_to.empty() ? spec.name : spec.tied_to),
+             .shape = shape,
+             .piece = std::move(piece),
+             .values = buffer.values.subspan(static_cast<std::size_t>(at),
+                                             static_cast<std::size_t>(part.run.flat.elements())),
+             .parameter = parameter.get(),
+             .moment = buffer.moment,
+             .repeated = part.block->repeated,
+             .alone = store_.sharded() && parameter->trained()});
       }
     }
   }
@@ -93,6 +97,7 @@ std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::siz
 }
 
 std::vector<std::span<std::byte>> StateView::buffers() const {
+  SORTIE_CHECK(!store_.sharded(), "replicas of a sharded store have other values");
   std::vector<std::span<std::byte>> buffers;
   for (const auto* buffer : {&master_, &moment1_, &moment2_})
     buffers.push_back(std::as_writable_bytes(buffer->span()));

@@ -23,6 +23,7 @@ struct StatePiece {
   const Parameter* parameter = nullptr;
   bool moment = false;    // of what is trained alone
   bool repeated = false;  // a lower rank of the tensor-parallel group has it too
+  bool alone = false;     // of a sharded store: no other replica has it
 };
 
 enum class TiedCopies : bool { leave_out, include };
@@ -32,11 +33,12 @@ class StateView {
  public:
   explicit StateView(ParameterStore& store);
 
-  /// All that this rank has, in the order of the buffers and of the parameters' declaration. A
-  /// parameter that repeats another rank's has the name of that one; to save it is that rank's
-  /// part.
+  /// All that this rank has, of a sharded store its own share of what is trained (the rest of the
+  /// weights is that of other replicas), in the order of the buffers and of the parameters'
+  /// declaration. A parameter that repeats another rank's has the name of that one; to save it is
+  /// that rank's part.
   std::vector<StatePiece> pieces(TiedCopies tied) const;
-  /// The flat buffers as a whole, for ranks that get them from another one.
+  /// The flat buffers as a whole, for ranks that get them from another one. Not of a sharded store.
   std::vector<std::span<std::byte>> buffers() const;
 
  private:

@@ -117,6 +117,8 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "trainer.eval_interval",
                                                     "trainer.on_replica_mismatch",
                                                     "trainer.scrub_interval",
+                                                    "topology.sequence_parallel",
+                                                    "topology.pipeline_interleave",
                                                     "topology.batch_rampup_start",
                                                     "topology.batch_rampup_increment",
                                                     "topology.batch_rampup_samples",
@@ -166,11 +168,16 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.runner.container.env = {{"D", "quote \""}};
   job.runner.container.workdir.clear();
   job.topology = {.data_parallel_size = 2,
+                  .tensor_parallel_size = 2,
+                  .sequence_parallel = true,
+                  .pipeline_parallel_size = 2,
+                  .pipeline_interleave = 2,
+                  .parameter_sharding = "optimizer",
                   .micro_batch_size = 3,
-                  .gradient_accumulation_steps = 5,
-                  .global_batch_size = 30,
+                  .gradient_accumulation_steps = 4,
+                  .global_batch_size = 24,
                   .activation_checkpointing_type = "every_layer",
-                  .batch_rampup_start = 6,
+                  .batch_rampup_start = 12,
                   .batch_rampup_increment = 12,
                   .batch_rampup_samples = 100};
   job.learning_rate_scheduler.learning_rate = 6.0;
@@ -178,6 +185,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.model.num_attention_heads = 2;
   job.model.attention_num_kv_heads = 2;
   job.model.head_dim = 16;
+  job.model.sequence_length = 64;
   job.model.num_positions = 512;
   // The one with the most keys; heads are turned whole.
   job.model.architecture = "mistral";
@@ -434,8 +442,13 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "job.toml:2:1: unknown key optimizer.lr; did you mean "
        "learning_rate_scheduler.learning_rate?"},
       {"[topology]\ntensor_model_parallel_size = 2\n",
-       "job.toml:2:1: unknown key topology.tensor_model_parallel_size: there is no model "
-       "parallelism, every rank holds the whole model; remove it"},
+       "job.toml:2:1: unknown key topology.tensor_model_parallel_size; did you mean "
+       "topology.tensor_parallel_size?"},
+      {"[topology]\nuse_distributed_optimizer = true\n",
+       "job.toml:2:1: unknown key topology.use_distributed_optimizer: set "
+       "topology.parameter_sharding = \"optimizer\""},
+      {"[optimizer]\nzero = true\n",
+       "job.toml:2:1: unknown key optimizer.zero: set topology.parameter_sharding = \"optimizer\""},
       {"[transformer_architecture]\nx = 1\n",
        "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?\n"
        "job.toml:2:1: unknown key model.x; `sortie config init --all` prints all keys"},

@@ -1,0 +1,68 @@
+#include "trainer/parallel/weight_gatherer.h"
+
+#include <exception>
+
+#include "common/base/check.h"
+
+namespace sortie::trainer {
+
+WeightGatherer::WeightGatherer(ParameterStore& store, Communicator& replicas)
+    : store_(store), replicas_(replicas), handles_(store.buckets().size()) {
+  if (!handles_.empty())
+    store_.set_on_use([this](const Parameter* parameter) { await(parameter); });
+}
+
+WeightGatherer::~WeightGatherer() {
+  if (handles_.empty()) return;
+  store_.set_on_use({});
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    for (const auto& handle : handles_)
+      if (handle) handle->wait();
+  } catch (const CommunicatorError&) {  // who trains is told by the collective that failed first
+  }
+}
+
+void WeightGatherer::start(std::size_t bucket) {
+  SORTIE_CHECK(!handles_[bucket], "bucket {} is gathered while it is on its way", bucket);
+  handles_[bucket] = replicas_.all_gather_async(store_.values_of(store_.own_share(bucket)),
+                                                store_.values_of(store_.buckets()[bucket]),
+                                                store_.context().record());
+  ++open_;
+}
+
+void WeightGatherer::start_all() {
+  for (std::size_t i = handles_.size(); i-- > 0;) start(i);
+}
+
+void WeightGatherer::poll() {
+  if (open_ == 0) return;
+  // One handle moves all of them; a stream has to be told of those that it may use.
+  for (const auto& handle : handles_)
+    if (handle) {
+      (void)handle->poll();
+      return;
+    }
+}
+
+void WeightGatherer::await_bucket(std::size_t bucket) {
+  if (!handles_[bucket]) return;
+  const std::unique_ptr<CollectiveHandle> handle = std::move(handles_[bucket]);
+  --open_;
+  handle->wait_on(store_.context());
+}
+
+void WeightGatherer::await(const Parameter* parameter) {
+  if (open_ == 0) return;
+  if (parameter == nullptr) return finish();
+  if (parameter->elements() == 0) return;
+  const BucketSpan span = buckets_of(
+      store_.buckets(), {parameter->offset(), parameter->offset() + parameter->elements()});
+  for (std::size_t bucket = span.first; bucket <= span.last; ++bucket) await_bucket(bucket);
+}
+
+void WeightGatherer::finish() {
+  for (std::size_t i = handles_.size(); i-- > 0;) await_bucket(i);
+}
+
+}  // namespace sortie::trainer
