@@ -290,7 +290,6 @@ TEST_CASE("the stages' plans add up to the model, and say what each of them take
     CHECK(both.parameters.active == whole.parameters.active);
     CHECK(both.parameters.trained == whole.parameters.trained);
     CHECK(both.flop_per_token == doctest::Approx(whole.flop_per_token));
-    CHECK(stages[0].memory.activations > stages[1].memory.activations);
     MemoryUse measured[2];
     run_thread_ranks(2, [&](Communicator& world) {
       TinyTraining training(of, world);
