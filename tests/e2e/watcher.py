@@ -55,8 +55,9 @@ def scenario_killed_five_times_in_an_attempt(bed):
         for kill in range(5):
             run.wait_for_numbers(20 + 30 * kill)
             kill_supervisor(run)
-            wait_until(lambda: len(detached_events(run, "adopted")) == kill + 1, 20, f"adoption {kill + 1}")
-        equal(run.watchers(), watcher, "the watcher")
+            wait_until(lambda: len(detached_events(run, "adopted")) == kill + 1, 30, f"adoption {kill + 1}")
+            if kill < 3:  # later ones start after so long that the ranks may have ended
+                equal(run.watchers(), watcher, "the watcher")
         output = ended(attached, 60, 0)
         check(f"[3 h04] {limit - 1}\n" in output, "attach does not show the last number")
         check("its watcher starts another one" in output, output[-2000:])
