@@ -125,10 +125,16 @@ def take_all_memory(scene, chance, hosts, _undo):
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     def join():
         (group / "cgroup.procs").write_text(str(os.getpid()))
+    def kills():
+        lines = (group / "memory.oom_control").read_text().splitlines()
+        return int(dict(line.split() for line in lines)["oom_kill"])
+    before = kills()
     done = subprocess.run([sys.executable, "-ISc", HOG, str(group)], preexec_fn=join, timeout=60, capture_output=True, text=True)
-    if done.returncode != 0:
-        kills = (group / "memory.oom_control").read_text()
-        raise Failure(f"{host}: the kernel killed nobody in {group}: exit code {done.returncode}, {done.stderr[-300:]} {kills}")
+    # The neighbour may be killed as the second one, before the rank's memory is free.
+    neighbour_killed = done.returncode == -signal.SIGKILL
+    if (done.returncode != 0 and not neighbour_killed) or kills() - before < 1 + neighbour_killed:
+        raise Failure(f"{host}: the kernel killed no rank in {group}: exit code {done.returncode}, {done.stderr[-300:]}, "
+                      f"{kills() - before} kills")
     return Struck(f"no memory is left on {host}, for rank {rank}", time.time())
 
 
