@@ -141,11 +141,12 @@ void check_memory_checkpoints(const JobConfig& job, Violations& found) {
                      "checkpoints in memory are for restarts of the same run, and "
                      "recovery.max_restarts = 0 allows none; set it"});
   if (ranks_of_replica(job.topology) > 1 || job.topology.parameter_sharding != "none")
-    found.push_back({"C8",
-                     {"trainer.memory_checkpoint_interval", "topology.tensor_parallel_size",
-                      "topology.pipeline_parallel_size", "topology.parameter_sharding"},
-                     "hosts keep each other's state in memory by what replicas have alike, and here "
-                     "no rank has the whole state; set it to 0"});
+    found.push_back(
+        {"C8",
+         {"trainer.memory_checkpoint_interval", "topology.tensor_parallel_size",
+          "topology.pipeline_parallel_size", "topology.parameter_sharding"},
+         "hosts keep each other's state in memory by what replicas have alike, and here "
+         "no rank has the whole state; set it to 0"});
 }
 
 void check_trainer(const JobConfig& job, Violations& found) {

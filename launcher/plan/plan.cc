@@ -181,9 +181,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     }
     plan.batch = outcome.plan;
     if (config::ranks_of_replica(job.topology) > 1) {
-      SORTIE_ASSIGN_OR_RETURN(plan.mesh,
-                              config::Mesh::make(static_cast<int>(plan.world_size),
-                                                 config::mesh_sizes(job.topology)));
+      SORTIE_ASSIGN_OR_RETURN(plan.mesh, config::Mesh::make(static_cast<int>(plan.world_size),
+                                                            config::mesh_sizes(job.topology)));
     }
     plan.keeps_memory = keeps_memory(job);
     config::JobConfig read_by_trainer = job;

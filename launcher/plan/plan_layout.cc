@@ -28,9 +28,8 @@ std::string place_text(const std::vector<int>& ranks, const std::vector<std::str
     const std::string& host = hosts[static_cast<std::size_t>(rank)];
     if (names.empty() || names.back() != host) names.push_back(host);
   }
-  const std::string numbers =
-      ranks.size() == 1 ? fmt::format("{}", ranks.front())
-                        : fmt::format("{}-{}", ranks.front(), ranks.back());
+  const std::string numbers = ranks.size() == 1 ? fmt::format("{}", ranks.front())
+                                                : fmt::format("{}-{}", ranks.front(), ranks.back());
   return fmt::format("{} on {}", numbers, config::fold_host_names(names));
 }
 
@@ -89,9 +88,9 @@ std::string layout_text(const LaunchPlan& plan) {
       width = std::max(width, row.back().size());
     }
   }
-  std::string out = fmt::format("  layout    {} tensor x {} pipeline x {} replica{}\n",
-                                mesh.size(Axis::tensor), mesh.size(Axis::pipeline), replicas,
-                                replicas == 1 ? "" : "s");
+  std::string out =
+      fmt::format("  layout    {} tensor x {} pipeline x {} replica{}\n", mesh.size(Axis::tensor),
+                  mesh.size(Axis::pipeline), replicas, replicas == 1 ? "" : "s");
   for (std::size_t stage = 0; stage < rows.size(); ++stage) {
     std::string line = rows.size() == 1 ? "ranks  " : fmt::format("stage {:<3}", stage);
     for (std::size_t i = 0; i < rows[stage].size(); ++i)

@@ -17,8 +17,8 @@
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/partial_gradients.h"
-#include "trainer/planning/part_parameters.h"
 #include "trainer/parallel/weight_gatherer.h"
+#include "trainer/planning/part_parameters.h"
 
 namespace sortie::trainer {
 namespace {

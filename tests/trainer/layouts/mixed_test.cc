@@ -85,8 +85,8 @@ TEST_CASE("tensor 2 x pipeline 2 x replicas 2 trains as one process does") {
 TEST_CASE("a layout gives the same bits twice, and however long messages take") {
   const config::JobConfig job = in_layout(mixed_job("llama"), kEight);
   const LayoutRun first = run_layout(job, 8, 3), second = run_layout(job, 8, 3);
-  const LayoutRun late = run_layout(job, 8, 3, DType::f32,
-                                    {.max_delay = std::chrono::microseconds(300), .seed = 7});
+  const LayoutRun late =
+      run_layout(job, 8, 3, DType::f32, {.max_delay = std::chrono::microseconds(300), .seed = 7});
   CHECK(first.wrong == "");
   for (const LayoutRun* other : {&second, &late}) {
     CHECK(first.losses == other->losses);
