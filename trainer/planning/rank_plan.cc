@@ -183,7 +183,7 @@ class MetaRank {
   std::int64_t share_bytes() const {
     std::int64_t saved = 0;
     for (const auto& parameter : store_.parameters())
-      saved += parameter->elements() * (parameter->trained() ? 3 : 1);
+      saved += own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
     const std::int64_t replicas = replicas_of(job_.topology, options_);
     return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
   }

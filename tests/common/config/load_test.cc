@@ -117,6 +117,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "trainer.eval_interval",
                                                     "trainer.on_replica_mismatch",
                                                     "trainer.scrub_interval",
+                                                    "trainer.memory_checkpoint_interval",
                                                     "topology.sequence_parallel",
                                                     "topology.pipeline_interleave",
                                                     "topology.batch_rampup_start",
@@ -164,6 +165,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.runner.hosts_file.clear();
   job.runner.ssh.command.clear();
   job.trainer.load_weights_from.clear();
+  job.trainer.memory_checkpoint_interval = 0;  // below
   job.runner.secret_env = {{"C", "(secret)"}};
   job.runner.container.env = {{"D", "quote \""}};
   job.runner.container.workdir.clear();
@@ -185,6 +187,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.model.num_attention_heads = 2;
   job.model.attention_num_kv_heads = 2;
   job.model.head_dim = 16;
+  job.model.ffn_hidden_size = 128;
   job.model.sequence_length = 64;
   job.model.num_positions = 512;
   // The one with the most keys; heads are turned whole.
@@ -202,11 +205,18 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
         field.key == "runner.ssh.command" || field.key == "model.rotary_percentage" ||
-        field.key == "trainer.load_weights_from" || section_of(field).starts_with("model.");
+        field.key == "trainer.load_weights_from" ||
+        field.key == "trainer.memory_checkpoint_interval" ||
+        section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
   CHECK(to_toml(loaded->job) == text);
   CHECK(loaded->job.runner.env == job.runner.env);
+  job.topology = {};
+  job.trainer.memory_checkpoint_interval = 7;
+  const auto with_memory = load_job_text(to_toml(job), "job.toml");
+  REQUIRE_MESSAGE(with_memory, (with_memory ? "" : with_memory.error().message));
+  CHECK(with_memory->job.trainer.memory_checkpoint_interval == 7);
 }
 
 TEST_CASE("every key of mixtures comes back from the TOML of an architecture that reads it") {

@@ -213,6 +213,14 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "C7 trainer.memory_checkpoint_interval: checkpoints in memory are for restarts of the same "
        "run, and recovery.max_restarts = 0 allows none; set it"},
+      {[](JobConfig& job) {
+         job.trainer.memory_checkpoint_interval = 20;
+         job.trainer.save_dir = "/checkpoints";
+         job.recovery.max_restarts = 1;
+         job.topology.pipeline_parallel_size = 2;
+       },
+       "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
+       "replicas have alike, and here no rank has the whole state; set it to 0"},
       {[](JobConfig& job) { job.trainer.scrub_interval = Milliseconds(1000); },
        "C5 trainer.scrub_interval: there are no checkpoints to check, because trainer.save_dir is "
        "empty; set it"},

@@ -115,10 +115,10 @@ TEST_CASE("checkpoints go from any layout to any other, to the bit") {
       if (!sortie::test::every_case() && !chosen) continue;
       CAPTURE(from.ranks());
       CAPTURE(to.ranks());
-      const sortie::test::TempDir dir;
+      const sortie::test::ScopedTempDir folder;
       config::JobConfig job = mixed_job("llama");
       job.trainer.train_iterations = 2;
-      job.trainer.save_dir = dir.str("saves");
+      job.trainer.save_dir = (folder.path() / "saves").string();
       const WholeTensors saved = mixed_state(in_layout(job, from), from.ranks(), true);
       CHECK(saved == mixed_state(in_layout(job, to), to.ranks(), false));
     }

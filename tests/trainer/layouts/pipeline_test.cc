@@ -31,10 +31,10 @@ void check_one_step(const config::JobConfig& job, int stages, int interleave = 1
   CAPTURE(job.model.architecture);
   CAPTURE(stages);
   CAPTURE(interleave);
-  const LayoutRun alone = run_layout(job, 1, 2, DType::f32, {}, samples);
-  check_equal(
-      run_layout(staged(job, stages, interleave), stages * replicas, 2, DType::f32, {}, samples),
-      alone);
+  const LayoutRun alone = run_layout(job, 1, 2, DType::f32, {}, {}, samples);
+  check_equal(run_layout(staged(job, stages, interleave), stages * replicas, 2, DType::f32, {}, {},
+                         samples),
+              alone);
 }
 
 /// Weights and moments of all ranks, by global name.
