@@ -122,6 +122,8 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
   std::map<std::string, std::string> was = current_names(manifest.depends_on);
   std::map<std::string, std::string> is = depends_on(facts);
   std::vector<std::string> changes;
+  // Where every rank has the whole model, and before there was anything else, none is recorded.
+  for (auto* names : {&was, &is}) names->try_emplace("layout", "replicas alone");
   // Two hashes say nothing to people. Older versions recorded the paths of the data alone.
   const bool data_recorded = was.contains(kData);
   if (data_recorded && was[kData] != is[kData])
