@@ -128,7 +128,7 @@ TEST_CASE("the lines of a log") {
         "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
         "training "
         "stood still for 0.10 s)");
-  CHECK(event_line(events[8]) ==
+  CHECK(event_line(events[9]) ==
         "trained to step 2000 of 2000 in 2m00s, loss 1.2500, validation loss 1.5000, peak memory "
         "1.20GB a rank (planned: 1.25GB)");
 }
