@@ -104,7 +104,7 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   return replicas;
 }
 
-/// Rule P4: the micro-batches of every step go through interleaved stages in whole groups.
+/// Rule G4: the micro-batches of every step go through interleaved stages in whole groups.
 void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
   const std::int64_t stages = topology.pipeline_parallel_size;
   if (topology.pipeline_interleave == 1 || !outcome.violations.empty()) return;
@@ -114,7 +114,7 @@ void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
     const std::int64_t micro_batches = samples / each;
     if (micro_batches % stages == 0) return;
     outcome.violations.push_back(broken(
-        "P4", {std::string(key), std::string(kInterleave), std::string(kPipelineParallel)},
+        "G4", {std::string(key), std::string(kInterleave), std::string(kPipelineParallel)},
         fmt::format("{} micro-batches of {} are no multiple of {} (pipeline_parallel_size), as "
                     "interleaved stages need; use {} micro-batches, or pipeline_interleave = 1",
                     micro_batches, of, stages, nearest_multiples(micro_batches, stages))));

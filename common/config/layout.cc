@@ -1,4 +1,4 @@
-// Whether a model can be cut over ranks as [topology] asks (rules P1 to P3).
+// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -58,7 +58,7 @@ class LayoutRules {
              std::ranges::all_of(widths, [&](const Width& w) { return w.count % size == 0; });
     });
     if (!share_heads(size_))
-      broken("P1", {kTensor, "model.num_attention_heads"},
+      broken("G1", {kTensor, "model.num_attention_heads"},
              fmt::format("{} attention heads can not be shared by {} ranks; use {}{}", heads, size_,
                          by_heads,
                          by_all == by_heads
@@ -66,11 +66,11 @@ class LayoutRules {
                              : fmt::format(", of which {} fit the rest of the model", by_all)));
     for (const Width& width : widths)
       if (width.count % size_ != 0)
-        broken("P1", {kTensor, width.key},
+        broken("G1", {kTensor, width.key},
                fmt::format("{} of {} can not be shared by {} ranks; use {}, or another width",
                            width.what, width.count, size_, by_all));
     if (share_heads(size_) && !share_kv_heads(size_))
-      broken("P1", {kTensor, "model.attention_num_kv_heads"},
+      broken("G1", {kTensor, "model.attention_num_kv_heads"},
              fmt::format("{} key-value heads can neither be shared by {} ranks nor be the same on "
                          "equal parts of them; use {}",
                          kv_heads, size_, by_all));
@@ -99,11 +99,11 @@ class LayoutRules {
 
   void check_sequence() {
     if (size_ == 1)
-      broken("P2", {kSequence, kTensor},
+      broken("G2", {kSequence, kTensor},
              "it shares tokens among the ranks of a tensor-parallel group, and there is none; "
              "remove it, or set tensor_parallel_size");
     else if (model_.sequence_length % size_ != 0)
-      broken("P2", {"model.sequence_length", kTensor},
+      broken("G2", {"model.sequence_length", kTensor},
              fmt::format("{} tokens can not be shared by {} ranks, as topology.sequence_parallel "
                          "asks; use a multiple of {}",
                          model_.sequence_length, size_, size_));
@@ -113,11 +113,11 @@ class LayoutRules {
     const std::int64_t stages = topology_.pipeline_parallel_size;
     const std::int64_t runs = topology_.pipeline_interleave;
     if (stages == 1 && runs > 1)
-      broken("P3", {kInterleave, kStages},
+      broken("G3", {kInterleave, kStages},
              "it divides the layers of a pipeline's stages, and there is no pipeline; remove it, "
              "or set pipeline_parallel_size");
     else if (stages * runs > model_.num_layers)
-      broken("P3", {kStages, kInterleave, "model.num_layers"},
+      broken("G3", {kStages, kInterleave, "model.num_layers"},
              fmt::format("{} layers are too few for {} runs of layers = {} "
                          "(pipeline_parallel_size) * {} (pipeline_interleave); every one has a "
                          "layer at least",

@@ -26,7 +26,7 @@ ModelWeights weigh(const ModelConfig& model);
 
 /// Cuts the layers, in order, into `runs` parts of a layer at least, so that the heaviest is as
 /// light as can be; the first has the embedding, the last the head. Parts are otherwise as even as
-/// that leaves them. There are as many layers as runs (rule P3; checked).
+/// that leaves them. There are as many layers as runs (rule G3; checked).
 std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t runs);
 
 /// The runs of one stage, upwards, of all that [topology] asks for.

@@ -62,7 +62,7 @@ std::int64_t steps_for_samples(const BatchPlan& plan, std::int64_t samples);
 
 /// What is wrong with the shape of the model (part of validate()).
 std::vector<Violation> check_model(const ModelConfig& model);
-/// Whether the model can be cut as [topology] asks (part of validate()): rules P1 to P3.
+/// Whether the model can be cut as [topology] asks (part of validate()): rules G1 to G3.
 std::vector<Violation> check_layout(const JobConfig& job);
 /// Of mixtures of experts, latent attention and multi-token prediction (part of check_model).
 void check_mixture(const ModelConfig& model, std::vector<Violation>& found);

@@ -11,14 +11,14 @@
 namespace sortie::config {
 namespace {
 
-/// What P1 finds wrong.
+/// What G1 finds wrong.
 std::vector<std::string> layout_problems(const ModelConfig& model, std::int64_t ranks) {
   JobConfig job;
   job.model = model;
   job.topology.tensor_parallel_size = ranks;
   std::vector<std::string> messages;
   for (const Violation& violation : check_layout(job)) {
-    CHECK(violation.rule == "P1");
+    CHECK(violation.rule == "G1");
     messages.push_back(violation.message);
   }
   return messages;

@@ -157,7 +157,7 @@ TEST_CASE("interleaved stages take micro-batches in groups of as many as there a
   topology.global_batch_size = 12;
   CHECK(broken_on(4) == "none");
   CHECK(broken_on(8) ==
-        "P4 topology.global_batch_size: 6 micro-batches of a step are no multiple of 4 "
+        "G4 topology.global_batch_size: 6 micro-batches of a step are no multiple of 4 "
         "(pipeline_parallel_size), as interleaved stages need; use 4 or 8 micro-batches, or "
         "pipeline_interleave = 1");
   topology.pipeline_interleave = 1;
@@ -165,7 +165,7 @@ TEST_CASE("interleaved stages take micro-batches in groups of as many as there a
   topology.pipeline_interleave = 2;
   topology.global_batch_size = 0;
   topology.gradient_accumulation_steps = 3;
-  CHECK(broken_on(4).starts_with("P4 topology.gradient_accumulation_steps: 3 micro-batches"));
+  CHECK(broken_on(4).starts_with("G4 topology.gradient_accumulation_steps: 3 micro-batches"));
   // Every size of a ramp-up.
   topology.gradient_accumulation_steps = 0;
   topology.global_batch_size = 16;
@@ -174,9 +174,9 @@ TEST_CASE("interleaved stages take micro-batches in groups of as many as there a
   topology.batch_rampup_samples = 100;
   CHECK(broken_on(4) == "none");
   topology.batch_rampup_increment = 2;
-  CHECK(broken_on(4).starts_with("P4 topology.batch_rampup_increment: 2 micro-batches"));
+  CHECK(broken_on(4).starts_with("G4 topology.batch_rampup_increment: 2 micro-batches"));
   topology.batch_rampup_start = 6;
-  CHECK(broken_on(4).starts_with("P4 topology.batch_rampup_start: 6 micro-batches"));
+  CHECK(broken_on(4).starts_with("G4 topology.batch_rampup_start: 6 micro-batches"));
 }
 
 }  // namespace sortie::config
