@@ -90,8 +90,8 @@ std::string_view foreign(std::string_view name) {
   return found == std::end(kForeign) ? std::string_view() : found->ours;
 }
 
-/// The key that was meant: the same name in another section first, then the nearest name in the
-/// same section, then a foreign spelling, then the nearest name anywhere.
+/// The key that was meant: the same name in another section first, then a foreign spelling, then
+/// the nearest name in the same section, then the nearest name anywhere.
 std::string_view meant_key(std::string_view key) {
   const std::string_view name = last_part(key);
   const std::string_view section = key.substr(0, key.size() - name.size());
@@ -109,8 +109,8 @@ std::string_view meant_key(std::string_view key) {
         return field.key;
     return {};
   };
-  if (const auto found = nearest(name, here); !found.empty()) return full_key(found, true);
   if (const auto found = foreign(name); !found.empty()) return found;
+  if (const auto found = nearest(name, here); !found.empty()) return full_key(found, true);
   if (const auto found = nearest(name, all); !found.empty()) return full_key(found, false);
   return {};
 }

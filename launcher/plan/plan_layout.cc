@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "common/config/hostlist.h"
 
@@ -43,8 +42,10 @@ GroupCount count_groups(const Mesh& mesh, const std::vector<std::string>& hosts,
   GroupCount count{.name = std::move(name)};
   for (const Axis axis : axes) count.size *= mesh.size(axis);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    // A group is counted with its first rank.
+    if (std::ranges::any_of(axes, [&](Axis axis) { return mesh.coordinate(rank, axis) != 0; }))
+      continue;
     const std::vector<int> group = mesh.group_of(rank, axes);
-    if (group.front() != rank) continue;  // counted with its first rank
     ++count.all;
     const std::string& first = hosts[static_cast<std::size_t>(rank)];
     count.across += std::ranges::any_of(
