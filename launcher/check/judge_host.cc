@@ -145,9 +145,7 @@ Finding judge_leftovers(const HostResult& host) {
             fmt::format("{} folder{} and {} cgroup{} of runs that are gone", facts.runs_left,
                         facts.runs_left == 1 ? "" : "s", facts.cgroups_left,
                         facts.cgroups_left == 1 ? "" : "s"),
-            facts.cgroups_left > 0
-                ? fmt::format("rmdir {}/sortie-*/* {}/sortie-* there", facts.cgroup, facts.cgroup)
-                : "nothing: the next run there removes them"};
+            "nothing: the next run there removes them"};
   return {"leftovers", Verdict::pass,
           facts.runs_alive > 0 ? fmt::format("none; {} run{} alive", facts.runs_alive,
                                              facts.runs_alive == 1 ? " is" : "s are")

@@ -76,7 +76,6 @@ HostFacts host_facts(const json& part) {
   facts.open_files_hard = limit(part, "open_files_hard");
   facts.infiniband = flag(part, "infiniband");
   const json& cgroup = object(part, "cgroup");
-  facts.cgroup = text(cgroup, "folder");
   facts.cgroup_error = text(cgroup, "error");
   facts.cgroup_writable = flag(cgroup, "writable");
   facts.cgroups_left = number(object(cgroup, "empty_jobs"), "count");

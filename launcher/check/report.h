@@ -19,7 +19,7 @@ struct HostFacts {
   std::uint64_t cpus = 0, memory_bytes = 0, available_bytes = 0;
   std::optional<std::uint64_t> memlock, open_files, open_files_hard;  // nothing: unlimited
   bool infiniband = false;
-  std::string cgroup, cgroup_error;
+  std::string cgroup_error;
   bool cgroup_writable = false;
   std::string run_base, run_error;
   std::uint64_t runs_alive = 0, runs_left = 0, cgroups_left = 0;

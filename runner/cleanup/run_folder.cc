@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -56,6 +57,16 @@ std::string run_folder_prefix(const std::string& run_id) {
   return id + '-';
 }
 
+/// Where runners of this user make run folders: that depends on their environment.
+std::vector<std::string> possible_bases() {
+  std::vector<std::string> bases;
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const std::string_view place :
+       {std::string_view(runtime ? runtime : ""), std::string_view("/tmp")})
+    if (!place.empty()) bases.push_back(fmt::format("{}/sortie-{}", place, ::geteuid()));
+  return bases;
+}
+
 /// True when the folder was nobody's and is gone.
 bool remove_if_unheld(const fs::path& folder) {
   if (may_be_held(folder)) return false;
@@ -90,11 +101,8 @@ Result<RunFolder> RunFolder::make(const std::string& name) {
 }
 
 Result<std::string> find_run_folder(const std::string& name) {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  for (const char* place : {runtime ? runtime : "", "/tmp"}) {
-    const std::string base = fmt::format("{}/sortie-{}", place, ::geteuid());
+  for (const std::string& base : possible_bases()) {
     const std::string folder = base + '/' + name;
-    if (*place == 0) continue;
     if (is_own_folder(base, true) && is_own_folder(folder, true)) return folder;
     if (::access(folder.c_str(), F_OK) != 0 && may_be_held(folder))
       return fail(ErrorCode::io,
@@ -103,6 +111,11 @@ Result<std::string> find_run_folder(const std::string& name) {
                       "that holds this run; nobody can reach it there any more");
   }
   return fail(ErrorCode::lost, "no runner holds this run here: its ranks are gone");
+}
+
+bool run_folder_may_be_held(const std::string& name) {
+  return std::ranges::any_of(
+      possible_bases(), [&](const std::string& base) { return may_be_held(base + '/' + name); });
 }
 
 RunFolders look_at_run_folders() {

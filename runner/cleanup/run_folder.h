@@ -39,6 +39,8 @@ class RunFolder {
 /// The folder of that name, where a runner of this user has it. ErrorCode::lost: there is none; io:
 /// a living process has it open, but it was removed.
 Result<std::string> find_run_folder(const std::string& name);
+/// Whether a process of this user may hold the folder of that name, in whichever base.
+bool run_folder_may_be_held(const std::string& name);
 /// The folder in which run folders are made, "" where it can not be; and what is in it.
 struct RunFolders {
   std::string base;

@@ -9,10 +9,13 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <optional>
 #include <string>
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
+#include "runner/cleanup/run_folder.h"
+#include "runner/process/cgroup.h"
 
 namespace sortie::runner {
 namespace {
@@ -53,6 +56,21 @@ bool kill_if_stale(pid_t pid, std::string_view run_id, std::uint32_t attempt) {
 }
 
 }  // namespace
+
+void remove_stale_cgroups() {
+  const Result<cgroup::OwnCgroup> own = cgroup::look_at_own();
+  if (!own) return;
+  for (const std::string& name : own->empty_jobs) {
+    const std::optional<cgroup::JobName> job = cgroup::job_of_folder(name);
+    const std::string folder = own->folder + '/' + name;
+    struct stat info {};
+    // A run folder is made and locked before its cgroup: an empty one of a run that begins is held.
+    if (!job || ::stat(folder.c_str(), &info) != 0 || info.st_uid != ::geteuid() ||
+        run_folder_may_be_held(run_folder_name(job->run_id, job->attempt, job->node)))
+      continue;
+    cgroup::remove(folder);
+  }
+}
 
 bool belongs_to_run(pid_t pid, std::string_view run_id) {
   const Result<std::string> block =

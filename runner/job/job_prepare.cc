@@ -185,6 +185,7 @@ boost::asio::awaitable<Result<>> Job::fence() {
 Result<> Job::prepare_folder() {
   SORTIE_ASSIGN_OR_RETURN(
       folder_, RunFolder::make(run_folder_name(spec_.run_id, spec_.attempt, spec_.node_rank)));
+  remove_stale_cgroups();
   if (spec_.config_toml.empty()) return {};
   SORTIE_TRY(folder_.write("config.toml", spec_.config_toml));
   config_path_ = folder_.path() + "/config.toml";

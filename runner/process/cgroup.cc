@@ -59,16 +59,16 @@ Result<std::string> find_own_folder() {
   return own_folder(mounts, self);
 }
 
-/// The attempt in "sortie-<run id>-<attempt>-<node>", 0 for any other name.
-std::uint32_t attempt_in_name(std::string_view name, std::string_view run_id) {
-  if (!name.starts_with("sortie-") || !name.substr(7).starts_with(run_id)) return 0;
-  name.remove_prefix(7 + run_id.size());
-  std::uint32_t attempt = 0, node = 0;
-  if (!name.starts_with('-')) return 0;
-  auto [middle, error] = std::from_chars(name.data() + 1, name.data() + name.size(), attempt);
-  if (error != std::errc{} || middle == name.data() + name.size() || *middle != '-') return 0;
-  auto [end, error2] = std::from_chars(middle + 1, name.data() + name.size(), node);
-  return error2 == std::errc{} && end == name.data() + name.size() ? attempt : 0;
+/// Takes "-<number>" off the end of the text.
+std::optional<std::uint32_t> take_number(std::string_view& text) {
+  const std::size_t dash = text.rfind('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const char* const end = text.data() + text.size();
+  std::uint32_t number = 0;
+  const auto [stop, error] = std::from_chars(text.data() + dash + 1, end, number);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  text = text.substr(0, dash);
+  return number;
 }
 
 }  // namespace
@@ -89,13 +89,22 @@ std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std:
   return fmt::format("sortie-{}-{}-{}", run_id, attempt, node);
 }
 
+std::optional<JobName> job_of_folder(std::string_view name) {
+  constexpr std::string_view kPrefix = "sortie-";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const std::optional<std::uint32_t> node = take_number(name), attempt = take_number(name);
+  if (!node || !attempt || name.empty()) return std::nullopt;
+  return JobName{std::string(name), *attempt, *node};
+}
+
 std::size_t end_earlier_attempts(std::string_view run_id, std::uint32_t attempt) {
   const Result<std::string> own = find_own_folder();
   if (!own) return 0;
   std::size_t count = 0;
   for (const std::string& name : folders_in(*own)) {
-    const std::uint32_t its = attempt_in_name(name, run_id);
-    if (its == 0 || its >= attempt) continue;
+    const std::optional<JobName> job = job_of_folder(name);
+    if (!job || job->run_id != run_id || job->attempt >= attempt) continue;
     kill_all(*own + '/' + name);
     remove(*own + '/' + name);
     ++count;

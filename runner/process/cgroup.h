@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -30,6 +31,13 @@ Result<OwnCgroup> look_at_own();
 
 /// "sortie-<run id>-<attempt>-<node>".
 std::string job_folder_name(std::string_view run_id, std::uint32_t attempt, std::uint32_t node);
+
+/// Whose job folder it is; none for any other name.
+struct JobName {
+  std::string run_id;
+  std::uint32_t attempt = 0, node = 0;
+};
+std::optional<JobName> job_of_folder(std::string_view name);
 
 /// Makes "<own folder>/<name>", ready for one child per rank; ends and reuses a stale one.
 /// The error says why there is none ("not writable", "no cgroup2 mount" ...).

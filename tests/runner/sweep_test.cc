@@ -128,3 +128,38 @@ TEST_CASE_TEMPLATE("swept: nothing of other runs, and a runner that works has th
   other_client.send(wire::Goodbye{});
   CHECK(other_client.wait_exit());
 }
+
+TEST_CASE(
+    "runner and keepers killed together: the next run removes folder and cgroup, but not those "
+    "of a run that is about to start") {
+  REQUIRE(::geteuid() == 0);  // who may make cgroups
+  wire::JobSpec lost = make_job({public_helper(), "sleep"}, 2), waiting = lost, next = lost;
+  waiting.run_id = lost.run_id + "-w";
+  next.run_id = lost.run_id + "-n";
+  RunnerClient lost_client(SORTIE_RUNNER_BINARY), waiting_client(SORTIE_RUNNER_BINARY);
+  start_and_wait_up(lost_client, lost);
+  const auto ready = waiting_client.prepare(waiting);
+  REQUIRE(ready);
+  std::vector<pid_t> pids;
+  for (const auto& [rank, pid] : lost_client.pids) pids.insert(pids.end(), {parent_of(pid), pid});
+  for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
+  lost_client.signal(SIGKILL);
+  for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+  REQUIRE(all_gone("SORTIE_RUN_ID=" + lost.run_id, milliseconds(5000)));
+  const std::string left = remains(lost, milliseconds(0));
+  REQUIRE(left.find("/tmp/") != std::string::npos);
+  REQUIRE((cgroup_of(*ready).empty() || left.find("cgroup") != std::string::npos));
+
+  RunnerClient next_client(SORTIE_RUNNER_BINARY);
+  REQUIRE(next_client.prepare(next));
+  CHECK(remains(lost, milliseconds(0)) == "");
+  waiting_client.send(wire::Start{});
+  wait_up(waiting_client, 2);
+  for (RunnerClient* client : {&waiting_client, &next_client}) {
+    client->send(wire::Stop{100, "test"});
+    client->send(wire::Goodbye{});
+    CHECK(client->wait_exit());
+  }
+  CHECK(remains(waiting) == "");
+  CHECK(remains(next) == "");
+}
