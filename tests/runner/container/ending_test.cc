@@ -20,7 +20,7 @@ using sortie::test::has;
 
 namespace fs = std::filesystem;
 
-wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
+wire::JobSpec ending_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
   wire::JobSpec job = make_job(std::move(argv), ranks);
   job.container.engine = "docker";
   job.container.image = DockerEngine::kImage;
@@ -28,7 +28,7 @@ wire::JobSpec box_job(std::vector<std::string> argv, std::uint32_t ranks = 1) {
   return job;
 }
 
-std::string left_of(const wire::JobSpec& job) {
+std::string left_at_end_of(const wire::JobSpec& job) {
   const std::string containers = DockerEngine::get().containers_left();
   return containers + remains(job, Ms(5000));
 }
@@ -38,7 +38,7 @@ std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
   const std::string containers = DockerEngine::get().containers();
   client.send(wire::Goodbye{});
   client.wait_exit();
-  return containers + left_of(job);
+  return containers + left_at_end_of(job);
 }
 
 /// Started, and every rank has said something.
@@ -55,7 +55,7 @@ std::string name_of(const wire::JobSpec& job) {
 }  // namespace
 
 TEST_CASE("a rank that ignores TERM is killed after the grace, with all that it has started") {
-  const wire::JobSpec job = box_job({"rank-helper", "ignore-term"}, 2);
+  const wire::JobSpec job = ending_job({"rank-helper", "ignore-term"}, 2);
   RunnerClient client;
   start(client, job);
   client.send(wire::Stop{300, "test"});
@@ -64,15 +64,15 @@ TEST_CASE("a rank that ignores TERM is killed after the grace, with all that it 
   CHECK(client.exited[0].stopped == 1);
   CHECK(left_after(client, job) == "");
 
-  const wire::JobSpec daemons = box_job({"rank-helper", "daemons-exit", "3"});
+  const wire::JobSpec daemons = ending_job({"rank-helper", "daemons-exit", "3"});
   RunnerClient second;
   REQUIRE(second.run(daemons));
   CHECK(second.exited[0].leftovers_killed == 3);
-  CHECK(left_of(daemons) == "");
+  CHECK(left_at_end_of(daemons) == "");
 }
 
 TEST_CASE("the launcher is gone") {
-  const wire::JobSpec job = box_job({"rank-helper", "sleep"}, 2);
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"}, 2);
   RunnerClient client;
   start(client, job);
   client.close_input();
@@ -80,23 +80,23 @@ TEST_CASE("the launcher is gone") {
   REQUIRE(status);
   CHECK(status->code == 5);
   CHECK(DockerEngine::get().containers() == "");
-  CHECK(left_of(job) == "");
+  CHECK(left_at_end_of(job) == "");
 }
 
 TEST_CASE("the runner is killed: ranks, containers and folder go") {
   for (const auto scope : {wire::ContainerScope::host, wire::ContainerScope::rank}) {
-    wire::JobSpec job = box_job({"rank-helper", "daemons", "2"}, 2);
+    wire::JobSpec job = ending_job({"rank-helper", "daemons", "2"}, 2);
     job.container.scope = scope;
     RunnerClient client;
     start(client, job);
     client.signal(SIGKILL);
     client.wait_exit();
-    CHECK(left_of(job) == "");
+    CHECK(left_at_end_of(job) == "");
   }
 }
 
 TEST_CASE("the runner is killed while its container is paused") {
-  const wire::JobSpec job = box_job({"rank-helper", "sleep"});
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"});
   RunnerClient client;
   start(client, job);
   CHECK(DockerEngine::get().run({"pause", name_of(job)}) == name_of(job));
@@ -110,7 +110,7 @@ TEST_CASE("the runner is killed while its container is paused") {
 }
 
 TEST_CASE("docker kill: an end from outside, told as such") {
-  const wire::JobSpec job = box_job({"rank-helper", "sleep"}, 2);
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"}, 2);
   RunnerClient client;
   start(client, job);
   CHECK(DockerEngine::get().run({"kill", name_of(job)}) == name_of(job));
@@ -127,7 +127,7 @@ TEST_CASE("docker kill: an end from outside, told as such") {
 }
 
 TEST_CASE("docker stop: the ranks are asked, and have their grace") {
-  const wire::JobSpec job = box_job({"rank-helper", "exit-on-term"}, 2);
+  const wire::JobSpec job = ending_job({"rank-helper", "exit-on-term"}, 2);
   RunnerClient client;
   start(client, job);
   DockerEngine::get().run({"stop", "--time", "8", name_of(job)});
@@ -139,7 +139,7 @@ TEST_CASE("docker stop: the ranks are asked, and have their grace") {
 }
 
 TEST_CASE("a keeper is killed inside: its rank goes with it, and no other") {
-  const wire::JobSpec job = box_job({"rank-helper", "daemons", "2"}, 2);
+  const wire::JobSpec job = ending_job({"rank-helper", "daemons", "2"}, 2);
   RunnerClient client;
   start(client, job);
   const std::string stat =
@@ -155,7 +155,7 @@ TEST_CASE("a keeper is killed inside: its rank goes with it, and no other") {
 }
 
 TEST_CASE("a lost runner and guard: the sweep finds the rest") {
-  const wire::JobSpec job = box_job({"rank-helper", "sleep"});
+  const wire::JobSpec job = ending_job({"rank-helper", "sleep"});
   RunnerClient client;
   start(client, job);
   client.signal(SIGSTOP);
@@ -167,7 +167,7 @@ TEST_CASE("a lost runner and guard: the sweep finds the rest") {
   CHECK(swept->left == std::vector<std::string>{});
   CHECK(DockerEngine::get().containers() == "");
   client.wait_exit();
-  CHECK(left_of(job) == "");
+  CHECK(left_at_end_of(job) == "");
 }
 
 TEST_CASE("containers that nobody holds are removed by the next job on the host") {
@@ -179,17 +179,17 @@ TEST_CASE("containers that nobody holds are removed by the next job on the host"
               "sortie.run=theirs", "--label", "sortie.uid=4711", "--label",
               "sortie.folder=/tmp/sortie-4711/theirs-1-0", DockerEngine::kImage, "sleep", "100"});
   CHECK(has(engine.containers(), "left-behind"));
-  const wire::JobSpec job = box_job({"true"});
+  const wire::JobSpec job = ending_job({"true"});
   RunnerClient client;
   REQUIRE(client.run(job));
   CHECK_FALSE(has(engine.containers(), "left-behind"));
   CHECK(has(engine.containers(), "other-user Up"));
   engine.run({"rm", "--force", "other-user"});
-  CHECK(left_of(job) == "");
+  CHECK(left_at_end_of(job) == "");
 }
 
 TEST_CASE("a later attempt fences an earlier one") {
-  wire::JobSpec job = box_job({"rank-helper", "sleep"});
+  wire::JobSpec job = ending_job({"rank-helper", "sleep"});
   RunnerClient client;
   start(client, job);
   client.signal(SIGSTOP);
@@ -202,13 +202,13 @@ TEST_CASE("a later attempt fences an earlier one") {
   client.signal(SIGKILL);
   client.signal(SIGCONT);
   client.wait_exit();
-  CHECK(left_of(job) == "");
+  CHECK(left_at_end_of(job) == "");
 }
 
 TEST_CASE("the engine ends in order, or is killed, while ranks run") {
   DockerEngine& engine = DockerEngine::get();
   for (const int signal : {SIGTERM, SIGKILL}) {
-    const wire::JobSpec job = box_job({"rank-helper", "exit-on-term"}, 2);
+    const wire::JobSpec job = ending_job({"rank-helper", "exit-on-term"}, 2);
     RunnerClient client;
     start(client, job);
     engine.stop(signal);
@@ -220,7 +220,7 @@ TEST_CASE("the engine ends in order, or is killed, while ranks run") {
 }
 
 TEST_CASE("an engine that does not run, or that this user may not use") {
-  wire::JobSpec job = box_job({"true"});
+  wire::JobSpec job = ending_job({"true"});
   const std::string host = ::getenv("DOCKER_HOST");
   ::setenv("DOCKER_HOST", "unix:///tmp/no-engine.sock", 1);
   RunnerClient client;

@@ -19,7 +19,7 @@ sortie::testing::Finished plan(std::vector<std::string> arguments) {
   return sortie::testing::run(arguments);
 }
 
-constexpr const char* kConfig = R"([model]
+constexpr const char* kPlanConfig = R"([model]
 preset = "gpt2-124m"
 precision = "f32"
 [topology]
@@ -32,7 +32,7 @@ global_batch_size = 8
 TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
   const sortie::testing::TempDir dir;
   const std::string file = dir.str("job.toml");
-  sortie::test::write_text(file, kConfig);
+  sortie::test::write_text(file, kPlanConfig);
   const auto text = plan({file, "--threads", "2"});
   CAPTURE(text.output);
   CHECK(text.code == 0);
@@ -59,7 +59,7 @@ TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
 TEST_CASE("a config that sortie-train plan refuses is an error in its JSON too") {
   const sortie::testing::TempDir dir;
   const std::string file = dir.str("job.toml");
-  sortie::test::write_text(file, kConfig);
+  sortie::test::write_text(file, kPlanConfig);
   const auto refused = plan({file, "--json", "--set", "optimizer.freeze=[\"layrs.*\"]"});
   CHECK(refused.code == 2);
   const std::string line = refused.output.substr(refused.output.find('{'));

@@ -7,7 +7,7 @@ namespace {
 using reference::HeadShape;
 
 // Windows below, at and above a row block and the whole length; one token; one key head.
-constexpr AttentionCase kCases[] = {
+constexpr AttentionCase kMaskCases[] = {
     {{1, 1, 1, 1, 8, 0}, 4, 0, 0.0f},     {{2, 9, 2, 1, 16, 0}, 4, 0, 0.0f},
     {{1, 130, 2, 2, 24, 0}, 64, 0, 0.0f}, {{1, 150, 2, 1, 56, 0}, 70, 0, 0.0f},
     {{2, 20, 4, 2, 8, 0}, 256, 0, 0.0f},  {{2, 140, 2, 2, 8, 0}, 1, 0, 0.0f},
@@ -21,7 +21,7 @@ constexpr AttentionCase kCases[] = {
 TEST_CASE("masked attention equals the reference forward and backward") {
   KnownAttention known;
   for_each_variant(true, [&](const Variant& v) {
-    for (const AttentionCase& c : kCases) check_attention(v, c, known);
+    for (const AttentionCase& c : kMaskCases) check_attention(v, c, known);
   });
 }
 

@@ -9,18 +9,18 @@
 namespace sortie::trainer {
 namespace {
 
-struct Case {
+struct RowCase {
   std::int64_t m, n, k, vocab;
   double range;  // of h and w: how far apart the logits are
 };
 // More than one tile of the vocabulary, more than one chunk of rows, padded columns, one row.
-constexpr Case kCases[] = {{1, 11, 8, 11, 1.0},
-                           {17, 50, 16, 47, 3.0},
-                           {40, 2111, 24, 2050, 1.0},
-                           {9, 1984, 8, 1984, 1.0},
-                           {1100, 70, 8, 64, 1.0}};
+constexpr RowCase kRowCases[] = {{1, 11, 8, 11, 1.0},
+                                 {17, 50, 16, 47, 3.0},
+                                 {40, 2111, 24, 2050, 1.0},
+                                 {9, 1984, 8, 1984, 1.0},
+                                 {1100, 70, 8, 64, 1.0}};
 
-struct Inputs {
+struct RowInputs {
   Values h, w;
   std::vector<std::int32_t> targets;
   Tensor targets_tensor(ExecutionContext& context) const {
@@ -31,8 +31,8 @@ struct Inputs {
 };
 
 /// Every third target is -100; the rest are spread over the vocabulary and meet its last column.
-Inputs make_inputs(DType dtype, const Case& c) {
-  Inputs in{
+RowInputs make_inputs(DType dtype, const RowCase& c) {
+  RowInputs in{
       random_values(dtype, 1, c.m * c.k, c.range), random_values(dtype, 2, c.n * c.k, c.range), {}};
   for (std::int64_t i = 0; i < c.m; ++i)
     in.targets.push_back(
@@ -56,12 +56,12 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
   for_each_variant(true, [](const Variant& v) {
     // Parts of one and of several tiles, the last ones with few columns and with padding alone.
-    for (const Case& c : {Case{17, 50, 16, 26, 3.0}, Case{40, 2 * 2055, 24, 4000, 1.0}})
+    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0}})
       for (const std::int64_t parts : {2, 5}) {
         if (c.n % parts != 0) continue;
         CAPTURE(c.vocab);
         CAPTURE(parts);
-        const Inputs in = make_inputs(v.dtype, c);
+        const RowInputs in = make_inputs(v.dtype, c);
         const double scale = 0.25;
         const auto expected =
             reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, scale);
@@ -116,10 +116,10 @@ TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
 
 TEST_CASE("loss and gradients equal the reference") {
   for_each_variant(true, [](const Variant& v) {
-    for (const Case& c : kCases) {
+    for (const RowCase& c : kRowCases) {
       CAPTURE(c.m);
       CAPTURE(c.vocab);
-      const Inputs in = make_inputs(v.dtype, c);
+      const RowInputs in = make_inputs(v.dtype, c);
       const double scale = 0.25;
       auto expected =
           reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, scale);
@@ -149,8 +149,8 @@ TEST_CASE("loss and gradients equal the reference") {
 
 TEST_CASE("padded rows of the weight are not touched, whatever they hold") {
   for_each_variant(true, [](const Variant& v) {
-    const Case c{6, 40, 8, 33, 1.0};
-    Inputs in = make_inputs(v.dtype, c);
+    const RowCase c{6, 40, 8, 33, 1.0};
+    RowInputs in = make_inputs(v.dtype, c);
     std::fill(in.w.begin() + 33 * 8, in.w.end(), kNaN);
     const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
     Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
@@ -164,9 +164,9 @@ TEST_CASE("padded rows of the weight are not touched, whatever they hold") {
 
 TEST_CASE("far apart logits neither overflow nor lose the loss") {
   for_each_variant(true, [](const Variant& v) {
-    const Case c{2, 3, 1, 3, 1.0};
+    const RowCase c{2, 3, 1, 3, 1.0};
     const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {3, 1}, {200.0, -200.0, 0.0}));
-    Inputs in{{1.0, 1.0}, {}, {0, 1}};
+    RowInputs in{{1.0, 1.0}, {}, {0, 1}};
     Tensor dh = v.context.empty(v.dtype, {2, 1}), dw = v.context.zeros(DType::f32, {3, 1});
     const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {2, 1}, in.h),
                                       weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
@@ -178,10 +178,10 @@ TEST_CASE("far apart logits neither overflow nor lose the loss") {
 
 TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
   for_each_variant(true, [](const Variant& v) {
-    const Case c{7, 2111, 8, 2100, 1.0};
+    const RowCase c{7, 2111, 8, 2100, 1.0};
     for (const double bad : {kNaN, std::numeric_limits<double>::infinity()}) {
       CAPTURE(bad);
-      Inputs in = make_inputs(v.dtype, c);
+      RowInputs in = make_inputs(v.dtype, c);
       in.h[3 * 8 + 2] = bad;  // row 3 is counted
       const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
       Tensor dh = v.context.empty(v.dtype, {c.m, c.k}),
@@ -200,8 +200,8 @@ TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
 TEST_CASE("the loss and its gradients have the same bits on any number of threads") {
   for (const DType dtype : product_dtypes()) {
     check_same_bits(product_threads(), [&](ExecutionContext& context) {
-      const Case c{150, 2111, 40, 2100, 1.0};
-      const Inputs in = make_inputs(dtype, c);
+      const RowCase c{150, 2111, 40, 2100, 1.0};
+      const RowInputs in = make_inputs(dtype, c);
       const ops::PackedWeight weight(make_tensor(context, dtype, {c.n, c.k}, in.w));
       Tensor dh = context.empty(dtype, {c.m, c.k}), dw = context.zeros(DType::f32, {c.n, c.k});
       const auto result = cross_entropy(context, make_tensor(context, dtype, {c.m, c.k}, in.h),
@@ -217,8 +217,8 @@ TEST_CASE("the loss and its gradients have the same bits on any number of thread
 
 TEST_CASE("a loss is added to what was there, times its scale") {
   ExecutionContext context(1);
-  const Case c{6, 12, 8, 12, 1.0};
-  const Inputs in = make_inputs(DType::f32, c);
+  const RowCase c{6, 12, 8, 12, 1.0};
+  const RowInputs in = make_inputs(DType::f32, c);
   const ops::PackedWeight weight(make_tensor(context, DType::f32, {c.n, c.k}, in.w));
   const Tensor h = make_tensor(context, DType::f32, {c.m, c.k}, in.h);
   const Tensor targets = in.targets_tensor(context);

@@ -28,18 +28,18 @@ const RouterSpec kSpecs[] = {
     {RouterScore::sigmoid, 64, 6, 1, 1, false, 1.0f},
 };
 
-struct Run {
+struct RouterRun {
   Tensor scores, experts, weights;
   Choices chosen() const {
     const auto* data = experts.data<std::int32_t>();
     return {data, data + experts.elements()};
   }
 };
-Run run_router(ExecutionContext& context, const RouterSpec& spec, std::int64_t rows,
-               const Values& logits, const Values& bias, const Choices& replay = {}) {
-  Run run{context.empty(DType::f32, {rows, spec.experts}),
-          context.empty(DType::i32, {rows, spec.top_k}),
-          context.empty(DType::f32, {rows, spec.top_k})};
+RouterRun run_router(ExecutionContext& context, const RouterSpec& spec, std::int64_t rows,
+                     const Values& logits, const Values& bias, const Choices& replay = {}) {
+  RouterRun run{context.empty(DType::f32, {rows, spec.experts}),
+                context.empty(DType::i32, {rows, spec.top_k}),
+                context.empty(DType::f32, {rows, spec.top_k})};
   Tensor given;
   if (!replay.empty()) {
     given = context.empty(DType::i32, {rows, spec.top_k});
@@ -74,7 +74,7 @@ TEST_CASE("routers equal the reference forward and backward") {
           const Values logits = random_values(DType::f32, 1, rows * spec.experts, 4.0);
           const Values bias = biased ? random_values(DType::f32, 2, spec.experts, 0.3) : Values();
           const auto expected = reference::route(spec, logits, bias, {}, rows);
-          const Run run = run_router(context, spec, rows, logits, bias);
+          const RouterRun run = run_router(context, spec, rows, logits, bias);
           CHECK(run.chosen() == expected.experts);
           CHECK(relative_error(values_of(run.scores), expected.scores) <= kTolerance);
           CHECK(relative_error(values_of(run.weights), expected.weights) <= kTolerance);
@@ -118,7 +118,7 @@ TEST_CASE("of equal choices the lower expert wins, in and between groups") {
   // Every choice ties in every row: any number of threads selects the same.
   const RouterSpec spec{RouterScore::sigmoid, 16, 4, 4, 2};
   check_same_bits(kAnyThreads, [&](ExecutionContext& any) {
-    const Run run = run_router(any, spec, 90, Values(90 * 16, 1.0), Values(16, -0.125));
+    const RouterRun run = run_router(any, spec, 90, Values(90 * 16, 1.0), Values(16, -0.125));
     Values all = values_of(run.weights);
     for (const std::int32_t e : run.chosen()) all.push_back(e);
     return all;
@@ -141,9 +141,9 @@ TEST_CASE("the bias decides the selection and leaves the weights alone") {
   ExecutionContext context(1);
   const RouterSpec spec{RouterScore::sigmoid, 4, 2};
   const Values logits = {2, 1, 0, -1};
-  const Run biased = run_router(context, spec, 1, logits, {0, 0, 0, 5});
+  const RouterRun biased = run_router(context, spec, 1, logits, {0, 0, 0, 5});
   CHECK(biased.chosen() == Choices{3, 0});
-  const Run replayed = run_router(context, spec, 1, logits, {}, {3, 0});
+  const RouterRun replayed = run_router(context, spec, 1, logits, {}, {3, 0});
   CHECK(replayed.chosen() == Choices{3, 0});
   CHECK(values_of(biased.weights) == values_of(replayed.weights));
 }
@@ -153,7 +153,7 @@ TEST_CASE("a NaN logit reaches the weights and selects existing experts") {
   for (const RouterSpec& spec : kSpecs) {
     Values logits = random_values(DType::f32, 1, 2 * spec.experts);
     std::fill_n(logits.begin(), spec.experts, kNaN);
-    const Run run = run_router(context, spec, 2, logits, {});
+    const RouterRun run = run_router(context, spec, 2, logits, {});
     const Values weights = values_of(run.weights);
     CHECK_FALSE(all_finite(Values(weights.begin(), weights.begin() + spec.top_k)));
     CHECK(all_finite(Values(weights.begin() + spec.top_k, weights.end())));

@@ -7,20 +7,20 @@
 namespace sortie::trainer {
 namespace {
 
-struct Size {
+struct NormSize {
   std::int64_t rows, cols;
 };
-constexpr Size kSizes[] = {{1, 3}, {1, 768}, {5, 7}, {33, 56}, {200, 130}};
+constexpr NormSize kNormSizes[] = {{1, 3}, {1, 768}, {5, 7}, {33, 56}, {200, 130}};
 constexpr float kEps = 1e-5f;
 
-struct Run {
+struct NormRun {
   Values residual, y, dx, dweight, dbias;
 };
 
 /// Forward and backward; dx overwrites dresidual.
-Run run_norm(const Variant& v, ops::NormKind kind, const Size& size, const Values& residual,
-             const Values& branch, const Values& weight, const Values& bias, const Values& dy,
-             const Values& dresidual, std::int64_t gap) {
+NormRun run_norm(const Variant& v, ops::NormKind kind, const NormSize& size, const Values& residual,
+                 const Values& branch, const Values& weight, const Values& bias, const Values& dy,
+                 const Values& dresidual, std::int64_t gap) {
   ExecutionContext& context = v.context;
   const Shape shape{size.rows, size.cols};
   const auto tensor = [&](const Values& values) {
@@ -52,7 +52,7 @@ Values plus(Values a, const Values& b) {
 TEST_CASE("norms equal the reference forward and backward") {
   for_each_variant(false, [](const Variant& v) {
     for (const ops::NormKind kind : {ops::NormKind::rms, ops::NormKind::layer})
-      for (const Size& size : kSizes)
+      for (const NormSize& size : kNormSizes)
         for (const bool joined : {false, true}) {
           const bool layer = kind == ops::NormKind::layer;
           CAPTURE(layer);
@@ -66,7 +66,7 @@ TEST_CASE("norms equal the reference forward and backward") {
           const Values bias = layer ? random_values(DType::f32, 4, size.cols) : Values();
           const Values dy = random_values(v.dtype, 5, count);
           const Values direct = joined ? random_values(v.dtype, 6, count) : Values();
-          const Run run =
+          const NormRun run =
               run_norm(v, kind, size, residual, branch, weight, bias, dy, direct, joined ? 3 : 0);
           // The norm is of the sum as it is kept, rounded to the dtype.
           const Values x = rounded(v.dtype, plus(residual, branch));
@@ -109,11 +109,11 @@ TEST_CASE("a NaN or Inf stays in its row of a norm and reaches the weight gradie
   for_each_variant(false, [](const Variant& v) {
     for (const double bad : {kNaN, std::numeric_limits<double>::infinity()})
       for (const ops::NormKind kind : {ops::NormKind::rms, ops::NormKind::layer}) {
-        const Size size{3, 20};
+        const NormSize size{3, 20};
         Values x = random_values(v.dtype, 1, 60);
         x[25] = bad;
         const Values weight = random_values(DType::f32, 2, 20);
-        const Run run =
+        const NormRun run =
             run_norm(v, kind, size, x, {}, weight, {}, random_values(v.dtype, 3, 60), {}, 0);
         const auto row = [](const Values& values, int r) {
           return Values(values.begin() + r * 20, values.begin() + (r + 1) * 20);
@@ -130,11 +130,11 @@ TEST_CASE("a NaN or Inf stays in its row of a norm and reaches the weight gradie
 TEST_CASE("norms have the same bits on any number of threads") {
   for (const DType dtype : {DType::f32, DType::bf16})
     check_same_bits(kAnyThreads, [&](ExecutionContext& context) {
-      const Size size{300, 70};
-      const Run run = run_norm({context, dtype, 0.0}, ops::NormKind::layer, size,
-                               random_values(dtype, 1, 300 * 70), random_values(dtype, 2, 300 * 70),
-                               random_values(DType::f32, 3, 70), random_values(DType::f32, 4, 70),
-                               random_values(dtype, 5, 300 * 70), {}, 0);
+      const NormSize size{300, 70};
+      const NormRun run = run_norm(
+          {context, dtype, 0.0}, ops::NormKind::layer, size, random_values(dtype, 1, 300 * 70),
+          random_values(dtype, 2, 300 * 70), random_values(DType::f32, 3, 70),
+          random_values(DType::f32, 4, 70), random_values(dtype, 5, 300 * 70), {}, 0);
       Values all = run.y;
       for (const Values* more : {&run.dx, &run.dweight, &run.dbias})
         all.insert(all.end(), more->begin(), more->end());

@@ -25,7 +25,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Options = std::unordered_map<std::string, std::string>;
 
-Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+Ids encoded_behind(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids = {7};  // what was there stays, and is no neighbour of the text
   const auto encoded = tokenizer.encode(text, ids);
   REQUIRE_MESSAGE(encoded.has_value(), (encoded ? "" : encoded.error().message));
@@ -144,10 +144,11 @@ std::size_t compare(const Texts& texts, Options options) {
       load_sentencepiece(dir.path() / "m.model", SentencepieceEncoder::library).value();
   std::map<std::int32_t, int> seen;
   for (const std::string& text : texts.questions()) {
-    const Ids expected = encode(*theirs, text);
-    CHECK_MESSAGE(encode(*ours, text) == expected, fmt::format("a text of {} bytes", text.size()));
+    const Ids expected = encoded_behind(*theirs, text);
+    CHECK_MESSAGE(encoded_behind(*ours, text) == expected,
+                  fmt::format("a text of {} bytes", text.size()));
     // Again, now from the cache.
-    CHECK(encode(*ours, text) == expected);
+    CHECK(encoded_behind(*ours, text) == expected);
     for (const std::int32_t id : expected) ++seen[id];
   }
   return seen.size();
@@ -229,8 +230,8 @@ TEST_CASE("a model as tokenizer.json has the same ids, where it has one") {
       for (const std::string_view control : {"<unk>", "<s>", "</s>", "<a>", "<b>"})
         for (std::size_t at; (at = valid.find(control)) != valid.npos;)
           valid.replace(at, control.size(), "<>");
-      const Ids expected = encode(*pieces, valid);
-      const Ids found = encode(**loaded, valid);
+      const Ids expected = encoded_behind(*pieces, valid);
+      const Ids found = encoded_behind(**loaded, valid);
       const auto differ = std::ranges::mismatch(expected, found);
       const auto from = [](auto at, const Ids& ids, const Tokenizer& tokenizer) {
         std::string tokens;
@@ -276,7 +277,7 @@ TEST_CASE("where a text may be cut, the ids of the parts are those of the whole"
   test::write_text(dir.path() / "m.model", train(options, texts().training()));
   const auto tokenizer = load_sentencepiece(dir.path() / "m.model").value();
   const std::string text = test::MixedText(SORTIE_TEST_DATA "/tokenizer").make(5, 20'000);
-  const Ids whole = encode(*tokenizer, text);
+  const Ids whole = encoded_behind(*tokenizer, text);
   int cuts = 0;
   for (std::size_t from = 1; from < text.size(); from += 97) {
     const std::size_t cut = tokenizer->find_cut(text, from);

@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+Ids ids_of_text(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;
   REQUIRE(tokenizer.encode(text, ids).has_value());
   return ids;
@@ -50,7 +50,7 @@ TEST_CASE("bytes are their own ids") {
   const auto tokenizer = make_byte_tokenizer();
   std::string all;
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
-  const Ids ids = encode(*tokenizer, all);
+  const Ids ids = ids_of_text(*tokenizer, all);
   for (int i = 0; i < 256; ++i) CHECK(ids[static_cast<std::size_t>(i)] == i);
   CHECK(tokenizer->decode(ids) == all);
   CHECK(tokenizer->vocab_size() == 257);
@@ -92,22 +92,22 @@ TEST_CASE("a trained model loses nothing of any UTF-8 text") {
        {std::string("  if (x)\n\n\treturn 1;  \n"), std::string("no dummy prefix"),
         std::string(" lead"), std::string("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\x80"),
         std::string("a  b   c"), std::string("\r\n"), code_like_text()}) {
-    const Ids ids = encode(tokenizer, text);
+    const Ids ids = ids_of_text(tokenizer, text);
     CHECK(tokenizer.decode(ids) == text);
     for (const std::int32_t id : ids) CHECK((id >= 0 && id < 320));
   }
-  CHECK(encode(tokenizer, code_like_text()).size() < code_like_text().size() / 2);
-  CHECK(encode(tokenizer, "").empty());
+  CHECK(ids_of_text(tokenizer, code_like_text()).size() < code_like_text().size() / 2);
+  CHECK(ids_of_text(tokenizer, "").empty());
 }
 
 TEST_CASE("a long text is encoded in parts that lose nothing") {
   const Trained trained;
   std::string text;
   while (text.size() < (3u << 20)) text += code_like_text();
-  CHECK(trained.tokenizer->decode(encode(*trained.tokenizer, text)) == text);
+  CHECK(trained.tokenizer->decode(ids_of_text(*trained.tokenizer, text)) == text);
   std::string one_line;  // no newline to cut at: multi-byte characters must stay whole
   while (one_line.size() < (5u << 19)) one_line += "\xe2\x82\xac";
-  CHECK(trained.tokenizer->decode(encode(*trained.tokenizer, one_line)) == one_line);
+  CHECK(trained.tokenizer->decode(ids_of_text(*trained.tokenizer, one_line)) == one_line);
 }
 
 TEST_CASE("decoding is total") {

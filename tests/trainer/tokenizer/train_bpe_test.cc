@@ -15,11 +15,11 @@ namespace sortie::trainer {
 namespace {
 
 using Json = nlohmann::json;
-const std::string kFolder = SORTIE_TEST_DATA "/tokenizer";
+const std::string kTokenizerData = SORTIE_TEST_DATA "/tokenizer";
 
 /// The text that scripts/make_data_fixtures.py has trained on, as Python reads its bytes.
 std::string training_text() {
-  const test::MixedText mixed(kFolder);
+  const test::MixedText mixed(kTokenizerData);
   std::string text;
   for (std::uint64_t i = 0; i < 16; ++i) {
     std::string repaired;
@@ -45,7 +45,8 @@ std::string hash_of_rules(const std::string& file) {
 }  // namespace
 
 TEST_CASE("a trained tokenizer has the tokens and merges that the package learns") {
-  const Json expected = Json::parse(test::read_text(kFolder + "/megatron.json")).at("learnt");
+  const Json expected =
+      Json::parse(test::read_text(kTokenizerData + "/megatron.json")).at("learnt");
   test::ScopedTempDir dir;
   test::write_text(dir.path() / "text", training_text());
   for (const auto& [name, hash] : expected.items()) {
