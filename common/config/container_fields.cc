@@ -40,7 +40,7 @@ std::vector<Field> container_fields() {
     {"runner.container.privileged", container<&Container::privileged>, {}, "",
      "All devices and capabilities of the host: whoever is inside is root of the host"},
     {"runner.container.user", container<&Container::user>, Form{"UID[:GID] or a name", check_container_user}, "",
-     "Who the ranks are; a name is one of the image; empty = the uid and gid that start the run on the host"},
+     "User of the ranks; a name is looked up in the image; empty = the uid and gid that start the run on the host"},
     {"runner.container.workdir", container<&Container::workdir>, Form{"an absolute path", check_inner_path}, "",
      "Working folder of the ranks inside; empty = runner.work_dir, else the image's"},
     {"runner.container.entrypoint", container<&Container::entrypoint>, Form{"argv", check_any}, "",

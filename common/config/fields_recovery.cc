@@ -63,7 +63,7 @@ const Field kRecoveryFields[] = {
     {"watchdog.dump_timeout", watchdog<&Watchdog::dump_timeout>, DurationRange{"0s", "10m"}, "",
      "Time for the stacks of all ranks to come in before hung ranks are ended; 0s = no stacks"},
     {"watchdog.straggler_ratio", watchdog<&Watchdog::straggler_ratio>, NumberRange{0, 100}, "",
-     "A host whose own work takes so many times the median of all hosts is named; 0 = none is"},
+     "A host whose own work takes this many times the median of all hosts is reported as slow; 0 = off"},
     {"watchdog.straggler_windows", watchdog<&Watchdog::straggler_windows>, IntegerRange{1, 10'000}, "windows",
      "Windows of ten seconds in a row for which a host has to be that slow"},
     {"watchdog.health", watchdog<&Watchdog::health>, {}, "",

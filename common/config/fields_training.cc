@@ -109,7 +109,7 @@ const Field kTrainingFields[] = {
      "The shape of that fall: 1 - r, (1 + cos(pi r)) / 2, 1 - sqrt(r), or 2 * 0.5^r - 1"},
 
     {"lora.rank", lora<&Lora::rank>, IntegerRange{0, 65536}, "", "Rank of the updates; 0 = none, all parameters are trained as usual"},
-    {"lora.alpha", lora<&Lora::alpha>, NumberRange{0, 1e6, true, false}, "", "An update counts alpha / rank"},
+    {"lora.alpha", lora<&Lora::alpha>, NumberRange{0, 1e6, true, false}, "", "Scale of an update: alpha / rank"},
     {"lora.modules", lora<&Lora::modules>, kParameterPatterns, "",
      "Matrices that get an update, by name without \".weight\", like \"*.attention.qkv\"; all other parameters are frozen"},
 
@@ -139,9 +139,9 @@ const Field kTrainingFields[] = {
      "After a step whose loss or gradient is not finite: skip = leave it out; rollback N = back to a checkpoint at least N steps before, and on without the samples since then; stop = an error"},
     {"trainer.on_loss_spike", trainer<&Trainer::on_loss_spike>, Form{"ignore | skip | rollback N | stop", check_step_policy}, "",
      "After a step whose loss is loss_spike_ratio times its running mean; likewise"},
-    {"trainer.loss_spike_ratio", trainer<&Trainer::loss_spike_ratio>, NumberRange{1, 1e6, true, false}, "", "Of the running mean of the loss (over outlier_window steps), from which on a step is a spike; checkpoints of the 10 steps after one that was skipped are suspect"},
+    {"trainer.loss_spike_ratio", trainer<&Trainer::loss_spike_ratio>, NumberRange{1, 1e6, true, false}, "", "A step is a spike where its loss is more than this many times the running mean of the loss (over outlier_window steps); checkpoints of the 10 steps after one that was skipped are suspect"},
     {"trainer.on_replica_mismatch", trainer<&Trainer::on_replica_mismatch>, Form{"stop | rollback N", check_step_policy}, "",
-     "When ranks that should have equal weights have not (replica_check_interval): stop = an error that names them; rollback N = back to a checkpoint at least N steps before, of when they were last seen to be equal, and the steps since then again"},
+     "When ranks whose weights should be equal differ (replica_check_interval): stop = an error that names them; rollback N = back to a checkpoint at least N steps before, of when they were last seen to be equal, and the steps since then again"},
     {"trainer.memory_checkpoint_interval", trainer<&Trainer::memory_checkpoint_interval>, kSteps, "steps",
      "Steps between checkpoints in the memory of the hosts, which a restart loads where it is newer than those in save_dir; each part of the state is kept on two hosts; 0 = none"},
     {"trainer.scrub_interval", trainer<&Trainer::scrub_interval>, DurationRange{"0s", "8760h"}, "",

@@ -90,9 +90,9 @@ asio::awaitable<void> Pass::look(std::size_t index) {
 asio::awaitable<void> Pass::listen(std::size_t index) {
   const auto host = hosts_[index];
   if (!host->usable()) co_return;
-  std::vector<std::string> others;
+  std::vector<const HostResult*> others;
   for (const auto& other : hosts_)
-    if (other != host && other->usable()) others.push_back(other->result.address);
+    if (other != host && other->usable()) others.push_back(&other->result);
   const std::string& interface = job_.loaded.job.runner.network.interface;
   host->result.address = reach_address(host->result, others, interface);
   if (host->result.address.empty()) {

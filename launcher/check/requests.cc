@@ -103,6 +103,24 @@ bool loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
+HostNetwork network_of(const HostResult& host) {
+  HostNetwork network;
+  network.name = host.host;
+  network.hostname = host.report.host->hostname;
+  if (auto parsed = parse_addresses(host.report.host->addresses))
+    network.addresses = *std::move(parsed);
+  return network;
+}
+
+/// Where ranks of the others would look for rank 0 if this host were the first of a run.
+std::string meeting_address(const HostResult& host, const std::vector<const HostResult*>& others) {
+  std::vector<HostNetwork> networks = {network_of(host)};
+  for (const HostResult* other : others)
+    if (other->report.host) networks.push_back(network_of(*other));
+  const Result<Meeting> meeting = choose_meeting(networks, /*interface=*/"");
+  return meeting ? meeting->address : "";
+}
+
 }  // namespace
 
 Expectations expectations(const PlannedJob& planned, bool only_hosts) {
@@ -191,17 +209,20 @@ std::string address_on(const std::vector<std::string>& addresses, const std::str
   return there.empty() ? "" : there.front().address;
 }
 
-std::string reach_address(const HostResult& host, const std::vector<std::string>& others,
+std::string reach_address(const HostResult& host, const std::vector<const HostResult*>& others,
                           const std::string& interface) {
   if (!interface.empty())
     return host.report.host ? address_on(host.report.host->addresses, interface) : "";
   if (host.host == "localhost") {
-    for (const std::string& other : others)
-      if (!other.empty() && !loopback(other)) return address_towards(other);
+    for (const HostResult* other : others)
+      if (!other->address.empty() && !loopback(other->address))
+        return address_towards(other->address);
     return "127.0.0.1";
   }
   if (!host.address.empty()) return host.address;
-  return host.report.host ? host.report.host->ssh_address : "";
+  if (!host.report.host) return "";
+  if (!host.report.host->ssh_address.empty()) return host.report.host->ssh_address;
+  return meeting_address(host, others);
 }
 
 }  // namespace sortie::launcher::check

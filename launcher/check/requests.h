@@ -30,8 +30,9 @@ std::string random_token();
 
 /// Where other hosts are told to reach this one. With runner.network.interface its address there,
 /// "" when it has none; else the address that the launcher reached it at; behind a jump host what
-/// its sshd saw; for this machine the one that faces `others`.
-std::string reach_address(const HostResult& host, const std::vector<std::string>& others,
+/// its sshd saw; behind another transport the address that a run would choose; for this machine the
+/// one that faces `others`.
+std::string reach_address(const HostResult& host, const std::vector<const HostResult*>& others,
                           const std::string& interface);
 
 /// The first of "NAME ADDRESS/BITS" on an interface (a name or pattern) or in a network (CIDR).

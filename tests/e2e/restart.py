@@ -49,7 +49,7 @@ def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
     steps = 60
     job = {"hosts": "h[01-04]", "slots": 2}
     options = {"trainer__train_iterations": steps, "trainer__keep_last": 3, "topology__global_batch_size": 8,
-               "trainer__save_interval": 1}
+               "trainer__save_interval": 3}
     folders = {name: bed.shared / f"restart-{name}" for name in ("whole", "killed")}
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)

@@ -90,6 +90,8 @@ def scenario_mpi_and_the_verbs_over_docker_exec(bed):
         done = boxes.sortie("check", "--json")
         hosts = {host["host"]: host for host in json.loads(done.stdout)["hosts"]}
         equal(sorted(hosts), HOSTS, f"hosts of check ({done.stderr})")
+        networks = [one for host in hosts.values() for one in host["checks"] if one["check"] == "network"]
+        equal([one["verdict"] for one in networks], ["pass"] * len(HOSTS), f"network checks ({networks})")
         boxes.expect_clean(5)
     bed.expect_nothing_left(5)
 

@@ -5,7 +5,8 @@ if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
 endif()
 set(run "${CMAKE_CURRENT_LIST_DIR}/run")
 add_test(NAME "fuzz: build" COMMAND nice -n 10 "${run}" build)
-set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS fuzz TIMEOUT 1800 COST 2000)
+set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS fuzz TIMEOUT 2400 COST 2000
+                     ENVIRONMENT CMAKE_BUILD_PARALLEL_LEVEL=1)  # other tests run meanwhile
 
 # sortie_fuzz_test(HARNESS SECONDS)
 function(sortie_fuzz_test harness seconds)

@@ -259,8 +259,21 @@ TEST_CASE("the address that others are given: the chosen network, else where it 
   host.address.clear();
   host.report.host->ssh_address = "10.9.9.9";
   CHECK(reach_address(host, {}, "") == "10.9.9.9");
+  // Over another transport than SSH there is neither: as a run chooses, not the bridge that all
+  // have.
+  host.report.host->ssh_address.clear();
+  HostResult second = sound_host("h2"), third = sound_host("h3");
+  host.report.host->hostname = "first";
+  host.report.host->addresses = {"lo 127.0.0.1/8", "docker0 172.17.0.1/16", "eth1 192.168.5.1/24",
+                                 "eth0 10.0.0.7/24"};
+  for (HostResult* other : {&second, &third}) other->address.clear();
+  second.report.host->addresses = {"docker0 172.17.0.1/16", "eth0 10.0.0.8/24"};
+  third.report.host->addresses = {"docker0 172.17.0.1/16", "eth0 10.0.0.9/24"};
+  CHECK(reach_address(host, {&second, &third}, "") == "10.0.0.7");
+  CHECK(reach_address(second, {&host, &third}, "") == "10.0.0.8");
   host.host = "localhost";
-  CHECK(reach_address(host, {"127.0.0.1"}, "") == "127.0.0.1");
+  second.address = "127.0.0.1";
+  CHECK(reach_address(host, {&second}, "") == "127.0.0.1");
 }
 
 TEST_CASE("peers: all to all up to 32 hosts, beyond that a ring and a few more") {

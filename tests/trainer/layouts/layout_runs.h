@@ -125,6 +125,25 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
   return run;
 }
 
+/// Weights and moments of all ranks, by global name: after the job's steps, or as it starts (from
+/// its newest checkpoint, where there is one).
+inline WholeTensors whole_state(const config::JobConfig& job, int ranks, bool trains) {
+  Assembled state;
+  std::mutex mutex;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    if (trains) {
+      const auto outcome = training.trainer->run();
+      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
+    }
+    training.trainer->store().await_values();  // not with the lock: that takes the other ranks
+    const std::lock_guard lock(mutex);
+    state.add(world.rank(), training.trainer->store(), "");
+  });
+  CHECK(state.wrong() == "");
+  return state.tensors();
+}
+
 /// |a - b| / |b| of two tensors of one size, L2.
 inline double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());

@@ -43,23 +43,6 @@ void check_mix(const config::JobConfig& job, const Mix& mix, int steps,
   check_equal(run_layout(in_layout(job, mix), mix.ranks(), steps, DType::f32, delays), alone);
 }
 
-/// Weights and moments of all ranks, by global name.
-WholeTensors mixed_state(const config::JobConfig& job, int ranks, bool trains) {
-  Assembled state;
-  std::mutex mutex;
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    TinyTraining training(job, world);
-    if (trains) {
-      const auto outcome = training.trainer->run();
-      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
-    }
-    const std::lock_guard lock(mutex);
-    state.add(world.rank(), training.trainer->store(), "");
-  });
-  CHECK(state.wrong() == "");
-  return state.tensors();
-}
-
 const Mix kEight{.tensor = 2, .pipeline = 2, .replicas = 2, .sequence = true};
 const Mix kShardedEight{
     .tensor = 2, .pipeline = 2, .replicas = 2, .sequence = true, .sharded = true};
@@ -119,8 +102,8 @@ TEST_CASE("checkpoints go from any layout to any other, to the bit") {
       config::JobConfig job = mixed_job("llama");
       job.trainer.train_iterations = 2;
       job.trainer.save_dir = (folder.path() / "saves").string();
-      const WholeTensors saved = mixed_state(in_layout(job, from), from.ranks(), true);
-      CHECK(saved == mixed_state(in_layout(job, to), to.ranks(), false));
+      const WholeTensors saved = whole_state(in_layout(job, from), from.ranks(), true);
+      CHECK(saved == whole_state(in_layout(job, to), to.ranks(), false));
     }
 }
 

@@ -37,23 +37,6 @@ void check_one_step(const config::JobConfig& job, int stages, int interleave = 1
               alone);
 }
 
-/// Weights and moments of all ranks, by global name.
-WholeTensors staged_state(const config::JobConfig& job, int ranks, bool trains) {
-  Assembled state;
-  std::mutex mutex;
-  run_thread_ranks(ranks, [&](Communicator& world) {
-    TinyTraining training(job, world);
-    if (trains) {
-      const auto outcome = training.trainer->run();
-      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
-    }
-    const std::lock_guard lock(mutex);
-    state.add(world.rank(), training.trainer->store(), "");
-  });
-  CHECK(state.wrong() == "");
-  return state.tensors();
-}
-
 }  // namespace
 
 TEST_CASE("stages of a pipeline train as one process does") {
@@ -265,10 +248,9 @@ TEST_CASE("checkpoints go from any number of stages to any other, to the bit") {
       CAPTURE(from);
       CAPTURE(to);
       const sortie::test::ScopedTempDir folder;
-      const WholeTensors saved =
-          staged_state(job_in(folder.path(), from, 1), from, /*trains=*/true);
+      const WholeTensors saved = whole_state(job_in(folder.path(), from, 1), from, /*trains=*/true);
       const WholeTensors loaded =
-          staged_state(job_in(folder.path(), to, to == 2 ? 2 : 1), to, /*trains=*/false);
+          whole_state(job_in(folder.path(), to, to == 2 ? 2 : 1), to, /*trains=*/false);
       CHECK(saved.size() > 40);
       CHECK(loaded == saved);
     }
