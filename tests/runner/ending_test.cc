@@ -18,10 +18,7 @@ namespace {
 /// Starts the job and waits until every rank has written its first line.
 void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
-  const auto deadline = steady_clock::now() + milliseconds(15000);
-  while (client.out.size() < job.ranks.size() && steady_clock::now() < deadline)
-    client.pump(milliseconds(20));
-  REQUIRE(client.out.size() == job.ranks.size());
+  REQUIRE(client.wait_up(job.ranks.size()));
 }
 
 void say_goodbye(RunnerClient& client) {

@@ -162,7 +162,7 @@ TEST_CASE("SIGKILL from outside is a signal, not a Stop") {
   wire::JobSpec job = make_job({kHelper, "sleep"}, 2);
   RunnerClient client;
   REQUIRE(client.start(job));
-  while (client.out[1].empty()) client.pump(std::chrono::milliseconds(20));
+  REQUIRE(client.wait_up(2));
   ::kill(client.pids.at(1), SIGKILL);
   REQUIRE(client.expect<wire::RankExited>());
   CHECK(client.exited.at(1).signaled == 1);
@@ -256,7 +256,7 @@ TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a co
   job.heartbeat_timeout_ms = 10000;
   RunnerClient client;
   REQUIRE(client.start(job));
-  while (client.out.size() < 4) client.pump(std::chrono::milliseconds(20));
+  REQUIRE(client.wait_up(4));
   std::vector<pid_t> measured = {client.pid()};
   for (const auto& [rank, pid] : client.pids) measured.push_back(parent_of(pid));
   auto used_ticks = [&] {

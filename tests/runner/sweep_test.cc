@@ -15,15 +15,9 @@ using std::chrono::steady_clock;
 
 namespace {
 
-void wait_up(RunnerClient& client, std::size_t ranks) {
-  const auto deadline = steady_clock::now() + milliseconds(15000);
-  while (client.out.size() < ranks && steady_clock::now() < deadline) client.pump(milliseconds(20));
-  REQUIRE(client.out.size() == ranks);
-}
-
 void start_and_wait_up(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
-  wait_up(client, job.ranks.size());
+  REQUIRE(client.wait_up(job.ranks.size()));
 }
 
 std::string cgroup_of(const wire::JobReady& ready) {
@@ -55,7 +49,7 @@ TEST_CASE_TEMPLATE("swept: what runner and keeper left that were killed together
   const auto ready = client.prepare(job);
   REQUIRE(ready);
   client.send(wire::Start{});
-  wait_up(client, 2);
+  REQUIRE(client.wait_up(2));
   std::vector<pid_t> keepers;
   for (const auto& [rank, pid] : client.pids) keepers.push_back(parent_of(pid));
   for (const pid_t keeper : keepers) ::kill(keeper, SIGSTOP);
@@ -79,7 +73,7 @@ TEST_CASE_TEMPLATE(
   const auto ready = client.prepare(job);
   REQUIRE(ready);
   client.send(wire::Start{});
-  wait_up(client, 1);
+  REQUIRE(client.wait_up(1));
   const pid_t keeper = parent_of(client.pids.at(0));
   ::kill(keeper, SIGSTOP);  // it can not act any more
   client.signal(SIGKILL);
@@ -154,7 +148,7 @@ TEST_CASE(
   REQUIRE(next_client.prepare(next));
   CHECK(remains(lost, milliseconds(0)) == "");
   waiting_client.send(wire::Start{});
-  wait_up(waiting_client, 2);
+  REQUIRE(waiting_client.wait_up(2));
   for (RunnerClient* client : {&waiting_client, &next_client}) {
     client->send(wire::Stop{100, "test"});
     client->send(wire::Goodbye{});

@@ -227,6 +227,12 @@ void RunnerClient::pump(Duration time) {
     if (!read_once(deadline) && end_of_stream) std::this_thread::sleep_until(deadline);
 }
 
+bool RunnerClient::wait_up(std::size_t ranks, Duration limit) {
+  const auto deadline = Clock::now() + limit;
+  while ((out.size() < ranks || pids.size() < ranks) && Clock::now() < deadline) pump(Duration(20));
+  return out.size() >= ranks && pids.size() >= ranks;
+}
+
 bool RunnerClient::run(const wire::JobSpec& job, Duration limit) {
   if (!start(job) || !wait_finished(limit)) return false;
   send(wire::Goodbye{});

@@ -63,6 +63,9 @@ class RunnerClient {
   bool run(const wire::JobSpec& job, Duration limit = Duration(20000));
   /// Reads messages (and answers) until Finished. False after `limit` or at the end of the stream.
   bool wait_finished(Duration limit = Duration(20000));
+  /// Reads messages until so many ranks have said that they run, and written something; the two
+  /// come in any order. False after `limit`.
+  bool wait_up(std::size_t ranks, Duration limit = Duration(15000));
   /// Lets time pass while messages are taken in.
   void pump(Duration time);
 

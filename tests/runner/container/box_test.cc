@@ -106,7 +106,7 @@ TEST_CASE("the pid that is told is the host's, and events arrive") {
   wire::JobSpec job = box_job({"rank-helper", "sleep"}, 2);
   RunnerClient client;
   REQUIRE(client.start(job));
-  while (client.pids.size() < 2 || client.out.size() < 2) client.pump(Ms(20));
+  REQUIRE(client.wait_up(2));
   for (const auto& [rank, pid] : client.pids) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
     const std::string environment((std::istreambuf_iterator<char>(file)), {});

@@ -44,8 +44,7 @@ std::string left_after(RunnerClient& client, const wire::JobSpec& job) {
 /// Started, and every rank has said something.
 void start(RunnerClient& client, const wire::JobSpec& job) {
   REQUIRE(client.start(job));
-  for (int i = 0; i < 500 && client.out.size() < job.ranks.size(); ++i) client.pump(Ms(20));
-  REQUIRE(client.out.size() == job.ranks.size());
+  REQUIRE(client.wait_up(job.ranks.size()));
 }
 
 std::string name_of(const wire::JobSpec& job) {
