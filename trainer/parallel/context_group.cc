@@ -23,9 +23,11 @@ std::vector<ChunkRoute> chunk_routes(int ranks, ChunkReach reach) {
           sees(rank, chunk, reach) || sees(2 * ranks - 1 - rank, chunk, reach);
     }
     const auto needed = [&](int step) { return needs[static_cast<std::size_t>(step)]; };
-    // `up` steps upwards, and downwards to the last one that is left.
+    // `up` steps upwards, and downwards to the last one that is left. Of equal ways early chunks
+    // take that upwards, late ones that downwards: links are used in both directions.
     int best_up = 0, best_down = ranks;
-    for (int up = ranks - 1; up >= 0; --up) {
+    for (int i = 0; i < ranks; ++i) {
+      const int up = chunk < ranks ? ranks - 1 - i : i;
       if (up > 0 && !needed(up)) continue;
       int first_left = up + 1;
       while (first_left < ranks && !needed(first_left)) ++first_left;

@@ -47,10 +47,10 @@ ChunkReach chunk_reach(std::int64_t window, std::int64_t chunk_tokens, int chunk
 inline bool sees(int query_chunk, int key_chunk, ChunkReach reach) {
   return key_chunk <= query_chunk && query_chunk - key_chunk <= reach;
 }
-/// The ways of all chunks, by chunk and upwards first: to every rank with a query that sees the
-/// chunk, over as few hops as a ring allows. Where nothing is hidden by a window these are N - 1
-/// hops for each of the first N chunks, and for the later one of rank c, which earlier ranks alone
-/// see, c hops.
+/// The ways of all chunks, by chunk, upwards before downwards: to every rank with a query that sees
+/// the chunk, over as few hops as a ring allows. Where nothing is hidden by a window these are N -
+/// 1 hops for each of the first N chunks, and for the later one of rank c, which earlier ranks
+/// alone see, c hops.
 std::vector<ChunkRoute> chunk_routes(int ranks, ChunkReach reach);
 
 }  // namespace sortie::trainer
