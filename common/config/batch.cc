@@ -16,6 +16,7 @@ constexpr std::string_view kAccumulation = "topology.gradient_accumulation_steps
 constexpr std::string_view kGlobal = "topology.global_batch_size";
 constexpr std::string_view kDataParallel = "topology.data_parallel_size";
 constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
+constexpr std::string_view kContextParallel = "topology.context_parallel_size";
 constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
 constexpr std::string_view kInterleave = "topology.pipeline_interleave";
 
@@ -73,10 +74,21 @@ std::vector<Violation> check_batch(const TopologyConfig& topology) {
 }
 
 std::int64_t ranks_of_replica(const TopologyConfig& topology) {
-  return topology.tensor_parallel_size * topology.pipeline_parallel_size;
+  return topology.tensor_parallel_size * topology.context_parallel_size *
+         topology.pipeline_parallel_size;
 }
 
 namespace {
+
+/// "2 (tensor_parallel_size) * 4 (pipeline_parallel_size)"; sequences that are whole are left out.
+std::string replica_text(const TopologyConfig& topology) {
+  const std::string shared =
+      topology.context_parallel_size == 1
+          ? ""
+          : fmt::format(" * {} (context_parallel_size)", topology.context_parallel_size);
+  return fmt::format("{} (tensor_parallel_size){} * {} (pipeline_parallel_size)",
+                     topology.tensor_parallel_size, shared, topology.pipeline_parallel_size);
+}
 
 /// Rules T1 and T2: the replicas that so many ranks make; 0 with a violation.
 std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_size,
@@ -84,12 +96,13 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   const std::int64_t each = ranks_of_replica(topology);
   if (world_size % each != 0) {
     violations.push_back(broken(
-        "T1", {std::string(kTensorParallel), std::string(kPipelineParallel), "runner.hosts"},
-        fmt::format("a replica of the model takes {} ranks = {} (tensor_parallel_size) * {} "
-                    "(pipeline_parallel_size), and {} ranks are no multiple of that; use {} ranks, "
-                    "or sizes whose product divides {}",
-                    each, topology.tensor_parallel_size, topology.pipeline_parallel_size,
-                    world_size, nearest_multiples(world_size, each), world_size)));
+        "T1",
+        {std::string(kTensorParallel), std::string(kContextParallel),
+         std::string(kPipelineParallel), "runner.hosts"},
+        fmt::format("a replica of the model takes {} ranks = {}, and {} ranks are no multiple of "
+                    "that; use {} ranks, or sizes whose product divides {}",
+                    each, replica_text(topology), world_size, nearest_multiples(world_size, each),
+                    world_size)));
     return 0;
   }
   const std::int64_t replicas = world_size / each;

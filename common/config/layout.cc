@@ -1,10 +1,12 @@
-// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3).
+// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3 and G5).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/config/architectures.h"
+#include "common/config/text.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -12,6 +14,7 @@ namespace {
 
 constexpr const char* kTensor = "topology.tensor_parallel_size";
 constexpr const char* kSequence = "topology.sequence_parallel";
+constexpr const char* kContext = "topology.context_parallel_size";
 constexpr const char* kStages = "topology.pipeline_parallel_size";
 constexpr const char* kInterleave = "topology.pipeline_interleave";
 
@@ -34,6 +37,7 @@ class LayoutRules {
   std::vector<Violation> check() {
     if (size_ > 1) check_tensor();
     if (topology_.sequence_parallel) check_sequence();
+    if (topology_.context_parallel_size > 1) check_context();
     check_stages();
     return std::move(found_);
   }
@@ -102,11 +106,30 @@ class LayoutRules {
       broken("G2", {kSequence, kTensor},
              "it shares tokens among the ranks of a tensor-parallel group, and there is none; "
              "remove it, or set tensor_parallel_size");
-    else if (model_.sequence_length % size_ != 0)
+    else if (topology_.context_parallel_size == 1 && model_.sequence_length % size_ != 0)
       broken("G2", {"model.sequence_length", kTensor},
              fmt::format("{} tokens can not be shared by {} ranks, as topology.sequence_parallel "
                          "asks; use a multiple of {}",
                          model_.sequence_length, size_, size_));
+  }
+
+  /// Two chunks of each sequence for every rank, and equal parts of a rank's tokens for those that
+  /// share its layers and tokens.
+  void check_context() {
+    const std::int64_t ranks = topology_.context_parallel_size;
+    const std::int64_t parts = topology_.sequence_parallel ? size_ : 1;
+    const std::int64_t unit = ranks * std::lcm(std::int64_t{2}, parts);
+    if (model_.sequence_length % unit == 0) return;
+    const std::string why =
+        parts == 1 ? fmt::format("2 chunks for each of {} ranks", ranks)
+                   : fmt::format(
+                         "2 chunks for each of {} ranks and, as topology.sequence_parallel "
+                         "asks, equal parts of these for {}",
+                         ranks, parts);
+    broken(
+        "G5", {kContext, "model.sequence_length"},
+        fmt::format("{} tokens can not be cut into {}; use a sequence length of {}",
+                    model_.sequence_length, why, nearest_multiples(model_.sequence_length, unit)));
   }
 
   void check_stages() {

@@ -121,6 +121,7 @@ std::vector<int> Mesh::group_of(int rank, std::initializer_list<Axis> axes) cons
 MeshSizes mesh_sizes(const TopologyConfig& topology) {
   MeshSizes sizes;
   sizes.tensor = static_cast<int>(topology.tensor_parallel_size);
+  sizes.context = static_cast<int>(topology.context_parallel_size);
   sizes.pipeline = static_cast<int>(topology.pipeline_parallel_size);
   sizes.expert_tensor = sizes.tensor;  // experts are cut as the other layers are
   return sizes;
@@ -131,6 +132,8 @@ std::string layout_text(const TopologyConfig& topology) {
   if (topology.tensor_parallel_size > 1)
     parts.push_back(fmt::format("tensor {}", topology.tensor_parallel_size));
   if (topology.sequence_parallel) parts.emplace_back("sequence");
+  if (topology.context_parallel_size > 1)
+    parts.push_back(fmt::format("context {}", topology.context_parallel_size));
   if (topology.pipeline_parallel_size > 1)
     parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
   if (topology.pipeline_interleave > 1)

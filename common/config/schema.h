@@ -154,6 +154,7 @@ struct TopologyConfig {
   std::int64_t data_parallel_size = 0;           // replicas; 0 = from the world size, else checked
   std::int64_t tensor_parallel_size = 1;         // ranks that share the work of each layer
   bool sequence_parallel = false;                // they share what lies between layers, too
+  std::int64_t context_parallel_size = 1;        // ranks that share the tokens of each sequence
   std::int64_t pipeline_parallel_size = 1;       // stages of consecutive layers
   std::int64_t pipeline_interleave = 1;          // parts of the layers that a stage has
   std::string parameter_sharding = "none";       // none | optimizer: over the replicas

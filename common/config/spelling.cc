@@ -15,7 +15,7 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kNotCut = "sequences and experts are not cut over ranks; remove it";
+constexpr std::string_view kNotCut = "experts are not cut over ranks; remove it";
 constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
@@ -71,7 +71,6 @@ constexpr Foreign kForeign[] = {
     {"tensor_model_parallel_size", "topology.tensor_parallel_size"},
     {"pipe_parallel_size", "topology.pipeline_parallel_size"},
     {"pipeline_model_parallel_size", "topology.pipeline_parallel_size"},
-    {"context_parallel_size", kNotCut},
     {"expert_parallel_size", kNotCut},
     {"expert_model_parallel_size", kNotCut},
     {"use_distributed_optimizer", kSharding},

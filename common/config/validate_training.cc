@@ -140,7 +140,9 @@ void check_memory_checkpoints(const JobConfig& job, Violations& found) {
                      {"trainer.memory_checkpoint_interval", "recovery.max_restarts"},
                      "checkpoints in memory are for restarts of the same run, and "
                      "recovery.max_restarts = 0 allows none; set it"});
-  if (ranks_of_replica(job.topology) > 1 || job.topology.parameter_sharding != "none")
+  const TopologyConfig& topology = job.topology;
+  if (topology.tensor_parallel_size * topology.pipeline_parallel_size > 1 ||
+      topology.parameter_sharding != "none")
     found.push_back(
         {"C8",
          {"trainer.memory_checkpoint_interval", "topology.tensor_parallel_size",

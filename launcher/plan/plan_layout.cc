@@ -58,6 +58,7 @@ std::vector<GroupCount> all_groups(const LaunchPlan& plan) {
   const std::vector<std::string> hosts = hosts_of_ranks(plan);
   std::vector<GroupCount> groups = {
       count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor}),
+      count_groups(*plan.mesh, hosts, "context", {Axis::context}),
       count_groups(*plan.mesh, hosts, "pipeline", {Axis::pipeline}),
       count_groups(*plan.mesh, hosts, "replicas", {Axis::context, Axis::data})};
   std::erase_if(groups, [](const GroupCount& group) { return group.size == 1; });
@@ -84,13 +85,16 @@ std::string layout_text(const LaunchPlan& plan) {
     const int first = mesh.neighbour(0, Axis::pipeline, stage);
     for (int replica = 0; replica < shown; ++replica) {
       row.push_back(place_text(
-          mesh.group_of(mesh.neighbour(first, Axis::data, replica), {Axis::tensor}), hosts));
+          mesh.group_of(mesh.neighbour(first, Axis::data, replica), {Axis::tensor, Axis::context}),
+          hosts));
       auto& width = widths[static_cast<std::size_t>(replica)];
       width = std::max(width, row.back().size());
     }
   }
+  const int context = mesh.size(Axis::context);
   std::string out =
-      fmt::format("  layout    {} tensor x {} pipeline x {} replica{}\n", mesh.size(Axis::tensor),
+      fmt::format("  layout    {} tensor{} x {} pipeline x {} replica{}\n", mesh.size(Axis::tensor),
+                  context == 1 ? "" : fmt::format(" x {} context", context),
                   mesh.size(Axis::pipeline), replicas, replicas == 1 ? "" : "s");
   for (std::size_t stage = 0; stage < rows.size(); ++stage) {
     std::string line = rows.size() == 1 ? "ranks  " : fmt::format("stage {:<3}", stage);
@@ -107,6 +111,7 @@ std::string layout_text(const LaunchPlan& plan) {
 nlohmann::ordered_json layout_json(const LaunchPlan& plan) {
   const Mesh& mesh = *plan.mesh;
   nlohmann::ordered_json out = {{"tensor_parallel_size", mesh.size(Axis::tensor)},
+                                {"context_parallel_size", mesh.size(Axis::context)},
                                 {"pipeline_parallel_size", mesh.size(Axis::pipeline)},
                                 {"data_parallel_size", mesh.size(Axis::data)}};
   for (const GroupCount& group : all_groups(plan))

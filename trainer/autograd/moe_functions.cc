@@ -4,6 +4,7 @@
 
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/latent.h"
+#include "trainer/parallel/context_group.h"
 
 namespace sortie::trainer {
 namespace {
@@ -153,11 +154,17 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
   ops::route_forward(context, spec, logits.data, bias,
                      pass.replay.empty() ? Tensor() : pass.replay[place], scores, routed.experts,
                      routed.weights.data);
-  // How often an expert is among the best of the scores: what the losses weigh the scores by.
+  // How often an expert is among the best of the scores: what the losses weigh the scores by. They
+  // are linear in the scores, so that each rank has its part of them.
+  const double parts = pass.group == nullptr ? 1.0 : pass.group->size();
+  const double sequence_coefficient = losses.sequence / (parts * parts);  // two means over tokens
   Tensor counts;
   if (losses.sequence > 0.0 || losses.load > 0.0) {
     counts = context.empty(DType::f32, {sequences, spec.experts});
     ops::count_top_experts(context, scores, spec.top_k, counts);
+    if (pass.group != nullptr)
+      pass.group->communicator.all_reduce_async(counts, ReduceOp::sum, context.record())
+          ->wait_on(context);
   }
   if (graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve) {
     pass.choices.resize(std::max(pass.choices.size(), place + 1));
@@ -166,15 +173,16 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
     pass.counts[place] = context.empty(DType::f64, {spec.experts});
     ops::count_choices(context, routed.experts, pass.counts[place]);
     if (losses.sequence > 0.0)
-      ops::sequence_balance(context, scores, counts, spec.top_k, losses.sequence,
+      ops::sequence_balance(context, scores, counts, spec.top_k, sequence_coefficient,
                             started(context, pass.sequence_loss, 1));
     if (losses.load > 0.0) {
       ops::column_sums(context, counts, started(context, pass.assigned, spec.experts));
       ops::column_sums(context, scores, started(context, pass.scores, spec.experts));
-      pass.rows += static_cast<double>(rows);
+      pass.rows += static_cast<double>(rows) * parts;
     }
   }
-  graph.record([&graph, &context, &pass, spec, losses, scores, counts, routed, logits] {
+  graph.record([&graph, &context, &pass, spec, losses, sequence_coefficient, scores, counts, routed,
+                logits] {
     Tensor dweights = std::move(routed.weights.grad->tensor);
     Tensor dscores;
     if (counts.defined()) {
@@ -183,8 +191,8 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
         return static_cast<float>(coefficient * static_cast<double>(pass.loss_scale));
       };
       if (losses.sequence > 0.0)
-        ops::sequence_balance_backward(context, scores, counts, spec.top_k, scale(losses.sequence),
-                                       dscores);
+        ops::sequence_balance_backward(context, scores, counts, spec.top_k,
+                                       scale(sequence_coefficient), dscores);
       if (losses.load > 0.0)
         ops::load_balance_backward(context, pass.assigned, pass.rows, scale(losses.load), dscores);
     }

@@ -19,19 +19,23 @@ struct RouterPass {
   std::vector<Tensor> replay = {};
   /// The gradients of the losses below are times this: 1 / number of micro-batches of the step.
   float loss_scale = 1.0f;
+  /// The ranks that share the tokens of each sequence: a sequence's losses are theirs together.
+  const ContextGroup* group = nullptr;
 
   // Left behind by the first forward pass of training, not by its recomputation. What is not
   // computed is undefined.
-  std::vector<Tensor> choices = {};   // i32 [M, k] per mixture
-  std::vector<Tensor> counts = {};    // f64 [E]: rows sent to each expert, per mixture
-  Tensor assigned = {}, scores = {};  // f64 [E] of load_balance, summed over mixtures
-  double rows = 0.0;                  // of these
+  std::vector<Tensor> choices = {};  // i32 [M, k] per mixture
+  std::vector<Tensor> counts = {};   // f64 [E]: rows sent to each expert, per mixture
+  /// f64 [E] of load_balance, summed over mixtures: assignments of the rows of all ranks of the
+  /// group, scores of this rank's.
+  Tensor assigned = {}, scores = {};
+  double rows = 0.0;  // of all ranks of the group
   /// f64 [1]: coefficient * loss, of the sequences' balance summed over mixtures, then, by
   /// finish_routing(), of the load balance over all mixtures. f64 [1].
   Tensor sequence_loss = {}, load_loss = {};
 
   /// Forgets what an earlier pass left behind.
-  void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale}; }
+  void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale, .group = group}; }
 };
 
 struct RouterLosses {

@@ -18,7 +18,7 @@ namespace sortie::trainer {
 
 class PipelineStep {
  public:
-  /// One micro-batch: i32 [B, T].
+  /// One micro-batch of whole sequences: i32 [B, T].
   struct MicroBatch {
     Tensor tokens, targets;
   };
@@ -36,8 +36,9 @@ class PipelineStep {
   PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
                const LanguageModel& model, StageFacts facts = {});
 
-  /// Begins a step of training with micro-batches of `rows` tokens; its actions in order. All ranks
-  /// of a replica alike. The caller does them all, then finish().
+  /// Begins a step of training with micro-batches of `rows` tokens, those of other ranks that share
+  /// the sequences among them; its actions in order. All ranks of a replica alike. The caller does
+  /// them all, then finish().
   const std::vector<PipelineAction>& begin_training(std::int64_t micro_batches, std::int64_t rows);
   /// The same without a way back, in which micro-batches have rows of their own.
   const std::vector<PipelineAction>& begin_forward(
@@ -61,6 +62,7 @@ class PipelineStep {
   /// Makes progress with messages; cheap.
   void poll() {
     if (exchange_) exchange_->poll();
+    if (sharers_ != nullptr) sharers_->communicator.poll();
   }
   /// What the first and the last stage both have is summed, and all messages have been taken.
   void finish();
@@ -77,6 +79,7 @@ class PipelineStep {
   ParameterStore& store_;
   const LanguageModel& model_;
   const int stage_;
+  const ContextGroup* sharers_;  // of the tokens of each sequence; null = none
   const StageFacts facts_;
   std::unique_ptr<StageExchange> exchange_;  // null with one stage
   TiedGradient tied_;

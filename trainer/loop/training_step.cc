@@ -48,7 +48,8 @@ Result<> TrainingStep::prepare() {
 
 void TrainingStep::allocate(DType precision) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
-  store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
+  store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
+                  /*with_optimizer=*/true);
   reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                job_.optimizer.allreduce_bucket_size);
   gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
@@ -120,6 +121,7 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     batches.push_back(std::move(batch));
   }
   marks_.enter(Part::reduce);
+  if (layout_.coordinate(Axis::context) > 0) counted = 0.0;  // ranks that share samples count alike
   layout_.replicas().all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }

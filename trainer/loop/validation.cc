@@ -29,7 +29,8 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t count = (samples + options.rows - 1) / options.rows;
-  // One sum per forward pass, so that adding the ranks' shares is exact: all but one are 0.
+  // One sum per forward pass, so that adding the ranks' shares is exact where one rank has all of
+  // it: the others are 0.
   const Tensor each = context.zeros(DType::f64, {2 * count});
   // The ranks of a replica do a forward pass together.
   const std::int64_t begin = layout.coordinate(Axis::data), step = layout.size(Axis::data);

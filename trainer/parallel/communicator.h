@@ -92,6 +92,8 @@ class Communicator {
   virtual Handle send_async(const Tensor& values, int to) = 0;
   virtual Handle receive_async(const Tensor& values, int from) = 0;
   virtual void barrier() = 0;
+  /// Makes progress with all that is in flight; cheap. Handles do the same when they are asked.
+  virtual void poll() {}
 
   /// Collectives that this rank has begun, over all groups of its process; may be read by any
   /// thread while this group lives. nullptr: not counted.

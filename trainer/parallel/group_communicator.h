@@ -31,6 +31,7 @@ class GroupCommunicator final : public Communicator {
   Handle send_async(const Tensor& values, int to) override;
   Handle receive_async(const Tensor& values, int from) override;
   void barrier() override;
+  void poll() override { engine_->poll(); }
   const std::atomic<std::uint64_t>* begun() const override { return &engine_->begun; }
   std::unique_ptr<Communicator> split(int color, int key, std::string name) override;
   std::vector<std::string> all_gather(std::string_view text) override;

@@ -19,6 +19,7 @@ Layout::Layout(const config::TopologyConfig& topology, Communicator& world)
     : mesh_(mesh_of(topology, world.size())), world_(&world), alone_(make_single_communicator()) {
   if (size(Axis::data) != world.size()) groups_.emplace(mesh_, world);
   if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
+  if (size(Axis::context) > 1) context_group_.emplace(context());
 }
 
 Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
@@ -33,6 +34,7 @@ Layout::Layout(const config::TopologyConfig& topology, int rank, int world_size)
                                       std::move(name), sent_);
   });
   if (size(Axis::tensor) > 1) tensor_group_.emplace(tensor(), topology.sequence_parallel);
+  if (size(Axis::context) > 1) context_group_.emplace(context());
 }
 
 CutPlaces Layout::places() const {

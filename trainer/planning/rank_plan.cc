@@ -101,7 +101,7 @@ class MetaRank {
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.shard(share_rule(job_, layout_));
-    store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
+    store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                  job_.optimizer.allreduce_bucket_size);
@@ -184,7 +184,7 @@ class MetaRank {
     std::int64_t saved = 0;
     for (const auto& parameter : store_.parameters())
       saved += own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
-    const std::int64_t replicas = replicas_of(job_.topology, options_);
+    const std::int64_t replicas = layout_.replicas().size();
     return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
   }
   PipelineStep::MicroBatch next_batch() {
@@ -230,11 +230,14 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   SORTIE_TRY(rank.prepare());
   rank.step();
   RankPlan plan = rank.plan();
-  if (job.topology.tensor_parallel_size == 1) return plan;
-  // Operations are those of the whole stage: ranks that share its layers do some of them alike.
+  if (job.topology.tensor_parallel_size == 1 && job.topology.context_parallel_size == 1)
+    return plan;
+  // Operations are those of the whole stage: ranks that share its layers do some of them alike,
+  // those that share its sequences do a part each.
   config::JobConfig whole_job = job;
   whole_job.topology.tensor_parallel_size = 1;
   whole_job.topology.sequence_parallel = false;
+  whole_job.topology.context_parallel_size = 1;
   const std::int64_t stages = job.topology.pipeline_parallel_size;
   PlanOptions whole_options = options;
   whole_options.world_size = stages;

@@ -45,6 +45,7 @@ bool is_beside_the_course(std::string_view key) {
                             "topology.data_parallel_size",
                             "topology.tensor_parallel_size",
                             "topology.sequence_parallel",
+                            "topology.context_parallel_size",
                             "topology.pipeline_parallel_size",
                             "topology.pipeline_interleave",
                             "topology.parameter_sharding",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/config/architectures.h"
+#include "common/config/mesh.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -76,6 +77,50 @@ TEST_CASE("the sizes that ten heads allow are named") {
   CHECK(problems[0] ==
         "10 attention heads can not be shared by 8 ranks; use 1, 2, 5 and 10, of which 1 and 2 fit "
         "the rest of the model");
+}
+
+TEST_CASE("ranks that share sequences have two chunks of equal length of each") {
+  const auto problems = [](std::int64_t tokens, std::int64_t ranks, std::int64_t tensor) {
+    JobConfig job;
+    job.model = small_model();
+    job.model.sequence_length = tokens;
+    job.topology.context_parallel_size = ranks;
+    job.topology.tensor_parallel_size = tensor;
+    job.topology.sequence_parallel = tensor > 1;
+    std::vector<std::string> messages;
+    for (const Violation& violation : check_layout(job)) {
+      CHECK(violation.rule == "G5");
+      messages.push_back(violation.message);
+    }
+    return messages;
+  };
+  CHECK(problems(24, 3, 1).empty());
+  CHECK(problems(24, 3, 2).empty());
+  CHECK(problems(30, 3, 4) ==
+        std::vector<std::string>{
+            "30 tokens can not be cut into 2 chunks for each of 3 ranks and, as "
+            "topology.sequence_parallel asks, equal parts of these for 4; use a sequence length of "
+            "24 or 36"});
+  CHECK(problems(27, 3, 1) ==
+        std::vector<std::string>{"27 tokens can not be cut into 2 chunks for each of 3 ranks; use "
+                                 "a sequence length of 24 or 30"});
+  CHECK(problems(23, 1, 1).empty());
+}
+
+TEST_CASE("ranks that share sequences are of one replica") {
+  TopologyConfig topology;
+  topology.context_parallel_size = 4;
+  topology.tensor_parallel_size = 2;
+  CHECK(ranks_of_replica(topology) == 8);
+  CHECK(resolve_batch(topology, 16).plan.data_parallel_size == 2);
+  const BatchOutcome wrong = resolve_batch(topology, 12);
+  REQUIRE(wrong.violations.size() == 1);
+  CHECK(wrong.violations[0].rule == "T1");
+  CHECK(wrong.violations[0].message ==
+        "a replica of the model takes 8 ranks = 2 (tensor_parallel_size) * 4 "
+        "(context_parallel_size) * 1 (pipeline_parallel_size), and 12 ranks are no multiple of "
+        "that; use 8 or 16 ranks, or sizes whose product divides 12");
+  CHECK(layout_text(topology) == "tensor 2, context 4");
 }
 
 }  // namespace

@@ -172,6 +172,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.topology = {.data_parallel_size = 2,
                   .tensor_parallel_size = 2,
                   .sequence_parallel = true,
+                  .context_parallel_size = 2,
                   .pipeline_parallel_size = 2,
                   .pipeline_interleave = 2,
                   .parameter_sharding = "optimizer",

@@ -46,6 +46,34 @@ TEST_CASE("ranks of a tensor-parallel group are neighbours, stages are the farth
   });
 }
 
+TEST_CASE("ranks that share sequences are next to those that share layers, and sum gradients too") {
+  run_thread_ranks(8, [](Communicator& world) {
+    config::TopologyConfig shared = topology(2, 1);
+    shared.context_parallel_size = 2;
+    const Layout layout(shared, world);
+    const int rank = world.rank();
+    REQUIRE_FALSE(layout.only_data());
+    REQUIRE(layout.context_group() != nullptr);
+    REQUIRE(layout.context_group()->rank() == rank / 2 % 2);
+    REQUIRE(layout.context_group()->chunk(0) == rank / 2 % 2);
+    REQUIRE(layout.context_group()->chunk(1) == 3 - rank / 2 % 2);
+    REQUIRE(layout.coordinate(Axis::data) == rank / 4);
+    REQUIRE(layout.replicas().size() == 4);
+    REQUIRE(layout.model().size() == 2);
+    // One for each part of the sequences of each replica.
+    double speakers = layout.speaks() ? 1.0 : 0.0;
+    world.all_reduce_sum({&speakers, 1});
+    REQUIRE(speakers == 4.0);
+  });
+  run_thread_ranks(2, [](Communicator& world) {
+    config::TopologyConfig shared = topology(1, 1);
+    shared.context_parallel_size = 2;
+    const Layout layout(shared, world);
+    REQUIRE(layout.only_data());  // each has the whole model
+    REQUIRE(layout.size(Axis::data) == 1);
+  });
+}
+
 TEST_CASE("a planned rank has the same groups, which count what they would send") {
   const Layout layout(topology(2, 4), 5, 16);
   CHECK(layout.tensor().rank() == 1);
