@@ -139,6 +139,7 @@ std::string layout_text(const TopologyConfig& topology) {
   if (topology.pipeline_interleave > 1)
     parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
   if (topology.parameter_sharding == "optimizer") parts.emplace_back("sharded optimizer");
+  if (topology.parameter_sharding == "full") parts.emplace_back("sharded weights");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -157,7 +157,7 @@ struct TopologyConfig {
   std::int64_t context_parallel_size = 1;        // ranks that share the tokens of each sequence
   std::int64_t pipeline_parallel_size = 1;       // stages of consecutive layers
   std::int64_t pipeline_interleave = 1;          // parts of the layers that a stage has
-  std::string parameter_sharding = "none";       // none | optimizer: over the replicas
+  std::string parameter_sharding = "none";       // none | optimizer | full: over the replicas
   std::int64_t micro_batch_size = 1;             // sequences per rank and forward pass
   std::int64_t gradient_accumulation_steps = 0;  // two of these three decide; 0 = derived
   std::int64_t global_batch_size = 0;            // sequences per step over all ranks

@@ -17,6 +17,9 @@ struct Foreign {
 };
 constexpr std::string_view kNotCut = "experts are not cut over ranks; remove it";
 constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
+constexpr std::string_view kStages =
+    "set topology.parameter_sharding: \"optimizer\" is stage 1, \"full\" is stage 3";
+constexpr std::string_view kFull = "set topology.parameter_sharding = \"full\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
 constexpr Foreign kForeign[] = {
@@ -75,6 +78,13 @@ constexpr Foreign kForeign[] = {
     {"expert_model_parallel_size", kNotCut},
     {"use_distributed_optimizer", kSharding},
     {"zero", kSharding},
+    {"zero_stage", kStages},
+    {"zero_optimization", kStages},
+    {"data_parallel_sharding_strategy", kStages},
+    {"fsdp", kFull},
+    {"use_custom_fsdp", kFull},
+    {"use_megatron_fsdp", kFull},
+    {"use_torch_fsdp2", kFull},
     {"virtual_pipeline_model_parallel_size", "topology.pipeline_interleave"},
     {"bf16", kAlwaysMixed},
     {"fp16", kAlwaysMixed},

@@ -154,6 +154,11 @@ void check_memory_checkpoints(const JobConfig& job, Violations& found) {
 void check_trainer(const JobConfig& job, Violations& found) {
   const TrainerConfig& trainer = job.trainer;
   check_memory_checkpoints(job, found);
+  if (trainer.replica_check_interval > 0 && job.topology.parameter_sharding == "full")
+    found.push_back({"C9",
+                     {"trainer.replica_check_interval", "topology.parameter_sharding"},
+                     "no two replicas have the same weights where each keeps a share of them, so "
+                     "there is nothing to compare; set it to 0"});
   if (trainer.save_interval > 0 && trainer.save_dir.empty())
     found.push_back({"C1",
                      {"trainer.save_interval", "trainer.save_dir"},

@@ -18,6 +18,7 @@ PipelineStep::PipelineStep(ExecutionContext& context, const Layout& layout, Para
       sharers_(layout.context_group()),
       facts_(std::move(facts)),
       tied_(store, model.shared_table(), layout.pipeline()) {
+  if (store.gathers()) gatherer_.emplace(store, layout.replicas());
   shape_.stages = layout.size(Axis::pipeline);
   shape_.interleave = static_cast<int>(model.part().runs.size());
   if (shape_.stages > 1) exchange_ = std::make_unique<StageExchange>(context, layout.pipeline());
@@ -32,6 +33,7 @@ const std::vector<PipelineAction>& PipelineStep::begin(
   shape_.micro_batches = micro_batches;
   actions_ = trains ? training_schedule(shape_, stage_) : forward_schedule(shape_, stage_);
   forward_left_ = micro_batches * shape_.interleave;
+  if (gatherer_) gatherer_->begin(trains, micro_batches);
   if (!exchange_) return actions_;
   StageExchange::Form form;
   form.dtype = store_.compute_dtype();
@@ -143,6 +145,7 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
 }
 
 void PipelineStep::finish() {
+  if (gatherer_) gatherer_->finish();
   if (kind_ == StageExchange::Pass::training) tied_.add_other();
   if (exchange_) exchange_->finish();
 }

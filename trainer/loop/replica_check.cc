@@ -23,7 +23,7 @@ std::string state_hash(ParameterStore& store) {
   if (!store.sharded()) {
     add(store.moment1(), float());
     add(store.moment2(), float());
-  } else if (store.compute_copy().defined()) {
+  } else if (!store.gathers() && store.compute_copy().defined()) {
     add(store.compute_copy(), bf16());
   }
   return fmt::format("{:016x}", hash);

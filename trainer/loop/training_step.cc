@@ -34,15 +34,14 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       optimizer_(job, store_),
       losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
-      profiler_(job.profiler, rank.rank) {
-  // One micro-batch uses each copy once.
-  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
-}
+      profiler_(job.profiler, rank.rank) {}
 
 Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.shard(share_rule(job_, layout_));
+  // One micro-batch uses each copy once, and what is gathered is let go.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
 }
 
@@ -62,6 +61,7 @@ void TrainingStep::allocate(DType precision) {
 }
 
 void TrainingStep::spread_weights() {
+  passes_->forget_weights();
   gatherer_->start_all();
   gatherer_->finish();
 }
@@ -248,6 +248,7 @@ void TrainingStep::update(StepReport& report) {
   gradient_norms_.add(report.grad_norm);
   if (!report.skipped) {
     gatherer_->finish();  // of what this step had no use for
+    passes_->forget_weights();
     optimizer_.update(context_, report.step, report.grad_norm,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     if (job_.model.moe.bias_update_rate > 0)
@@ -255,6 +256,7 @@ void TrainingStep::update(StepReport& report) {
   }
   routing_.clear(context_);
   store_.zero_gradients();
+  passes_->gather_ahead();
 }
 
 Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,

@@ -39,9 +39,10 @@ std::vector<OwnPart> Parameter::own_parts() const {
                            std::min(at + block.elements(), run.flat.end)};
       const std::int64_t before = flat.begin - run.flat.begin;
       if (flat.elements() > 0)
-        parts.push_back({&block,
-                         flat.begin - at,
-                         {flat, run.master + before, run.moment + before, run.bucket}});
+        parts.push_back(
+            {&block,
+             flat.begin - at,
+             {flat, run.values + before, run.master + before, run.moment + before, run.bucket}});
     }
     at += block.elements();
   }
@@ -55,6 +56,7 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   parameter->spec_ = std::move(spec);
   parameter->on_final_ = &on_final_;
   parameter->on_use_ = &on_use_;
+  parameter->on_gradient_ = &on_gradient_;
   SORTIE_CHECK(take_part(*parameter, {}), "{} can not be whole", parameter->name());
   by_name_.emplace(parameter->name(), parameter.get());
   return *parameters_.emplace_back(std::move(parameter));
@@ -93,17 +95,23 @@ void ParameterStore::lay_out(std::int64_t alignment) {
     return offset;
   };
   const std::int64_t unit = std::max(alignment, kLineElements);
+  if (gathers()) {
+    lay_out_units(unit);
+    flat_elements_ =
+        place(cut_masters_, [](const Parameter& p) { return p.spec().use == Use::state; });
+    return;
+  }
   const auto comes_first = [this](const Parameter& p) { return sharded() && is_narrow(p); };
-  narrow_elements_ =
+  cut_masters_ =
       round_up(place(0, [&](const Parameter& p) { return p.trained() && comes_first(p); }), unit);
   trained_elements_ = round_up(
-      place(narrow_elements_, [&](const Parameter& p) { return p.trained() && !comes_first(p); }),
+      place(cut_masters_, [&](const Parameter& p) { return p.trained() && !comes_first(p); }),
       unit);
   flat_elements_ = place(trained_elements_, [](const Parameter& p) { return !p.trained(); });
   if (!sharded()) return;
-  own_narrow_ = narrow_elements_ / share_.count;
+  own_masters_ = cut_masters_ / share_.count;
   for (const FlatRange& range :
-       {FlatRange{0, narrow_elements_}, FlatRange{narrow_elements_, trained_elements_}})
+       {FlatRange{0, cut_masters_}, FlatRange{cut_masters_, trained_elements_}})
     for (const FlatRange& bucket : cut_into_buckets(range, share_.bucket_elements, share_.count))
       buckets_.push_back(bucket);
 }
@@ -111,8 +119,8 @@ void ParameterStore::lay_out(std::int64_t alignment) {
 void ParameterStore::find_own_runs() {
   for (auto& parameter : parameters_) {
     const FlatRange all{parameter->offset_, parameter->offset_ + parameter->elements()};
-    if (!sharded() || !parameter->trained() || all.elements() == 0) {
-      parameter->own_runs_ = {{all, whole_master_at(all.begin), all.begin, 0}};
+    if (!keeps_share_of(*parameter) || all.elements() == 0) {
+      parameter->own_runs_ = {{all, all.begin, whole_master_at(all.begin), all.begin, 0}};
       continue;
     }
     const BucketSpan span = buckets_of(buckets_, all);
@@ -122,8 +130,9 @@ void ParameterStore::find_own_runs() {
       if (run.elements() <= 0) continue;
       // Shares of the buckets lie one after another.
       const std::int64_t at = buckets_[bucket].begin / share_.count + run.begin - own.begin;
-      const bool narrow = run.begin < narrow_elements_;
-      parameter->own_runs_.push_back({run, narrow ? at : whole_master_at(run.begin), at, bucket});
+      parameter->own_runs_.push_back({run, gathers() ? at : run.begin,
+                                      run.begin < cut_masters_ ? at : whole_master_at(run.begin),
+                                      at, bucket});
     }
   }
 }
@@ -135,38 +144,48 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
   lay_out(alignment);
   find_own_runs();
   master_ = context.zeros(DType::f32, {whole_master_at(flat_elements_)});
+  // Of what weights are cut into, one part.
+  const std::int64_t parts = gathers() ? share_.count : 1;
   if (with_optimizer) {
-    gradients_ = context.zeros(DType::f32, {trained_elements_});
+    gradients_ = context.zeros(DType::f32, {trained_elements_ / parts});
     moment1_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
     moment2_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
   }
-  if (compute == DType::bf16) compute_copy_ = context.zeros(DType::bf16, {flat_elements_});
+  if (compute == DType::bf16)
+    compute_copy_ = context.zeros(DType::bf16, {gathers() ? own_masters_ : flat_elements_});
+  if (gathers()) make_rooms(with_optimizer);
   for (auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec_;
     const std::int64_t elements = parameter->elements();
-    const Tensor home = is_narrow(*parameter)
-                            ? compute_copy_.slice(0, parameter->offset_, elements)
-                            : master_.slice(0, whole_master_at(parameter->offset_), elements);
-    parameter->weight_ = home.view(parameter->shape_);
-    if (with_optimizer && parameter->trained())
-      parameter->grad_ = gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
+    if (gathers() && spec.use != Use::state) {
+      place_in_room(*parameter);
+    } else {
+      const Tensor home = is_narrow(*parameter)
+                              ? compute_copy_.slice(0, parameter->offset_, elements)
+                              : master_.slice(0, whole_master_at(parameter->offset_), elements);
+      parameter->weight_ = home.view(parameter->shape_);
+      if (with_optimizer && parameter->trained())
+        parameter->grad_ =
+            gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
+    }
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
       parameter->packed_.emplace(parameter->weight_);
   }
 }
 
 Tensor ParameterStore::values_of(FlatRange range) {
-  if (range.begin < narrow_elements_) return compute_copy_.slice(0, range.begin, range.elements());
+  SORTIE_CHECK(!gathers(), "no rank has whole values");
+  if (range.begin < cut_masters_) return compute_copy_.slice(0, range.begin, range.elements());
   return master_.slice(0, whole_master_at(range.begin), range.elements());
 }
 
-Tensor ParameterStore::copies_of(FlatRange range) {
-  if (!compute_copy_.defined() || (sharded() && range.begin >= narrow_elements_)) return {};
-  return compute_copy_.slice(0, range.begin, range.elements());
+Tensor ParameterStore::copies_of(const Parameter& parameter, const OwnRun& run) {
+  if (!compute_copy_.defined() || (sharded() && !is_narrow(parameter))) return {};
+  return compute_copy_.slice(0, run.values, run.flat.elements());
 }
 
 Tensor ParameterStore::whole_master() {
-  return master_.slice(0, own_narrow_, master_.elements() - own_narrow_);
+  return master_.slice(0, own_masters_, master_.elements() - own_masters_);
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
@@ -220,9 +239,10 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
     Tensor copies = compute_copy_.slice(0, to, from.elements());
     ops::convert(context, master_.slice(0, from.begin, from.elements()), copies);
   };
+  if (gathers()) return convert({0, own_masters_}, 0);
   std::int64_t at = 0;
   for (const FlatRange& bucket : buckets_) {
-    if (bucket.begin >= narrow_elements_) break;
+    if (bucket.begin >= cut_masters_) break;
     const FlatRange own = share_of_bucket(bucket, share_);
     convert({at, at + own.elements()}, own.begin);
     at += own.elements();

@@ -58,10 +58,8 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
     if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty()) continue;
     for (const OwnPart& own : parameter->own_parts()) {
       if (own.block->repeated) continue;
-      const FlatRange flat = own.run.flat;
       Tensor squares = part;
-      ops::sum_of_squares(context, store_.gradients().slice(0, flat.begin, flat.elements()),
-                          squares);
+      ops::sum_of_squares(context, store_.gradients_of(own.run), squares);
       ops::accumulate(context, squares, sum);
     }
   }
@@ -120,9 +118,8 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
     Tensor weights = store_.master().slice(0, run.master, count);
     Tensor first = store_.moment1().slice(0, run.moment, count);
     Tensor second = store_.moment2().slice(0, run.moment, count);
-    Tensor copies = store_.copies_of(run.flat);
-    ops::adamw(context, step, weights, store_.gradients().slice(0, run.flat.begin, count), first,
-               second, copies);
+    Tensor copies = store_.copies_of(parameter, run);
+    ops::adamw(context, step, weights, store_.gradients_of(run), first, second, copies);
   }
   tell_down_to(0);
   store_.weights_changed();

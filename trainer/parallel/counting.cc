@@ -23,7 +23,7 @@ double payload_of(const Tensor& tensor) {
 class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(int rank, int size, std::string name, SentBytes& sent)
-      : rank_(rank), size_(size), name_(std::move(name)), sent_(sent[name_]) {}
+      : rank_(rank), size_(size), name_(std::move(name)), sent_(sent), to_all_(sent[{name_}]) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -46,7 +46,10 @@ class CountingCommunicator final : public Communicator {
     const auto all = static_cast<double>(std::max<std::int64_t>(input.elements(), 1));
     return count(payload_of(input) * (1.0 - own / all));
   }
-  Handle send_async(const Tensor& values, int) override { return count(payload_of(values)); }
+  Handle send_async(const Tensor& values, int to) override {
+    sent_[{name_, to}] += payload_of(values);
+    return count(0.0);
+  }
   Handle receive_async(const Tensor&, int) override { return count(0.0); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int, std::string name) override {
@@ -62,13 +65,14 @@ class CountingCommunicator final : public Communicator {
  private:
   double others() const { return size_ - 1; }
   Handle count(double bytes) {
-    sent_ += bytes;
+    to_all_ += bytes;
     return std::make_unique<Done>();
   }
 
   int rank_, size_;
   std::string name_;
-  double& sent_;
+  SentBytes& sent_;
+  double& to_all_;
 };
 
 }  // namespace

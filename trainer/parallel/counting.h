@@ -2,6 +2,7 @@
 // send.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,8 +11,14 @@
 
 namespace sortie::trainer {
 
-/// Payload bytes that this rank would send, by the group's name.
-using SentBytes = std::map<std::string, double>;
+/// Whom bytes go to.
+struct SentTo {
+  std::string group;  // its name
+  int peer = -1;      // one rank of it; -1: all others, each the same part
+  auto operator<=>(const SentTo&) const = default;
+};
+/// Payload bytes that this rank would send.
+using SentBytes = std::map<SentTo, double>;
 
 /// Rank `rank` of a group of `size`. Tensors are left as they are, gathered texts are this rank's.
 /// `sent` outlives it. It can not be split.

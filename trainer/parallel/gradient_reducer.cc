@@ -7,7 +7,7 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicat
                                  std::int64_t bucket_elements)
     : store_(store), communicator_(communicator) {
   const std::int64_t all = store.trained_elements();
-  if (communicator_.size() == 1 || all == 0) return;
+  if (communicator_.size() == 1 || all == 0 || store.gathers()) return;
   ranges_ = store.sharded() ? store.buckets()
                             : cut_into_buckets({0, all}, bucket_elements, communicator_.size());
   buckets_.resize(ranges_.size());

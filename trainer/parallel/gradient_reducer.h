@@ -15,8 +15,8 @@ class GradientReducer {
   /// a multiple of the group's size x 16 elements (a cache line per rank): a rank's share of every
   /// bucket is the same. Borders are where they fall, also within a parameter. Of a sharded store
   /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
-  /// then of no use, and is to be zeroed before the next step. All arguments must outlive the
-  /// reducer.
+  /// then of no use, and is to be zeroed before the next step. Of a store that gathers units it
+  /// does nothing (layer_gatherer.h). All arguments must outlive the reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements);
 
   /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as

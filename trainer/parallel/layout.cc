@@ -43,8 +43,10 @@ CutPlaces Layout::places() const {
 }
 
 ShareRule share_rule(const config::JobConfig& job, const Layout& layout) {
-  if (job.topology.parameter_sharding != "optimizer") return {};
-  return {layout.replicas().rank(), layout.replicas().size(), job.optimizer.allreduce_bucket_size};
+  const std::string& sharding = job.topology.parameter_sharding;
+  if (sharding == "none") return {};
+  return {layout.replicas().rank(), layout.replicas().size(), job.optimizer.allreduce_bucket_size,
+          /*everything=*/sharding == "full"};
 }
 
 }  // namespace sortie::trainer

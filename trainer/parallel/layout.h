@@ -70,8 +70,8 @@ class Layout {
   std::optional<ContextGroup> context_group_;
 };
 
-/// Which share of the optimizer's state this rank keeps; all, where topology.parameter_sharding is
-/// "none".
+/// Which share of the optimizer's state this rank keeps, and whether of weights and gradients, too;
+/// all, where topology.parameter_sharding is "none".
 ShareRule share_rule(const config::JobConfig& job, const Layout& layout);
 
 }  // namespace sortie::trainer

@@ -10,8 +10,8 @@
 
 namespace sortie::trainer {
 
-/// Of a sharded store; of another one it does nothing. From its first gather on the store asks it
-/// before the values of a parameter are used.
+/// Of a store whose optimizer is sharded; of another one it does nothing. From its first gather on
+/// the store asks it before the values of a parameter are used.
 class WeightGatherer {
  public:
   /// Both must outlive it. The communicator is that of the replicas, one per share.

@@ -460,6 +460,11 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "topology.parameter_sharding = \"optimizer\""},
       {"[optimizer]\nzero = true\n",
        "job.toml:2:1: unknown key optimizer.zero: set topology.parameter_sharding = \"optimizer\""},
+      {"[optimizer]\nzero_stage = 3\n",
+       "job.toml:2:1: unknown key optimizer.zero_stage: set topology.parameter_sharding: "
+       "\"optimizer\" is stage 1, \"full\" is stage 3"},
+      {"[topology]\nfsdp = true\n",
+       "job.toml:2:1: unknown key topology.fsdp: set topology.parameter_sharding = \"full\""},
       {"[transformer_architecture]\nx = 1\n",
        "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?\n"
        "job.toml:2:1: unknown key model.x; `sortie config init --all` prints all keys"},

@@ -81,7 +81,7 @@ TEST_CASE("a planned rank has the same groups, which count what they would send"
   CHECK(layout.pipeline().size() == 4);
   double value = 1.0;
   layout.model().all_reduce_sum({&value, 1});
-  CHECK(layout.sent().at("model") == doctest::Approx(2.0 * 7.0 / 8.0 * 8.0));
+  CHECK(layout.sent().at({"model"}) == doctest::Approx(2.0 * 7.0 / 8.0 * 8.0));
 }
 
 }  // namespace
