@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""mpi_stages.py SORTIE_TRAIN: pipelines of MPI ranks and ranks that share sequences under mpirun, beside one process: the losses that they print and
-the state that they save."""
+"""mpi_stages.py SORTIE_TRAIN: MPI ranks under mpirun that are pipelines, share sequences, or keep shares of the weights, beside one process: the losses
+that they print and the state that they save."""
 import os
 import pathlib
 import re
@@ -42,6 +42,8 @@ LAYOUTS = {  # ranks, keys
 }
 if os.environ.get("SORTIE_EVERY_CASE"):
     LAYOUTS["stages"] = (2, "pipeline_parallel_size = 2")
+    LAYOUTS["gathered layers"] = (2, 'parameter_sharding = "full"')
+    LAYOUTS["gathered stages"] = (4, 'pipeline_parallel_size = 2\nparameter_sharding = "full"')
     LAYOUTS["a layer each"] = (4, "pipeline_parallel_size = 4")
 
 
