@@ -15,7 +15,7 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kNotCut = "sequences and experts are not cut over ranks; remove it";
+constexpr std::string_view kNotCut = "sequences are not cut over ranks; remove it";
 constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
@@ -72,8 +72,11 @@ constexpr Foreign kForeign[] = {
     {"pipe_parallel_size", "topology.pipeline_parallel_size"},
     {"pipeline_model_parallel_size", "topology.pipeline_parallel_size"},
     {"context_parallel_size", kNotCut},
-    {"expert_parallel_size", kNotCut},
-    {"expert_model_parallel_size", kNotCut},
+    {"decoder_first_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"decoder_last_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"expert_model_parallel_size", "topology.expert_parallel_size"},
+    {"moe_expert_parallel_size", "topology.expert_parallel_size"},
+    {"expert_tensor_model_parallel_size", "topology.expert_tensor_parallel_size"},
     {"use_distributed_optimizer", kSharding},
     {"zero", kSharding},
     {"virtual_pipeline_model_parallel_size", "topology.pipeline_interleave"},

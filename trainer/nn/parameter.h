@@ -5,6 +5,8 @@
 // is the order in which gradients become final (the reverse of the order of declaration), so that a
 // bucket of gradients is a contiguous range that fills up from its front during the backward pass.
 // What is not trained comes after all that is: the buffers of gradients and moments end before it.
+// Where routed experts are summed over ranks of their own (share(), expert_ranks), they are a range
+// by themselves behind the other parameters of their kind.
 //
 // A sharded store (shard()) has moments of this rank's share alone, and where it computes in bf16
 // f32 masters of that share alone: matrices then come first and what ops read as f32 behind them,
@@ -62,6 +64,7 @@ struct ParameterSpec {
 
 class Parameter;
 struct TensorGroup;
+struct ExpertGroup;
 
 /// Of an own run, what is in one block of the whole.
 struct OwnPart {
@@ -152,10 +155,12 @@ class Parameter {
 class ParameterStore {
  public:
   /// Of a rank that shares each layer with the ranks of a group, which must outlive the store;
-  /// null: it has whole layers.
-  explicit ParameterStore(const TensorGroup* tensor_group = nullptr)
-      : tensor_group_(tensor_group) {}
+  /// null: it has whole layers. The same of the routed experts, of which it has some.
+  explicit ParameterStore(const TensorGroup* tensor_group = nullptr,
+                          const ExpertGroup* expert_group = nullptr)
+      : tensor_group_(tensor_group), expert_group_(expert_group) {}
   const TensorGroup* tensor_group() const { return tensor_group_; }
+  const ExpertGroup* expert_group() const { return expert_group_; }
 
   /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
   Parameter& add(ParameterSpec spec);
@@ -164,9 +169,14 @@ class ParameterStore {
   /// parameter does not divide into so many. Before finalize().
   Result<> cut(const CutPlaces& places);
   /// Keeps the optimizer's state of a share of what is trained alone; before finalize(), whose
-  /// alignment is then a multiple of rule.count x 16.
-  void shard(const ShareRule& rule);
-  bool sharded() const { return share_.count > 1; }
+  /// alignment is then a multiple of rules.dense.count x 16.
+  void share(const ShareRules& rules);
+  void shard(const ShareRule& rule) { share({.dense = rule}); }
+  bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
+  /// Which ranks hold a parameter alike: those of the dense ones, or those of the same experts.
+  ReduceGroup held_by(const Parameter& parameter) const {
+    return rules_.expert_ranks > 0 ? parameter.spec().cut.group : ReduceGroup::dense;
+  }
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
   /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
   /// zero, weights unset.
@@ -188,14 +198,26 @@ class ParameterStore {
   const std::vector<FlatRange>& buckets() const { return buckets_; }
   /// This rank's share of a bucket.
   FlatRange own_share(std::size_t bucket) const {
-    return share_of_bucket(buckets_[bucket], share_);
+    return share_of_bucket(buckets_[bucket], rule_of(section_at(buckets_[bucket].begin).group));
   }
+  /// A range of what is trained that the same ranks hold: together they are all of it.
+  struct Section {
+    FlatRange range;
+    ReduceGroup group = ReduceGroup::dense;
+  };
+  const std::vector<Section>& sections() const { return sections_; }
+  /// The one that has this element.
+  const Section& section_at(std::int64_t element) const;
   /// The whole values of a range of one bucket as ops take them: bf16 copies of matrices, or f32.
   Tensor values_of(FlatRange range);
   /// Where the update of a trained range leaves bf16 copies; undefined where it leaves none.
   Tensor copies_of(FlatRange range);
-  /// The part of the f32 weights that every replica has whole: all where nothing is sharded.
-  Tensor whole_master();
+  /// Where a parameter that every replica has whole in the f32 weights begins there; -1: it is
+  /// whole in the compute copies alone.
+  std::int64_t whole_master_place(const Parameter& parameter) const {
+    const bool narrow = parameter.trained() && parameter.offset() < narrow_elements_;
+    return narrow ? -1 : whole_master_at(parameter.offset());
+  }
   /// Of finalize().
   ExecutionContext& context() { return *context_; }
   /// The flat buffers, f32 [elements] but for the bf16 copy, which is undefined when compute is
@@ -229,8 +251,12 @@ class ParameterStore {
   }
 
  private:
-  static Result<> take_part(Parameter& parameter, CutPlace place);
+  static Result<> take_part(Parameter& parameter, const CutPlaces& places);
+  const ShareRule& rule_of(ReduceGroup group) const {
+    return group == ReduceGroup::expert ? rules_.experts : rules_.dense;
+  }
   const TensorGroup* tensor_group_;
+  const ExpertGroup* expert_group_;
   void lay_out(std::int64_t alignment);
   void find_own_runs();
   /// In the f32 weights, of an element that every replica has there.
@@ -245,8 +271,11 @@ class ParameterStore {
   ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
-  ShareRule share_;
+  ShareRules rules_;
+  std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
+  std::vector<std::int64_t>
+      own_begins_;  // by bucket: elements of the own shares before it, and all
   // In front of what is trained, matrices whose masters are sharded; of them, this rank's share.
   std::int64_t narrow_elements_ = 0, own_narrow_ = 0;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;

@@ -9,6 +9,7 @@
 #include "trainer/nn/cut.h"
 #include "trainer/nn/shares.h"
 #include "trainer/parallel/counting.h"
+#include "trainer/parallel/expert_group.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/tensor_group.h"
 
@@ -36,10 +37,23 @@ class Layout {
   const TensorGroup* tensor_group() const { return tensor_group_ ? &*tensor_group_ : nullptr; }
   /// The stages, in order.
   Communicator& pipeline() const { return groups_ ? *groups_->pipeline : *alone_; }
-  /// Ranks that hold the same parameters; each of them trains on samples of its own.
+  /// Ranks that hold the same parameters, where experts are apart the same but for these; each of
+  /// them trains on samples of its own.
   Communicator& replicas() const { return groups_ ? *groups_->replicas : *world_; }
   /// Ranks that hold one model together.
   Communicator& model() const { return groups_ ? *groups_->model : *alone_; }
+
+  /// Which routed experts a rank has is not decided by its place in the tensor-parallel group
+  /// alone: experts' gradients are summed over ranks of their own.
+  bool experts_apart() const {
+    return size(Axis::expert) > 1 || size(Axis::expert_tensor) != size(Axis::tensor);
+  }
+  /// Ranks that hold the same routed experts.
+  Communicator& expert_replicas() const {
+    return experts_apart() ? *groups_->expert_data : replicas();
+  }
+  /// The ranks that share out experts, as the layers see them; null where they are not apart.
+  const ExpertGroup* expert_group() const { return expert_group_ ? &*expert_group_ : nullptr; }
 
   /// Every rank holds the whole model.
   bool only_data() const { return !groups_; }
@@ -61,10 +75,12 @@ class Layout {
   std::unique_ptr<Communicator> alone_;
   std::optional<MeshGroups> groups_;
   std::optional<TensorGroup> tensor_group_;
+  std::optional<ExpertGroup> expert_group_;
+  void make_views(const config::TopologyConfig& topology);
 };
 
-/// Which share of the optimizer's state this rank keeps; all, where topology.parameter_sharding is
-/// "none".
-ShareRule share_rule(const config::JobConfig& job, const Layout& layout);
+/// Which share of the optimizer's state this rank keeps among the ranks that hold the same
+/// parameters; all, where topology.parameter_sharding is "none".
+ShareRules share_rules(const config::JobConfig& job, const Layout& layout);
 
 }  // namespace sortie::trainer

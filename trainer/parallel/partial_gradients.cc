@@ -34,7 +34,7 @@ class Shares {
       }
       return;
     }
-    if (*cut.axis == 0) add_runs(parameter, flat);
+    if (*cut.axis == 0 && cut.group == ReduceGroup::dense) add_runs(parameter, flat);
   }
 
   /// Each rank's unit goes to its own place, where others that do not have it add zero.
