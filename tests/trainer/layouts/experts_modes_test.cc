@@ -5,6 +5,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "trainer/hf/import.h"
+#include "trainer/loop/replica_check.h"
 #include "trainer/planning/rank_plan.h"
 
 namespace sortie::trainer::test {
@@ -149,6 +150,33 @@ TEST_CASE(
   (void)experts_state(job, kSlices, true);
   whole.trainer.train_iterations = 4;
   CHECK(experts_state(whole, kSlices, true) == straight);
+}
+
+TEST_CASE("an expert that differs from those of its replicas is found, and whose it is") {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+  run_thread_ranks(4, [&](Communicator& world) {
+    TinyTraining training(with_experts_on(experts_job("mixtral"), {.experts = 2, .replicas = 4}),
+                          world);
+    ParameterStore& store = training.trainer->store();
+    const auto difference = [&] {
+      return find_difference(training.trainer->layout(), training.rank, store).text;
+    };
+    const std::string equal = difference();
+    if (world.rank() == 3) {  // which has the upper half of the experts, as rank 1 does
+      const Parameter& expert = *store.find("layers.0.mlp.experts.6.down.weight");
+      host_view(store, store.master())[static_cast<std::size_t>(expert.offset())] += 1.0f;
+    }
+    const std::string differs = difference();
+    const std::lock_guard lock(mutex);
+    texts.push_back(equal);
+    texts.push_back(differs);
+  });
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    CHECK(
+        texts[i] ==
+        (i % 2 == 0 ? "" : "rank 1 (host-1), rank 3 (host-3) do not agree, and no majority does"));
+  CHECK(texts.size() == 8);
 }
 
 TEST_CASE("mixtures of Hugging Face folders go on with experts apart as in one process") {
