@@ -156,8 +156,8 @@ struct TopologyConfig {
   bool sequence_parallel = false;           // they share what lies between layers, too
   std::int64_t pipeline_parallel_size = 1;  // stages of consecutive layers
   std::int64_t pipeline_interleave = 1;     // parts of the layers that a stage has
-  std::vector<std::string>
-      pipeline_stage_layers;                     // numbers of layers of the parts; empty = balanced
+  // Layers of each part, upwards; empty = balanced.
+  std::vector<std::string> pipeline_stage_layers = {};
   std::int64_t expert_parallel_size = 1;         // ranks that have experts of their own
   std::int64_t expert_tensor_parallel_size = 0;  // ranks that share each expert; 0 = derived
   std::string parameter_sharding = "none";       // none | optimizer: over the replicas
