@@ -1,9 +1,11 @@
-// Batch arithmetic (rules T1, T2 and T4): global = micro * accumulation * data parallel, exactly.
+// Batch arithmetic (rules T1, T2, T4, G4 and G7): global = micro * accumulation * data parallel,
+// exactly.
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/config/mesh.h"
 #include "common/config/rampup.h"
 #include "common/config/text.h"
 #include "common/config/validate.h"
@@ -18,6 +20,8 @@ constexpr std::string_view kDataParallel = "topology.data_parallel_size";
 constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
 constexpr std::string_view kContextParallel = "topology.context_parallel_size";
 constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
+constexpr std::string_view kExperts = "topology.expert_parallel_size";
+constexpr std::string_view kExpertTensor = "topology.expert_tensor_parallel_size";
 constexpr std::string_view kInterleave = "topology.pipeline_interleave";
 
 Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
@@ -139,6 +143,21 @@ void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
   check("topology.batch_rampup_increment", plan.rampup_increment, "an increment");
 }
 
+/// Rule G7: the ranks of a stage are a whole number of groups that have all of its experts.
+void check_expert_groups(const TopologyConfig& topology, std::int64_t world_size,
+                         std::vector<Violation>& violations) {
+  const std::int64_t experts = topology.expert_parallel_size;
+  const std::int64_t ranks = world_size / topology.pipeline_parallel_size;
+  const std::int64_t tensor = expert_tensor_size(topology, world_size);
+  if (ranks % (experts * tensor) == 0) return;
+  violations.push_back(
+      broken("G7", {std::string(kExperts), std::string(kExpertTensor), "runner.hosts"},
+             fmt::format("a group that has all experts takes {} ranks = {} (expert_parallel_size) "
+                         "* {} (expert_tensor_parallel_size), and {} ranks of a stage are no "
+                         "multiple of that; use sizes whose product divides {}",
+                         experts * tensor, experts, tensor, ranks, ranks)));
+}
+
 }  // namespace
 
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size) {
@@ -147,6 +166,7 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
   BatchPlan& plan = outcome.plan;
   const std::int64_t replicas = count_replicas(topology, world_size, outcome.violations);
   if (replicas == 0) return outcome;
+  check_expert_groups(topology, world_size, outcome.violations);
   const std::string_view unit = replicas == world_size ? "ranks" : "replicas";
   plan.data_parallel_size = replicas;
   plan.micro_batch_size = topology.micro_batch_size;

@@ -34,6 +34,7 @@ constexpr std::int64_t kTrillion = 1'000'000'000'000;
 const IntegerRange kSteps{0, kTrillion};
 const IntegerRange kAtLeastOneStep{1, kTrillion};
 const Form kText{"text", check_any};
+const Form kLayerCount{"a number of layers, like \"13\"", check_layer_count};
 const Form kParameterPatterns{"patterns of parameter names, * and ? as in a shell",
                               check_parameter_pattern};
 
@@ -63,6 +64,12 @@ const Field kTrainingFields[] = {
      "Stages of consecutive layers, each on ranks of its own; micro-batches go through them one after another", kCommon},
     {"topology.pipeline_interleave", topology<&Topology::pipeline_interleave>, IntegerRange{1, 1 << 10}, "",
      "Runs of layers that a stage has, taken in turns: more mean less idle time and more messages"},
+    {"topology.pipeline_stage_layers", topology<&Topology::pipeline_stage_layers>, kLayerCount, "",
+     "Layers of each stage (with pipeline_interleave of each run, in the order of the layers); empty = balanced by the work and memory of layers"},
+    {"topology.expert_parallel_size", topology<&Topology::expert_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",
+     "Ranks that share out the routed experts of every mixture: each has its own, and tokens travel to them", kCommon},
+    {"topology.expert_tensor_parallel_size", topology<&Topology::expert_tensor_parallel_size>, IntegerRange{0, 1 << 16}, "ranks",
+     "Ranks that share the matrices of each routed expert; 0 = tensor_parallel_size where the ranks allow that, else 1"},
     {"topology.parameter_sharding", topology<&Topology::parameter_sharding>, Choices{{"none", "optimizer", "full"}}, "",
      "What each replica keeps only a share of: nothing; the optimizer's state and f32 weights (ZeRO stage 1); weights and gradients too, which are gathered layer by layer (ZeRO stage 3, FSDP)", kCommon},
     {"topology.micro_batch_size", topology<&Topology::micro_batch_size>, IntegerRange{0, 1 << 20}, "sequences",

@@ -15,7 +15,6 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kNotCut = "experts are not cut over ranks; remove it";
 constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
 constexpr std::string_view kStages =
     "set topology.parameter_sharding: \"optimizer\" is stage 1, \"full\" is stage 3";
@@ -74,8 +73,11 @@ constexpr Foreign kForeign[] = {
     {"tensor_model_parallel_size", "topology.tensor_parallel_size"},
     {"pipe_parallel_size", "topology.pipeline_parallel_size"},
     {"pipeline_model_parallel_size", "topology.pipeline_parallel_size"},
-    {"expert_parallel_size", kNotCut},
-    {"expert_model_parallel_size", kNotCut},
+    {"decoder_first_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"decoder_last_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"expert_model_parallel_size", "topology.expert_parallel_size"},
+    {"moe_expert_parallel_size", "topology.expert_parallel_size"},
+    {"expert_tensor_model_parallel_size", "topology.expert_tensor_parallel_size"},
     {"use_distributed_optimizer", kSharding},
     {"zero", kSharding},
     {"zero_stage", kStages},

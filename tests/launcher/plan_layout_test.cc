@@ -58,6 +58,21 @@ TEST_CASE("ranks that share sequences are drawn with their replica") {
   CHECK(plan_json(plan)["layout"]["context_parallel_size"] == 2);
 }
 
+TEST_CASE("a plan tells who shares out experts, and where they are on several hosts") {
+  config::JobConfig job;
+  job.data.data_prefixes = {"/data/text"};
+  job.model.architecture = "mixtral";
+  job.topology.expert_parallel_size = 4;
+  const auto plan = make_plan(job, kFourHosts, {"/opt/sortie-train", "/work", {}, {}, 0, {}});
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().message));
+  const std::string text = plan_text(*plan);
+  CHECK(
+      has(text,
+          "  layout    1 tensor x 1 pipeline x 8 replicas; experts: 1 tensor x 4 x 2 replicas\n"));
+  CHECK(has(text, "replicas across hosts, experts across hosts, experts' replicas across hosts"));
+  CHECK(plan_json(*plan)["layout"]["expert_parallel_size"] == 4);
+}
+
 TEST_CASE("data parallelism alone has no layout to draw") {
   const LaunchPlan plan = plan_of(kFourHosts, 1, 1);
   CHECK_FALSE(plan.mesh.has_value());

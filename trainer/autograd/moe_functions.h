@@ -1,6 +1,7 @@
 // Mixture of experts and latent attention on the tape.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "trainer/autograd/functions.h"
@@ -8,6 +9,8 @@
 #include "trainer/ops/moe_router.h"
 
 namespace sortie::trainer {
+
+struct ExpertGroup;
 
 /// logits f32 [M, N] = x [M, K] . W^T, multiplied in f32 whatever x is; W is a Use::f32_matrix.
 Var f32_linear(Graph& graph, const Var& x, Parameter& weight);
@@ -59,6 +62,15 @@ void finish_routing(ExecutionContext& context, double load_coefficient, RouterPa
 /// F, C] and down [C, F] per expert; those without rows get zero gradient.
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
             std::span<Parameter* const> down);
+
+/// The same where each rank of the group has the next experts, as many as these, and rows of its
+/// own [M, C], of which there may be none; routed.experts count all. Rows travel to the ranks of
+/// their experts and back (Lepikhin et al. 2020); `meanwhile`, which may be empty, is called while
+/// they go there, and its backward steps run while their gradients come back. Collective: in the
+/// backward pass, too.
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down, const ExpertGroup& group,
+            const std::function<void()>& meanwhile);
 
 /// [a | b] of [M, A] and [M, B].
 Var concat(Graph& graph, const Var& a, const Var& b);

@@ -27,7 +27,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       marks_(*rank.marks),
       training_(training),
       context_(rank.threads, rank.device),
-      store_(layout.tensor_group()),
+      store_(layout.tensor_group(), layout.expert_group()),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer",
              part_of_stage(job, layout.coordinate(Axis::pipeline))),
@@ -39,7 +39,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
 Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
-  store_.shard(share_rule(job_, layout_));
+  store_.share(share_rules(job_, layout_));
   // One micro-batch uses each copy once, and what is gathered is let go.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
@@ -49,14 +49,16 @@ void TrainingStep::allocate(DType precision) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
   store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
                   /*with_optimizer=*/true);
-  reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
-                                               job_.optimizer.allreduce_bucket_size);
-  gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
+  reducer_ = std::make_unique<GradientReducer>(
+      store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
+  gatherer_ =
+      std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_);
   context_.set_poll([this] {
     reducer_->poll();
     gatherer_->poll();
     passes_->poll();
+    if (layout_.expert_group() != nullptr) layout_.expert_group()->poll();
   });
 }
 
@@ -294,7 +296,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   {
     const Span span(*this, Part::reduce);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    if (store_.sharded())
+    if (store_.sharded() || layout_.experts_apart())
       layout_.world().all_reduce_sum({&read[2], 1});
     else if (!layout_.only_data())
       layout_.model().all_reduce_sum({&read[2], 1});

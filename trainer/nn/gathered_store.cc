@@ -34,7 +34,11 @@ void ParameterStore::lay_out_units(std::int64_t alignment) {
   room_sizes_ = std::move(layout.rooms);
   trained_elements_ = layout.trained;
   cut_masters_ = layout.all;
-  own_masters_ = layout.all / share_.count;
+  own_masters_ = layout.all / rules_.dense.count;
+  sections_ = {{{0, cut_masters_}, ReduceGroup::dense}};
+  own_begins_ = {0};
+  for (const FlatRange& bucket : buckets_)
+    own_begins_.push_back(own_begins_.back() + bucket.elements() / rules_.dense.count);
 }
 
 void ParameterStore::make_rooms(bool with_gradients) {
@@ -62,7 +66,7 @@ void ParameterStore::place_in_room(Parameter& parameter) {
 
 Tensor ParameterStore::own_values(const UnitRange& range) {
   const Tensor& from = range.narrow ? compute_copy_ : master_;
-  return from.slice(0, range.flat.begin / share_.count, range.flat.elements() / share_.count);
+  return from.slice(0, range.flat.begin / rules_.dense.count, range.flat.elements() / rules_.dense.count);
 }
 
 Tensor ParameterStore::whole_values(const Unit& unit, const UnitRange& range) {
@@ -71,7 +75,7 @@ Tensor ParameterStore::whole_values(const Unit& unit, const UnitRange& range) {
 }
 
 Tensor ParameterStore::own_gradients(const UnitRange& range) {
-  return gradients_.slice(0, range.flat.begin / share_.count, range.flat.elements() / share_.count);
+  return gradients_.slice(0, range.flat.begin / rules_.dense.count, range.flat.elements() / rules_.dense.count);
 }
 
 Tensor ParameterStore::whole_gradients(const Unit& unit, const UnitRange& range) {
@@ -79,8 +83,8 @@ Tensor ParameterStore::whole_gradients(const Unit& unit, const UnitRange& range)
 }
 
 Tensor ParameterStore::own_part_of(const Tensor& whole) const {
-  const std::int64_t each = whole.elements() / share_.count;
-  return whole.slice(0, each * share_.index, each);
+  const std::int64_t each = whole.elements() / rules_.dense.count;
+  return whole.slice(0, each * rules_.dense.index, each);
 }
 
 std::int64_t ParameterStore::room_value_bytes() const {

@@ -62,8 +62,14 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   return *parameters_.emplace_back(std::move(parameter));
 }
 
-Result<> ParameterStore::take_part(Parameter& parameter, CutPlace place) {
+Result<> ParameterStore::take_part(Parameter& parameter, const CutPlaces& places) {
   const ParameterSpec& spec = parameter.spec_;
+  if (!places.has(spec.cut.expert)) {
+    parameter.blocks_ = {};
+    parameter.shape_ = Shape{0, spec.shape[-1]};
+    return {};
+  }
+  const CutPlace place = places.of(spec.cut.group);
   SORTIE_ASSIGN_OR_RETURN(parameter.blocks_,
                           blocks_of(spec.name, spec.shape, spec.segments, spec.cut, place));
   parameter.shape_ = local_shape(spec.shape, spec.segments, spec.cut, place);
@@ -72,20 +78,29 @@ Result<> ParameterStore::take_part(Parameter& parameter, CutPlace place) {
 
 Result<> ParameterStore::cut(const CutPlaces& places) {
   SORTIE_CHECK(flat_elements_ == 0, "cut after finalize");
-  for (auto& parameter : parameters_)
-    SORTIE_TRY(take_part(*parameter, places.of(parameter->spec_.cut.group)));
+  for (auto& parameter : parameters_) SORTIE_TRY(take_part(*parameter, places));
   return {};
 }
 
-void ParameterStore::shard(const ShareRule& rule) {
+void ParameterStore::share(const ShareRules& rules) {
   SORTIE_CHECK(flat_elements_ == 0, "sharded after finalize");
-  SORTIE_CHECK(rule.index >= 0 && rule.index < rule.count, "share {} of {}", rule.index,
-               rule.count);
-  share_ = rule;
+  for (const ShareRule& rule : {rules.dense, rules.experts})
+    SORTIE_CHECK(rule.index >= 0 && rule.index < rule.count, "share {} of {}", rule.index,
+                 rule.count);
+  rules_ = rules;
+}
+
+const ParameterStore::Section& ParameterStore::section_at(std::int64_t element) const {
+  const auto found = std::ranges::find_if(sections_, [element](const Section& section) {
+    return element >= section.range.begin && element < section.range.end;
+  });
+  SORTIE_CHECK(found != sections_.end(), "element {} is not trained", element);
+  return *found;
 }
 
 /// Every parameter starts on a cache line.
 void ParameterStore::lay_out(std::int64_t alignment) {
+  sections_.clear();
   const auto place = [this](std::int64_t offset, const auto& chosen) {
     for (const auto& parameter : std::views::reverse(parameters_)) {
       if (!chosen(*parameter)) continue;
@@ -94,32 +109,51 @@ void ParameterStore::lay_out(std::int64_t alignment) {
     }
     return offset;
   };
-  const std::int64_t unit = std::max(alignment, kLineElements);
+  const bool apart = rules_.expert_ranks > 0;
+  const auto unit_of = [&](ReduceGroup group) {
+    return group == ReduceGroup::expert ? rules_.expert_ranks * kLineElements
+                                        : std::max(alignment, kLineElements);
+  };
   if (gathers()) {
-    lay_out_units(unit);
+    lay_out_units(unit_of(ReduceGroup::dense));
     flat_elements_ =
         place(cut_masters_, [](const Parameter& p) { return p.spec().use == Use::state; });
     return;
   }
   const auto comes_first = [this](const Parameter& p) { return sharded() && is_narrow(p); };
-  cut_masters_ =
-      round_up(place(0, [&](const Parameter& p) { return p.trained() && comes_first(p); }), unit);
-  trained_elements_ = round_up(
-      place(cut_masters_, [&](const Parameter& p) { return p.trained() && !comes_first(p); }),
-      unit);
+  std::int64_t end = 0;
+  for (const bool first : {true, false}) {
+    for (const ReduceGroup group : {ReduceGroup::dense, ReduceGroup::expert}) {
+      if (group == ReduceGroup::expert && !apart) continue;
+      const std::int64_t begin = end;
+      const std::int64_t placed = place(begin, [&](const Parameter& p) {
+        return p.trained() && comes_first(p) == first && held_by(p) == group;
+      });
+      end = begin + round_up(placed - begin, unit_of(group));
+      if (end > begin) sections_.push_back({{begin, end}, group});
+    }
+    if (first) cut_masters_ = end;
+  }
+  trained_elements_ = end;
   flat_elements_ = place(trained_elements_, [](const Parameter& p) { return !p.trained(); });
   if (!sharded()) return;
-  own_masters_ = cut_masters_ / share_.count;
-  for (const FlatRange& range :
-       {FlatRange{0, cut_masters_}, FlatRange{cut_masters_, trained_elements_}})
-    for (const FlatRange& bucket : cut_into_buckets(range, share_.bucket_elements, share_.count))
+  own_begins_ = {0};
+  for (const auto& [range, group] : sections_) {
+    const ShareRule& rule = rule_of(group);
+    const std::int64_t most = std::max(rules_.dense.bucket_elements, rule.bucket_elements);
+    for (const FlatRange& bucket : cut_into_buckets(range, most, rule.count)) {
       buckets_.push_back(bucket);
+      own_begins_.push_back(own_begins_.back() + bucket.elements() / rule.count);
+    }
+    if (range.end <= cut_masters_) own_masters_ = own_begins_.back();
+  }
 }
 
 void ParameterStore::find_own_runs() {
   for (auto& parameter : parameters_) {
     const FlatRange all{parameter->offset_, parameter->offset_ + parameter->elements()};
-    if (!keeps_share_of(*parameter) || all.elements() == 0) {
+    if (all.elements() == 0) continue;
+    if (!keeps_share_of(*parameter)) {
       parameter->own_runs_ = {{all, all.begin, whole_master_at(all.begin), all.begin, 0}};
       continue;
     }
@@ -129,7 +163,7 @@ void ParameterStore::find_own_runs() {
       const FlatRange run{std::max(all.begin, own.begin), std::min(all.end, own.end)};
       if (run.elements() <= 0) continue;
       // Shares of the buckets lie one after another.
-      const std::int64_t at = buckets_[bucket].begin / share_.count + run.begin - own.begin;
+      const std::int64_t at = own_begins_[bucket] + run.begin - own.begin;
       parameter->own_runs_.push_back({run, gathers() ? at : run.begin,
                                       run.begin < cut_masters_ ? at : whole_master_at(run.begin),
                                       at, bucket});
@@ -145,11 +179,14 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
   find_own_runs();
   master_ = context.zeros(DType::f32, {whole_master_at(flat_elements_)});
   // Of what weights are cut into, one part.
-  const std::int64_t parts = gathers() ? share_.count : 1;
+  const std::int64_t parts = gathers() ? rules_.dense.count : 1;
   if (with_optimizer) {
+    const std::int64_t own = gathers()   ? trained_elements_ / parts
+                             : sharded() ? own_begins_.back()
+                                         : trained_elements_;
     gradients_ = context.zeros(DType::f32, {trained_elements_ / parts});
-    moment1_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
-    moment2_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
+    moment1_ = context.zeros(DType::f32, {own});
+    moment2_ = context.zeros(DType::f32, {own});
   }
   if (compute == DType::bf16)
     compute_copy_ = context.zeros(DType::bf16, {gathers() ? own_masters_ : flat_elements_});
@@ -182,10 +219,6 @@ Tensor ParameterStore::values_of(FlatRange range) {
 Tensor ParameterStore::copies_of(const Parameter& parameter, const OwnRun& run) {
   if (!compute_copy_.defined() || (sharded() && !is_narrow(parameter))) return {};
   return compute_copy_.slice(0, run.values, run.flat.elements());
-}
-
-Tensor ParameterStore::whole_master() {
-  return master_.slice(0, own_masters_, master_.elements() - own_masters_);
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
@@ -240,13 +273,9 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
     ops::convert(context, master_.slice(0, from.begin, from.elements()), copies);
   };
   if (gathers()) return convert({0, own_masters_}, 0);
-  std::int64_t at = 0;
-  for (const FlatRange& bucket : buckets_) {
-    if (bucket.begin >= cut_masters_) break;
-    const FlatRange own = share_of_bucket(bucket, share_);
-    convert({at, at + own.elements()}, own.begin);
-    at += own.elements();
-  }
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    if (buckets_[bucket].begin < cut_masters_)
+      convert({own_begins_[bucket], own_begins_[bucket + 1]}, own_share(bucket).begin);
   // What is trained in f32 has no copies then.
   const std::int64_t rest = sharded() ? trained_elements_ : 0;
   convert({whole_master_at(rest), master_.elements()}, rest);

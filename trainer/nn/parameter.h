@@ -5,6 +5,8 @@
 // is the order in which gradients become final (the reverse of the order of declaration), so that a
 // bucket of gradients is a contiguous range that fills up from its front during the backward pass.
 // What is not trained comes after all that is: the buffers of gradients and moments end before it.
+// Where routed experts are summed over ranks of their own (share(), expert_ranks), they are a range
+// by themselves behind the other parameters of their kind.
 //
 // A sharded store (shard()) has moments of this rank's share alone, and where it computes in bf16
 // f32 masters of that share alone: matrices then come first and what ops read as f32 behind them,
@@ -68,6 +70,7 @@ struct ParameterSpec {
 
 class Parameter;
 struct TensorGroup;
+struct ExpertGroup;
 
 /// Of an own run, what is in one block of the whole.
 struct OwnPart {
@@ -166,10 +169,12 @@ class Parameter {
 class ParameterStore {
  public:
   /// Of a rank that shares each layer with the ranks of a group, which must outlive the store;
-  /// null: it has whole layers.
-  explicit ParameterStore(const TensorGroup* tensor_group = nullptr)
-      : tensor_group_(tensor_group) {}
+  /// null: it has whole layers. The same of the routed experts, of which it has some.
+  explicit ParameterStore(const TensorGroup* tensor_group = nullptr,
+                          const ExpertGroup* expert_group = nullptr)
+      : tensor_group_(tensor_group), expert_group_(expert_group) {}
   const TensorGroup* tensor_group() const { return tensor_group_; }
+  const ExpertGroup* expert_group() const { return expert_group_; }
 
   /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
   Parameter& add(ParameterSpec spec);
@@ -178,14 +183,20 @@ class ParameterStore {
   /// parameter does not divide into so many. Before finalize().
   Result<> cut(const CutPlaces& places);
   /// Keeps the optimizer's state of a share of what is trained alone, or of everything; before
-  /// finalize(), whose alignment is then a multiple of rule.count x 16.
-  void shard(const ShareRule& rule);
-  bool sharded() const { return share_.count > 1; }
+  /// finalize(), whose alignment is then a multiple of rules.dense.count x 16. Everything only where
+  /// the same ranks hold experts and all else.
+  void share(const ShareRules& rules);
+  void shard(const ShareRule& rule) { share({.dense = rule}); }
+  bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
   /// Of weights too: ops have them from units() that are gathered.
-  bool gathers() const { return sharded() && share_.everything; }
+  bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
   /// No other replica has the f32 values of what this rank has of the parameter.
   bool keeps_share_of(const Parameter& parameter) const {
     return gathers() ? parameter.spec().use != Use::state : sharded() && parameter.trained();
+  }
+  /// Which ranks hold a parameter alike: those of the dense ones, or those of the same experts.
+  ReduceGroup held_by(const Parameter& parameter) const {
+    return rules_.expert_ranks > 0 ? parameter.spec().cut.group : ReduceGroup::dense;
   }
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
   /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
@@ -209,8 +220,16 @@ class ParameterStore {
   const std::vector<FlatRange>& buckets() const { return buckets_; }
   /// This rank's share of a bucket.
   FlatRange own_share(std::size_t bucket) const {
-    return share_of_bucket(buckets_[bucket], share_);
+    return share_of_bucket(buckets_[bucket], rule_of(section_at(buckets_[bucket].begin).group));
   }
+  /// A range of what is trained that the same ranks hold: together they are all of it.
+  struct Section {
+    FlatRange range;
+    ReduceGroup group = ReduceGroup::dense;
+  };
+  const std::vector<Section>& sections() const { return sections_; }
+  /// The one that has this element.
+  const Section& section_at(std::int64_t element) const;
   /// The whole values of a range of one bucket as ops take them: bf16 copies of matrices, or f32.
   /// Not where everything is sharded.
   Tensor values_of(FlatRange range);
@@ -220,8 +239,12 @@ class ParameterStore {
   Tensor gradients_of(const OwnRun& run) {
     return gradients_.slice(0, run.values, run.flat.elements());
   }
-  /// The part of the f32 weights that every replica has whole: all where nothing is sharded.
-  Tensor whole_master();
+  /// Where a parameter that every replica has whole in the f32 weights begins there; -1: it is
+  /// whole in the compute copies alone. Not where everything is sharded.
+  std::int64_t whole_master_place(const Parameter& parameter) const {
+    const bool cut = parameter.trained() && parameter.offset() < cut_masters_;
+    return cut ? -1 : whole_master_at(parameter.offset());
+  }
 
   /// What is gathered as one, where everything is sharded; empty otherwise.
   const std::vector<Unit>& units() const { return units_; }
@@ -275,8 +298,12 @@ class ParameterStore {
   }
 
  private:
-  static Result<> take_part(Parameter& parameter, CutPlace place);
+  static Result<> take_part(Parameter& parameter, const CutPlaces& places);
+  const ShareRule& rule_of(ReduceGroup group) const {
+    return group == ReduceGroup::expert ? rules_.experts : rules_.dense;
+  }
   const TensorGroup* tensor_group_;
+  const ExpertGroup* expert_group_;
   /// What the units of a room have in turns.
   struct Room {
     Tensor narrow, wide, gradients;  // bf16, f32, f32; undefined where no unit has any
@@ -299,8 +326,10 @@ class ParameterStore {
   ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
-  ShareRule share_;
+  ShareRules rules_;
+  std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
+  std::vector<std::int64_t> own_begins_;  // by bucket: elements of the own shares before it, and all
   // In front, what has f32 masters of this rank's share alone; of them, that share.
   std::int64_t cut_masters_ = 0, own_masters_ = 0;
   std::vector<Unit> units_;

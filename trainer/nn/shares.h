@@ -29,6 +29,15 @@ struct ShareRule {
   bool everything = false;
 };
 
+/// Of the parameters of one rank.
+struct ShareRules {
+  ShareRule dense{};
+  /// Ranks that hold the same routed experts, where these are others than those that hold the same
+  /// dense parameters; 0: they are the same, and `dense` is for experts too.
+  int expert_ranks = 0;
+  ShareRule experts{};
+};
+
 FlatRange share_of_bucket(FlatRange bucket, const ShareRule& rule);
 
 /// The first and the last bucket, by index, that holds elements of the range; it is not empty.

@@ -87,7 +87,8 @@ class Communicator {
   /// tensors' elements, and what a rank sends is what the other one expects.
   virtual Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                                   const Tensor& output,
-                                  std::span<const std::int64_t> receive_counts) = 0;
+                                  std::span<const std::int64_t> receive_counts,
+                                  const Event& ready = {}) = 0;
   /// To and from one other rank; matched in the order of issue, without the rest of the group.
   virtual Handle send_async(const Tensor& values, int to) = 0;
   virtual Handle receive_async(const Tensor& values, int from) = 0;

@@ -41,7 +41,7 @@ class CountingCommunicator final : public Communicator {
   }
   Handle broadcast_async(const Tensor& values, int) override { return count(payload_of(values)); }
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
-                          const Tensor&, std::span<const std::int64_t>) override {
+                          const Tensor&, std::span<const std::int64_t>, const Event&) override {
     const auto own = static_cast<double>(send_counts[static_cast<std::size_t>(rank_)]);
     const auto all = static_cast<double>(std::max<std::int64_t>(input.elements(), 1));
     return count(payload_of(input) * (1.0 - own / all));

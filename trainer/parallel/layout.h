@@ -10,6 +10,7 @@
 #include "trainer/nn/shares.h"
 #include "trainer/parallel/context_group.h"
 #include "trainer/parallel/counting.h"
+#include "trainer/parallel/expert_group.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/tensor_group.h"
 
@@ -41,11 +42,23 @@ class Layout {
   const ContextGroup* context_group() const { return context_group_ ? &*context_group_ : nullptr; }
   /// The stages, in order.
   Communicator& pipeline() const { return groups_ ? *groups_->pipeline : *alone_; }
-  /// Ranks that hold the same parameters; each of them trains on samples, or parts of them, of its
-  /// own.
+  /// Ranks that hold the same parameters, where experts are apart the same but for these; each of
+  /// them trains on samples, or parts of them, of its own.
   Communicator& replicas() const { return groups_ ? *groups_->replicas : *world_; }
   /// Ranks that hold one model together.
   Communicator& model() const { return groups_ ? *groups_->model : *alone_; }
+
+  /// Which routed experts a rank has is not decided by its place in the tensor-parallel group
+  /// alone: experts' gradients are summed over ranks of their own.
+  bool experts_apart() const {
+    return size(Axis::expert) > 1 || size(Axis::expert_tensor) != size(Axis::tensor);
+  }
+  /// Ranks that hold the same routed experts.
+  Communicator& expert_replicas() const {
+    return experts_apart() ? *groups_->expert_data : replicas();
+  }
+  /// The ranks that share out experts, as the layers see them; null where they are not apart.
+  const ExpertGroup* expert_group() const { return expert_group_ ? &*expert_group_ : nullptr; }
 
   /// Every rank holds the whole model.
   bool only_data() const { return model().size() == 1; }
@@ -68,10 +81,13 @@ class Layout {
   std::optional<MeshGroups> groups_;
   std::optional<TensorGroup> tensor_group_;
   std::optional<ContextGroup> context_group_;
+  std::optional<ExpertGroup> expert_group_;
+  void make_views(const config::TopologyConfig& topology);
 };
 
-/// Which share of the optimizer's state this rank keeps, and whether of weights and gradients, too;
-/// all, where topology.parameter_sharding is "none".
-ShareRule share_rule(const config::JobConfig& job, const Layout& layout);
+/// Which share of the optimizer's state this rank keeps among the ranks that hold the same
+/// parameters, and whether of weights and gradients, too; all, where topology.parameter_sharding is
+/// "none".
+ShareRules share_rules(const config::JobConfig& job, const Layout& layout);
 
 }  // namespace sortie::trainer

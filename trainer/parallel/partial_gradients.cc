@@ -26,7 +26,10 @@ class Shares {
  private:
   void add(const Parameter& parameter) {
     const CutRule& cut = parameter.spec().cut;
-    if (cut.axis == 0) return add_runs(parameter);
+    if (cut.axis == 0) {
+      if (cut.group == ReduceGroup::dense) add_runs(parameter);
+      return;
+    }
     if (cut.axis || !(cut.partial_always || (cut.partial_gradient && group_.sequence))) return;
     for (const OwnRun& run : parameter.own_runs()) {
       shares.push_back({store_.gradients_of(run), elements});

@@ -87,7 +87,7 @@ class MetaRank {
         layout_(job.topology, options.rank, static_cast<int>(options.world_size)),
         micro_steps_(micro_steps(job.topology, options)),
         context_(options.threads, {.kind = DeviceKind::meta}),
-        store_(layout_.tensor_group()),
+        store_(layout_.tensor_group(), layout_.expert_group()),
         model_(context_, job.model, store_,
                job.topology.activation_checkpointing_type == "every_layer",
                part_of_stage(job, layout_.coordinate(Axis::pipeline))),
@@ -97,14 +97,16 @@ class MetaRank {
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
-    store_.shard(share_rule(job_, layout_));
+    store_.share(share_rules(job_, layout_));
     // One micro-batch uses each copy once, and what is gathered is let go.
     context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
-                                                 job_.optimizer.allreduce_bucket_size);
-    gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
+                                                 job_.optimizer.allreduce_bucket_size,
+                                                 &layout_.expert_replicas());
+    gatherer_ =
+        std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
     passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts);
     return {};
   }
@@ -208,11 +210,15 @@ class MetaRank {
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
   std::int64_t share_bytes() const {
-    std::int64_t saved = 0;
+    std::int64_t dense = 0, experts = 0;
     for (const auto& parameter : store_.parameters())
-      saved += own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
-    const std::int64_t replicas = layout_.replicas().size();
-    return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
+      (store_.held_by(*parameter) == ReduceGroup::expert ? experts : dense) +=
+          own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
+    const auto share = [](std::int64_t elements, std::int64_t ranks) {
+      return (elements + ranks - 1) / ranks * static_cast<std::int64_t>(sizeof(float));
+    };
+    return share(dense, layout_.replicas().size()) +
+           share(experts, layout_.expert_replicas().size());
   }
   PipelineStep::MicroBatch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
@@ -259,14 +265,18 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   SORTIE_TRY(rank.prepare());
   rank.step();
   RankPlan plan = rank.plan();
-  if (job.topology.tensor_parallel_size == 1 && job.topology.context_parallel_size == 1)
+  if (job.topology.tensor_parallel_size == 1 && job.topology.context_parallel_size == 1 &&
+      job.topology.expert_parallel_size == 1)
     return plan;
   // Operations are those of the whole stage: ranks that share its layers do some of them alike,
-  // those that share its sequences do a part each.
+  // those that share its sequences do a part each, and those with experts of their own what others
+  // route to them.
   config::JobConfig whole_job = job;
   whole_job.topology.tensor_parallel_size = 1;
   whole_job.topology.sequence_parallel = false;
   whole_job.topology.context_parallel_size = 1;
+  whole_job.topology.expert_parallel_size = 1;
+  whole_job.topology.expert_tensor_parallel_size = 0;
   const std::int64_t stages = job.topology.pipeline_parallel_size;
   PlanOptions whole_options = options;
   whole_options.world_size = stages;

@@ -7,6 +7,7 @@
 
 #include "common/config/architectures.h"
 #include "common/config/mesh.h"
+#include "common/config/stages.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -121,6 +122,102 @@ TEST_CASE("ranks that share sequences are of one replica") {
         "(context_parallel_size) * 1 (pipeline_parallel_size), and 12 ranks are no multiple of "
         "that; use 8 or 16 ranks, or sizes whose product divides 12");
   CHECK(layout_text(topology) == "tensor 2, context 4");
+}
+
+/// "G6 keys[0]: message" of each rule that is broken.
+std::vector<std::string> broken_by(const JobConfig& job) {
+  std::vector<std::string> texts;
+  for (const Violation& violation : check_layout(job))
+    texts.push_back(std::string(violation.rule) + " " + violation.keys[0] + ": " +
+                    violation.message);
+  return texts;
+}
+
+TEST_CASE(
+    "experts are shared out evenly, within a tensor-parallel group, by models that have some") {
+  JobConfig job;
+  job.model = small_model();
+  job.topology.expert_parallel_size = 2;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_parallel_size: llama has no experts that "
+                                 "ranks could share; remove it"});
+  job.model.architecture = "mixtral";
+  job.model.moe.num_experts = 6;
+  CHECK(broken_by(job).empty());
+  job.topology.expert_parallel_size = 4;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_parallel_size: 6 experts can not be shared "
+                                 "out evenly to 4 ranks; use 1, 2, 3 and 6"});
+  job.topology.expert_parallel_size = 2;
+  job.topology.expert_tensor_parallel_size = 2;
+  CHECK(broken_by(job) == std::vector<std::string>{
+                              "G6 topology.expert_tensor_parallel_size: 2 ranks that share an "
+                              "expert must be of one tensor-parallel group, which has 1; use 1"});
+  job.topology.tensor_parallel_size = 4;
+  job.model.ffn_hidden_size = 90;  // which four do not share, but no layer is cut by four
+  CHECK(broken_by(job).empty());
+  job.model.ffn_hidden_size = 91;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_tensor_parallel_size: an expert's inner width "
+                                 "of 91 can not be shared by 2 ranks; use 1, or another width"});
+}
+
+TEST_CASE("full sharding is for models whose experts are where their layers are") {
+  JobConfig job;
+  job.model = small_model();
+  job.model.architecture = "mixtral";
+  job.topology.parameter_sharding = "full";
+  CHECK(broken_by(job).empty());
+  job.topology.expert_parallel_size = 2;
+  CHECK(broken_by(job) == std::vector<std::string>{
+                              "G9 topology.parameter_sharding: full sharding does not go with "
+                              "experts on ranks of their own; use \"optimizer\", or remove the "
+                              "key of experts"});
+  job.topology.expert_parallel_size = 1;
+  job.topology.tensor_parallel_size = job.topology.expert_tensor_parallel_size = 2;
+  CHECK(broken_by(job).empty());
+  job.topology.expert_tensor_parallel_size = 1;
+  REQUIRE(broken_by(job).size() == 1);
+  CHECK(broken_by(job)[0].starts_with("G9 "));
+}
+
+TEST_CASE("the ranks of a stage are whole groups with all experts") {
+  TopologyConfig topology;
+  topology.tensor_parallel_size = 8;
+  topology.pipeline_parallel_size = 2;
+  topology.expert_parallel_size = 8;
+  // Eight ranks of a stage have no room for experts cut in eight: they are whole.
+  CHECK(expert_tensor_size(topology, 16) == 1);
+  CHECK(resolve_batch(topology, 16).violations.empty());
+  CHECK(expert_tensor_size(topology, 128) == 8);
+  topology.expert_tensor_parallel_size = 2;
+  const auto found = resolve_batch(topology, 16).violations;
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].rule == "G7");
+  CHECK(found[0].message ==
+        "a group that has all experts takes 16 ranks = 8 (expert_parallel_size) * 2 "
+        "(expert_tensor_parallel_size), and 8 ranks of a stage are no multiple of that; use sizes "
+        "whose product divides 8");
+}
+
+TEST_CASE("layers of stages may be given by hand") {
+  JobConfig job;
+  job.model = small_model();
+  job.model.num_layers = 27;
+  job.topology.pipeline_parallel_size = 2;
+  job.topology.pipeline_stage_layers = {"13", "14"};
+  CHECK(broken_by(job).empty());
+  CHECK(layers_of_stage(job, 0) == std::vector<LayerRange>{{0, 13}});
+  CHECK(layers_of_stage(job, 1) == std::vector<LayerRange>{{13, 27}});
+  job.topology.pipeline_stage_layers = {"13", "13"};
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G8 topology.pipeline_stage_layers: its numbers are 26 layers in "
+                                 "all, and the model has 27; make them equal"});
+  job.topology.pipeline_stage_layers = {"27"};
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G8 topology.pipeline_stage_layers: it has 1 numbers for 2 runs "
+                                 "of layers = 2 (pipeline_parallel_size) * 1 "
+                                 "(pipeline_interleave); write one for each"});
 }
 
 }  // namespace

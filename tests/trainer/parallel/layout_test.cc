@@ -74,6 +74,31 @@ TEST_CASE("ranks that share sequences are next to those that share layers, and s
   });
 }
 
+TEST_CASE("experts lie in a grid of their own over the ranks of a stage") {
+  run_thread_ranks(8, [](Communicator& world) {
+    config::TopologyConfig config = topology(2, 1);
+    config.expert_parallel_size = 4;
+    config.expert_tensor_parallel_size = 1;
+    const Layout layout(config, world);
+    const int rank = world.rank();
+    REQUIRE(layout.experts_apart());
+    REQUIRE(layout.expert_group()->rank() == rank % 4);
+    REQUIRE(layout.expert_group()->size() == 4);
+    REQUIRE(layout.expert_group()->slice == rank % 2);
+    REQUIRE(layout.expert_group()->slices == 2);
+    REQUIRE(layout.expert_replicas().rank() == rank / 4);
+    REQUIRE(layout.expert_replicas().size() == 2);
+    REQUIRE(layout.replicas().size() == 4);
+    REQUIRE(layout.places().expert.count == 1);
+    // Of eight experts two each.
+    for (int expert = 0; expert < 8; ++expert)
+      REQUIRE(layout.places().has({expert, 8}) == (expert / 2 == rank % 4));
+    const auto [first, count] = layout.expert_group()->own_rows(5);
+    REQUIRE(first == (rank % 2 == 0 ? 0 : 2));
+    REQUIRE(count == (rank % 2 == 0 ? 2 : 3));
+  });
+}
+
 TEST_CASE("a planned rank has the same groups, which count what they would send") {
   const Layout layout(topology(2, 4), 5, 16);
   CHECK(layout.tensor().rank() == 1);
