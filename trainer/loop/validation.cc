@@ -34,8 +34,8 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
   const Tensor each = context.zeros(DType::f64, {2 * count});
   // The ranks of a replica do a forward pass together.
   const std::int64_t begin = layout.coordinate(Axis::data), step = layout.size(Axis::data);
-  // Replicas that gather weights together or share out experts take as many passes: one that has none
-  // left repeats the last, which counts for nothing.
+  // Replicas that gather weights together or share out experts take as many passes: one that has
+  // none left repeats the last, which counts for nothing.
   const bool together = passes.gatherer() != nullptr || layout.expert_group() != nullptr;
   const std::int64_t own = together        ? (count + step - 1) / step
                            : begin < count ? (count - begin + step - 1) / step

@@ -66,7 +66,8 @@ void ParameterStore::place_in_room(Parameter& parameter) {
 
 Tensor ParameterStore::own_values(const UnitRange& range) {
   const Tensor& from = range.narrow ? compute_copy_ : master_;
-  return from.slice(0, range.flat.begin / rules_.dense.count, range.flat.elements() / rules_.dense.count);
+  return from.slice(0, range.flat.begin / rules_.dense.count,
+                    range.flat.elements() / rules_.dense.count);
 }
 
 Tensor ParameterStore::whole_values(const Unit& unit, const UnitRange& range) {
@@ -75,7 +76,8 @@ Tensor ParameterStore::whole_values(const Unit& unit, const UnitRange& range) {
 }
 
 Tensor ParameterStore::own_gradients(const UnitRange& range) {
-  return gradients_.slice(0, range.flat.begin / rules_.dense.count, range.flat.elements() / rules_.dense.count);
+  return gradients_.slice(0, range.flat.begin / rules_.dense.count,
+                          range.flat.elements() / rules_.dense.count);
 }
 
 Tensor ParameterStore::whole_gradients(const Unit& unit, const UnitRange& range) {

@@ -183,8 +183,8 @@ class ParameterStore {
   /// parameter does not divide into so many. Before finalize().
   Result<> cut(const CutPlaces& places);
   /// Keeps the optimizer's state of a share of what is trained alone, or of everything; before
-  /// finalize(), whose alignment is then a multiple of rules.dense.count x 16. Everything only where
-  /// the same ranks hold experts and all else.
+  /// finalize(), whose alignment is then a multiple of rules.dense.count x 16. Everything only
+  /// where the same ranks hold experts and all else.
   void share(const ShareRules& rules);
   void shard(const ShareRule& rule) { share({.dense = rule}); }
   bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
@@ -329,7 +329,8 @@ class ParameterStore {
   ShareRules rules_;
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
-  std::vector<std::int64_t> own_begins_;  // by bucket: elements of the own shares before it, and all
+  std::vector<std::int64_t>
+      own_begins_;  // by bucket: elements of the own shares before it, and all
   // In front, what has f32 masters of this rank's share alone; of them, that share.
   std::int64_t cut_masters_ = 0, own_masters_ = 0;
   std::vector<Unit> units_;

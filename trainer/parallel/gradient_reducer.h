@@ -16,8 +16,8 @@ class GradientReducer {
   /// bucket is the same. Borders are where they fall, also within a parameter. Of a sharded store
   /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
   /// then of no use, and is to be zeroed before the next step. Routed experts that are apart in the
-  /// store are summed over `experts`, in buckets of their own. Of a store that gathers units it does
-  /// nothing (layer_gatherer.h). All arguments must outlive the reducer.
+  /// store are summed over `experts`, in buckets of their own. Of a store that gathers units it
+  /// does nothing (layer_gatherer.h). All arguments must outlive the reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements,
                   Communicator* experts = nullptr);
 

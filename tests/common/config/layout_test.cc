@@ -169,10 +169,10 @@ TEST_CASE("full sharding is for models whose experts are where their layers are"
   job.topology.parameter_sharding = "full";
   CHECK(broken_by(job).empty());
   job.topology.expert_parallel_size = 2;
-  CHECK(broken_by(job) == std::vector<std::string>{
-                              "G9 topology.parameter_sharding: full sharding does not go with "
-                              "experts on ranks of their own; use \"optimizer\", or remove the "
-                              "key of experts"});
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G9 topology.parameter_sharding: full sharding does not go with "
+                                 "experts on ranks of their own; use \"optimizer\", or remove the "
+                                 "key of experts"});
   job.topology.expert_parallel_size = 1;
   job.topology.tensor_parallel_size = job.topology.expert_tensor_parallel_size = 2;
   CHECK(broken_by(job).empty());

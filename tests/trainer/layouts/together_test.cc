@@ -24,9 +24,10 @@ TEST_CASE("ranks share sequences and experts at once") {
     const config::JobConfig job = both_job(architecture);
     const LayoutRun alone = run_layout(job, 1, 6);
     for (const bool sharded : {false, true})
-      check_equal(run_layout(sharing_sequences(with_experts_on(job, {.experts = 2, .sharded = sharded}), 2),
-                             4, 6),
-                  alone);
+      check_equal(
+          run_layout(sharing_sequences(with_experts_on(job, {.experts = 2, .sharded = sharded}), 2),
+                     4, 6),
+          alone);
     if (!sortie::test::every_case()) continue;
     const ExpertLayout slices{
         .experts = 4, .tensor = 2, .expert_tensor = 1, .pipeline = 2, .sequence = true};
