@@ -4,7 +4,7 @@ if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
   return()
 endif()
 set(run "${CMAKE_CURRENT_LIST_DIR}/run")
-add_test(NAME "fuzz: build" COMMAND nice -n 10 "${run}" build)
+add_test(NAME "fuzz: build" COMMAND "${run}" build)
 set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS fuzz TIMEOUT 2400 COST 2000
                      ENVIRONMENT CMAKE_BUILD_PARALLEL_LEVEL=1)  # other tests run meanwhile
 
