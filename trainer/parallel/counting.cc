@@ -77,6 +77,13 @@ class CountingCommunicator final : public Communicator {
 
 }  // namespace
 
+double bytes_to(const SentBytes& sent, std::string_view group) {
+  double bytes = 0.0;
+  for (const auto& [to, count] : sent)
+    if (to.group == group) bytes += count;
+  return bytes;
+}
+
 std::unique_ptr<Communicator> make_counting_communicator(int rank, int size, std::string name,
                                                          SentBytes& sent) {
   SORTIE_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);

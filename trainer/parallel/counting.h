@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "trainer/parallel/communicator.h"
 
@@ -19,6 +20,8 @@ struct SentTo {
 };
 /// Payload bytes that this rank would send.
 using SentBytes = std::map<SentTo, double>;
+/// To all ranks of a group together.
+double bytes_to(const SentBytes& sent, std::string_view group);
 
 /// Rank `rank` of a group of `size`. Tensors are left as they are, gathered texts are this rank's.
 /// `sent` outlives it. It can not be split.

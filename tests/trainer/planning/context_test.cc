@@ -33,7 +33,7 @@ RankPlan plan_of_sharer(const config::JobConfig& job, int rank, DType dtype) {
 double bytes_sent_around(const config::JobConfig& job, DType dtype) {
   double bytes = 0.0;
   for (int rank = 0; rank < job.topology.context_parallel_size; ++rank)
-    bytes += plan_of_sharer(job, rank, dtype).sent.at("context");
+    bytes += bytes_to(plan_of_sharer(job, rank, dtype).sent, "context");
   return bytes;
 }
 
