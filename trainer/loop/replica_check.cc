@@ -27,7 +27,8 @@ std::string state_hash(ParameterStore& store, ReduceGroup group) {
   for (const auto& parameter : store.parameters()) {
     const std::int64_t elements = parameter->elements();
     if (store.held_by(*parameter) != group || elements == 0) continue;
-    if (store.sharded() && parameter->trained()) {
+    if (store.gathers() && store.keeps_share_of(*parameter)) continue;  // no replica has it
+    if (store.keeps_share_of(*parameter)) {
       // Whole are the values as ops take them; masters and moments have no replica.
       const std::int64_t place = store.whole_master_place(*parameter);
       if (place < 0)

@@ -61,7 +61,7 @@ class Layout {
   const ExpertGroup* expert_group() const { return expert_group_ ? &*expert_group_ : nullptr; }
 
   /// Every rank holds the whole model.
-  bool only_data() const { return model().size() == 1; }
+  bool only_data() const { return model().size() == 1 && !experts_apart(); }
   /// Which part of a parameter that is cut this rank has.
   CutPlaces places() const;
   /// One rank of a replica says what its ranks know alike once the loss is there: the first of the
