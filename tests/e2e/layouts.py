@@ -30,8 +30,9 @@ def scenario_tensor_2_pipeline_2_replicas_2_equal_one_rank(bed):
 
 
 def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):
+    steps = 80
     job = {"hosts": "h[01-02]", "slots": 2}
-    options = settings(bed, trainer__train_iterations=80, **LAYOUT)
+    options = settings(bed, trainer__train_iterations=steps, **LAYOUT)
     whole = train(bed, settings=options, **job)
     checkpoints = bed.shared / "layout_killed"
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -44,4 +45,4 @@ def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):
         equal(run.wait(120), 0, "exit code")
         seen = losses(run)
     compare(seen, whole, "after a kill")
-    check(max(seen) == 80, f"the last step is {max(seen)}")
+    check(max(seen) == steps, f"the last step is {max(seen)}")
