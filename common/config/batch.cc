@@ -1,9 +1,11 @@
-// Batch arithmetic (rules T1, T2 and T4): global = micro * accumulation * data parallel, exactly.
+// Batch arithmetic (rules T1, T2, T4, G4 and G7): global = micro * accumulation * data parallel,
+// exactly.
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/config/mesh.h"
 #include "common/config/rampup.h"
 #include "common/config/text.h"
 #include "common/config/validate.h"
@@ -16,7 +18,10 @@ constexpr std::string_view kAccumulation = "topology.gradient_accumulation_steps
 constexpr std::string_view kGlobal = "topology.global_batch_size";
 constexpr std::string_view kDataParallel = "topology.data_parallel_size";
 constexpr std::string_view kTensorParallel = "topology.tensor_parallel_size";
+constexpr std::string_view kContextParallel = "topology.context_parallel_size";
 constexpr std::string_view kPipelineParallel = "topology.pipeline_parallel_size";
+constexpr std::string_view kExperts = "topology.expert_parallel_size";
+constexpr std::string_view kExpertTensor = "topology.expert_tensor_parallel_size";
 constexpr std::string_view kInterleave = "topology.pipeline_interleave";
 
 Violation broken(std::string_view rule, std::vector<std::string> keys, std::string message) {
@@ -73,10 +78,21 @@ std::vector<Violation> check_batch(const TopologyConfig& topology) {
 }
 
 std::int64_t ranks_of_replica(const TopologyConfig& topology) {
-  return topology.tensor_parallel_size * topology.pipeline_parallel_size;
+  return topology.tensor_parallel_size * topology.context_parallel_size *
+         topology.pipeline_parallel_size;
 }
 
 namespace {
+
+/// "2 (tensor_parallel_size) * 4 (pipeline_parallel_size)"; sequences that are whole are left out.
+std::string replica_text(const TopologyConfig& topology) {
+  const std::string shared =
+      topology.context_parallel_size == 1
+          ? ""
+          : fmt::format(" * {} (context_parallel_size)", topology.context_parallel_size);
+  return fmt::format("{} (tensor_parallel_size){} * {} (pipeline_parallel_size)",
+                     topology.tensor_parallel_size, shared, topology.pipeline_parallel_size);
+}
 
 /// Rules T1 and T2: the replicas that so many ranks make; 0 with a violation.
 std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_size,
@@ -84,12 +100,13 @@ std::int64_t count_replicas(const TopologyConfig& topology, std::int64_t world_s
   const std::int64_t each = ranks_of_replica(topology);
   if (world_size % each != 0) {
     violations.push_back(broken(
-        "T1", {std::string(kTensorParallel), std::string(kPipelineParallel), "runner.hosts"},
-        fmt::format("a replica of the model takes {} ranks = {} (tensor_parallel_size) * {} "
-                    "(pipeline_parallel_size), and {} ranks are no multiple of that; use {} ranks, "
-                    "or sizes whose product divides {}",
-                    each, topology.tensor_parallel_size, topology.pipeline_parallel_size,
-                    world_size, nearest_multiples(world_size, each), world_size)));
+        "T1",
+        {std::string(kTensorParallel), std::string(kContextParallel),
+         std::string(kPipelineParallel), "runner.hosts"},
+        fmt::format("a replica of the model takes {} ranks = {}, and {} ranks are no multiple of "
+                    "that; use {} ranks, or sizes whose product divides {}",
+                    each, replica_text(topology), world_size, nearest_multiples(world_size, each),
+                    world_size)));
     return 0;
   }
   const std::int64_t replicas = world_size / each;
@@ -126,6 +143,21 @@ void check_groups(const TopologyConfig& topology, BatchOutcome& outcome) {
   check("topology.batch_rampup_increment", plan.rampup_increment, "an increment");
 }
 
+/// Rule G7: the ranks of a stage are a whole number of groups that have all of its experts.
+void check_expert_groups(const TopologyConfig& topology, std::int64_t world_size,
+                         std::vector<Violation>& violations) {
+  const std::int64_t experts = topology.expert_parallel_size;
+  const std::int64_t ranks = world_size / topology.pipeline_parallel_size;
+  const std::int64_t tensor = expert_tensor_size(topology, world_size);
+  if (ranks % (experts * tensor) == 0) return;
+  violations.push_back(
+      broken("G7", {std::string(kExperts), std::string(kExpertTensor), "runner.hosts"},
+             fmt::format("a group that has all experts takes {} ranks = {} (expert_parallel_size) "
+                         "* {} (expert_tensor_parallel_size), and {} ranks of a stage are no "
+                         "multiple of that; use sizes whose product divides {}",
+                         experts * tensor, experts, tensor, ranks, ranks)));
+}
+
 }  // namespace
 
 BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_size) {
@@ -134,6 +166,7 @@ BatchOutcome resolve_batch(const TopologyConfig& topology, std::int64_t world_si
   BatchPlan& plan = outcome.plan;
   const std::int64_t replicas = count_replicas(topology, world_size, outcome.violations);
   if (replicas == 0) return outcome;
+  check_expert_groups(topology, world_size, outcome.violations);
   const std::string_view unit = replicas == world_size ? "ranks" : "replicas";
   plan.data_parallel_size = replicas;
   plan.micro_batch_size = topology.micro_batch_size;

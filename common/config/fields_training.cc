@@ -34,6 +34,7 @@ constexpr std::int64_t kTrillion = 1'000'000'000'000;
 const IntegerRange kSteps{0, kTrillion};
 const IntegerRange kAtLeastOneStep{1, kTrillion};
 const Form kText{"text", check_any};
+const Form kLayerCount{"a number of layers, like \"13\"", check_layer_count};
 const Form kParameterPatterns{"patterns of parameter names, * and ? as in a shell",
                               check_parameter_pattern};
 
@@ -52,17 +53,25 @@ const Field kTrainingFields[] = {
     {"logger.wandb_tags", logger<&Logger::wandb_tags>, kText, "", "Tags of that run"},
 
     {"topology.data_parallel_size", topology<&Topology::data_parallel_size>, IntegerRange{0, 1 << 28}, "ranks",
-     "Replicas of the model; 0 = ranks / (tensor_parallel_size * pipeline_parallel_size), another value is checked against it"},
+     "Replicas of the model; 0 = ranks / (tensor_parallel_size * context_parallel_size * pipeline_parallel_size), another value is checked against it"},
     {"topology.tensor_parallel_size", topology<&Topology::tensor_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",
      "Ranks that share the matrices of every layer: each has a part of the attention heads, of the MLP and of the vocabulary", kCommon},
     {"topology.sequence_parallel", topology<&Topology::sequence_parallel>, {}, "",
      "Ranks of a tensor-parallel group share the tokens between matrices, too: norms, dropout and the residual stream"},
+    {"topology.context_parallel_size", topology<&Topology::context_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",
+     "Ranks that share the tokens of each sequence: keys and values go from one to the next, and activations take as many times less memory", kCommon},
     {"topology.pipeline_parallel_size", topology<&Topology::pipeline_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",
      "Stages of consecutive layers, each on ranks of its own; micro-batches go through them one after another", kCommon},
     {"topology.pipeline_interleave", topology<&Topology::pipeline_interleave>, IntegerRange{1, 1 << 10}, "",
      "Runs of layers that a stage has, taken in turns: more mean less idle time and more messages"},
-    {"topology.parameter_sharding", topology<&Topology::parameter_sharding>, Choices{{"none", "optimizer"}}, "",
-     "What each replica keeps only a share of: nothing, or the optimizer's state and f32 weights (ZeRO stage 1)", kCommon},
+    {"topology.pipeline_stage_layers", topology<&Topology::pipeline_stage_layers>, kLayerCount, "",
+     "Layers of each stage (with pipeline_interleave of each run, in the order of the layers); empty = balanced by the work and memory of layers"},
+    {"topology.expert_parallel_size", topology<&Topology::expert_parallel_size>, IntegerRange{1, 1 << 16}, "ranks",
+     "Ranks that share out the routed experts of every mixture: each has its own, and tokens travel to them", kCommon},
+    {"topology.expert_tensor_parallel_size", topology<&Topology::expert_tensor_parallel_size>, IntegerRange{0, 1 << 16}, "ranks",
+     "Ranks that share the matrices of each routed expert; 0 = tensor_parallel_size where the ranks allow that, else 1"},
+    {"topology.parameter_sharding", topology<&Topology::parameter_sharding>, Choices{{"none", "optimizer", "full"}}, "",
+     "What each replica keeps only a share of: nothing; the optimizer's state and f32 weights (ZeRO stage 1); weights and gradients too, which are gathered layer by layer (ZeRO stage 3, FSDP)", kCommon},
     {"topology.micro_batch_size", topology<&Topology::micro_batch_size>, IntegerRange{0, 1 << 20}, "sequences",
      "Sequences per rank and forward pass; 0 = from the two keys below", kShown},
     {"topology.gradient_accumulation_steps", topology<&Topology::gradient_accumulation_steps>, IntegerRange{0, 1 << 20}, "micro-batches",

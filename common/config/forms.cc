@@ -197,6 +197,20 @@ constexpr std::string_view kRollback = "rollback ";
 
 }  // namespace
 
+std::int64_t layer_count(std::string_view text) {
+  constexpr std::int64_t kMost = 1 << 20;
+  std::int64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && count >= 1 && count <= kMost ? count : 0;
+}
+
+std::string check_layer_count(std::string_view text) {
+  if (layer_count(text) > 0) return {};
+  return fmt::format("{} is no number of layers; write one of 1 or more, like \"13\"",
+                     quote(shorten(text)));
+}
+
 std::string check_exit_codes(std::string_view text) {
   if (exit_code_range(text)) return {};
   return fmt::format(

@@ -27,6 +27,10 @@ std::string_view tokenizer_file(std::string_view text);
 std::string check_env_name(std::string_view text);
 std::string check_env_pattern(std::string_view text);
 std::string check_preset(std::string_view text);
+/// "13": topology.pipeline_stage_layers.
+std::string check_layer_count(std::string_view text);
+/// The number; 0 for other text.
+std::int64_t layer_count(std::string_view text);
 std::string check_attention_layer(std::string_view text);
 /// "app", "software" ...: [recovery].
 std::string check_failure_class(std::string_view text);

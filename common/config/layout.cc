@@ -1,10 +1,13 @@
-// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3).
+// Whether a model can be cut over ranks as [topology] asks (rules G1 to G3, G5, G6, G8 and G9).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/config/architectures.h"
+#include "common/config/forms.h"
+#include "common/config/text.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -12,7 +15,12 @@ namespace {
 
 constexpr const char* kTensor = "topology.tensor_parallel_size";
 constexpr const char* kSequence = "topology.sequence_parallel";
+constexpr const char* kContext = "topology.context_parallel_size";
 constexpr const char* kStages = "topology.pipeline_parallel_size";
+constexpr const char* kStageLayers = "topology.pipeline_stage_layers";
+constexpr const char* kExperts = "topology.expert_parallel_size";
+constexpr const char* kExpertTensor = "topology.expert_tensor_parallel_size";
+constexpr const char* kSharding = "topology.parameter_sharding";
 constexpr const char* kInterleave = "topology.pipeline_interleave";
 
 /// "1, 2, 5 and 10": the sizes up to `most` that fit.
@@ -34,7 +42,9 @@ class LayoutRules {
   std::vector<Violation> check() {
     if (size_ > 1) check_tensor();
     if (topology_.sequence_parallel) check_sequence();
+    if (topology_.context_parallel_size > 1) check_context();
     check_stages();
+    check_experts();
     return std::move(found_);
   }
 
@@ -93,8 +103,58 @@ class LayoutRules {
     if (!mixed) return widths;
     const std::int64_t expert =
         model_.moe.ffn_hidden_size != 0 ? model_.moe.ffn_hidden_size : plain;
-    widths.push_back({"an expert's inner width", "model.moe.ffn_hidden_size", expert});
+    if (expert_tensor() == size_)
+      widths.push_back({"an expert's inner width", "model.moe.ffn_hidden_size", expert});
+    else if (model_.moe.num_shared_experts > 0)
+      widths.push_back({"the shared experts' inner width", "model.moe.num_shared_experts",
+                        model_.moe.num_shared_experts * expert});
     return widths;
+  }
+
+  /// Where it is not set, that of groups which every number of ranks allows.
+  std::int64_t expert_tensor() const {
+    return topology_.expert_tensor_parallel_size != 0 ? topology_.expert_tensor_parallel_size
+                                                      : size_;
+  }
+
+  void check_experts() {
+    const std::int64_t ranks = topology_.expert_parallel_size;
+    const std::int64_t tensor = topology_.expert_tensor_parallel_size;
+    if (ranks == 1 && tensor == 0) return;
+    if (!architecture_of(model_).mixture) {
+      broken(
+          "G6", {ranks > 1 ? kExperts : kExpertTensor, "model.architecture"},
+          fmt::format("{} has no experts that ranks could share; remove it", model_.architecture));
+      return;
+    }
+    // Layers are gathered from the ranks that have the same of them, and here these are two kinds.
+    if (topology_.parameter_sharding == "full" && (ranks > 1 || tensor != size_))
+      broken("G9", {kSharding, ranks > 1 ? kExperts : kExpertTensor},
+             "full sharding does not go with experts on ranks of their own; use \"optimizer\", or "
+             "remove the key of experts");
+    const std::int64_t experts = model_.moe.num_experts;
+    if (experts % ranks != 0)
+      broken("G6", {kExperts, "model.moe.num_experts"},
+             fmt::format(
+                 "{} experts can not be shared out evenly to {} ranks; use {}", experts, ranks,
+                 sizes_that_fit(experts, [&](std::int64_t size) { return experts % size == 0; })));
+    // Ranks that share an expert are given the same rows, which those of one replica have.
+    if (tensor != 0 && size_ % tensor != 0)
+      broken("G6", {kExpertTensor, kTensor},
+             fmt::format("{} ranks that share an expert must be of one tensor-parallel group, "
+                         "which has {}; use {}",
+                         tensor, size_, sizes_that_fit(size_, [&](std::int64_t size) {
+                           return size_ % size == 0;
+                         })));
+    const std::int64_t width =
+        model_.moe.ffn_hidden_size != 0 ? model_.moe.ffn_hidden_size : inner_width(model_);
+    if (tensor != 0 && tensor != size_ && width % tensor != 0)
+      broken("G6", {kExpertTensor, "model.moe.ffn_hidden_size"},
+             fmt::format("an expert's inner width of {} can not be shared by {} ranks; use {}, or "
+                         "another width",
+                         width, tensor, sizes_that_fit(size_, [&](std::int64_t size) {
+                           return size_ % size == 0 && width % size == 0;
+                         })));
   }
 
   void check_sequence() {
@@ -102,11 +162,30 @@ class LayoutRules {
       broken("G2", {kSequence, kTensor},
              "it shares tokens among the ranks of a tensor-parallel group, and there is none; "
              "remove it, or set tensor_parallel_size");
-    else if (model_.sequence_length % size_ != 0)
+    else if (topology_.context_parallel_size == 1 && model_.sequence_length % size_ != 0)
       broken("G2", {"model.sequence_length", kTensor},
              fmt::format("{} tokens can not be shared by {} ranks, as topology.sequence_parallel "
                          "asks; use a multiple of {}",
                          model_.sequence_length, size_, size_));
+  }
+
+  /// Two chunks of each sequence for every rank, and equal parts of a rank's tokens for those that
+  /// share its layers and tokens.
+  void check_context() {
+    const std::int64_t ranks = topology_.context_parallel_size;
+    const std::int64_t parts = topology_.sequence_parallel ? size_ : 1;
+    const std::int64_t unit = ranks * std::lcm(std::int64_t{2}, parts);
+    if (model_.sequence_length % unit == 0) return;
+    const std::string why =
+        parts == 1 ? fmt::format("2 chunks for each of {} ranks", ranks)
+                   : fmt::format(
+                         "2 chunks for each of {} ranks and, as topology.sequence_parallel "
+                         "asks, equal parts of these for {}",
+                         ranks, parts);
+    broken(
+        "G5", {kContext, "model.sequence_length"},
+        fmt::format("{} tokens can not be cut into {}; use a sequence length of {}",
+                    model_.sequence_length, why, nearest_multiples(model_.sequence_length, unit)));
   }
 
   void check_stages() {
@@ -122,6 +201,19 @@ class LayoutRules {
                          "(pipeline_parallel_size) * {} (pipeline_interleave); every one has a "
                          "layer at least",
                          model_.num_layers, stages * runs, stages, runs));
+    const std::vector<std::string>& layers = topology_.pipeline_stage_layers;
+    if (layers.empty()) return;
+    std::int64_t sum = 0;
+    for (const std::string& count : layers) sum += layer_count(count);
+    if (static_cast<std::int64_t>(layers.size()) != stages * runs)
+      broken("G8", {kStageLayers, kStages, kInterleave},
+             fmt::format("it has {} numbers for {} runs of layers = {} (pipeline_parallel_size) * "
+                         "{} (pipeline_interleave); write one for each",
+                         layers.size(), stages * runs, stages, runs));
+    else if (sum != model_.num_layers)
+      broken("G8", {kStageLayers, "model.num_layers"},
+             fmt::format("its numbers are {} layers in all, and the model has {}; make them equal",
+                         sum, model_.num_layers));
   }
 
   const ModelConfig& model_;

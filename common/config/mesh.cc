@@ -118,12 +118,26 @@ std::vector<int> Mesh::group_of(int rank, std::initializer_list<Axis> axes) cons
   return ranks;
 }
 
-MeshSizes mesh_sizes(const TopologyConfig& topology) {
+MeshSizes mesh_sizes(const TopologyConfig& topology, std::int64_t world_size) {
   MeshSizes sizes;
   sizes.tensor = static_cast<int>(topology.tensor_parallel_size);
+  sizes.context = static_cast<int>(topology.context_parallel_size);
   sizes.pipeline = static_cast<int>(topology.pipeline_parallel_size);
-  sizes.expert_tensor = sizes.tensor;  // experts are cut as the other layers are
+  sizes.expert = static_cast<int>(topology.expert_parallel_size);
+  sizes.expert_tensor = static_cast<int>(expert_tensor_size(topology, world_size));
   return sizes;
+}
+
+std::int64_t expert_tensor_size(const TopologyConfig& topology, std::int64_t world_size) {
+  if (topology.expert_tensor_parallel_size != 0) return topology.expert_tensor_parallel_size;
+  const std::int64_t of_stage = world_size / topology.pipeline_parallel_size;
+  const std::int64_t tensor = topology.tensor_parallel_size;
+  return of_stage % (tensor * topology.expert_parallel_size) == 0 ? tensor : 1;
+}
+
+bool cuts_model(const TopologyConfig& topology) {
+  return topology.tensor_parallel_size > 1 || topology.pipeline_parallel_size > 1 ||
+         topology.expert_parallel_size > 1;
 }
 
 std::string layout_text(const TopologyConfig& topology) {
@@ -131,11 +145,20 @@ std::string layout_text(const TopologyConfig& topology) {
   if (topology.tensor_parallel_size > 1)
     parts.push_back(fmt::format("tensor {}", topology.tensor_parallel_size));
   if (topology.sequence_parallel) parts.emplace_back("sequence");
+  if (topology.context_parallel_size > 1)
+    parts.push_back(fmt::format("context {}", topology.context_parallel_size));
   if (topology.pipeline_parallel_size > 1)
     parts.push_back(fmt::format("pipeline {}", topology.pipeline_parallel_size));
   if (topology.pipeline_interleave > 1)
     parts.push_back(fmt::format("interleaved {}", topology.pipeline_interleave));
+  if (!topology.pipeline_stage_layers.empty())
+    parts.push_back(fmt::format("layers {}", fmt::join(topology.pipeline_stage_layers, "+")));
+  if (topology.expert_parallel_size > 1)
+    parts.push_back(fmt::format("experts {}", topology.expert_parallel_size));
+  if (topology.expert_tensor_parallel_size > 0)
+    parts.push_back(fmt::format("expert tensor {}", topology.expert_tensor_parallel_size));
   if (topology.parameter_sharding == "optimizer") parts.emplace_back("sharded optimizer");
+  if (topology.parameter_sharding == "full") parts.emplace_back("sharded weights");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -37,8 +37,13 @@ struct MeshSizes {
   int expert = 1, expert_tensor = 1;
 };
 
-/// The sizes that [topology] asks for.
-MeshSizes mesh_sizes(const TopologyConfig& topology);
+/// The sizes that [topology] asks for on so many ranks.
+MeshSizes mesh_sizes(const TopologyConfig& topology, std::int64_t world_size);
+/// topology.expert_tensor_parallel_size, or what it is where it is not set: the size of a
+/// tensor-parallel group where groups of that size can share out the experts, else 1.
+std::int64_t expert_tensor_size(const TopologyConfig& topology, std::int64_t world_size);
+/// Whether ranks hold the parts of one model, so that no rank has all of it.
+bool cuts_model(const TopologyConfig& topology);
 /// "tensor 2, sequence, pipeline 4, sharded optimizer"; empty where every rank has the whole model.
 std::string layout_text(const TopologyConfig& topology);
 

@@ -151,12 +151,16 @@ struct LoggerConfig {
 
 /// [topology]
 struct TopologyConfig {
-  std::int64_t data_parallel_size = 0;           // replicas; 0 = from the world size, else checked
-  std::int64_t tensor_parallel_size = 1;         // ranks that share the work of each layer
-  bool sequence_parallel = false;                // they share what lies between layers, too
-  std::int64_t pipeline_parallel_size = 1;       // stages of consecutive layers
-  std::int64_t pipeline_interleave = 1;          // parts of the layers that a stage has
-  std::string parameter_sharding = "none";       // none | optimizer: over the replicas
+  std::int64_t data_parallel_size = 0;      // replicas; 0 = from the world size, else checked
+  std::int64_t tensor_parallel_size = 1;    // ranks that share the work of each layer
+  bool sequence_parallel = false;           // they share what lies between layers, too
+  std::int64_t context_parallel_size = 1;   // ranks that share the tokens of each sequence
+  std::int64_t pipeline_parallel_size = 1;  // stages of consecutive layers
+  std::int64_t pipeline_interleave = 1;     // parts of the layers that a stage has
+  std::vector<std::string> pipeline_stage_layers = {};  // of each part, upwards; empty = balanced
+  std::int64_t expert_parallel_size = 1;                // ranks that have experts of their own
+  std::int64_t expert_tensor_parallel_size = 0;         // ranks that share each expert; 0 = derived
+  std::string parameter_sharding = "none";       // none | optimizer | full: over the replicas
   std::int64_t micro_batch_size = 1;             // sequences per rank and forward pass
   std::int64_t gradient_accumulation_steps = 0;  // two of these three decide; 0 = derived
   std::int64_t global_batch_size = 0;            // sequences per step over all ranks

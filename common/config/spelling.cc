@@ -15,8 +15,10 @@ struct Foreign {
   std::string_view name;
   std::string_view ours;
 };
-constexpr std::string_view kNotCut = "sequences and experts are not cut over ranks; remove it";
 constexpr std::string_view kSharding = "set topology.parameter_sharding = \"optimizer\"";
+constexpr std::string_view kStages =
+    "set topology.parameter_sharding: \"optimizer\" is stage 1, \"full\" is stage 3";
+constexpr std::string_view kFull = "set topology.parameter_sharding = \"full\"";
 constexpr std::string_view kAlwaysMixed =
     "master weights and gradients are always f32; set model.precision";
 constexpr Foreign kForeign[] = {
@@ -71,11 +73,20 @@ constexpr Foreign kForeign[] = {
     {"tensor_model_parallel_size", "topology.tensor_parallel_size"},
     {"pipe_parallel_size", "topology.pipeline_parallel_size"},
     {"pipeline_model_parallel_size", "topology.pipeline_parallel_size"},
-    {"context_parallel_size", kNotCut},
-    {"expert_parallel_size", kNotCut},
-    {"expert_model_parallel_size", kNotCut},
+    {"decoder_first_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"decoder_last_pipeline_num_layers", "topology.pipeline_stage_layers"},
+    {"expert_model_parallel_size", "topology.expert_parallel_size"},
+    {"moe_expert_parallel_size", "topology.expert_parallel_size"},
+    {"expert_tensor_model_parallel_size", "topology.expert_tensor_parallel_size"},
     {"use_distributed_optimizer", kSharding},
     {"zero", kSharding},
+    {"zero_stage", kStages},
+    {"zero_optimization", kStages},
+    {"data_parallel_sharding_strategy", kStages},
+    {"fsdp", kFull},
+    {"use_custom_fsdp", kFull},
+    {"use_megatron_fsdp", kFull},
+    {"use_torch_fsdp2", kFull},
     {"virtual_pipeline_model_parallel_size", "topology.pipeline_interleave"},
     {"bf16", kAlwaysMixed},
     {"fp16", kAlwaysMixed},

@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/config/architectures.h"
+#include "common/config/forms.h"
 
 namespace sortie::config {
 namespace {
@@ -172,10 +173,23 @@ std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t run
   return ranges;
 }
 
+std::vector<LayerRange> layer_runs(const JobConfig& job) {
+  const TopologyConfig& topology = job.topology;
+  if (topology.pipeline_stage_layers.empty())
+    return cut_layers(weigh(job.model),
+                      topology.pipeline_parallel_size * topology.pipeline_interleave);
+  std::vector<LayerRange> runs;
+  std::int64_t begin = 0;
+  for (const std::string& layers : topology.pipeline_stage_layers) {
+    runs.push_back({begin, begin + layer_count(layers)});
+    begin = runs.back().end;
+  }
+  return runs;
+}
+
 std::vector<LayerRange> layers_of_stage(const JobConfig& job, std::int64_t stage) {
   const std::int64_t stages = job.topology.pipeline_parallel_size;
-  const std::vector<LayerRange> all =
-      cut_layers(weigh(job.model), stages * job.topology.pipeline_interleave);
+  const std::vector<LayerRange> all = layer_runs(job);
   std::vector<LayerRange> own;
   for (auto run = static_cast<std::size_t>(stage); run < all.size();
        run += static_cast<std::size_t>(stages))

@@ -29,6 +29,8 @@ ModelWeights weigh(const ModelConfig& model);
 /// that leaves them. There are as many layers as runs (rule G3; checked).
 std::vector<LayerRange> cut_layers(const ModelWeights& weights, std::int64_t runs);
 
+/// All runs that [topology] asks for: as pipeline_stage_layers says, else balanced.
+std::vector<LayerRange> layer_runs(const JobConfig& job);
 /// The runs of one stage, upwards, of all that [topology] asks for.
 std::vector<LayerRange> layers_of_stage(const JobConfig& job, std::int64_t stage);
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/config/forms.h"
+#include "common/config/mesh.h"
 #include "common/config/text.h"
 #include "common/config/training_groups.h"
 #include "common/config/validate.h"
@@ -140,11 +141,12 @@ void check_memory_checkpoints(const JobConfig& job, Violations& found) {
                      {"trainer.memory_checkpoint_interval", "recovery.max_restarts"},
                      "checkpoints in memory are for restarts of the same run, and "
                      "recovery.max_restarts = 0 allows none; set it"});
-  if (ranks_of_replica(job.topology) > 1 || job.topology.parameter_sharding != "none")
+  if (cuts_model(job.topology) || job.topology.parameter_sharding != "none")
     found.push_back(
         {"C8",
          {"trainer.memory_checkpoint_interval", "topology.tensor_parallel_size",
-          "topology.pipeline_parallel_size", "topology.parameter_sharding"},
+          "topology.pipeline_parallel_size", "topology.expert_parallel_size",
+          "topology.parameter_sharding"},
          "hosts keep each other's state in memory by what replicas have alike, and here "
          "no rank has the whole state; set it to 0"});
 }
@@ -152,6 +154,11 @@ void check_memory_checkpoints(const JobConfig& job, Violations& found) {
 void check_trainer(const JobConfig& job, Violations& found) {
   const TrainerConfig& trainer = job.trainer;
   check_memory_checkpoints(job, found);
+  if (trainer.replica_check_interval > 0 && job.topology.parameter_sharding == "full")
+    found.push_back({"C9",
+                     {"trainer.replica_check_interval", "topology.parameter_sharding"},
+                     "no two replicas have the same weights where each keeps a share of them, so "
+                     "there is nothing to compare; set it to 0"});
   if (trainer.save_interval > 0 && trainer.save_dir.empty())
     found.push_back({"C1",
                      {"trainer.save_interval", "trainer.save_dir"},

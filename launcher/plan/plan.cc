@@ -180,9 +180,10 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
       return fail(ErrorCode::config, std::move(text));
     }
     plan.batch = outcome.plan;
-    if (config::ranks_of_replica(job.topology) > 1) {
-      SORTIE_ASSIGN_OR_RETURN(plan.mesh, config::Mesh::make(static_cast<int>(plan.world_size),
-                                                            config::mesh_sizes(job.topology)));
+    if (config::cuts_model(job.topology)) {
+      SORTIE_ASSIGN_OR_RETURN(
+          plan.mesh, config::Mesh::make(static_cast<int>(plan.world_size),
+                                        config::mesh_sizes(job.topology, plan.world_size)));
     }
     plan.keeps_memory = keeps_memory(job);
     config::JobConfig read_by_trainer = job;

@@ -58,8 +58,15 @@ std::vector<GroupCount> all_groups(const LaunchPlan& plan) {
   const std::vector<std::string> hosts = hosts_of_ranks(plan);
   std::vector<GroupCount> groups = {
       count_groups(*plan.mesh, hosts, "tensor", {Axis::tensor}),
+      count_groups(*plan.mesh, hosts, "context", {Axis::context}),
       count_groups(*plan.mesh, hosts, "pipeline", {Axis::pipeline}),
-      count_groups(*plan.mesh, hosts, "replicas", {Axis::context, Axis::data})};
+      count_groups(*plan.mesh, hosts, "replicas", {Axis::context, Axis::data}),
+      count_groups(*plan.mesh, hosts, "experts", {Axis::expert})};
+  const Mesh& mesh = *plan.mesh;
+  if (mesh.size(Axis::expert) > 1 || mesh.size(Axis::expert_tensor) != mesh.size(Axis::tensor)) {
+    groups.push_back(count_groups(mesh, hosts, "an expert's ranks", {Axis::expert_tensor}));
+    groups.push_back(count_groups(mesh, hosts, "experts' replicas", {Axis::expert_data}));
+  }
   std::erase_if(groups, [](const GroupCount& group) { return group.size == 1; });
   return groups;
 }
@@ -68,6 +75,15 @@ std::string across_text(const GroupCount& group) {
   if (group.across == 0) return fmt::format("{} within a host", group.name);
   if (group.across == group.all) return fmt::format("{} across hosts", group.name);
   return fmt::format("{} across hosts in {} of {} groups", group.name, group.across, group.all);
+}
+
+/// The second grid, where experts are shared out: "; experts: 1 tensor x 4 ranks x 2 replicas".
+std::string experts_text(const Mesh& mesh) {
+  const int experts = mesh.size(Axis::expert), tensor = mesh.size(Axis::expert_tensor);
+  if (experts == 1 && tensor == mesh.size(Axis::tensor)) return {};
+  const int replicas = mesh.size(Axis::expert_data);
+  return fmt::format("; experts: {} tensor x {} x {} replica{}", tensor, experts, replicas,
+                     replicas == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -84,14 +100,17 @@ std::string layout_text(const LaunchPlan& plan) {
     const int first = mesh.neighbour(0, Axis::pipeline, stage);
     for (int replica = 0; replica < shown; ++replica) {
       row.push_back(place_text(
-          mesh.group_of(mesh.neighbour(first, Axis::data, replica), {Axis::tensor}), hosts));
+          mesh.group_of(mesh.neighbour(first, Axis::data, replica), {Axis::tensor, Axis::context}),
+          hosts));
       auto& width = widths[static_cast<std::size_t>(replica)];
       width = std::max(width, row.back().size());
     }
   }
-  std::string out =
-      fmt::format("  layout    {} tensor x {} pipeline x {} replica{}\n", mesh.size(Axis::tensor),
-                  mesh.size(Axis::pipeline), replicas, replicas == 1 ? "" : "s");
+  const int context = mesh.size(Axis::context);
+  std::string out = fmt::format(
+      "  layout    {} tensor{} x {} pipeline x {} replica{}{}\n", mesh.size(Axis::tensor),
+      context == 1 ? "" : fmt::format(" x {} context", context), mesh.size(Axis::pipeline),
+      replicas, replicas == 1 ? "" : "s", experts_text(mesh));
   for (std::size_t stage = 0; stage < rows.size(); ++stage) {
     std::string line = rows.size() == 1 ? "ranks  " : fmt::format("stage {:<3}", stage);
     for (std::size_t i = 0; i < rows[stage].size(); ++i)
@@ -107,8 +126,11 @@ std::string layout_text(const LaunchPlan& plan) {
 nlohmann::ordered_json layout_json(const LaunchPlan& plan) {
   const Mesh& mesh = *plan.mesh;
   nlohmann::ordered_json out = {{"tensor_parallel_size", mesh.size(Axis::tensor)},
+                                {"context_parallel_size", mesh.size(Axis::context)},
                                 {"pipeline_parallel_size", mesh.size(Axis::pipeline)},
-                                {"data_parallel_size", mesh.size(Axis::data)}};
+                                {"data_parallel_size", mesh.size(Axis::data)},
+                                {"expert_parallel_size", mesh.size(Axis::expert)},
+                                {"expert_tensor_parallel_size", mesh.size(Axis::expert_tensor)}};
   for (const GroupCount& group : all_groups(plan))
     out["groups"].push_back({{"name", group.name},
                              {"size", group.size},

@@ -1,7 +1,8 @@
-// bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16], on the ranks of mpirun:
-// work per second of ranks that share every layer (tensor parallelism with shared rows), beside
-// that of as many ranks that train a model each. Rounds of a step of either kind alternate. Prints
-// JSON from rank 0: seconds of the steps and the ratio.
+// bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16 layers|experts], on the
+// ranks of mpirun: work per second of ranks that share every layer (tensor parallelism with shared
+// rows) or share out the experts of every mixture, beside that of as many ranks that train a model
+// each. Rounds of a step of either kind alternate. Prints JSON from rank 0: seconds of the steps
+// and the ratio.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -52,8 +53,13 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
                                                                   number("OMPI_COMM_WORLD_SIZE")));
   const auto self = make_single_communicator();
   Side alone(job, *self, threads, dtype);
-  job.topology.tensor_parallel_size = world->size();
-  job.topology.sequence_parallel = true;
+  const bool experts = job.model.architecture == "mixtral";
+  if (experts) {
+    job.topology.expert_parallel_size = world->size();
+  } else {
+    job.topology.tensor_parallel_size = world->size();
+    job.topology.sequence_parallel = true;
+  }
   Side shared(job, *world, threads, dtype);
   std::vector<double> seconds[2];
   SORTIE_TRY(alone.trainer->start());
@@ -71,7 +77,7 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
   const double one = median(seconds[0]), all = median(seconds[1]);
   fmt::print("{{\"ranks\": {}, \"alone\": [{:.4f}], \"shared\": [{:.4f}], \"ratio\": {:.3f}}}\n",
              world->size(), fmt::join(seconds[0], ", "), fmt::join(seconds[1], ", "),
-             one / (all * world->size()));
+             one / (experts ? all : all * world->size()));  // replicas have a batch each
   return {};
 }
 
@@ -80,14 +86,15 @@ Result<> run(int threads, int rounds, config::JobConfig job, DType dtype) {
 int main(int argc, char** argv) {
   if (argc < 3) {
     fmt::print(stderr,
-               "usage: bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16]\n");
+               "usage: bench_shared_layers THREADS ROUNDS [HIDDEN LAYERS TOKENS BATCH f32|bf16 "
+               "layers|experts]\n");
     return 2;
   }
   const auto size = [&](int index, std::int64_t otherwise) {
     return argc > index ? std::atoll(argv[index]) : otherwise;
   };
   config::JobConfig job;
-  job.model.architecture = "llama";
+  job.model.architecture = argc > 8 && std::string_view(argv[8]) == "experts" ? "mixtral" : "llama";
   job.model.vocab_size = 32000;
   job.model.hidden_size = size(3, 768);
   job.model.num_layers = size(4, 6);

@@ -11,11 +11,12 @@ namespace {
 using test::has;
 
 LaunchPlan plan_of(const std::vector<config::HostSlots>& hosts, std::int64_t tensor,
-                   std::int64_t pipeline) {
+                   std::int64_t pipeline, std::int64_t context = 1) {
   config::JobConfig job;
   job.data.data_prefixes = {"/data/text"};
   job.topology.tensor_parallel_size = tensor;
   job.topology.pipeline_parallel_size = pipeline;
+  job.topology.context_parallel_size = context;
   const LauncherFacts facts{"/opt/sortie/bin/sortie-train", "/work", {}, {}, 0, {}};
   const auto plan = make_plan(job, hosts, facts);
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().message));
@@ -45,6 +46,31 @@ TEST_CASE("a tensor-parallel group on several hosts is a warning") {
   CHECK(has(layout_warnings(plan)[0],
             "topology.tensor_parallel_size: 2 of 2 groups of 4 ranks are on several hosts"));
   CHECK(has(plan_text(plan), "  warning   topology.tensor_parallel_size: 2 of 2 groups"));
+}
+
+TEST_CASE("ranks that share sequences are drawn with their replica") {
+  const LaunchPlan plan = plan_of(kFourHosts, 2, 1, 2);
+  CHECK(has(plan_text(plan),
+            "  layout    2 tensor x 2 context x 1 pipeline x 2 replicas\n"
+            "            ranks    0-3 on h[1-2]  4-7 on h[3-4]\n"
+            "            groups: tensor within a host, context across hosts, replicas across "
+            "hosts\n"));
+  CHECK(plan_json(plan)["layout"]["context_parallel_size"] == 2);
+}
+
+TEST_CASE("a plan tells who shares out experts, and where they are on several hosts") {
+  config::JobConfig job;
+  job.data.data_prefixes = {"/data/text"};
+  job.model.architecture = "mixtral";
+  job.topology.expert_parallel_size = 4;
+  const auto plan = make_plan(job, kFourHosts, {"/opt/sortie-train", "/work", {}, {}, 0, {}});
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().message));
+  const std::string text = plan_text(*plan);
+  CHECK(
+      has(text,
+          "  layout    1 tensor x 1 pipeline x 8 replicas; experts: 1 tensor x 4 x 2 replicas\n"));
+  CHECK(has(text, "replicas across hosts, experts across hosts, experts' replicas across hosts"));
+  CHECK(plan_json(*plan)["layout"]["expert_parallel_size"] == 4);
 }
 
 TEST_CASE("data parallelism alone has no layout to draw") {

@@ -1,5 +1,6 @@
 #include "trainer/autograd/functions.h"
 
+#include "trainer/autograd/context_parallel.h"
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/ops/elementwise.h"
 
@@ -108,15 +109,15 @@ Var attention(Graph& graph, const Var& qkv, const AttentionShape& shape, const R
     return graph.value(out4.view(flat));
   }
   Tensor lse = context.empty(DType::f32, {shape.batch, shape.heads, shape.tokens});
-  ops::attention_forward(context, views.q, views.k, views.v, mask, out4, lse);
+  attend(context, shape.group, views.q, views.k, views.v, mask, out4, lse);
   Var out = graph.value(out4.view(flat));
   graph.record([&graph, &context, shape, rope, mask, qkv, out4, lse, grad = out.grad] {
     Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dqkv = context.empty(qkv.data.dtype(), qkv.data.shape());
     QkvViews saved(qkv.data, shape), gradient(dqkv, shape);
-    ops::attention_backward(context, saved.q, saved.k, saved.v, out4, lse, dy.view(out4.shape()),
-                            mask, gradient.q, gradient.k, gradient.v);
+    attend_backward(context, shape.group, saved.q, saved.k, saved.v, out4, lse,
+                    dy.view(out4.shape()), mask, gradient.q, gradient.k, gradient.v);
     turn(context, gradient.q, rope, true);
     turn(context, gradient.k, rope, true);
     graph.add_grad(*qkv.grad, std::move(dqkv));
@@ -143,22 +144,22 @@ Var attention(Graph& graph, const Var& q, const Var& k, const Var& v, const Atte
     return graph.value(out4.view({s.batch * s.tokens, s.heads * value_dim}));
   }
   Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
-  ops::attention_forward(context, queries(q.data), keys(k.data), values(v.data), mask, out4, lse);
+  attend(context, s.group, queries(q.data), keys(k.data), values(v.data), mask, out4, lse);
   Var out = graph.value(out4.view({s.batch * s.tokens, s.heads * value_dim}));
-  graph.record(
-      [&graph, &context, queries, keys, values, mask, q, k, v, out4, lse, grad = out.grad] {
-        Tensor dy = std::move(grad->tensor);
-        if (!dy.defined()) return;
-        Tensor dq = context.empty(q.data.dtype(), q.data.shape());
-        Tensor dk = context.empty(k.data.dtype(), k.data.shape());
-        Tensor dv = context.empty(v.data.dtype(), v.data.shape());
-        Tensor dq4 = queries(dq), dk4 = keys(dk), dv4 = values(dv);
-        ops::attention_backward(context, queries(q.data), keys(k.data), values(v.data), out4, lse,
-                                dy.view(out4.shape()), mask, dq4, dk4, dv4);
-        graph.add_grad(*q.grad, std::move(dq));
-        graph.add_grad(*k.grad, std::move(dk));
-        graph.add_grad(*v.grad, std::move(dv));
-      });
+  graph.record([&graph, &context, group = s.group, queries, keys, values, mask, q, k, v, out4, lse,
+                grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dq = context.empty(q.data.dtype(), q.data.shape());
+    Tensor dk = context.empty(k.data.dtype(), k.data.shape());
+    Tensor dv = context.empty(v.data.dtype(), v.data.shape());
+    Tensor dq4 = queries(dq), dk4 = keys(dk), dv4 = values(dv);
+    attend_backward(context, group, queries(q.data), keys(k.data), values(v.data), out4, lse,
+                    dy.view(out4.shape()), mask, dq4, dk4, dv4);
+    graph.add_grad(*q.grad, std::move(dq));
+    graph.add_grad(*k.grad, std::move(dk));
+    graph.add_grad(*v.grad, std::move(dv));
+  });
   return out;
 }
 

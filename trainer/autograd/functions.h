@@ -10,6 +10,8 @@
 
 namespace sortie::trainer {
 
+struct ContextGroup;
+
 /// [M] i32 -> [M, C]; zero for tokens that another part of the table has.
 Var embedding(Graph& graph, const Tensor& tokens, Parameter& table,
               const ops::TablePart& part = {});
@@ -38,6 +40,8 @@ Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParam
 struct AttentionShape {
   std::int64_t batch, tokens, heads, kv_heads, head_dim;
   std::int64_t value_dim = 0;  // width of a value head, 0 = head_dim
+  /// The ranks that have the other tokens of the sequences; null = there are none.
+  const ContextGroup* group = nullptr;
 };
 /// RoPE of queries and keys: the table, and its row for each token (i32 [B, T]; undefined = 0, 1, 2
 /// ...). A null table turns nothing.

@@ -1,3 +1,4 @@
+#include "trainer/autograd/context_parallel.h"
 #include "trainer/autograd/kv_cache.h"
 #include "trainer/autograd/moe_functions.h"
 #include "trainer/ops/latent.h"
@@ -38,7 +39,7 @@ Var latent_attention(Graph& graph, const Var& q, const Var& kv, const Var& rope_
     return graph.value(out4.view(flat));
   }
   Tensor lse = context.empty(DType::f32, {s.batch, s.heads, s.tokens});
-  ops::attention_forward(context, views.q, k.view(key_heads), views.values, mask, out4, lse);
+  attend(context, s.group, views.q, k.view(key_heads), views.values, mask, out4, lse);
   Var out = graph.value(out4.view({s.batch * s.tokens, s.heads * s.value_dim}));
   graph.record([&graph, &context, key_shape, key_heads, s, rope, mask, q, kv, rope_key, k, out4,
                 lse, grad = out.grad] {
@@ -51,8 +52,8 @@ Var latent_attention(Graph& graph, const Var& q, const Var& kv, const Var& rope_
     const LatentViews saved(q.data, kv.data, rope_key.data, s);
     LatentViews gradient(dq, dkv, drope, s);
     Tensor dk4 = dk.view(key_heads);
-    ops::attention_backward(context, saved.q, k.view(key_heads), saved.values, out4, lse,
-                            dy.view(out4.shape()), mask, gradient.q, dk4, gradient.values);
+    attend_backward(context, s.group, saved.q, k.view(key_heads), saved.values, out4, lse,
+                    dy.view(out4.shape()), mask, gradient.q, dk4, gradient.values);
     ops::latent_keys_backward(context, dk, gradient.kv, drope);
     ops::rope(context, gradient.q_rope, *rope.table, rope.positions, true);
     ops::rope(context, gradient.rope_key, *rope.table, rope.positions, true);

@@ -4,6 +4,7 @@
 
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/latent.h"
+#include "trainer/parallel/context_group.h"
 
 namespace sortie::trainer {
 namespace {
@@ -14,96 +15,6 @@ Tensor widened(ExecutionContext& context, const Tensor& x) {
   Tensor wide = context.empty(DType::f32, x.shape());
   ops::convert(context, x, wide);
   return wide;
-}
-
-void use(Graph& graph, std::span<Parameter* const> parameters) {
-  for (Parameter* parameter : parameters) graph.use(*parameter);
-}
-void use_done(std::span<Parameter* const> parameters) {
-  for (Parameter* parameter : parameters) parameter->use_done();
-}
-
-/// Sorted rows of the width `cols`, in memory whose size does not depend on the routing.
-Tensor sorted_rows(ExecutionContext& context, const ops::ExpertRows& rows, DType dtype,
-                   std::int64_t cols) {
-  return context.empty(dtype, {rows.capacity, cols});
-}
-
-std::vector<const ops::PackedWeight*> packed(std::span<Parameter* const> parameters) {
-  std::vector<const ops::PackedWeight*> weights;
-  for (const Parameter* parameter : parameters) weights.push_back(&parameter->packed());
-  return weights;
-}
-
-using SharedRows = std::shared_ptr<const ops::ExpertRows>;
-
-Var dispatch(Graph& graph, const Var& x, const SharedRows& rows) {
-  ExecutionContext& context = graph.context();
-  Tensor sorted = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
-  ops::dispatch_forward(context, *rows, x.data, sorted);
-  Var out = graph.value(sorted);
-  graph.record([&graph, &context, rows, shape = x.data.shape(), x_grad = x.grad, grad = out.grad] {
-    Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Tensor dx = context.empty(dy.dtype(), shape);
-    ops::dispatch_backward(context, *rows, dy, dx);
-    graph.add_grad(*x_grad, std::move(dx));
-  });
-  return out;
-}
-
-Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
-                   std::span<Parameter* const> weights) {
-  ExecutionContext& context = graph.context();
-  Tensor y = sorted_rows(context, *rows, x.data.dtype(), weights[0]->weight().size(0));
-  ops::grouped_linear_forward(context, *rows, x.data, packed(weights), y);
-  Var out = graph.value(y);
-  use(graph, weights);
-  graph.record([&graph, &context, rows, weights, x, grad = out.grad] {
-    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
-      Tensor dx = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
-      ops::grouped_linear_backward_data(context, *rows, dy, packed(weights), dx);
-      graph.add_grad(*x.grad, std::move(dx));
-      std::vector<Tensor> dw;
-      for (Parameter* weight : weights) dw.push_back(weight->grad());
-      if (std::ranges::any_of(dw, &Tensor::defined))
-        ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
-    }
-    use_done(weights);
-  });
-  return out;
-}
-
-Var sorted_swiglu(Graph& graph, const Var& gate_up, const SharedRows& rows) {
-  ExecutionContext& context = graph.context();
-  Tensor y = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1) / 2);
-  ops::swiglu_forward(context, gate_up.data, rows->row_count(), y);
-  Var out = graph.value(y);
-  graph.record([&graph, &context, rows, gate_up, grad = out.grad] {
-    Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Tensor dx = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1));
-    ops::swiglu_backward(context, dy, gate_up.data, rows->row_count(), dx);
-    graph.add_grad(*gate_up.grad, std::move(dx));
-  });
-  return out;
-}
-
-Var combine(Graph& graph, const Var& sorted, const Var& weights, const SharedRows& rows) {
-  ExecutionContext& context = graph.context();
-  Tensor y = context.empty(sorted.data.dtype(), {rows->tokens, sorted.data.size(1)});
-  ops::combine_forward(context, *rows, sorted.data, weights.data, y);
-  Var out = graph.value(y);
-  graph.record([&graph, &context, rows, sorted, weights, grad = out.grad] {
-    Tensor dy = std::move(grad->tensor);
-    if (!dy.defined()) return;
-    Tensor dsorted = sorted_rows(context, *rows, sorted.data.dtype(), sorted.data.size(1));
-    Tensor dweights = context.empty(DType::f32, weights.data.shape());
-    ops::combine_backward(context, *rows, dy, sorted.data, weights.data, dsorted, dweights);
-    graph.add_grad(*sorted.grad, std::move(dsorted));
-    graph.add_grad(*weights.grad, std::move(dweights));
-  });
-  return out;
 }
 
 /// f64 [count] that starts at zero.
@@ -118,6 +29,7 @@ Var f32_linear(Graph& graph, const Var& x, Parameter& weight) {
   ExecutionContext& context = graph.context();
   Tensor y = context.empty(DType::f32, {x.data.size(0), weight.weight().size(0)});
   ops::linear_forward(context, widened(context, x.data), weight.packed(), {}, y);
+  graph.observe(weight, y);
   Var out = graph.value(y);
   graph.use(weight);
   graph.record([&graph, &context, &weight, x, grad = out.grad] {
@@ -153,11 +65,17 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
   ops::route_forward(context, spec, logits.data, bias,
                      pass.replay.empty() ? Tensor() : pass.replay[place], scores, routed.experts,
                      routed.weights.data);
-  // How often an expert is among the best of the scores: what the losses weigh the scores by.
+  // How often an expert is among the best of the scores: what the losses weigh the scores by. They
+  // are linear in the scores, so that each rank has its part of them.
+  const double parts = pass.group == nullptr ? 1.0 : pass.group->size();
+  const double sequence_coefficient = losses.sequence / (parts * parts);  // two means over tokens
   Tensor counts;
   if (losses.sequence > 0.0 || losses.load > 0.0) {
     counts = context.empty(DType::f32, {sequences, spec.experts});
     ops::count_top_experts(context, scores, spec.top_k, counts);
+    if (pass.group != nullptr)
+      pass.group->communicator.all_reduce_async(counts, ReduceOp::sum, context.record())
+          ->wait_on(context);
   }
   if (graph.mode() == Graph::Mode::record || graph.mode() == Graph::Mode::reserve) {
     pass.choices.resize(std::max(pass.choices.size(), place + 1));
@@ -166,15 +84,16 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
     pass.counts[place] = context.empty(DType::f64, {spec.experts});
     ops::count_choices(context, routed.experts, pass.counts[place]);
     if (losses.sequence > 0.0)
-      ops::sequence_balance(context, scores, counts, spec.top_k, losses.sequence,
+      ops::sequence_balance(context, scores, counts, spec.top_k, sequence_coefficient,
                             started(context, pass.sequence_loss, 1));
     if (losses.load > 0.0) {
       ops::column_sums(context, counts, started(context, pass.assigned, spec.experts));
       ops::column_sums(context, scores, started(context, pass.scores, spec.experts));
-      pass.rows += static_cast<double>(rows);
+      pass.rows += static_cast<double>(rows) * parts;
     }
   }
-  graph.record([&graph, &context, &pass, spec, losses, scores, counts, routed, logits] {
+  graph.record([&graph, &context, &pass, spec, losses, sequence_coefficient, scores, counts, routed,
+                logits] {
     Tensor dweights = std::move(routed.weights.grad->tensor);
     Tensor dscores;
     if (counts.defined()) {
@@ -183,8 +102,8 @@ Routed route(Graph& graph, const Var& logits, const ops::RouterSpec& spec, const
         return static_cast<float>(coefficient * static_cast<double>(pass.loss_scale));
       };
       if (losses.sequence > 0.0)
-        ops::sequence_balance_backward(context, scores, counts, spec.top_k, scale(losses.sequence),
-                                       dscores);
+        ops::sequence_balance_backward(context, scores, counts, spec.top_k,
+                                       scale(sequence_coefficient), dscores);
       if (losses.load > 0.0)
         ops::load_balance_backward(context, pass.assigned, pass.rows, scale(losses.load), dscores);
     }
@@ -200,15 +119,6 @@ void finish_routing(ExecutionContext& context, double load_coefficient, RouterPa
   if (load_coefficient > 0.0 && pass.rows > 0.0)
     ops::load_balance(context, pass.assigned, pass.scores, pass.rows, load_coefficient,
                       started(context, pass.load_loss, 1));
-}
-
-Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
-            std::span<Parameter* const> down) {
-  const auto rows = std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(
-      graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size())));
-  const Var inner = grouped_linear(graph, dispatch(graph, x, rows), rows, gate_up);
-  const Var out = grouped_linear(graph, sorted_swiglu(graph, inner, rows), rows, down);
-  return combine(graph, out, routed.weights, rows);
 }
 
 Var concat(Graph& graph, const Var& a, const Var& b) {

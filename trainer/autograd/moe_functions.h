@@ -1,6 +1,7 @@
 // Mixture of experts and latent attention on the tape.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "trainer/autograd/functions.h"
@@ -8,6 +9,8 @@
 #include "trainer/ops/moe_router.h"
 
 namespace sortie::trainer {
+
+struct ExpertGroup;
 
 /// logits f32 [M, N] = x [M, K] . W^T, multiplied in f32 whatever x is; W is a Use::f32_matrix.
 Var f32_linear(Graph& graph, const Var& x, Parameter& weight);
@@ -19,19 +22,23 @@ struct RouterPass {
   std::vector<Tensor> replay = {};
   /// The gradients of the losses below are times this: 1 / number of micro-batches of the step.
   float loss_scale = 1.0f;
+  /// The ranks that share the tokens of each sequence: a sequence's losses are theirs together.
+  const ContextGroup* group = nullptr;
 
   // Left behind by the first forward pass of training, not by its recomputation. What is not
   // computed is undefined.
-  std::vector<Tensor> choices = {};   // i32 [M, k] per mixture
-  std::vector<Tensor> counts = {};    // f64 [E]: rows sent to each expert, per mixture
-  Tensor assigned = {}, scores = {};  // f64 [E] of load_balance, summed over mixtures
-  double rows = 0.0;                  // of these
+  std::vector<Tensor> choices = {};  // i32 [M, k] per mixture
+  std::vector<Tensor> counts = {};   // f64 [E]: rows sent to each expert, per mixture
+  /// f64 [E] of load_balance, summed over mixtures: assignments of the rows of all ranks of the
+  /// group, scores of this rank's.
+  Tensor assigned = {}, scores = {};
+  double rows = 0.0;  // of all ranks of the group
   /// f64 [1]: coefficient * loss, of the sequences' balance summed over mixtures, then, by
   /// finish_routing(), of the load balance over all mixtures. f64 [1].
   Tensor sequence_loss = {}, load_loss = {};
 
   /// Forgets what an earlier pass left behind.
-  void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale}; }
+  void begin() { *this = {.replay = std::move(replay), .loss_scale = loss_scale, .group = group}; }
 };
 
 struct RouterLosses {
@@ -55,6 +62,15 @@ void finish_routing(ExecutionContext& context, double load_coefficient, RouterPa
 /// F, C] and down [C, F] per expert; those without rows get zero gradient.
 Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
             std::span<Parameter* const> down);
+
+/// The same where each rank of the group has the next experts, as many as these, and rows of its
+/// own [M, C], of which there may be none; routed.experts count all. Rows travel to the ranks of
+/// their experts and back (Lepikhin et al. 2020); `meanwhile`, which may be empty, is called while
+/// they go there, and its backward steps run while their gradients come back. Collective: in the
+/// backward pass, too.
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down, const ExpertGroup& group,
+            const std::function<void()>& meanwhile);
 
 /// [a | b] of [M, A] and [M, B].
 Var concat(Graph& graph, const Var& a, const Var& b);

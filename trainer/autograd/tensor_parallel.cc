@@ -139,15 +139,28 @@ void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& target
 
 namespace {
 
-/// Rows [first, first + x's rows) of `samples` samples of `tokens` rows each, sample by sample.
-void drop_rows(ExecutionContext& context, const ops::Dropout& dropout, std::int64_t first,
-               std::int64_t tokens, const Tensor& x, Tensor& y) {
+/// Where the rows of a rank stand in the samples, which lie one after another: from row `first` of
+/// the rows that the ranks of its tensor-parallel group share, `tokens` of each sample.
+struct RowPlaces {
+  std::int64_t first, tokens;
+  const ContextGroup* sharers;
+  /// Rows that stand together in their sample, and the place there of number `token` of them all.
+  std::int64_t run() const { return sharers == nullptr ? tokens : tokens / 2; }
+  std::int64_t place_of(std::int64_t token) const {
+    if (sharers == nullptr) return token;
+    return sharers->chunk(static_cast<int>(token / run())) * run() + token % run();
+  }
+};
+
+void drop_rows(ExecutionContext& context, const ops::Dropout& dropout, const RowPlaces& places,
+               const Tensor& x, Tensor& y) {
   for (std::int64_t row = 0; row < x.size(0);) {
-    const std::int64_t sample = (first + row) / tokens, place = (first + row) % tokens;
-    const std::int64_t rows = std::min(x.size(0) - row, tokens - place);
+    const std::int64_t sample = (places.first + row) / places.tokens;
+    const std::int64_t token = (places.first + row) % places.tokens;
+    const std::int64_t rows = std::min(x.size(0) - row, places.run() - token % places.run());
     ops::Dropout part = dropout;
     part.first_sample += sample;
-    part.first_element = place * x.size(1);
+    part.first_element = places.place_of(token) * x.size(1);
     Tensor to = y.slice(0, row, rows);
     ops::dropout(context, part, 1, x.slice(0, row, rows), to);
     row += rows;
@@ -157,19 +170,21 @@ void drop_rows(ExecutionContext& context, const ops::Dropout& dropout, std::int6
 }  // namespace
 
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples,
-            const TensorGroup* group) {
-  if (!shares_rows(group) || !dropout) return trainer::dropout(graph, x, dropout, samples);
+            const TensorGroup* group, const ContextGroup* sharers) {
+  const bool shares = shares_rows(group);
+  if (!dropout || (!shares && sharers == nullptr))
+    return trainer::dropout(graph, x, dropout, samples);
   ExecutionContext& context = graph.context();
-  const std::int64_t own = x.data.size(0), tokens = own * group->size() / samples;
-  const std::int64_t first = own * group->rank();
+  const std::int64_t own = x.data.size(0), all = shares ? own * group->size() : own;
+  const RowPlaces places{shares ? own * group->rank() : 0, all / samples, sharers};
   Tensor y = context.empty(x.data.dtype(), x.data.shape());
-  drop_rows(context, dropout, first, tokens, x.data, y);
+  drop_rows(context, dropout, places, x.data, y);
   Var out = graph.value(y);
-  graph.record([&graph, &context, dropout, first, tokens, x_grad = x.grad, grad = out.grad] {
+  graph.record([&graph, &context, dropout, places, x_grad = x.grad, grad = out.grad] {
     const Tensor dy = std::move(grad->tensor);
     if (!dy.defined()) return;
     Tensor dx = context.empty(dy.dtype(), dy.shape());
-    drop_rows(context, dropout, first, tokens, dy, dx);
+    drop_rows(context, dropout, places, dy, dx);
     graph.add_grad(*x_grad, std::move(dx));
   });
   return out;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "trainer/autograd/functions.h"
+#include "trainer/parallel/context_group.h"
 #include "trainer/parallel/tensor_group.h"
 
 namespace sortie::trainer {
@@ -31,8 +32,8 @@ Var embedding(Graph& graph, const Tensor& tokens, Parameter& table, const Tensor
 /// head_loss() of all rows h, which has entered, with the rows of `head` cut over the group.
 void head_loss(Graph& graph, const Var& h, Parameter& head, const Tensor& targets,
                const ops::CrossEntropySpec& spec, Tensor& loss, const TensorGroup* group);
-/// dropout() of the rows between the shared products: the bits of one process.
+/// dropout() of the rows between the shared products, of a rank's tokens: the bits of one process.
 Var dropout(Graph& graph, const Var& x, const ops::Dropout& dropout, std::int64_t samples,
-            const TensorGroup* group);
+            const TensorGroup* group, const ContextGroup* sharers);
 
 }  // namespace sortie::trainer

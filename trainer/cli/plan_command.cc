@@ -64,6 +64,9 @@ Result<> print_plan(const PlanRequest& request) {
   SORTIE_ASSIGN_OR_RETURN(const training::ModelCost cost,
                           plan_model_cost(loaded.job, options, SORTIE_VERSION));
   fmt::print("{}", request.json ? training::to_json(cost).dump() + "\n" : text_of(cost, options));
+  if (!request.json && loaded.job.topology.expert_parallel_size > 1)
+    fmt::print(
+        "  experts   counted with as many rows each; a rank has those that are routed to it\n");
   return {};
 }
 

@@ -15,8 +15,10 @@ PipelineStep::PipelineStep(ExecutionContext& context, const Layout& layout, Para
       store_(store),
       model_(model),
       stage_(layout.coordinate(Axis::pipeline)),
+      sharers_(layout.context_group()),
       facts_(std::move(facts)),
       tied_(store, model.shared_table(), layout.pipeline()) {
+  if (store.gathers()) gatherer_.emplace(store, layout.replicas());
   shape_.stages = layout.size(Axis::pipeline);
   shape_.interleave = static_cast<int>(model.part().runs.size());
   if (shape_.stages > 1) exchange_ = std::make_unique<StageExchange>(context, layout.pipeline());
@@ -31,13 +33,15 @@ const std::vector<PipelineAction>& PipelineStep::begin(
   shape_.micro_batches = micro_batches;
   actions_ = trains ? training_schedule(shape_, stage_) : forward_schedule(shape_, stage_);
   forward_left_ = micro_batches * shape_.interleave;
+  if (gatherer_) gatherer_->begin(trains, micro_batches);
   if (!exchange_) return actions_;
   StageExchange::Form form;
   form.dtype = store_.compute_dtype();
   form.width = model_.shape().hidden;
   // Ranks that share tokens pass on their own ones, each to its like.
   const TensorGroup* group = store_.tensor_group();
-  const std::int64_t shares = group != nullptr && group->sequence ? group->size() : 1;
+  const std::int64_t shares =
+      (shares_rows(group) ? group->size() : 1) * (sharers_ != nullptr ? sharers_->size() : 1);
   form.rows = [rows = std::move(rows), shares](std::int64_t micro_batch) {
     return rows(micro_batch) / shares;
   };
@@ -94,6 +98,7 @@ void PipelineStep::forward(const PipelineAction& action, const MicroBatch& batch
   auto pass =
       std::make_unique<Pass>(context_, trains ? Graph::Mode::record : Graph::Mode::inference);
   pass->context = context;
+  pass->context.group = pass->context.routers.group = sharers_;
   StageParcel parcel = std::move(arrived_);
   arrived_ = {};
   balance_over_stages(*pass, action, std::move(parcel.sums),
@@ -127,7 +132,7 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
   passes_.erase(found);
   StageParcel parcel = std::move(arrived_);
   arrived_ = {};
-  const double tokens = static_cast<double>(pass->context.batch * pass->context.tokens);
+  const double tokens = static_cast<double>(pass->context.batch * pass->context.whole_tokens());
   if (last_run(action.run)) {
     pass->graph.backward({});
   } else {
@@ -140,6 +145,7 @@ std::unique_ptr<PipelineStep::Pass> PipelineStep::backward(const PipelineAction&
 }
 
 void PipelineStep::finish() {
+  if (gatherer_) gatherer_->finish();
   if (kind_ == StageExchange::Pass::training) tied_.add_other();
   if (exchange_) exchange_->finish();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/models/model.h"
+#include "trainer/parallel/layer_gatherer.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/parallel/schedule.h"
 #include "trainer/parallel/stage_exchange.h"
@@ -18,7 +19,7 @@ namespace sortie::trainer {
 
 class PipelineStep {
  public:
-  /// One micro-batch: i32 [B, T].
+  /// One micro-batch of whole sequences: i32 [B, T].
   struct MicroBatch {
     Tensor tokens, targets;
   };
@@ -32,12 +33,14 @@ class PipelineStep {
     Tensor sums;               // of balanced experts
   };
 
-  /// All references outlive it; the store is finalized before the first step.
+  /// All references outlive it; the store is finalized. Of one that gathers its units all uses of
+  /// weights are within steps from here on.
   PipelineStep(ExecutionContext& context, const Layout& layout, ParameterStore& store,
                const LanguageModel& model, StageFacts facts = {});
 
-  /// Begins a step of training with micro-batches of `rows` tokens; its actions in order. All ranks
-  /// of a replica alike. The caller does them all, then finish().
+  /// Begins a step of training with micro-batches of `rows` tokens, those of other ranks that share
+  /// the sequences among them; its actions in order. All ranks of a replica alike. The caller does
+  /// them all, then finish().
   const std::vector<PipelineAction>& begin_training(std::int64_t micro_batches, std::int64_t rows);
   /// The same without a way back, in which micro-batches have rows of their own.
   const std::vector<PipelineAction>& begin_forward(
@@ -61,9 +64,25 @@ class PipelineStep {
   /// Makes progress with messages; cheap.
   void poll() {
     if (exchange_) exchange_->poll();
+    if (sharers_ != nullptr) sharers_->communicator.poll();
+    if (gatherer_) gatherer_->poll();
   }
-  /// What the first and the last stage both have is summed, and all messages have been taken.
+  /// What the first and the last stage both have is summed, and all messages have been taken. Where
+  /// the store gathers its units, its gradients are the sums over the replicas, and there is
+  /// nothing left to reduce.
   void finish();
+
+  /// Where the store gathers its units; else nothing is done. Before weights are changed other than
+  /// by the model,
+  void forget_weights() {
+    if (gatherer_) gatherer_->forget();
+  }
+  /// and after the step that changed them: the next one finds its first weights on their way.
+  void gather_ahead() {
+    if (gatherer_) gatherer_->gather_ahead();
+  }
+  /// Null where weights are not gathered.
+  const LayerGatherer* gatherer() const { return gatherer_ ? &*gatherer_ : nullptr; }
 
  private:
   const std::vector<PipelineAction>& begin(
@@ -77,9 +96,11 @@ class PipelineStep {
   ParameterStore& store_;
   const LanguageModel& model_;
   const int stage_;
+  const ContextGroup* sharers_;  // of the tokens of each sequence; null = none
   const StageFacts facts_;
   std::unique_ptr<StageExchange> exchange_;  // null with one stage
   TiedGradient tied_;
+  std::optional<LayerGatherer> gatherer_;
   StageExchange::Pass kind_ = StageExchange::Pass::training;
   PipelineShape shape_;
   std::vector<PipelineAction> actions_;

@@ -12,19 +12,36 @@
 namespace sortie::trainer {
 namespace {
 
-std::string state_hash(ParameterStore& store) {
-  store.await_values();
+/// Of what the ranks of a group hold alike.
+std::string state_hash(ParameterStore& store, ReduceGroup group) {
+  const ops::HostAccess<float> master(store.context(), store.master());
+  const ops::HostAccess<float> first(store.context(), store.moment1());
+  const ops::HostAccess<float> second(store.context(), store.moment2());
+  const ops::HostAccess<bf16> copies(store.context(), store.compute_copy());
   XXH64_hash_t hash = 0;
-  const auto add = [&]<class T>(const Tensor& buffer, T) {
-    const ops::HostAccess<T> values(store.context(), buffer);
-    hash = XXH3_64bits_withSeed(values.span().data(), values.span().size_bytes(), hash);
+  const auto add = [&hash](const auto& values, std::int64_t begin, std::int64_t count) {
+    const auto part =
+        values.span().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+    hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
   };
-  add(store.whole_master(), float());
-  if (!store.sharded()) {
-    add(store.moment1(), float());
-    add(store.moment2(), float());
-  } else if (store.compute_copy().defined()) {
-    add(store.compute_copy(), bf16());
+  for (const auto& parameter : store.parameters()) {
+    const std::int64_t elements = parameter->elements();
+    if (store.held_by(*parameter) != group || elements == 0) continue;
+    if (store.gathers() && store.keeps_share_of(*parameter)) continue;  // no replica has it
+    if (store.keeps_share_of(*parameter)) {
+      // Whole are the values as ops take them; masters and moments have no replica.
+      const std::int64_t place = store.whole_master_place(*parameter);
+      if (place < 0)
+        add(copies, parameter->offset(), elements);
+      else
+        add(master, place, elements);
+      continue;
+    }
+    const OwnRun& run = parameter->own_runs().front();
+    add(master, run.master, elements);
+    if (!parameter->trained()) continue;
+    add(first, run.moment, elements);
+    add(second, run.moment, elements);
   }
   return fmt::format("{:016x}", hash);
 }
@@ -34,17 +51,23 @@ std::string state_hash(ParameterStore& store) {
 ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
                                   ParameterStore& store) {
   if (layout.world().size() == 1) return {};
+  store.await_values();
   const std::vector<std::string> all =
-      layout.world().all_gather(fmt::format("{} {}", state_hash(store), rank.host));
-  // Replicas are ranks at one place of the model.
+      layout.world().all_gather(fmt::format("{} {} {}", state_hash(store, ReduceGroup::dense),
+                                            state_hash(store, ReduceGroup::expert), rank.host));
+  // Replicas are ranks at one place of the model, and of the experts where these are apart.
   using Ranks = std::vector<ReplicaDifference::Rank>;
-  std::map<std::pair<int, int>, std::map<std::string, Ranks>> ranks_by_place;
+  std::map<std::vector<int>, std::map<std::string, Ranks>> ranks_by_place;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const int one = static_cast<int>(i);
-    const std::size_t space = all[i].find(' ');
-    ranks_by_place[{layout.mesh().coordinate(one, Axis::pipeline),
-                    layout.mesh().coordinate(one, Axis::tensor)}][all[i].substr(0, space)]
-        .push_back({one, all[i].substr(space + 1)});
+    const std::size_t space = all[i].find(' '), second = all[i].find(' ', space + 1);
+    const ReplicaDifference::Rank who{one, all[i].substr(second + 1)};
+    const auto at = [&](Axis axis) { return layout.mesh().coordinate(one, axis); };
+    ranks_by_place[{at(Axis::pipeline), at(Axis::tensor)}][all[i].substr(0, space)].push_back(who);
+    if (layout.experts_apart())
+      ranks_by_place[{at(Axis::pipeline), at(Axis::expert_tensor), at(Axis::expert)}]
+                    [all[i].substr(space + 1, second - space - 1)]
+                        .push_back(who);
   }
   ReplicaDifference found;
   for (const auto& [place, ranks_by_hash] : ranks_by_place) {
@@ -61,6 +84,9 @@ ReplicaDifference find_difference(const Layout& layout, const RankContext& rank,
         found.ranks.insert(found.ranks.end(), ranks.begin(), ranks.end());
   }
   if (found.ranks.empty()) return found;
+  std::ranges::sort(found.ranks, {}, &ReplicaDifference::Rank::rank);
+  const auto again = std::ranges::unique(found.ranks, {}, &ReplicaDifference::Rank::rank);
+  found.ranks.erase(again.begin(), again.end());
   std::vector<std::string> names;
   for (const ReplicaDifference::Rank& one : found.ranks)
     names.push_back(one.host.empty() ? fmt::format("rank {}", one.rank)

@@ -1,7 +1,8 @@
 // Replicas of a data-parallel run hold the same weights and optimizer states, bit for bit. Memory
 // that flips a bit, or a library that is not deterministic, breaks that without a word. With a
 // sharded optimizer its state and the f32 masters of bf16 weights have no replica: the weights that
-// are multiplied are compared, and what else all replicas have whole.
+// are multiplied are compared, and what else all replicas have whole. Where weights are sharded,
+// too, that is what the model writes, and nothing else.
 #pragma once
 
 #include <cstdint>

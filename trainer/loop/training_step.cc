@@ -27,40 +27,43 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       marks_(*rank.marks),
       training_(training),
       context_(rank.threads, rank.device),
-      store_(layout.tensor_group()),
+      store_(layout.tensor_group(), layout.expert_group()),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer",
              part_of_stage(job, layout.coordinate(Axis::pipeline))),
       optimizer_(job, store_),
       losses_(job.optimizer.skip_loss_zscore, job.optimizer.outlier_window),
       gradient_norms_(job.optimizer.skip_gradient_norm_zscore, job.optimizer.outlier_window),
-      profiler_(job.profiler, rank.rank) {
-  // One micro-batch uses each copy once.
-  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1);
-}
+      profiler_(job.profiler, rank.rank) {}
 
 Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
-  store_.shard(share_rule(job_, layout_));
+  store_.share(share_rules(job_, layout_));
+  // One micro-batch uses each copy once, and what is gathered is let go.
+  context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
 }
 
 void TrainingStep::allocate(DType precision) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
-  store_.finalize(context_, precision, replicas() * kShardUnit, /*with_optimizer=*/true);
-  reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
-                                               job_.optimizer.allreduce_bucket_size);
-  gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
+  store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
+                  /*with_optimizer=*/true);
+  reducer_ = std::make_unique<GradientReducer>(
+      store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
+  gatherer_ =
+      std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
   passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, stage_facts_);
   context_.set_poll([this] {
     reducer_->poll();
     gatherer_->poll();
     passes_->poll();
+    if (layout_.expert_group() != nullptr) layout_.expert_group()->poll();
   });
 }
 
 void TrainingStep::spread_weights() {
+  passes_->forget_weights();
   gatherer_->start_all();
   gatherer_->finish();
 }
@@ -120,6 +123,7 @@ Result<std::int64_t> TrainingStep::count_targets(std::int64_t micro_steps,
     batches.push_back(std::move(batch));
   }
   marks_.enter(Part::reduce);
+  if (layout_.coordinate(Axis::context) > 0) counted = 0.0;  // ranks that share samples count alike
   layout_.replicas().all_reduce_sum({&counted, 1});
   return static_cast<std::int64_t>(counted);
 }
@@ -246,6 +250,7 @@ void TrainingStep::update(StepReport& report) {
   gradient_norms_.add(report.grad_norm);
   if (!report.skipped) {
     gatherer_->finish();  // of what this step had no use for
+    passes_->forget_weights();
     optimizer_.update(context_, report.step, report.grad_norm,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     if (job_.model.moe.bias_update_rate > 0)
@@ -253,6 +258,7 @@ void TrainingStep::update(StepReport& report) {
   }
   routing_.clear(context_);
   store_.zero_gradients();
+  passes_->gather_ahead();
 }
 
 Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,
@@ -290,7 +296,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   {
     const Span span(*this, Part::reduce);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    if (store_.sharded())
+    if (store_.sharded() || layout_.experts_apart())
       layout_.world().all_reduce_sum({&read[2], 1});
     else if (!layout_.only_data())
       layout_.model().all_reduce_sum({&read[2], 1});

@@ -76,6 +76,7 @@ class TrainingStep {
   std::int64_t position_after(const TrainingProgress& progress) const {
     return progress.consumed_samples + skipped_before(skipped_, progress.step + 1);
   }
+  /// Of the model: each trains on samples of its own.
   std::int64_t replicas() const { return batch_.data_parallel_size; }
   /// The samples of a step are cut over micro-steps, then replicas: with another topology they are
   /// the same.

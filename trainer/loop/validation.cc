@@ -29,12 +29,22 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
   const std::int64_t all = source.samples_per_epoch();
   const std::int64_t samples = options.samples > 0 ? std::min(options.samples, all) : all;
   const std::int64_t count = (samples + options.rows - 1) / options.rows;
-  // One sum per forward pass, so that adding the ranks' shares is exact: all but one are 0.
+  // One sum per forward pass, so that adding the ranks' shares is exact where one rank has all of
+  // it: the others are 0.
   const Tensor each = context.zeros(DType::f64, {2 * count});
   // The ranks of a replica do a forward pass together.
   const std::int64_t begin = layout.coordinate(Axis::data), step = layout.size(Axis::data);
-  const std::int64_t own = begin < count ? (count - begin + step - 1) / step : 0;
-  const auto pass_of = [&](std::int64_t index) { return begin + index * step; };
+  // Replicas that gather weights together or share out experts take as many passes: one that has
+  // none left repeats the last, which counts for nothing.
+  const bool together = passes.gatherer() != nullptr || layout.expert_group() != nullptr;
+  const std::int64_t own = together        ? (count + step - 1) / step
+                           : begin < count ? (count - begin + step - 1) / step
+                                           : 0;
+  const auto repeats = [&](std::int64_t index) { return begin + index * step >= count; };
+  const auto pass_of = [&](std::int64_t index) {
+    return std::min(begin + index * step, count - 1);
+  };
+  const Tensor unused = context.zeros(DType::f64, {2});
   const auto rows_of = [&](std::int64_t index) {
     return std::min(options.rows, samples - pass_of(index) * options.rows);
   };
@@ -46,7 +56,8 @@ Result<double> mean_loss(SampleSource& source, const ValidationOptions& options,
                               read_samples(source, pass_of(action.micro_batch) * options.rows,
                                            rows_of(action.micro_batch), length, context));
       passes.await(action);
-      Tensor sums = each.slice(0, 2 * pass_of(action.micro_batch), 2);
+      Tensor sums =
+          repeats(action.micro_batch) ? unused : each.slice(0, 2 * pass_of(action.micro_batch), 2);
       passes.forward(action, batch, {}, 0.0f, sums);
       marks.tick();
     }

@@ -32,7 +32,8 @@ struct ValidationOptions {
 };
 
 /// Collective; the same result on every rank. Which samples are in a forward pass does not depend
-/// on the number of ranks, nor does the order of the sums, so all layouts give the same bits. The
+/// on the number of ranks, nor does the order of the sums but where ranks share a sequence, so all
+/// layouts without that give the same bits. The
 /// stages of a model pass them on to each other as they do in training. Each forward pass is a tick
 /// of `marks`.
 Result<Validation> validate(const std::vector<ValidationSet>& sets,

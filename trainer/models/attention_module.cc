@@ -16,12 +16,17 @@ AttentionRule::AttentionRule(const BlockArguments& arguments, std::string place)
       place_(std::move(place)) {}
 
 AttentionShape AttentionRule::shape(const ForwardContext& context) const {
-  return {context.batch, context.tokens, own_.heads, own_.kv_heads, shape_.head_dim};
+  return {.batch = context.batch,
+          .tokens = context.tokens,
+          .heads = own_.heads,
+          .kv_heads = own_.kv_heads,
+          .head_dim = shape_.head_dim,
+          .group = context.group};
 }
 
 ops::AttentionMask AttentionRule::mask(const ForwardContext& context) const {
   return {scale, window, context.document_start,
-          own_.of_scores(context.dropout(dropout_, place_), context.tokens)};
+          own_.of_scores(context.dropout(dropout_, place_), context.whole_tokens())};
 }
 
 Rope AttentionRule::rope(const ForwardContext& context) const {

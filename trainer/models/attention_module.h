@@ -59,7 +59,8 @@ class ResidualDropout {
         place_(std::move(place)),
         group_(arguments.store.tensor_group()) {}
   Var operator()(Graph& graph, const Var& x, const ForwardContext& context) const {
-    return dropout(graph, x, context.dropout(probability_, place_), context.batch, group_);
+    return dropout(graph, x, context.dropout(probability_, place_), context.batch, group_,
+                   context.group);
   }
 
  private:

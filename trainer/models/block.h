@@ -9,6 +9,7 @@
 #include "trainer/autograd/moe_functions.h"
 #include "trainer/models/hf_format.h"
 #include "trainer/models/shape.h"
+#include "trainer/parallel/context_group.h"
 
 namespace sortie::trainer {
 
@@ -20,11 +21,16 @@ struct Hidden {
 
 /// What a forward pass knows about its micro-batch besides the hidden state.
 struct ForwardContext {
-  std::int64_t batch = 0, tokens = 0;
+  /// The ranks that share the tokens of each sequence; null = this one has them all.
+  const ContextGroup* group = nullptr;
+  std::int64_t batch = 0, tokens = 0;  // of sequences, and of each of them on this rank
   /// i32 [B, T]: place of each token for RoPE and learned positions; undefined = 0, 1, 2 ...
   Tensor positions = {};
-  /// i32 [B, T]: where each token's document starts; undefined = one document per sequence.
+  /// i32 [B, T]: where each token's document starts in its sequence; undefined = one document per
+  /// sequence.
   Tensor document_start = {};
+  /// The same of all tokens of the sequences, those of other ranks among them.
+  Tensor whole_document_start = {};
   /// Decides what dropout drops, together with the number of the first sample of the batch in the
   /// run.
   bool training = false;
@@ -34,6 +40,7 @@ struct ForwardContext {
   RouterPass routers = {};
   Tensor mtp_loss = {};  // f64 [2]: coefficient * loss, summed as the main loss is, and a count
 
+  std::int64_t whole_tokens() const { return group == nullptr ? tokens : tokens * group->size(); }
   /// The dropout of a place in the model; none outside of training.
   ops::Dropout dropout(double probability, std::string_view place) const;
 };

@@ -84,12 +84,13 @@ class DeepseekV3Block final : public Block {
     q = query_(graph, q);
     const auto [latent, rope_key] = split(graph, key_value_down_(graph, h), latent_);
     const Var kv = key_value_(graph, residual_norm(graph, latent, {}, key_value_norm_).normed);
-    const AttentionShape attention{context.batch, context.tokens,  own_.heads,
-                                   own_.heads,    shape_.head_dim, shape_.value_dim};
+    const AttentionShape attention{context.batch,   context.tokens,   own_.heads,   own_.heads,
+                                   shape_.head_dim, shape_.value_dim, context.group};
     const ops::AttentionMask mask{
         .scale = scale_,
         .document_start = context.document_start,
-        .dropout = own_.of_scores(context.dropout(attention_dropout_, place_), context.tokens)};
+        .dropout =
+            own_.of_scores(context.dropout(attention_dropout_, place_), context.whole_tokens())};
     // Every rank has the key that its heads share.
     return latent_attention(graph, q, kv, enter(graph, rope_key, group_), attention,
                             {&rope_, context.positions}, mask);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/config/architectures.h"
+#include "trainer/autograd/expert_parallel.h"
 #include "trainer/models/families.h"
 #include "trainer/ops/copy.h"
 
@@ -36,7 +37,10 @@ MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& sh
 
 MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
                              std::int64_t index)
-    : spec_(std::move(spec)), index_(index), group_(store.tensor_group()) {
+    : spec_(std::move(spec)),
+      index_(index),
+      group_(store.tensor_group()),
+      expert_group_(store.expert_group()) {
   const std::int64_t count = spec_.router.experts;
   router_ = &store.add({name + ".router.weight",
                         {count, spec_.hidden},
@@ -50,20 +54,21 @@ MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, Mix
         {name + std::string(kBiasName), {count}, Init::zeros(), Use::state, /*decay=*/false, {}});
   for (std::int64_t e = 0; e < count; ++e) {
     const std::string expert = name + ".experts." + std::to_string(e);
-    gate_up_.push_back(&store.add({expert + ".gate_up.weight",
-                                   {2 * spec_.ffn, spec_.hidden},
-                                   Init::normal(spec_.std_dev),
-                                   Use::matrix,
-                                   true,
-                                   {{"gate", spec_.ffn}, {"up", spec_.ffn}},
-                                   {.axis = 0, .group = ReduceGroup::expert}}));
+    gate_up_.push_back(
+        &store.add({expert + ".gate_up.weight",
+                    {2 * spec_.ffn, spec_.hidden},
+                    Init::normal(spec_.std_dev),
+                    Use::matrix,
+                    true,
+                    {{"gate", spec_.ffn}, {"up", spec_.ffn}},
+                    {.axis = 0, .group = ReduceGroup::expert, .expert = {e, count}}}));
     down_.push_back(&store.add({expert + ".down.weight",
                                 {spec_.hidden, spec_.ffn},
                                 Init::normal(spec_.out_std),
                                 Use::matrix,
                                 true,
                                 {},
-                                {.axis = 1, .group = ReduceGroup::expert}}));
+                                {.axis = 1, .group = ReduceGroup::expert, .expert = {e, count}}}));
   }
   const double share = static_cast<double>(spec_.router.top_k) / static_cast<double>(count);
   for (const std::vector<Parameter*>* experts : {&gate_up_, &down_})
@@ -83,10 +88,34 @@ Var MixtureModule::operator()(Graph& graph, const Var& x, ForwardContext& contex
   // A rank has a part of each expert's width, so a part of the sums that a row's weights meet.
   routed.weights = sum_gradient(graph, routed.weights, group_);
   const Var rows = enter(graph, x, group_);
+  if (expert_group_ != nullptr) return leave(graph, mix_apart(graph, rows, routed), group_);
   const Var mixed = experts(graph, rows, routed, gate_up_, down_);
   return leave(graph,
                spec_.shared_ffn > 0 ? add(graph, mixed, shared_.product(graph, rows)) : mixed,
                group_);
+}
+
+/// A part of the sum over the tensor-parallel group: this rank's rows through the experts, and its
+/// part of the shared expert's width for all rows.
+Var MixtureModule::mix_apart(Graph& graph, const Var& rows, const Routed& routed) const {
+  const ExpertGroup& group = *expert_group_;
+  const auto [first, count] = group.own_rows(rows.data.size(0));
+  const Routed own{slice_rows(graph, routed.weights, first, count),
+                   routed.experts.slice(0, first, count)};
+  const auto own_experts = gate_up_.size() / static_cast<std::size_t>(group.size());
+  const auto part = [&](const std::vector<Parameter*>& all) {
+    return std::span(all).subspan(own_experts * static_cast<std::size_t>(group.rank()),
+                                  own_experts);
+  };
+  Var shared;
+  const auto meanwhile = [&] {
+    if (spec_.shared_ffn > 0) shared = shared_.product(graph, rows);
+  };
+  const Var mixed = place_rows(graph,
+                               experts(graph, slice_rows(graph, rows, first, count), own,
+                                       part(gate_up_), part(down_), group, meanwhile),
+                               first, rows.data.size(0));
+  return shared ? add(graph, mixed, shared) : mixed;
 }
 
 FeedForward::FeedForward(const BlockArguments& arguments, const std::string& name) {

@@ -37,10 +37,12 @@ class MixtureModule {
  private:
   MixtureSpec spec_;
   std::int64_t index_;
+  Var mix_apart(Graph& graph, const Var& rows, const Routed& routed) const;
   const TensorGroup* group_;
+  const ExpertGroup* expert_group_;
   Parameter* router_;
   Parameter* bias_ = nullptr;
-  std::vector<Parameter*> gate_up_, down_;
+  std::vector<Parameter*> gate_up_, down_;  // of all experts
   SwigluModule shared_;
 };
 

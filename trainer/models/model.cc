@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/config/architectures.h"
+#include "trainer/autograd/context_parallel.h"
 #include "trainer/models/rope_scaling.h"
 #include "trainer/nn/modules.h"
 #include "trainer/ops/tokens.h"
@@ -74,21 +75,33 @@ LanguageModel::LanguageModel(ExecutionContext& context, const config::ModelConfi
 }
 
 /// Documents end with a token: the next one starts another. A caller who places the tokens himself,
-/// as text generation does, has one document.
-void LanguageModel::find_documents(ExecutionContext& execution, const Tensor& tokens,
-                                   ForwardContext& context) const {
+/// as text generation does, has one document. Of shared sequences a rank has tokens from two
+/// places.
+void LanguageModel::find_places(ExecutionContext& execution, const Tensor& tokens,
+                                ForwardContext& context) const {
+  const ContextGroup* group = context.group;
   context.batch = tokens.size(0);
-  context.tokens = tokens.size(1);
-  if (document_end_ < 0 || context.document_start.defined() || context.positions.defined()) return;
-  context.document_start = execution.empty(DType::i32, tokens.shape());
-  if (reset_positions_) context.positions = execution.empty(DType::i32, tokens.shape());
-  ops::find_documents(execution, tokens, static_cast<std::int32_t>(document_end_),
-                      context.document_start, context.positions);
+  context.tokens = group == nullptr ? tokens.size(1) : tokens.size(1) / group->size();
+  if (context.document_start.defined() || context.positions.defined()) return;
+  Tensor places;
+  if (document_end_ >= 0) {
+    context.whole_document_start = execution.empty(DType::i32, tokens.shape());
+    if (reset_positions_) places = execution.empty(DType::i32, tokens.shape());
+    ops::find_documents(execution, tokens, static_cast<std::int32_t>(document_end_),
+                        context.whole_document_start, places);
+    context.document_start = own_tokens(execution, context.whole_document_start, group);
+  }
+  if (group != nullptr && !places.defined()) {
+    places = execution.empty(DType::i32, tokens.shape());
+    ops::count_positions(execution, 0, places);
+  }
+  if (places.defined()) context.positions = own_tokens(execution, places, group);
 }
 
 /// The embedding of the tokens plus, where there is a table, that of their positions.
 Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const {
-  Hidden hidden{embedding(graph, tokens, *embedding_, group_), {}};
+  const Tensor own = own_tokens(graph.context(), tokens, context.group);
+  Hidden hidden{embedding(graph, own, *embedding_, group_), {}};
   if (positions_ != nullptr) {
     Tensor places = context.positions;
     if (!places.defined()) {
@@ -101,7 +114,7 @@ Hidden LanguageModel::embed(Graph& graph, const Tensor& tokens, ForwardContext& 
   const ops::Dropout drop = context.dropout(embedding_dropout_, "embedding");
   if (!drop) return hidden;
   const Var sum = hidden.branch ? add(graph, hidden.residual, hidden.branch) : hidden.residual;
-  return {trainer::dropout(graph, sum, drop, context.batch, group_), {}};
+  return {trainer::dropout(graph, sum, drop, context.batch, group_, context.group), {}};
 }
 
 Hidden LanguageModel::pass_layers(Graph& graph, const LayerSpan& layers, Hidden hidden,
@@ -126,7 +139,7 @@ Hidden LanguageModel::pass_layers(Graph& graph, const LayerSpan& layers, Hidden 
 /// One sum goes to the next run: half the bytes of its two parts, and the norm there adds nothing.
 Hidden LanguageModel::run_layers(Graph& graph, std::size_t run, const Tensor& tokens,
                                  const Hidden& in, ForwardContext& context) const {
-  find_documents(graph.context(), tokens, context);
+  find_places(graph.context(), tokens, context);
   const bool begins = part_.first && run == 0, ends = part_.last && run + 1 == part_.runs.size();
   SORTIE_CHECK(begins != static_cast<bool>(in.residual), "run {} of a stage and its input", run);
   Hidden out =
@@ -144,7 +157,8 @@ Var LanguageModel::final_hidden(Graph& graph, const Tensor& tokens, ForwardConte
 void LanguageModel::head_losses(Graph& graph, const Var& hidden, const Tensor& tokens,
                                 const Tensor& targets, float grad_scale, ForwardContext& context,
                                 Tensor& loss) const {
-  head_loss(graph, enter(graph, hidden, group_), *head_, targets.view({targets.elements()}),
+  const Tensor own = own_tokens(graph.context(), targets, context.group);
+  head_loss(graph, enter(graph, hidden, group_), *head_, own.view({own.elements()}),
             {.vocab_size = shape_.vocab_size, .grad_scale = grad_scale}, loss, group_);
   if (mtp_ != nullptr && context.training && graph.recording()) {
     context.mtp_loss = graph.context().zeros(DType::f64, {2});

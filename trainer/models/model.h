@@ -28,9 +28,10 @@ class LanguageModel {
   /// What is on the first and on the last stage both, in this part; null = nothing is.
   Parameter* shared_table() const { return shared_table_; }
 
-  /// One micro-batch through run `run` of the part: the hidden state after its last layer, without
-  /// a branch. `in` is that of the run before, and empty for the model's first, which takes the
-  /// embedding of the tokens; `context` is of this pass alone and lives until its backward pass.
+  /// One micro-batch of whole sequences through run `run` of the part: the hidden state of this
+  /// rank's tokens after its last layer, without a branch. `in` is that of the run before, and
+  /// empty for the model's first, which takes the embedding of the tokens; `context` is of this
+  /// pass alone and lives until its backward pass.
   Hidden run_layers(Graph& graph, std::size_t run, const Tensor& tokens, const Hidden& in,
                     ForwardContext& context) const;
   /// After the model's last run: what loss() does with the result.
@@ -54,8 +55,8 @@ class LanguageModel {
   Tensor last_logits(Graph& graph, const Tensor& tokens, ForwardContext context = {}) const;
 
  private:
-  void find_documents(ExecutionContext& execution, const Tensor& tokens,
-                      ForwardContext& context) const;
+  void find_places(ExecutionContext& execution, const Tensor& tokens,
+                   ForwardContext& context) const;
   Hidden embed(Graph& graph, const Tensor& tokens, ForwardContext& context) const;
   Hidden pass_layers(Graph& graph, const LayerSpan& layers, Hidden hidden,
                      ForwardContext& context) const;

@@ -1,17 +1,18 @@
 #include "trainer/models/mtp.h"
 
+#include "trainer/autograd/context_parallel.h"
 #include "trainer/ops/tokens.h"
 
 namespace sortie::trainer {
 namespace {
 
 /// Token i of a sequence becomes token i + k, and `missing` where that is past the sequence or in
-/// another document.
-Tensor shifted(ExecutionContext& context, const Tensor& tokens, const Tensor& document_start,
+/// another document: those of this rank's places.
+Tensor shifted(ExecutionContext& execution, const Tensor& tokens, const ForwardContext& context,
                std::int64_t k, std::int32_t missing) {
-  Tensor out = context.empty(DType::i32, tokens.shape());
-  ops::shift_tokens(context, tokens, document_start, k, missing, out);
-  return out;
+  Tensor out = execution.empty(DType::i32, tokens.shape());
+  ops::shift_tokens(execution, tokens, context.whole_document_start, k, missing, out);
+  return own_tokens(execution, out, context.group);
 }
 
 }  // namespace
@@ -50,8 +51,8 @@ void MultiTokenPrediction::loss(Graph& graph, const Var& hidden, const Tensor& t
   std::int64_t k = 0;
   for (const Depth& depth : depths_) {
     ++k;
-    const Tensor ahead = shifted(graph.context(), tokens, context.document_start, k, 0);
-    const Tensor labels = shifted(graph.context(), targets, context.document_start, k, -100);
+    const Tensor ahead = shifted(graph.context(), tokens, context, k, 0);
+    const Tensor labels = shifted(graph.context(), targets, context, k, -100);
     const auto segment = [this, &depth, &table, ahead, &context](
                              Graph& inner, const std::vector<Var>& in) -> std::vector<Var> {
       const Var token = embedding(inner, ahead, table, group_);

@@ -23,10 +23,7 @@ ModelPart part_of_stage(const config::JobConfig& job, int stage) {
 }
 
 RunOfParameter::RunOfParameter(const config::JobConfig& job) {
-  for (const auto& range :
-       config::cut_layers(config::weigh(job.model),
-                          job.topology.pipeline_parallel_size * job.topology.pipeline_interleave))
-    ends_.push_back(range.end);
+  for (const auto& range : config::layer_runs(job)) ends_.push_back(range.end);
 }
 
 std::int64_t RunOfParameter::operator()(const std::string& name) const {

@@ -25,6 +25,11 @@ struct Segment {
 /// the routed experts.
 enum class ReduceGroup { dense, expert };
 
+/// One of the routed experts of a mixture, which ranks share out whole, in their order.
+struct ExpertPlace {
+  std::int64_t index = 0, count = 1;
+};
+
 struct CutRule {
   std::optional<int> axis{};  // the dimension that is cut; none: every rank has the whole
   ReduceGroup group = ReduceGroup::dense;
@@ -35,6 +40,8 @@ struct CutRule {
   bool partial_always = false;
   /// Rows that are missing to equal parts exist in the last parts' memory only, as zeros.
   bool pads = false;
+  /// The expert that it belongs to: ranks that have other ones have nothing of it.
+  ExpertPlace expert{};
 };
 
 /// One part of `count` equal ones.
@@ -44,7 +51,12 @@ struct CutPlace {
 /// Of a rank, in each group.
 struct CutPlaces {
   CutPlace dense{}, expert{};
+  CutPlace owner{};  // which of the routed experts it has
   CutPlace of(ReduceGroup group) const { return group == ReduceGroup::dense ? dense : expert; }
+  /// The number of experts is a multiple of that of the ranks that share them out.
+  bool has(const ExpertPlace& one) const {
+    return one.index * owner.count / one.count == owner.index || one.count == 1;
+  }
 };
 
 /// Rows [row, row + rows) and columns [column, column + columns) of a matrix. A vector has one

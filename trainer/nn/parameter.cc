@@ -39,9 +39,10 @@ std::vector<OwnPart> Parameter::own_parts() const {
                            std::min(at + block.elements(), run.flat.end)};
       const std::int64_t before = flat.begin - run.flat.begin;
       if (flat.elements() > 0)
-        parts.push_back({&block,
-                         flat.begin - at,
-                         {flat, run.master + before, run.moment + before, run.bucket}});
+        parts.push_back(
+            {&block,
+             flat.begin - at,
+             {flat, run.values + before, run.master + before, run.moment + before, run.bucket}});
     }
     at += block.elements();
   }
@@ -55,13 +56,20 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   parameter->spec_ = std::move(spec);
   parameter->on_final_ = &on_final_;
   parameter->on_use_ = &on_use_;
+  parameter->on_gradient_ = &on_gradient_;
   SORTIE_CHECK(take_part(*parameter, {}), "{} can not be whole", parameter->name());
   by_name_.emplace(parameter->name(), parameter.get());
   return *parameters_.emplace_back(std::move(parameter));
 }
 
-Result<> ParameterStore::take_part(Parameter& parameter, CutPlace place) {
+Result<> ParameterStore::take_part(Parameter& parameter, const CutPlaces& places) {
   const ParameterSpec& spec = parameter.spec_;
+  if (!places.has(spec.cut.expert)) {
+    parameter.blocks_ = {};
+    parameter.shape_ = Shape{0, spec.shape[-1]};
+    return {};
+  }
+  const CutPlace place = places.of(spec.cut.group);
   SORTIE_ASSIGN_OR_RETURN(parameter.blocks_,
                           blocks_of(spec.name, spec.shape, spec.segments, spec.cut, place));
   parameter.shape_ = local_shape(spec.shape, spec.segments, spec.cut, place);
@@ -70,20 +78,29 @@ Result<> ParameterStore::take_part(Parameter& parameter, CutPlace place) {
 
 Result<> ParameterStore::cut(const CutPlaces& places) {
   SORTIE_CHECK(flat_elements_ == 0, "cut after finalize");
-  for (auto& parameter : parameters_)
-    SORTIE_TRY(take_part(*parameter, places.of(parameter->spec_.cut.group)));
+  for (auto& parameter : parameters_) SORTIE_TRY(take_part(*parameter, places));
   return {};
 }
 
-void ParameterStore::shard(const ShareRule& rule) {
+void ParameterStore::share(const ShareRules& rules) {
   SORTIE_CHECK(flat_elements_ == 0, "sharded after finalize");
-  SORTIE_CHECK(rule.index >= 0 && rule.index < rule.count, "share {} of {}", rule.index,
-               rule.count);
-  share_ = rule;
+  for (const ShareRule& rule : {rules.dense, rules.experts})
+    SORTIE_CHECK(rule.index >= 0 && rule.index < rule.count, "share {} of {}", rule.index,
+                 rule.count);
+  rules_ = rules;
+}
+
+const ParameterStore::Section& ParameterStore::section_at(std::int64_t element) const {
+  const auto found = std::ranges::find_if(sections_, [element](const Section& section) {
+    return element >= section.range.begin && element < section.range.end;
+  });
+  SORTIE_CHECK(found != sections_.end(), "element {} is not trained", element);
+  return *found;
 }
 
 /// Every parameter starts on a cache line.
 void ParameterStore::lay_out(std::int64_t alignment) {
+  sections_.clear();
   const auto place = [this](std::int64_t offset, const auto& chosen) {
     for (const auto& parameter : std::views::reverse(parameters_)) {
       if (!chosen(*parameter)) continue;
@@ -92,27 +109,52 @@ void ParameterStore::lay_out(std::int64_t alignment) {
     }
     return offset;
   };
-  const std::int64_t unit = std::max(alignment, kLineElements);
+  const bool apart = rules_.expert_ranks > 0;
+  const auto unit_of = [&](ReduceGroup group) {
+    return group == ReduceGroup::expert ? rules_.expert_ranks * kLineElements
+                                        : std::max(alignment, kLineElements);
+  };
+  if (gathers()) {
+    lay_out_units(unit_of(ReduceGroup::dense));
+    flat_elements_ =
+        place(cut_masters_, [](const Parameter& p) { return p.spec().use == Use::state; });
+    return;
+  }
   const auto comes_first = [this](const Parameter& p) { return sharded() && is_narrow(p); };
-  narrow_elements_ =
-      round_up(place(0, [&](const Parameter& p) { return p.trained() && comes_first(p); }), unit);
-  trained_elements_ = round_up(
-      place(narrow_elements_, [&](const Parameter& p) { return p.trained() && !comes_first(p); }),
-      unit);
+  std::int64_t end = 0;
+  for (const bool first : {true, false}) {
+    for (const ReduceGroup group : {ReduceGroup::dense, ReduceGroup::expert}) {
+      if (group == ReduceGroup::expert && !apart) continue;
+      const std::int64_t begin = end;
+      const std::int64_t placed = place(begin, [&](const Parameter& p) {
+        return p.trained() && comes_first(p) == first && held_by(p) == group;
+      });
+      end = begin + round_up(placed - begin, unit_of(group));
+      if (end > begin) sections_.push_back({{begin, end}, group});
+    }
+    if (first) cut_masters_ = end;
+  }
+  trained_elements_ = end;
   flat_elements_ = place(trained_elements_, [](const Parameter& p) { return !p.trained(); });
   if (!sharded()) return;
-  own_narrow_ = narrow_elements_ / share_.count;
-  for (const FlatRange& range :
-       {FlatRange{0, narrow_elements_}, FlatRange{narrow_elements_, trained_elements_}})
-    for (const FlatRange& bucket : cut_into_buckets(range, share_.bucket_elements, share_.count))
+  own_begins_ = {0};
+  for (const auto& [range, group] : sections_) {
+    const ShareRule& rule = rule_of(group);
+    const std::int64_t most = std::max(rules_.dense.bucket_elements, rule.bucket_elements);
+    for (const FlatRange& bucket : cut_into_buckets(range, most, rule.count)) {
       buckets_.push_back(bucket);
+      own_begins_.push_back(own_begins_.back() + bucket.elements() / rule.count);
+    }
+    if (range.end <= cut_masters_) own_masters_ = own_begins_.back();
+  }
 }
 
 void ParameterStore::find_own_runs() {
   for (auto& parameter : parameters_) {
     const FlatRange all{parameter->offset_, parameter->offset_ + parameter->elements()};
-    if (!sharded() || !parameter->trained() || all.elements() == 0) {
-      parameter->own_runs_ = {{all, whole_master_at(all.begin), all.begin, 0}};
+    if (all.elements() == 0) continue;
+    if (!keeps_share_of(*parameter)) {
+      parameter->own_runs_ = {{all, all.begin, whole_master_at(all.begin), all.begin, 0}};
       continue;
     }
     const BucketSpan span = buckets_of(buckets_, all);
@@ -121,9 +163,10 @@ void ParameterStore::find_own_runs() {
       const FlatRange run{std::max(all.begin, own.begin), std::min(all.end, own.end)};
       if (run.elements() <= 0) continue;
       // Shares of the buckets lie one after another.
-      const std::int64_t at = buckets_[bucket].begin / share_.count + run.begin - own.begin;
-      const bool narrow = run.begin < narrow_elements_;
-      parameter->own_runs_.push_back({run, narrow ? at : whole_master_at(run.begin), at, bucket});
+      const std::int64_t at = own_begins_[bucket] + run.begin - own.begin;
+      parameter->own_runs_.push_back({run, gathers() ? at : run.begin,
+                                      run.begin < cut_masters_ ? at : whole_master_at(run.begin),
+                                      at, bucket});
     }
   }
 }
@@ -135,38 +178,47 @@ void ParameterStore::finalize(ExecutionContext& context, DType compute, std::int
   lay_out(alignment);
   find_own_runs();
   master_ = context.zeros(DType::f32, {whole_master_at(flat_elements_)});
+  // Of what weights are cut into, one part.
+  const std::int64_t parts = gathers() ? rules_.dense.count : 1;
   if (with_optimizer) {
-    gradients_ = context.zeros(DType::f32, {trained_elements_});
-    moment1_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
-    moment2_ = context.zeros(DType::f32, {trained_elements_ / share_.count});
+    const std::int64_t own = gathers()   ? trained_elements_ / parts
+                             : sharded() ? own_begins_.back()
+                                         : trained_elements_;
+    gradients_ = context.zeros(DType::f32, {trained_elements_ / parts});
+    moment1_ = context.zeros(DType::f32, {own});
+    moment2_ = context.zeros(DType::f32, {own});
   }
-  if (compute == DType::bf16) compute_copy_ = context.zeros(DType::bf16, {flat_elements_});
+  if (compute == DType::bf16)
+    compute_copy_ = context.zeros(DType::bf16, {gathers() ? own_masters_ : flat_elements_});
+  if (gathers()) make_rooms(with_optimizer);
   for (auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec_;
     const std::int64_t elements = parameter->elements();
-    const Tensor home = is_narrow(*parameter)
-                            ? compute_copy_.slice(0, parameter->offset_, elements)
-                            : master_.slice(0, whole_master_at(parameter->offset_), elements);
-    parameter->weight_ = home.view(parameter->shape_);
-    if (with_optimizer && parameter->trained())
-      parameter->grad_ = gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
+    if (gathers() && spec.use != Use::state) {
+      place_in_room(*parameter);
+    } else {
+      const Tensor home = is_narrow(*parameter)
+                              ? compute_copy_.slice(0, parameter->offset_, elements)
+                              : master_.slice(0, whole_master_at(parameter->offset_), elements);
+      parameter->weight_ = home.view(parameter->shape_);
+      if (with_optimizer && parameter->trained())
+        parameter->grad_ =
+            gradients_.slice(0, parameter->offset_, elements).view(parameter->shape_);
+    }
     if (spec.use == Use::matrix || spec.use == Use::f32_matrix)
       parameter->packed_.emplace(parameter->weight_);
   }
 }
 
 Tensor ParameterStore::values_of(FlatRange range) {
-  if (range.begin < narrow_elements_) return compute_copy_.slice(0, range.begin, range.elements());
+  SORTIE_CHECK(!gathers(), "no rank has whole values");
+  if (range.begin < cut_masters_) return compute_copy_.slice(0, range.begin, range.elements());
   return master_.slice(0, whole_master_at(range.begin), range.elements());
 }
 
-Tensor ParameterStore::copies_of(FlatRange range) {
-  if (!compute_copy_.defined() || (sharded() && range.begin >= narrow_elements_)) return {};
-  return compute_copy_.slice(0, range.begin, range.elements());
-}
-
-Tensor ParameterStore::whole_master() {
-  return master_.slice(0, own_narrow_, master_.elements() - own_narrow_);
+Tensor ParameterStore::copies_of(const Parameter& parameter, const OwnRun& run) {
+  if (!compute_copy_.defined() || (sharded() && !is_narrow(parameter))) return {};
+  return compute_copy_.slice(0, run.values, run.flat.elements());
 }
 
 void ParameterStore::initialize(std::uint64_t seed) {
@@ -220,13 +272,10 @@ void ParameterStore::refresh_compute_copy(ExecutionContext& context) {
     Tensor copies = compute_copy_.slice(0, to, from.elements());
     ops::convert(context, master_.slice(0, from.begin, from.elements()), copies);
   };
-  std::int64_t at = 0;
-  for (const FlatRange& bucket : buckets_) {
-    if (bucket.begin >= narrow_elements_) break;
-    const FlatRange own = share_of_bucket(bucket, share_);
-    convert({at, at + own.elements()}, own.begin);
-    at += own.elements();
-  }
+  if (gathers()) return convert({0, own_masters_}, 0);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    if (buckets_[bucket].begin < cut_masters_)
+      convert({own_begins_[bucket], own_begins_[bucket + 1]}, own_share(bucket).begin);
   // What is trained in f32 has no copies then.
   const std::int64_t rest = sharded() ? trained_elements_ : 0;
   convert({whole_master_at(rest), master_.elements()}, rest);

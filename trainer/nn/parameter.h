@@ -5,11 +5,18 @@
 // is the order in which gradients become final (the reverse of the order of declaration), so that a
 // bucket of gradients is a contiguous range that fills up from its front during the backward pass.
 // What is not trained comes after all that is: the buffers of gradients and moments end before it.
+// Where routed experts are summed over ranks of their own (share(), expert_ranks), they are a range
+// by themselves behind the other parameters of their kind.
 //
 // A sharded store (shard()) has moments of this rank's share alone, and where it computes in bf16
 // f32 masters of that share alone: matrices then come first and what ops read as f32 behind them,
 // so that both are ranges of buckets. The f32 buffer is then [own masters of matrices, whole: the
 // rest of what is trained, what is not].
+//
+// Where everything is sharded, all buffers hold this rank's share alone, frozen weights included,
+// and are d times smaller than the flat range; what the model writes (Use::state) lies behind,
+// whole. Ops see a parameter's values and its gradient in the room of its unit (units.h): they are
+// there from the moment of their use until another unit is used that has the same room.
 #pragma once
 
 #include <functional>
@@ -22,6 +29,7 @@
 
 #include "trainer/nn/cut.h"
 #include "trainer/nn/shares.h"
+#include "trainer/nn/units.h"
 #include "trainer/ops/linear.h"
 #include "trainer/tensor/context.h"
 
@@ -62,6 +70,7 @@ struct ParameterSpec {
 
 class Parameter;
 struct TensorGroup;
+struct ExpertGroup;
 
 /// Of an own run, what is in one block of the whole.
 struct OwnPart {
@@ -105,7 +114,11 @@ class Parameter {
     return *packed_;
   }
   std::size_t packed_bytes() const { return packed_ ? packed_->packed_bytes() : 0; }
-  Tensor& grad() { return grad_; }  // f32, accumulated into; undefined when not trained
+  /// f32, accumulated into; undefined when not trained.
+  Tensor& grad() {
+    if (on_gradient_ != nullptr && *on_gradient_ && trained()) (*on_gradient_)(*this);
+    return grad_;
+  }
 
   /// A frozen parameter keeps its values. Decided before store.finalize().
   void freeze() { frozen_ = true; }
@@ -121,6 +134,8 @@ class Parameter {
   /// How many of the tokens meet it: 1, or the k / E of an expert.
   double token_share() const { return token_share_; }
   void set_token_share(double share) { token_share_ = share; }
+  /// Where everything is sharded, the unit that it is gathered with; not of Use::state.
+  std::size_t unit() const { return unit_; }
 
   /// Bookkeeping of the tape: a use was recorded / its gradient is in. When the last one is in, the
   /// gradient of this micro-batch is final. Of trained ones alone.
@@ -131,12 +146,13 @@ class Parameter {
  private:
   friend class ParameterStore;
   void await() const {
-    if (on_use_ != nullptr && *on_use_ && trained()) (*on_use_)(this);
+    if (on_use_ != nullptr && *on_use_ && spec_.use != Use::state) (*on_use_)(this);
   }
   ParameterSpec spec_;
   Shape shape_;
   std::vector<GlobalBlock> blocks_;
   std::int64_t offset_ = 0;
+  std::size_t unit_ = 0;
   std::vector<OwnRun> own_runs_;
   Tensor weight_, grad_;
   std::optional<ops::PackedWeight> packed_;
@@ -147,15 +163,18 @@ class Parameter {
   int pending_uses_ = 0;
   const std::function<void(Parameter&)>* on_final_ = nullptr;
   const std::function<void(const Parameter*)>* on_use_ = nullptr;
+  const std::function<void(const Parameter&)>* on_gradient_ = nullptr;
 };
 
 class ParameterStore {
  public:
   /// Of a rank that shares each layer with the ranks of a group, which must outlive the store;
-  /// null: it has whole layers.
-  explicit ParameterStore(const TensorGroup* tensor_group = nullptr)
-      : tensor_group_(tensor_group) {}
+  /// null: it has whole layers. The same of the routed experts, of which it has some.
+  explicit ParameterStore(const TensorGroup* tensor_group = nullptr,
+                          const ExpertGroup* expert_group = nullptr)
+      : tensor_group_(tensor_group), expert_group_(expert_group) {}
   const TensorGroup* tensor_group() const { return tensor_group_; }
+  const ExpertGroup* expert_group() const { return expert_group_; }
 
   /// Declares a parameter; the reference stays valid for the life of the store. Names are unique.
   Parameter& add(ParameterSpec spec);
@@ -163,10 +182,22 @@ class ParameterStore {
   /// Takes this rank's parts; without a call every parameter is whole. ErrorCode::config where a
   /// parameter does not divide into so many. Before finalize().
   Result<> cut(const CutPlaces& places);
-  /// Keeps the optimizer's state of a share of what is trained alone; before finalize(), whose
-  /// alignment is then a multiple of rule.count x 16.
-  void shard(const ShareRule& rule);
-  bool sharded() const { return share_.count > 1; }
+  /// Keeps the optimizer's state of a share of what is trained alone, or of everything; before
+  /// finalize(), whose alignment is then a multiple of rules.dense.count x 16. Everything only
+  /// where the same ranks hold experts and all else.
+  void share(const ShareRules& rules);
+  void shard(const ShareRule& rule) { share({.dense = rule}); }
+  bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
+  /// Of weights too: ops have them from units() that are gathered.
+  bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
+  /// No other replica has the f32 values of what this rank has of the parameter.
+  bool keeps_share_of(const Parameter& parameter) const {
+    return gathers() ? parameter.spec().use != Use::state : sharded() && parameter.trained();
+  }
+  /// Which ranks hold a parameter alike: those of the dense ones, or those of the same experts.
+  ReduceGroup held_by(const Parameter& parameter) const {
+    return rules_.expert_ranks > 0 ? parameter.spec().cut.group : ReduceGroup::dense;
+  }
   /// Lays out and allocates the buffers. `alignment` elements (the data-parallel size x 16) divide
   /// what is trained, so that this flat range can be sharded evenly. Gradients and moments are
   /// zero, weights unset.
@@ -184,22 +215,56 @@ class ParameterStore {
   std::int64_t trained_elements() const { return trained_elements_; }  // of them, in front
   std::int64_t parameter_elements() const;                             // without padding and state
   DType compute_dtype() const { return compute_; }
-  /// Of a sharded store, in the order of the flat buffers; empty otherwise.
+  /// Of a sharded store, in the order of the flat buffers; empty otherwise. Where everything is
+  /// sharded, the ranges of all units.
   const std::vector<FlatRange>& buckets() const { return buckets_; }
   /// This rank's share of a bucket.
   FlatRange own_share(std::size_t bucket) const {
-    return share_of_bucket(buckets_[bucket], share_);
+    return share_of_bucket(buckets_[bucket], rule_of(section_at(buckets_[bucket].begin).group));
   }
+  /// A range of what is trained that the same ranks hold: together they are all of it.
+  struct Section {
+    FlatRange range;
+    ReduceGroup group = ReduceGroup::dense;
+  };
+  const std::vector<Section>& sections() const { return sections_; }
+  /// The one that has this element.
+  const Section& section_at(std::int64_t element) const;
   /// The whole values of a range of one bucket as ops take them: bf16 copies of matrices, or f32.
+  /// Not where everything is sharded.
   Tensor values_of(FlatRange range);
-  /// Where the update of a trained range leaves bf16 copies; undefined where it leaves none.
-  Tensor copies_of(FlatRange range);
-  /// The part of the f32 weights that every replica has whole: all where nothing is sharded.
-  Tensor whole_master();
+  /// Where the update of an own run leaves bf16 copies; undefined where it leaves none.
+  Tensor copies_of(const Parameter& parameter, const OwnRun& run);
+  /// The gradients of an own run.
+  Tensor gradients_of(const OwnRun& run) {
+    return gradients_.slice(0, run.values, run.flat.elements());
+  }
+  /// Where a parameter that every replica has whole in the f32 weights begins there; -1: it is
+  /// whole in the compute copies alone. Not where everything is sharded.
+  std::int64_t whole_master_place(const Parameter& parameter) const {
+    const bool cut = parameter.trained() && parameter.offset() < cut_masters_;
+    return cut ? -1 : whole_master_at(parameter.offset());
+  }
+
+  /// What is gathered as one, where everything is sharded; empty otherwise.
+  const std::vector<Unit>& units() const { return units_; }
+  std::size_t rooms() const { return rooms_.size(); }
+  /// Of a range of a unit: this rank's share of the values that ops take, and in the unit's room
+  /// all of them.
+  Tensor own_values(const UnitRange& range);
+  Tensor whole_values(const Unit& unit, const UnitRange& range);
+  /// The same of gradients, of a range that is trained.
+  Tensor own_gradients(const UnitRange& range);
+  Tensor whole_gradients(const Unit& unit, const UnitRange& range);
+  /// This rank's share of such a whole.
+  Tensor own_part_of(const Tensor& whole) const;
+  /// Memory of the rooms: of values, and of gradients.
+  std::int64_t room_value_bytes() const;
+  std::int64_t room_gradient_bytes() const;
   /// Of finalize().
   ExecutionContext& context() { return *context_; }
   /// The flat buffers, f32 [elements] but for the bf16 copy, which is undefined when compute is
-  /// f32. Where the store is sharded, own_runs() tell what is where in masters and moments.
+  /// f32. Where the store is sharded, own_runs() tell what is where.
   Tensor& master() { return master_; }
   const Tensor& master() const { return master_; }
   Tensor& gradients() { return gradients_; }  // and moments: of what is trained
@@ -220,22 +285,38 @@ class ParameterStore {
 
   /// Called when a parameter's gradient is final; unset = gradients only accumulate.
   void set_on_final(std::function<void(Parameter&)> on_final) { on_final_ = std::move(on_final); }
-  /// Called before the values of what is trained are used, as long as they may be on their way:
-  /// with the parameter, or null for all of them.
+  /// Called before values are used, as long as they may be on their way: with the parameter, which
+  /// is not of Use::state, or null for all of them.
   void set_on_use(std::function<void(const Parameter*)> on_use) { on_use_ = std::move(on_use); }
+  /// Called before a gradient is written.
+  void set_on_gradient(std::function<void(const Parameter&)> on_gradient) {
+    on_gradient_ = std::move(on_gradient);
+  }
   /// Before the buffers are read or written by others than ops: what is on its way arrives first.
   void await_values() {
     if (on_use_) on_use_(nullptr);
   }
 
  private:
-  static Result<> take_part(Parameter& parameter, CutPlace place);
+  static Result<> take_part(Parameter& parameter, const CutPlaces& places);
+  const ShareRule& rule_of(ReduceGroup group) const {
+    return group == ReduceGroup::expert ? rules_.experts : rules_.dense;
+  }
   const TensorGroup* tensor_group_;
+  const ExpertGroup* expert_group_;
+  /// What the units of a room have in turns.
+  struct Room {
+    Tensor narrow, wide, gradients;  // bf16, f32, f32; undefined where no unit has any
+  };
   void lay_out(std::int64_t alignment);
+  void lay_out_units(std::int64_t alignment);
+  void make_rooms(bool with_gradients);
+  /// Where ops find the values of a parameter, and its gradient, of a unit.
+  void place_in_room(Parameter& parameter);
   void find_own_runs();
   /// In the f32 weights, of an element that every replica has there.
   std::int64_t whole_master_at(std::int64_t offset) const {
-    return offset - narrow_elements_ + own_narrow_;
+    return offset - cut_masters_ + own_masters_;
   }
   bool is_narrow(const Parameter& parameter) const {
     return parameter.spec().use == Use::matrix && compute_ == DType::bf16;
@@ -245,13 +326,20 @@ class ParameterStore {
   ExecutionContext* context_ = nullptr;
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
-  ShareRule share_;
+  ShareRules rules_;
+  std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
-  // In front of what is trained, matrices whose masters are sharded; of them, this rank's share.
-  std::int64_t narrow_elements_ = 0, own_narrow_ = 0;
+  std::vector<std::int64_t>
+      own_begins_;  // by bucket: elements of the own shares before it, and all
+  // In front, what has f32 masters of this rank's share alone; of them, that share.
+  std::int64_t cut_masters_ = 0, own_masters_ = 0;
+  std::vector<Unit> units_;
+  std::vector<RoomSize> room_sizes_;
+  std::vector<Room> rooms_;
   Tensor master_, gradients_, moment1_, moment2_, compute_copy_;
   std::function<void(Parameter&)> on_final_;
   std::function<void(const Parameter*)> on_use_;
+  std::function<void(const Parameter&)> on_gradient_;
 };
 
 }  // namespace sortie::trainer

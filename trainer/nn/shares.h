@@ -1,6 +1,6 @@
 // How what is trained is cut for replicas: into buckets that are communicated as one, and each of
 // these into equal shares. With a sharded optimizer a rank keeps f32 masters and moments of its own
-// share of every bucket alone.
+// share of every bucket alone; where everything is sharded (units.h) weights and gradients, too.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,17 @@ std::vector<FlatRange> cut_into_buckets(FlatRange range, std::int64_t bucket_ele
 struct ShareRule {
   int index = 0, count = 1;
   std::int64_t bucket_elements = 1;
+  /// Of weights and gradients too, not of the optimizer's state alone.
+  bool everything = false;
+};
+
+/// Of the parameters of one rank.
+struct ShareRules {
+  ShareRule dense{};
+  /// Ranks that hold the same routed experts, where these are others than those that hold the same
+  /// dense parameters; 0: they are the same, and `dense` is for experts too.
+  int expert_ranks = 0;
+  ShareRule experts{};
 };
 
 FlatRange share_of_bucket(FlatRange bucket, const ShareRule& rule);
@@ -37,8 +48,9 @@ BucketSpan buckets_of(const std::vector<FlatRange>& buckets, FlatRange range);
 
 /// A run of a parameter whose f32 values this rank updates and saves.
 struct OwnRun {
-  FlatRange flat;           // in gradients and compute copies
-  std::int64_t master = 0;  // where it begins in the f32 weights
+  FlatRange flat;           // of all flat elements
+  std::int64_t values = 0;  // where it begins in gradients and compute copies
+  std::int64_t master = 0;  // in the f32 weights
   std::int64_t moment = 0;  // and in the moments; of what is not trained nothing
   std::size_t bucket = 0;   // 0 where nothing is cut
 };

@@ -21,30 +21,47 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   SORTIE_CHECK(q.shape().dims() == 4 && k.shape().dims() == 4 && q.dtype() != DType::i32,
                "q {} {}, k {}", dtype_name(q.dtype()), q.shape().to_string(),
                k.shape().to_string());
-  check_heads(k, q.dtype(), {q.size(0), q.size(1), k.size(2), q.size(3)}, "k");
-  check_heads(v, q.dtype(), {k.size(0), k.size(1), k.size(2), v.size(-1)}, "v");
+  const std::int64_t keys = mask.part ? k.size(1) : q.size(1);
+  check_heads(k, q.dtype(), {q.size(0), keys, k.size(2), q.size(3)}, "k");
+  check_heads(v, q.dtype(), {k.size(0), keys, k.size(2), v.size(-1)}, "v");
   SORTIE_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "{} heads read {} key heads", q.size(2),
                k.size(2));
   SORTIE_CHECK(mask.scale > 0.0f && mask.window >= 0, "scale {}, window {}", mask.scale,
                mask.window);
   const Tensor& start = mask.document_start;
-  SORTIE_CHECK(!start.defined() || (start.dtype() == DType::i32 && start.dense() &&
+  SORTIE_CHECK(!start.defined() || (start.dtype() == DType::i32 && start.stride(-1) == 1 &&
                                     start.shape() == Shape({q.size(0), q.size(1)})),
                "document starts {} {} for q {}", dtype_name(start.dtype()),
                start.shape().to_string(), q.shape().to_string());
   SORTIE_CHECK(mask.dropout.probability >= 0.0f && mask.dropout.probability < 1.0f, "dropout {}",
                mask.dropout.probability);
-  SORTIE_CHECK(lse.dtype() == DType::f32 && lse.dense() &&
+  SORTIE_CHECK(lse.dtype() == DType::f32 && lse.stride(-1) == 1 &&
                    lse.shape() == Shape({q.size(0), q.size(2), q.size(1)}),
                "lse {} for q {}", lse.shape().to_string(), q.shape().to_string());
+  if (!mask.part) return;
+  const AttentionPart& part = *mask.part;
+  SORTIE_CHECK(part.first_query >= 0 && part.first_key >= 0 &&
+                   part.first_query + q.size(1) <= part.tokens &&
+                   part.first_key + keys <= part.tokens,
+               "{} queries from {} and {} keys from {} of {} tokens", q.size(1), part.first_query,
+               keys, part.first_key, part.tokens);
+}
+
+/// Parts of a result are added up in f32.
+DType result_type(const Tensor& q, const AttentionMask& mask) {
+  return mask.part ? DType::f32 : q.dtype();
 }
 
 /// Multiply-adds per dimension of one product of queries with the keys that they see, over all
 /// heads, where there is one document.
-std::int64_t seen_keys(const Tensor& q, const AttentionMask& mask) {
-  const std::int64_t tokens = q.size(1);
-  const std::int64_t window = mask.window > 0 ? std::min(mask.window, tokens) : tokens;
-  const std::int64_t seen = window * (window + 1) / 2 + (tokens - window) * window;
+std::int64_t seen_keys(const Tensor& q, const Tensor& k, const AttentionMask& mask) {
+  const AttentionPart part = mask.part.value_or(AttentionPart{});
+  std::int64_t seen = 0;
+  for (std::int64_t t = part.first_query; t < part.first_query + q.size(1); ++t) {
+    const std::int64_t first = mask.window > 0 ? t - mask.window + 1 : 0;
+    const std::int64_t last = std::min(t + 1, part.first_key + k.size(1));
+    seen += std::max<std::int64_t>(0, last - std::max(first, part.first_key));
+  }
   return seen * q.size(0) * q.size(2);
 }
 
@@ -97,9 +114,9 @@ void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor&
                        const AttentionMask& mask, Tensor& out, Tensor& lse) {
   check_inputs(q, k, v, mask, lse);
   const Shape result{q.size(0), q.size(1), q.size(2), v.size(3)};
-  check_heads(out, q.dtype(), result, "out");
+  check_heads(out, result_type(q, mask), result, "out");
   if (q.elements() == 0) return;
-  context.count_flop(2 * seen_keys(q, mask) * (q.size(3) + v.size(3)));
+  context.count_flop(2 * seen_keys(q, k, mask) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_forward>(context, q, k, v, mask, out, lse);
 }
 
@@ -110,12 +127,12 @@ void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor
   const Shape result{q.size(0), q.size(1), q.size(2), v.size(3)};
   check_heads(out, q.dtype(), result, "out");
   check_heads(dout, q.dtype(), result, "dout");
-  check_heads(dq, q.dtype(), q.shape(), "dq");
-  check_heads(dk, q.dtype(), k.shape(), "dk");
-  check_heads(dv, q.dtype(), v.shape(), "dv");
+  check_heads(dq, result_type(q, mask), q.shape(), "dq");
+  check_heads(dk, result_type(q, mask), k.shape(), "dk");
+  check_heads(dv, result_type(q, mask), v.shape(), "dv");
   if (q.elements() == 0) return;
   // Twice the forward pass; that the scores are computed once more is the kernels' way.
-  context.count_flop(4 * seen_keys(q, mask) * (q.size(3) + v.size(3)));
+  context.count_flop(4 * seen_keys(q, k, mask) * (q.size(3) + v.size(3)));
   dispatch<&Backend::attention_backward>(context, q, k, v, out, lse, dout, mask, dq, dk, dv);
 }
 

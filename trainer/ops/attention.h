@@ -2,6 +2,7 @@
 // rows of one head at a time. Rotary position embedding.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,23 +30,36 @@ RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
 void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,
           bool inverse);
 
+/// Of a call that has some queries and some keys of each sequence: where they stand in it.
+struct AttentionPart {
+  std::int64_t first_query = 0, first_key = 0;
+  std::int64_t tokens = 0;  // of the whole sequence
+};
+
 /// Which keys a query sees, and how scores are weighed. The query at i sees the keys j <= i with
-/// i - j < window that do not lie before the start of its document.
+/// i - j < window that do not lie before the start of its document. Places are those in the whole
+/// sequence.
 struct AttentionMask {
   float scale = 1.0f;
   std::int64_t window = 0;     // 0 = all earlier tokens
-  Tensor document_start = {};  // i32 [B, T], values in [0, t]; undefined = one document
+  Tensor document_start = {};  // i32 [B, queries], values in [0, t]; undefined = one document
   Dropout dropout = {};        // of the probabilities; element (h T + i) T + j of sample b
+  std::optional<AttentionPart> part = {};  // none: all queries and all keys
 };
 
 /// out [B, T, H, Dv] = softmax(q k^T * scale, masked) v, query head h reads key head h / (H / KV).
 /// q [B, T, H, D], k [B, T, KV, D] and v [B, T, KV, Dv] are strided views (slices of one QKV
-/// buffer). lse [B, H, T] f32 receives the log-sum-exp of each row of scaled scores, for the
-/// backward pass. (Dao et al. 2022.)
+/// buffer). lse [B, H, T] f32 (a strided view) receives the log-sum-exp of each row of scaled
+/// scores, for the backward pass. (Dao et al. 2022.)
+///
+/// With mask.part, q [B, Q, H, D] are some queries and k, v [B, K, KV, ...] some keys. `out` is f32
+/// then, and `out` and `lse` are brought from the result over other keys to that over these as well
+/// (Liu et al. 2023): 0 and -infinity where there was none yet.
 void attention_forward(ExecutionContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionMask& mask, Tensor& out, Tensor& lse);
 
-/// Gradients of q, k, v (overwritten; strided views of one dQKV buffer).
+/// Gradients of q, k, v (overwritten; strided views of one dQKV buffer). With mask.part they are
+/// f32 and added to; `out` and `lse` are the results over all keys.
 void attention_backward(ExecutionContext& context, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
                         const AttentionMask& mask, Tensor& dq, Tensor& dk, Tensor& dv);

@@ -8,8 +8,8 @@
 namespace sortie::trainer::ops {
 namespace {
 
-std::int64_t padded(std::int64_t rows) {
-  return (rows + kExpertRowUnit - 1) / kExpertRowUnit * kExpertRowUnit;
+std::int64_t padded(std::int64_t rows, std::int64_t unit) {
+  return (rows + unit - 1) / unit * unit;
 }
 
 void check_matrix(const Tensor& x, DType dtype, std::int64_t rows, std::int64_t cols,
@@ -40,6 +40,7 @@ void check_products(const ExpertRows& rows, const Tensor& narrow, const Tensor& 
                     std::span<const PackedWeight* const> weights) {
   SORTIE_CHECK(weights.size() == static_cast<std::size_t>(rows.experts),
                "{} weights for {} experts", weights.size(), rows.experts);
+  SORTIE_CHECK(rows.unit == kExpertRowUnit, "products of rows in units of {}", rows.unit);
   for (const PackedWeight* weight : weights) {
     check_matrix(narrow, weight->plain().dtype(), rows.capacity, weight->plain().size(1), "x");
     check_matrix(wide, weight->plain().dtype(), rows.capacity, weight->plain().size(0), "y");
@@ -50,16 +51,17 @@ void check_products(const ExpertRows& rows, const Tensor& narrow, const Tensor& 
 }  // namespace
 
 ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
-                          std::int64_t expert_count) {
+                          std::int64_t expert_count, std::int64_t unit) {
   SORTIE_CHECK(experts.dtype() == DType::i32 && experts.dense() && experts.shape().dims() == 2 &&
-                   expert_count > 0,
+                   expert_count > 0 && unit > 0,
                "experts {} {}", dtype_name(experts.dtype()), experts.shape().to_string());
   ExpertRows rows;
   rows.tokens = experts.size(0);
   rows.top_k = experts.size(1);
   rows.experts = expert_count;
   const std::int64_t choices = experts.elements();
-  rows.capacity = padded(choices + std::min(choices, expert_count) * (kExpertRowUnit - 1));
+  rows.unit = unit;
+  rows.capacity = padded(choices + std::min(choices, expert_count) * (unit - 1), unit);
   rows.begin = context.empty(DType::i64, {expert_count + 1});
   rows.row_of = context.empty(DType::i32, experts.shape());
   rows.source = context.empty(DType::i32, {rows.capacity});

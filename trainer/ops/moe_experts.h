@@ -8,8 +8,8 @@
 
 namespace sortie::trainer::ops {
 
-/// Experts begin at multiples of this many rows; the rows between are zero. It keeps the number of
-/// different products small.
+/// Where rows are multiplied, experts begin at multiples of this many; the rows between are zero.
+/// It keeps the number of different products small.
 inline constexpr std::int64_t kExpertRowUnit = 16;
 
 /// Where every (token, choice) has its row among the rows sorted by expert. Within an expert, rows
@@ -18,16 +18,18 @@ inline constexpr std::int64_t kExpertRowUnit = 16;
 struct ExpertRows {
   std::int64_t tokens = 0, top_k = 0, experts = 0;
   std::int64_t capacity = 0;  // the most rows, with padding, for these sizes
-  Tensor begin;               // i64 [E + 1], multiples of kExpertRowUnit; the last one: all rows
-  Tensor row_of;              // i32 [M, k]
-  Tensor source;              // i32 [capacity]: m * k + j, or -1 for padding
+  std::int64_t unit = kExpertRowUnit;
+  Tensor begin;   // i64 [E + 1], multiples of `unit`; the last one: all rows
+  Tensor row_of;  // i32 [M, k]
+  Tensor source;  // i32 [capacity]: m * k + j, or -1 for padding
 
   /// i64 [1]: how many of the `capacity` rows there are.
   Tensor row_count() const { return begin.slice(0, experts, 1); }
 };
-/// experts i32 [M, k], all in [0, expert_count).
+/// experts i32 [M, k], all in [0, expert_count). With a `unit` of 1 there is no padding, for rows
+/// that are sent away: products take kExpertRowUnit alone.
 ExpertRows sort_by_expert(ExecutionContext& context, const Tensor& experts,
-                          std::int64_t expert_count);
+                          std::int64_t expert_count, std::int64_t unit = kExpertRowUnit);
 
 /// sorted [capacity, C] = x [M, C] by token, padding zero.
 void dispatch_forward(ExecutionContext& context, const ExpertRows& rows, const Tensor& x,

@@ -50,18 +50,26 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
   if (layout.only_data() && !store_.sharded())
     return ops::sum_of_squares(context, store_.gradients(), sum);
   const CutPlaces places = layout.places();
+  // Where sums are over all ranks, and not over those that hold one model, one of those that have
+  // the same counts it.
+  const auto first_of_same = [&](const Parameter& parameter) {
+    if (store_.sharded() || !layout.experts_apart()) return true;
+    return (store_.held_by(parameter) == ReduceGroup::expert ? layout.expert_replicas()
+                                                             : layout.replicas())
+               .rank() == 0;
+  };
   const Tensor part = context.empty(DType::f64, {1});
   ops::fill(context, 0.0, sum);
   for (const auto& parameter : store_.parameters()) {
     const CutRule& cut = parameter->spec().cut;
     const bool counts = cut.axis.has_value() || places.of(cut.group).index == 0;
-    if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty()) continue;
+    if (!parameter->trained() || !counts || !parameter->spec().tied_to.empty() ||
+        !first_of_same(*parameter))
+      continue;
     for (const OwnPart& own : parameter->own_parts()) {
       if (own.block->repeated) continue;
-      const FlatRange flat = own.run.flat;
       Tensor squares = part;
-      ops::sum_of_squares(context, store_.gradients().slice(0, flat.begin, flat.elements()),
-                          squares);
+      ops::sum_of_squares(context, store_.gradients_of(own.run), squares);
       ops::accumulate(context, squares, sum);
     }
   }
@@ -120,9 +128,8 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
     Tensor weights = store_.master().slice(0, run.master, count);
     Tensor first = store_.moment1().slice(0, run.moment, count);
     Tensor second = store_.moment2().slice(0, run.moment, count);
-    Tensor copies = store_.copies_of(run.flat);
-    ops::adamw(context, step, weights, store_.gradients().slice(0, run.flat.begin, count), first,
-               second, copies);
+    Tensor copies = store_.copies_of(parameter, run);
+    ops::adamw(context, step, weights, store_.gradients_of(run), first, second, copies);
   }
   tell_down_to(0);
   store_.weights_changed();

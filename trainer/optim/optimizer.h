@@ -24,7 +24,8 @@ class Optimizer {
 
   /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
   /// (reduced over the replicas). Summed over layout.model(), or of a sharded store, where a rank
-  /// counts its own share, over layout.world(), every parameter is counted once: what
+  /// counts its own share, or where experts are apart over layout.world(), every parameter is
+  /// counted once: what
   /// all ranks of a tensor-parallel group have by the first of them, and what is tied to another
   /// stage's parameter by that stage. Not finite when one of them is not.
   void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);

@@ -87,11 +87,14 @@ class Communicator {
   /// tensors' elements, and what a rank sends is what the other one expects.
   virtual Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                                   const Tensor& output,
-                                  std::span<const std::int64_t> receive_counts) = 0;
+                                  std::span<const std::int64_t> receive_counts,
+                                  const Event& ready = {}) = 0;
   /// To and from one other rank; matched in the order of issue, without the rest of the group.
   virtual Handle send_async(const Tensor& values, int to) = 0;
   virtual Handle receive_async(const Tensor& values, int from) = 0;
   virtual void barrier() = 0;
+  /// Makes progress with all that is in flight; cheap. Handles do the same when they are asked.
+  virtual void poll() {}
 
   /// Collectives that this rank has begun, over all groups of its process; may be read by any
   /// thread while this group lives. nullptr: not counted.

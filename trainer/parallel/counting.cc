@@ -23,7 +23,7 @@ double payload_of(const Tensor& tensor) {
 class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(int rank, int size, std::string name, SentBytes& sent)
-      : rank_(rank), size_(size), name_(std::move(name)), sent_(sent[name_]) {}
+      : rank_(rank), size_(size), name_(std::move(name)), sent_(sent), to_all_(sent[{name_}]) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -41,12 +41,15 @@ class CountingCommunicator final : public Communicator {
   }
   Handle broadcast_async(const Tensor& values, int) override { return count(payload_of(values)); }
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
-                          const Tensor&, std::span<const std::int64_t>) override {
+                          const Tensor&, std::span<const std::int64_t>, const Event&) override {
     const auto own = static_cast<double>(send_counts[static_cast<std::size_t>(rank_)]);
     const auto all = static_cast<double>(std::max<std::int64_t>(input.elements(), 1));
     return count(payload_of(input) * (1.0 - own / all));
   }
-  Handle send_async(const Tensor& values, int) override { return count(payload_of(values)); }
+  Handle send_async(const Tensor& values, int to) override {
+    sent_[{name_, to}] += payload_of(values);
+    return count(0.0);
+  }
   Handle receive_async(const Tensor&, int) override { return count(0.0); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int, std::string name) override {
@@ -62,16 +65,24 @@ class CountingCommunicator final : public Communicator {
  private:
   double others() const { return size_ - 1; }
   Handle count(double bytes) {
-    sent_ += bytes;
+    to_all_ += bytes;
     return std::make_unique<Done>();
   }
 
   int rank_, size_;
   std::string name_;
-  double& sent_;
+  SentBytes& sent_;
+  double& to_all_;
 };
 
 }  // namespace
+
+double bytes_to(const SentBytes& sent, std::string_view group) {
+  double bytes = 0.0;
+  for (const auto& [to, count] : sent)
+    if (to.group == group) bytes += count;
+  return bytes;
+}
 
 std::unique_ptr<Communicator> make_counting_communicator(int rank, int size, std::string name,
                                                          SentBytes& sent) {

@@ -4,18 +4,49 @@
 
 namespace sortie::trainer {
 GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator,
-                                 std::int64_t bucket_elements)
-    : store_(store), communicator_(communicator) {
-  const std::int64_t all = store.trained_elements();
-  if (communicator_.size() == 1 || all == 0) return;
-  ranges_ = store.sharded() ? store.buckets()
-                            : cut_into_buckets({0, all}, bucket_elements, communicator_.size());
+                                 std::int64_t bucket_elements, Communicator* experts)
+    : store_(store) {
+  if (store.gathers()) return;
+  const auto group_of = [&](ReduceGroup group) -> Communicator& {
+    return group == ReduceGroup::expert ? *experts : communicator;
+  };
+  bool reduces = false;
+  for (const ParameterStore::Section& section : store.sections()) {
+    SORTIE_CHECK(section.group == ReduceGroup::dense || experts != nullptr,
+                 "no group for experts that are apart");
+    reduces = reduces || group_of(section.group).size() > 1;
+    if (store.sharded()) continue;
+    for (const FlatRange& range :
+         cut_into_buckets(section.range, bucket_elements, group_of(section.group).size()))
+      ranges_.push_back(range);
+  }
+  if (!reduces) {
+    ranges_.clear();
+    return;
+  }
+  if (store.sharded()) ranges_ = store.buckets();
   buckets_.resize(ranges_.size());
+  for (const ReduceGroup group : {ReduceGroup::dense, ReduceGroup::expert})
+    if (group == ReduceGroup::dense || experts != nullptr) add_lane(group, group_of(group));
   for (const auto& parameter : store.parameters()) {
     if (!parameter->trained() || parameter->elements() == 0) continue;
     const auto [first, last] = span_of(*parameter);
     for (std::size_t i = first; i <= last; ++i) ++buckets_[i].parameters;
   }
+}
+
+void GradientReducer::add_lane(ReduceGroup reduced, Communicator& group) {
+  if (group.size() == 1) return;  // its sums are there
+  Lane lane{.group = &group, .buckets = {}};
+  for (std::size_t i = 0; i < ranges_.size(); ++i)
+    if (store_.section_at(ranges_[i].begin).group == reduced) lane.buckets.push_back(i);
+  lanes_.push_back(std::move(lane));
+}
+
+std::size_t GradientReducer::reduced_buckets() const {
+  std::size_t sum = 0;
+  for (const Lane& lane : lanes_) sum += lane.first_open;
+  return sum;
 }
 
 BucketSpan GradientReducer::span_of(const Parameter& parameter) const {
@@ -24,7 +55,8 @@ BucketSpan GradientReducer::span_of(const Parameter& parameter) const {
 
 void GradientReducer::begin() {
   if (buckets_.empty()) return;
-  next_ = first_open_ = overlapped_ = 0;
+  overlapped_ = 0;
+  for (Lane& lane : lanes_) lane.next = lane.first_open = 0;
   for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
   store_.set_on_final([this](Parameter& parameter) {
     if (parameter.elements() == 0) return;
@@ -39,13 +71,14 @@ void GradientReducer::begin() {
 }
 
 void GradientReducer::issue_ready() {
-  while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
-    issue(next_);  // late ops, which poll, may be done in there
-    ++next_;
-  }
+  for (Lane& lane : lanes_)
+    while (lane.next < lane.buckets.size() && buckets_[lane.buckets[lane.next]].missing == 0) {
+      issue(*lane.group, lane.buckets[lane.next]);  // late ops, which poll, may be done in there
+      ++lane.next;
+    }
 }
 
-void GradientReducer::issue(std::size_t index) {
+void GradientReducer::issue(Communicator& group, std::size_t index) {
   const auto gradients_of = [this](FlatRange range) {
     return store_.gradients().slice(0, range.begin, range.elements());
   };
@@ -53,27 +86,30 @@ void GradientReducer::issue(std::size_t index) {
   // The gradients are final where the stream will be, not where it is.
   const Event ready = store_.context().record();
   buckets_[index].handle =
-      store_.sharded() ? communicator_.reduce_scatter_async(
-                             all, gradients_of(store_.own_share(index)), ReduceOp::sum, ready)
-                       : communicator_.all_reduce_async(all, ReduceOp::sum, ready);
+      store_.sharded() ? group.reduce_scatter_async(all, gradients_of(store_.own_share(index)),
+                                                    ReduceOp::sum, ready)
+                       : group.all_reduce_async(all, ReduceOp::sum, ready);
 }
 
 void GradientReducer::poll() {
-  while (first_open_ < next_ && buckets_[first_open_].handle->poll())
-    buckets_[first_open_++].handle.reset();
+  for (Lane& lane : lanes_)
+    while (lane.first_open < lane.next && buckets_[lane.buckets[lane.first_open]].handle->poll())
+      buckets_[lane.buckets[lane.first_open++]].handle.reset();
 }
 
 void GradientReducer::finish() {
   if (buckets_.empty()) return;
   store_.set_on_final({});
   poll();
-  overlapped_ = first_open_;
+  overlapped_ = reduced_buckets();
   for (Bucket& bucket : buckets_) bucket.missing = 0;
   issue_ready();
-  for (; first_open_ < buckets_.size(); ++first_open_) {
-    buckets_[first_open_].handle->wait_on(store_.context());
-    buckets_[first_open_].handle.reset();
-  }
+  for (Lane& lane : lanes_)
+    for (; lane.first_open < lane.buckets.size(); ++lane.first_open) {
+      Bucket& bucket = buckets_[lane.buckets[lane.first_open]];
+      bucket.handle->wait_on(store_.context());
+      bucket.handle.reset();
+    }
 }
 
 }  // namespace sortie::trainer

@@ -15,13 +15,15 @@ class GradientReducer {
   /// a multiple of the group's size x 16 elements (a cache line per rank): a rank's share of every
   /// bucket is the same. Borders are where they fall, also within a parameter. Of a sharded store
   /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
-  /// then of no use, and is to be zeroed before the next step. All arguments must outlive the
-  /// reducer.
-  GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements);
+  /// then of no use, and is to be zeroed before the next step. Routed experts that are apart in the
+  /// store are summed over `experts`, in buckets of their own. Of a store that gathers units it
+  /// does nothing (layer_gatherer.h). All arguments must outlive the reducer.
+  GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements,
+                  Communicator* experts = nullptr);
 
   /// Before the backward pass of the last micro-batch: from now on a bucket is reduced as soon as
-  /// the gradients in it are final on their device. Buckets go out in index order, on every rank
-  /// the same.
+  /// the gradients in it are final on their device. Buckets of a group go out in index order, on
+  /// every rank the same.
   void begin();
   /// Makes progress; cheap. Called between ops.
   void poll();
@@ -36,7 +38,7 @@ class GradientReducer {
   }
   /// Buckets that are complete: those that poll() found; behind finish() all, or the stream waits
   /// for them.
-  std::size_t reduced_buckets() const { return first_open_; }
+  std::size_t reduced_buckets() const;
   /// Buckets that were complete before finish() had to wait, in the last step.
   std::size_t overlapped_buckets() const { return overlapped_; }
 
@@ -45,16 +47,22 @@ class GradientReducer {
     int parameters = 0, missing = 0;  // that lie in it, wholly or in part
     std::unique_ptr<CollectiveHandle> handle = {};
   };
+  /// The buckets of one group of ranks, by index.
+  struct Lane {
+    Communicator* group;
+    std::vector<std::size_t> buckets;
+    std::size_t next = 0;        // first bucket not issued
+    std::size_t first_open = 0;  // first bucket not known to be done
+  };
+  void add_lane(ReduceGroup reduced, Communicator& group);
   BucketSpan span_of(const Parameter& parameter) const;
   void issue_ready();
-  void issue(std::size_t index);
+  void issue(Communicator& group, std::size_t index);
 
   ParameterStore& store_;
-  Communicator& communicator_;
   std::vector<FlatRange> ranges_;
   std::vector<Bucket> buckets_;
-  std::size_t next_ = 0;        // first bucket not issued
-  std::size_t first_open_ = 0;  // first bucket not known to be done
+  std::vector<Lane> lanes_;
   std::size_t overlapped_ = 0;
 };
 

@@ -272,7 +272,7 @@ Communicator::Handle GroupCommunicator::broadcast_async(const Tensor& values, in
 
 Communicator::Handle GroupCommunicator::all_to_all_async(
     const Tensor& input, std::span<const std::int64_t> send_counts, const Tensor& output,
-    std::span<const std::int64_t> receive_counts) {
+    std::span<const std::int64_t> receive_counts, const Event& ready) {
   const auto sum = [](std::span<const std::int64_t> counts) {
     return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   };
@@ -282,31 +282,37 @@ Communicator::Handle GroupCommunicator::all_to_all_async(
                    sum(receive_counts) == output.elements() && input.dtype() == output.dtype(),
                "all-to-all: counts {} and {} for {} and {} elements on {} ranks", sum(send_counts),
                sum(receive_counts), input.elements(), output.elements(), size());
+  for (std::size_t member = 0; member < ranks; ++member)
+    SORTIE_CHECK(send_counts[member] >= 0 && receive_counts[member] >= 0, "a negative count");
+  const auto self = static_cast<std::size_t>(rank());
+  SORTIE_CHECK(send_counts[self] == receive_counts[self],
+               "all-to-all: rank {} sends itself {} and expects {}", rank(), send_counts[self],
+               receive_counts[self]);
   const std::size_t width = dtype_bytes(input.dtype());
-  const auto from = bytes_of(input);
-  const auto to = bytes_of(output);
   const std::uint64_t sequence = begin(Collective::all_to_all, 0, input.dtype());
   if (debug_ && size() > 1) compare_counts(send_counts, receive_counts);
-  std::vector<Exchange::Block> blocks;
-  std::size_t sent = 0, received = 0;
-  for (std::size_t member = 0; member < ranks; ++member) {
-    SORTIE_CHECK(send_counts[member] >= 0 && receive_counts[member] >= 0, "a negative count");
-    const auto out = from.subspan(sent, static_cast<std::size_t>(send_counts[member]) * width);
-    const auto in = to.subspan(received, static_cast<std::size_t>(receive_counts[member]) * width);
-    sent += out.size();
-    received += in.size();
-    if (member != static_cast<std::size_t>(rank())) {
-      blocks.push_back({static_cast<int>(member), out, in});
-      continue;
-    }
-    SORTIE_CHECK(out.size() == in.size(), "all-to-all: rank {} sends itself {} and expects {}",
-                 rank(), send_counts[member], receive_counts[member]);
-    if (!out.empty()) copy_unless_same(out, in);
-  }
-  return start(std::make_shared<Exchange>(group_, engine_->transport(),
-                                          label(Collective::all_to_all, sequence),
-                                          tag_of(id_, Part::data, sequence), std::move(blocks)),
-               {input, output});
+  const std::string what = label(Collective::all_to_all, sequence);
+  const int tag = tag_of(id_, Part::data, sequence);
+  return start_when(
+      ready, what, input, output,
+      [this, what, tag, width, sends = std::vector(send_counts.begin(), send_counts.end()),
+       receives = std::vector(receive_counts.begin(), receive_counts.end())](
+          std::span<std::byte> from, std::span<std::byte> to) -> std::unique_ptr<Operation> {
+        std::vector<Exchange::Block> blocks;
+        std::size_t sent = 0, received = 0;
+        for (std::size_t member = 0; member < sends.size(); ++member) {
+          const auto out = from.subspan(sent, static_cast<std::size_t>(sends[member]) * width);
+          const auto in = to.subspan(received, static_cast<std::size_t>(receives[member]) * width);
+          sent += out.size();
+          received += in.size();
+          if (member != static_cast<std::size_t>(rank()))
+            blocks.push_back({static_cast<int>(member), out, in});
+          else if (!out.empty())
+            copy_unless_same(out, in);
+        }
+        return std::make_unique<Exchange>(group_, engine_->transport(), what, tag,
+                                          std::move(blocks));
+      });
 }
 
 Communicator::Handle GroupCommunicator::pair(const Tensor& values, int member, bool sends) {

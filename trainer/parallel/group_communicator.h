@@ -26,11 +26,13 @@ class GroupCommunicator final : public Communicator {
   Handle all_gather_async(const Tensor& input, const Tensor& output, const Event& ready) override;
   Handle broadcast_async(const Tensor& values, int root) override;
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
-                          const Tensor& output,
-                          std::span<const std::int64_t> receive_counts) override;
+                          const Tensor& output, std::span<const std::int64_t> receive_counts,
+                          const Event& ready) override;
+  using Communicator::all_to_all_async;
   Handle send_async(const Tensor& values, int to) override;
   Handle receive_async(const Tensor& values, int from) override;
   void barrier() override;
+  void poll() override { engine_->poll(); }
   const std::atomic<std::uint64_t>* begun() const override { return &engine_->begun; }
   std::unique_ptr<Communicator> split(int color, int key, std::string name) override;
   std::vector<std::string> all_gather(std::string_view text) override;

@@ -15,7 +15,7 @@ struct Share {
 
 class Shares {
  public:
-  Shares(ParameterStore& store, const TensorGroup& group) : group_(group) {
+  Shares(ParameterStore& store, const TensorGroup& group) : store_(store), group_(group) {
     for (const auto& parameter : store.parameters())
       if (parameter->trained()) add(*parameter);
   }
@@ -24,37 +24,40 @@ class Shares {
   std::int64_t elements = 0;  // of the sums
 
  private:
-  void add(Parameter& parameter) {
+  void add(const Parameter& parameter) {
     const CutRule& cut = parameter.spec().cut;
-    const Tensor flat = parameter.grad().view({parameter.elements()});
-    if (!cut.axis) {
-      if (cut.partial_always || (cut.partial_gradient && group_.sequence)) {
-        shares.push_back({flat, elements});
-        elements += flat.elements();
-      }
+    if (cut.axis == 0) {
+      if (cut.group == ReduceGroup::dense) add_runs(parameter);
       return;
     }
-    if (*cut.axis == 0) add_runs(parameter, flat);
+    if (cut.axis || !(cut.partial_always || (cut.partial_gradient && group_.sequence))) return;
+    for (const OwnRun& run : parameter.own_runs()) {
+      shares.push_back({store_.gradients_of(run), elements});
+      elements += run.flat.elements();
+    }
   }
 
-  /// Each rank's unit goes to its own place, where others that do not have it add zero.
-  void add_runs(const Parameter& parameter, const Tensor& flat) {
+  /// Each rank's unit goes to its own place, where others that do not have it add zero. Of all
+  /// units a rank has the same elements, however its store is sharded.
+  void add_runs(const Parameter& parameter) {
     const ParameterSpec& spec = parameter.spec();
-    const std::int64_t columns = spec.shape.dims() == 2 ? spec.shape[1] : 1;
-    std::int64_t at = 0, first = 0;
+    const std::vector<OwnPart> parts = parameter.own_parts();
+    std::int64_t first = 0;
     for (std::size_t i = 0; i < spec.segments.size(); ++i) {
       const Segment& segment = spec.segments[i];
       const GlobalBlock& block = parameter.blocks()[i];
-      if (in_runs(segment, group_.size())) {
+      for (const OwnPart& part : parts) {
+        if (part.block != &block || !in_runs(segment, group_.size())) continue;
+        const std::int64_t count = part.run.flat.elements();
         shares.push_back(
-            {flat.slice(0, at, block.elements()), elements + (block.row - first) * columns});
-        elements += segment.rows * columns;
+            {store_.gradients_of(part.run), elements + (block.row - first) / segment.unit * count});
+        elements += segment.rows / segment.unit * count;
       }
-      at += block.elements();
       first += segment.rows;
     }
   }
 
+  ParameterStore& store_;
   const TensorGroup& group_;
 };
 

@@ -65,6 +65,7 @@ void PostOffice::send(int from, int to, int tag, std::span<const std::byte> byte
     settle(&message, from, Message::State::lost);
     return;
   }
+  if (options_.on_send) options_.on_send(from, to, bytes.size());
   Rank& sender = ranks_[static_cast<std::size_t>(from)];
   const std::uint64_t random =
       scrambled(options_.seed ^ scrambled(static_cast<std::uint64_t>(from) << 32 | sender.sends++));

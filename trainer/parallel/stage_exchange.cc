@@ -4,7 +4,6 @@
 #include <set>
 
 #include "common/base/check.h"
-#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
 namespace {
@@ -14,16 +13,6 @@ using Kind = PipelineAction::Kind;
 /// Messages of a sender that wait for their data beyond the one that is taken: so a result travels
 /// while its receiver works on another.
 constexpr std::size_t kAhead = 2;
-
-std::size_t bytes_in(const Tensor& values) {
-  return static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype());
-}
-
-/// The transport reads and writes memory of the CPU's; the meta device has none, and its groups
-/// only count.
-bool needs_copy(const Device& device) {
-  return device.kind != DeviceKind::cpu && device.kind != DeviceKind::meta;
-}
 
 }  // namespace
 
@@ -64,28 +53,17 @@ bool StageExchange::sent(int stage, const PipelineMessage& message) const {
          form_.first_trained_run <= shape_.global_run(stage, message.run);
 }
 
-StageExchange::Transfer StageExchange::receive(DType dtype, Shape shape, int from) {
-  Transfer transfer;
-  transfer.values = context_.empty(dtype, shape);
-  Tensor into = transfer.values;
-  if (needs_copy(context_.device())) {
-    transfer.copy.resize(bytes_in(into));
-    into = Tensor::wrap(transfer.copy.data(), dtype, shape);
-  }
-  transfer.handle = stages_.receive_async(into, from);
-  return transfer;
-}
-
 void StageExchange::post(Inbox& inbox) {
   Expected expected;
   expected.message = inbox.next.front();
   inbox.next.pop_front();
   const PipelineMessage& message = expected.message;
-  expected.hidden =
-      receive(form_.dtype, {form_.rows(message.micro_batch), form_.width}, inbox.from);
+  expected.hidden = Transfer::receive(context_, stages_, form_.dtype,
+                                      {form_.rows(message.micro_batch), form_.width}, inbox.from);
   const std::int64_t sums =
       message.kind == Kind::forward ? form_.forward_sums : form_.backward_sums;
-  if (sums > 0) expected.sums = receive(DType::f64, {sums}, inbox.from);
+  if (sums > 0)
+    expected.sums = Transfer::receive(context_, stages_, DType::f64, {sums}, inbox.from);
   inbox.posted.push_back(std::move(expected));
 }
 
@@ -95,13 +73,6 @@ StageExchange::Inbox& StageExchange::inbox_of(const PipelineAction& action) {
   const auto found = std::ranges::find(inboxes_, from, &Inbox::from);
   SORTIE_CHECK(found != inboxes_.end(), "stage {} sends nothing", from);
   return *found;
-}
-
-Tensor StageExchange::arrived(Transfer& transfer) {
-  if (!transfer.handle) return {};
-  transfer.handle->wait();
-  if (!transfer.copy.empty()) ops::copy_bytes_from_host(context_, transfer.copy, transfer.values);
-  return std::move(transfer.values);
 }
 
 StageParcel StageExchange::take(const PipelineAction& action) {
@@ -117,22 +88,9 @@ StageParcel StageExchange::take(const PipelineAction& action) {
   inbox.posted.erase(found());
   while (inbox.posted.size() < kAhead && !inbox.next.empty()) post(inbox);
   StageParcel parcel;
-  parcel.hidden = arrived(expected.hidden);
-  parcel.sums = arrived(expected.sums);
+  parcel.hidden = expected.hidden.wait();
+  if (expected.sums) parcel.sums = expected.sums->wait();
   return parcel;
-}
-
-void StageExchange::start(Tensor values, int to) {
-  Transfer transfer;
-  transfer.values = std::move(values);
-  Tensor from = transfer.values;
-  if (needs_copy(context_.device())) {
-    transfer.copy.resize(bytes_in(from));
-    ops::copy_bytes_to_host(context_, from, transfer.copy);
-    from = Tensor::wrap(transfer.copy.data(), from.dtype(), from.shape());
-  }
-  transfer.handle = stages_.send_async(from, to);
-  sent_.push_back(std::move(transfer));
 }
 
 void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
@@ -140,21 +98,22 @@ void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
   PipelineMessage message;
   if (!message_of(shape_, stages_.rank(), action, to, message) || !sent(to, message)) return;
   context_.synchronize();  // the values are there when they are sent
-  start(std::move(parcel.hidden), to);
-  if (parcel.sums.defined()) start(std::move(parcel.sums), to);
+  sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.hidden), to));
+  if (parcel.sums.defined())
+    sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.sums), to));
   poll();
 }
 
 void StageExchange::poll() {
-  while (!sent_.empty() && sent_.front().handle->poll()) sent_.pop_front();
+  while (!sent_.empty() && sent_.front().poll()) sent_.pop_front();
   if (!sent_.empty()) return;  // which has moved all messages of this rank
   for (Inbox& inbox : inboxes_)
     for (Expected& expected : inbox.posted)
-      if (!expected.hidden.handle->poll()) return;
+      if (!expected.hidden.poll()) return;
 }
 
 void StageExchange::finish() {
-  for (; !sent_.empty(); sent_.pop_front()) sent_.front().handle->wait();
+  for (; !sent_.empty(); sent_.pop_front()) sent_.front().wait();
 }
 
 }  // namespace sortie::trainer

@@ -5,10 +5,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/schedule.h"
+#include "trainer/parallel/transfer.h"
 
 namespace sortie::trainer {
 
@@ -51,16 +53,11 @@ class StageExchange {
   void finish();
 
  private:
-  /// A tensor on its way, with its copy in host memory where the device's memory is closed to it.
-  struct Transfer {
-    Tensor values;
-    std::vector<std::byte> copy;
-    Communicator::Handle handle;
-  };
   /// A message that is expected, in the order in which its sender sends.
   struct Expected {
     PipelineMessage message;
-    Transfer hidden, sums;
+    Transfer hidden;
+    std::optional<Transfer> sums;
   };
   struct Inbox {
     int from = 0;
@@ -71,9 +68,6 @@ class StageExchange {
   bool sent(int stage, const PipelineMessage& message) const;
   Inbox& inbox_of(const PipelineAction& action);
   void post(Inbox& inbox);
-  Transfer receive(DType dtype, Shape shape, int from);
-  void start(Tensor values, int to);
-  Tensor arrived(Transfer& transfer);
 
   ExecutionContext& context_;
   Communicator& stages_;

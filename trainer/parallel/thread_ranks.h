@@ -14,6 +14,8 @@ struct ThreadRankOptions {
   /// ranks do something else; 0 = as soon as both sides have posted it.
   std::chrono::microseconds max_delay{0};
   std::uint64_t seed = 0;  // of the delays, and of which sends are buffered
+  /// Sees every message, one at a time.
+  std::function<void(int from, int to, std::size_t bytes)> on_send{};
 };
 
 /// Runs `body` on `size` threads, each with the communicator of its rank. A rank whose body ends is

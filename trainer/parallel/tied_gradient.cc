@@ -33,12 +33,21 @@ void TiedGradient::hold() {
 
 void TiedGradient::add_other() {
   if (parameter_ == nullptr) return;
+  if (store_.gathers()) {
+    // This rank's share, which its like on the other stage has, too.
+    for (const OwnRun& run : parameter_->own_runs()) add_other_to(store_.gradients_of(run));
+  } else {
+    add_other_to(parameter_->grad().view({parameter_->elements()}));
+  }
+  parameter_->use_done();
+}
+
+void TiedGradient::add_other_to(const Tensor& gradient) {
   ExecutionContext& context = store_.context();
   const bool copies =
       context.device().kind != DeviceKind::cpu && context.device().kind != DeviceKind::meta;
   const int peer = stages_.rank() == 0 ? stages_.size() - 1 : 0;
-  const std::int64_t all = parameter_->elements();
-  const Tensor gradient = parameter_->grad().view({all});
+  const std::int64_t all = gradient.elements();
   context.synchronize();
   std::deque<Swap> under_way;
   const auto add_first = [&] {
@@ -66,7 +75,6 @@ void TiedGradient::add_other() {
     if (under_way.size() == kPieces) add_first();
   }
   while (!under_way.empty()) add_first();
-  parameter_->use_done();
 }
 
 }  // namespace sortie::trainer

@@ -22,6 +22,9 @@ class TiedGradient {
   void add_other();
 
  private:
+  /// f32 [elements] += the same elements of the other stage.
+  void add_other_to(const Tensor& gradient);
+
   ParameterStore& store_;
   Parameter* parameter_ = nullptr;
   Communicator& stages_;

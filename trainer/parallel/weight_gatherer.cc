@@ -6,8 +6,11 @@
 
 namespace sortie::trainer {
 
-WeightGatherer::WeightGatherer(ParameterStore& store, Communicator& replicas)
-    : store_(store), replicas_(replicas), handles_(store.buckets().size()) {
+WeightGatherer::WeightGatherer(ParameterStore& store, Communicator& replicas, Communicator* experts)
+    : store_(store),
+      replicas_(replicas),
+      experts_(experts),
+      handles_(store.gathers() ? 0 : store.buckets().size()) {
   if (!handles_.empty())
     store_.set_on_use([this](const Parameter* parameter) { await(parameter); });
 }
@@ -24,10 +27,14 @@ WeightGatherer::~WeightGatherer() {
 }
 
 void WeightGatherer::start(std::size_t bucket) {
+  if (handles_.empty()) return;
   SORTIE_CHECK(!handles_[bucket], "bucket {} is gathered while it is on its way", bucket);
-  handles_[bucket] = replicas_.all_gather_async(store_.values_of(store_.own_share(bucket)),
-                                                store_.values_of(store_.buckets()[bucket]),
-                                                store_.context().record());
+  const FlatRange all = store_.buckets()[bucket];
+  const bool apart = store_.section_at(all.begin).group == ReduceGroup::expert;
+  Communicator& group = apart ? *experts_ : replicas_;
+  if (group.size() == 1) return;  // its share is all of it
+  handles_[bucket] = group.all_gather_async(store_.values_of(store_.own_share(bucket)),
+                                            store_.values_of(all), store_.context().record());
   ++open_;
 }
 
@@ -55,7 +62,7 @@ void WeightGatherer::await_bucket(std::size_t bucket) {
 void WeightGatherer::await(const Parameter* parameter) {
   if (open_ == 0) return;
   if (parameter == nullptr) return finish();
-  if (parameter->elements() == 0) return;
+  if (!parameter->trained() || parameter->elements() == 0) return;
   const BucketSpan span = buckets_of(
       store_.buckets(), {parameter->offset(), parameter->offset() + parameter->elements()});
   for (std::size_t bucket = span.first; bucket <= span.last; ++bucket) await_bucket(bucket);

@@ -10,12 +10,13 @@
 
 namespace sortie::trainer {
 
-/// Of a sharded store; of another one it does nothing. From its first gather on the store asks it
-/// before the values of a parameter are used.
+/// Of a store whose optimizer is sharded; of another one it does nothing. From its first gather on
+/// the store asks it before the values of a parameter are used.
 class WeightGatherer {
  public:
-  /// Both must outlive it. The communicator is that of the replicas, one per share.
-  WeightGatherer(ParameterStore& store, Communicator& replicas);
+  /// All must outlive it. The communicators are those of the replicas, one rank per share;
+  /// `experts`: of routed experts, where they are apart in the store.
+  WeightGatherer(ParameterStore& store, Communicator& replicas, Communicator* experts = nullptr);
   /// Waits for what is on its way, unless a collective of this rank has failed.
   ~WeightGatherer();
   WeightGatherer(const WeightGatherer&) = delete;
@@ -40,6 +41,7 @@ class WeightGatherer {
 
   ParameterStore& store_;
   Communicator& replicas_;
+  Communicator* experts_;
   std::vector<std::unique_ptr<CollectiveHandle>> handles_;  // by bucket; null = nothing to wait for
   std::size_t open_ = 0;
 };

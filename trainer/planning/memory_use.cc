@@ -12,8 +12,9 @@ MemoryUse tensor_memory(const ParameterStore& store, const Allocator& allocator)
     return buffer.defined() ? buffer.elements() * signed_of(dtype_bytes(buffer.dtype())) : 0;
   };
   MemoryUse use;
-  use.weights = bytes_of(store.master()) + bytes_of(store.compute_copy());
-  use.gradients = bytes_of(store.gradients());
+  use.weights =
+      bytes_of(store.master()) + bytes_of(store.compute_copy()) + store.room_value_bytes();
+  use.gradients = bytes_of(store.gradients()) + store.room_gradient_bytes();
   use.optimizer = bytes_of(store.moment1()) + bytes_of(store.moment2());
   for (const auto& parameter : store.parameters())
     use.packed += signed_of(parameter->packed_bytes());

@@ -87,25 +87,26 @@ class MetaRank {
         layout_(job.topology, options.rank, static_cast<int>(options.world_size)),
         micro_steps_(micro_steps(job.topology, options)),
         context_(options.threads, {.kind = DeviceKind::meta}),
-        store_(layout_.tensor_group()),
+        store_(layout_.tensor_group(), layout_.expert_group()),
         model_(context_, job.model, store_,
                job.topology.activation_checkpointing_type == "every_layer",
                part_of_stage(job, layout_.coordinate(Axis::pipeline))),
-        optimizer_(job, store_) {
-    // One micro-batch uses each copy once.
-    context_.keep_packed_weights(micro_steps_ > 1);
-  }
+        optimizer_(job, store_) {}
 
   Result<> prepare() {
     SORTIE_ASSIGN_OR_RETURN(const StageFacts facts,
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
-    store_.shard(share_rule(job_, layout_));
-    store_.finalize(context_, options_.dtype, replicas_of(job_.topology, options_) * kShardUnit,
+    store_.share(share_rules(job_, layout_));
+    // One micro-batch uses each copy once, and what is gathered is let go.
+    context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
+    store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
-                                                 job_.optimizer.allreduce_bucket_size);
-    gatherer_ = std::make_unique<WeightGatherer>(store_, layout_.replicas());
+                                                 job_.optimizer.allreduce_bucket_size,
+                                                 &layout_.expert_replicas());
+    gatherer_ =
+        std::make_unique<WeightGatherer>(store_, layout_.replicas(), &layout_.expert_replicas());
     passes_ = std::make_unique<PipelineStep>(context_, layout_, store_, model_, facts);
     return {};
   }
@@ -116,24 +117,66 @@ class MetaRank {
   void step() {
     const Tensor sums = context_.zeros(DType::f64, {3});
     Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
-    // Conversations mask targets, which are counted first: a step has all its micro-batches at
-    // once.
-    const bool all_at_once = !job_.data.chat_files.empty();
-    std::vector<PipelineStep::MicroBatch> waiting;
     const std::int64_t stages = layout_.size(Axis::pipeline);
     std::int64_t planned = std::min(micro_steps_, 2 * stages);
     if (job_.topology.pipeline_interleave > 1)
       planned = micro_steps_ > stages ? 2 * stages : stages;
-    for (std::int64_t micro = 0; all_at_once && micro < std::max(micro_steps_, planned); ++micro)
-      waiting.push_back(next_batch());
     const std::int64_t flop = context_.flop();
+    pass_all(planned, loss);
+    flop_ = (context_.flop() - flop) / planned;
+    passes_->finish();
+    const SentBytes passed = layout_.sent();
+    reducer_->begin();
+    reducer_->finish();
+    sum_partial_gradients(store_, layout_.tensor_group());
+    optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
+    passes_->forget_weights();
+    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0,
+                      [this](std::size_t bucket) { gatherer_->start(bucket); });
+    routing_.clear(context_);
+    store_.zero_gradients();
+    memory_ = tensor_memory(store_, context_.allocator());
+    sent_ = layout_.sent();
+    if (planned < micro_steps_) count_other_passes(passed, planned, loss);
+  }
+
+  RankPlan plan() {
+    RankPlan plan;
+    plan.parameters = count_parameters(store_);
+    plan.flop_per_token = static_cast<double>(flop_) /
+                          static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
+    plan.memory = memory_;
+    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = share_bytes();
+    // Two snapshots: of its own share, and of one of another host where there is any.
+    if (job_.trainer.memory_checkpoint_interval > 0)
+      plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
+    plan.sent = sent_;
+    plan.bubble = bubble_share({layout_.size(Axis::pipeline),
+                                static_cast<int>(job_.topology.pipeline_interleave), micro_steps_});
+    plan.memory.process = kProcessBytes;
+    if (options_.world_size > 1)
+      plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
+                                                  kMostReductionBytes);
+    return plan;
+  }
+
+ private:
+  std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
+  /// The passes of so many micro-batches. Nothing is reduced meanwhile: no bytes but those of the
+  /// passes are sent.
+  void pass_all(std::int64_t micro_batches, Tensor& loss) {
+    // Conversations mask targets, which are counted first: a step has all its micro-batches at
+    // once.
+    const bool all_at_once = !job_.data.chat_files.empty();
+    std::vector<PipelineStep::MicroBatch> waiting;
+    for (std::int64_t micro = 0; all_at_once && micro < std::max(micro_steps_, micro_batches);
+         ++micro)
+      waiting.push_back(next_batch());
     std::map<std::int64_t, PipelineStep::MicroBatch> open;
-    bool reduces = false;
     for (const PipelineAction& action :
-         passes_->begin_training(planned, options_.micro_batch_size * tokens_of_sequence())) {
+         passes_->begin_training(micro_batches, options_.micro_batch_size * tokens_of_sequence())) {
       passes_->await(action);
       if (action.kind == PipelineAction::Kind::backward) {
-        if (passes_->all_forward() && !std::exchange(reduces, true)) reducer_->begin();
         const auto pass = passes_->backward(action);
         routing_.add(context_, pass->context);
         continue;
@@ -147,45 +190,35 @@ class MetaRank {
       passes_->forward(action, open[action.micro_batch], forward, 1.0f, loss);
       if (passes_->last_of_stage(action)) open.erase(action.micro_batch);
     }
+  }
+  /// Of micro-batches that have not been planned, what they send: each as much as one that is added
+  /// to those of which `planned` have sent `passed`.
+  void count_other_passes(const SentBytes& passed, std::int64_t planned, Tensor& loss) {
+    const std::int64_t added = layout_.size(Axis::pipeline);
+    pass_all(planned + added, loss);
     passes_->finish();
-    reducer_->finish();
-    sum_partial_gradients(store_, layout_.tensor_group());
-    flop_ = (context_.flop() - flop) / planned;
-    optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
-    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0,
-                      [this](std::size_t bucket) { gatherer_->start(bucket); });
-    routing_.clear(context_);
-    store_.zero_gradients();
+    const SentBytes in_step = sent_;
+    const auto bytes_in = [](const SentBytes& sent, const SentTo& to) {
+      const auto found = sent.find(to);
+      return found == sent.end() ? 0.0 : found->second;
+    };
+    for (const auto& [to, bytes] : layout_.sent()) {
+      const double more = bytes - bytes_in(in_step, to) - bytes_in(passed, to);
+      sent_[to] += more / static_cast<double>(added) * static_cast<double>(micro_steps_ - planned);
+    }
   }
-
-  RankPlan plan() {
-    RankPlan plan;
-    plan.parameters = count_parameters(store_);
-    plan.flop_per_token = static_cast<double>(flop_) /
-                          static_cast<double>(options_.micro_batch_size * tokens_of_sequence());
-    plan.memory = tensor_memory(store_, context_.allocator());
-    if (saves_beside_training(job_.trainer)) plan.memory.snapshot = share_bytes();
-    // Two snapshots: of its own share, and of one of another host where there is any.
-    if (job_.trainer.memory_checkpoint_interval > 0)
-      plan.memory.memory_checkpoints = 2 * (options_.world_size > 1 ? 2 : 1) * share_bytes();
-    plan.sent = layout_.sent();
-    plan.memory.process = kProcessBytes;
-    if (options_.world_size > 1)
-      plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
-                                                  kMostReductionBytes);
-    return plan;
-  }
-
- private:
-  std::int64_t tokens_of_sequence() const { return job_.model.sequence_length; }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
   std::int64_t share_bytes() const {
-    std::int64_t saved = 0;
+    std::int64_t dense = 0, experts = 0;
     for (const auto& parameter : store_.parameters())
-      saved += own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
-    const std::int64_t replicas = replicas_of(job_.topology, options_);
-    return (saved + replicas - 1) / replicas * static_cast<std::int64_t>(sizeof(float));
+      (store_.held_by(*parameter) == ReduceGroup::expert ? experts : dense) +=
+          own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
+    const auto share = [](std::int64_t elements, std::int64_t ranks) {
+      return (elements + ranks - 1) / ranks * static_cast<std::int64_t>(sizeof(float));
+    };
+    return share(dense, layout_.replicas().size()) +
+           share(experts, layout_.expert_replicas().size());
   }
   PipelineStep::MicroBatch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};
@@ -205,6 +238,8 @@ class MetaRank {
   std::unique_ptr<PipelineStep> passes_;
   StepRouting routing_;
   std::int64_t flop_ = 0;  // of a micro-batch
+  MemoryUse memory_;
+  SentBytes sent_;  // in a step
 };
 
 }  // namespace
@@ -230,11 +265,18 @@ Result<RankPlan> plan_rank(const config::JobConfig& job, const PlanOptions& opti
   SORTIE_TRY(rank.prepare());
   rank.step();
   RankPlan plan = rank.plan();
-  if (job.topology.tensor_parallel_size == 1) return plan;
-  // Operations are those of the whole stage: ranks that share its layers do some of them alike.
+  if (job.topology.tensor_parallel_size == 1 && job.topology.context_parallel_size == 1 &&
+      job.topology.expert_parallel_size == 1)
+    return plan;
+  // Operations are those of the whole stage: ranks that share its layers do some of them alike,
+  // those that share its sequences do a part each, and those with experts of their own what others
+  // route to them.
   config::JobConfig whole_job = job;
   whole_job.topology.tensor_parallel_size = 1;
   whole_job.topology.sequence_parallel = false;
+  whole_job.topology.context_parallel_size = 1;
+  whole_job.topology.expert_parallel_size = 1;
+  whole_job.topology.expert_tensor_parallel_size = 0;
   const std::int64_t stages = job.topology.pipeline_parallel_size;
   PlanOptions whole_options = options;
   whole_options.world_size = stages;

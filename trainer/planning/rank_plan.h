@@ -39,8 +39,11 @@ struct RankPlan {
   /// Kernels' memory and packed weights are those that oneDNN names for this machine's CPU. Where
   /// that has no bf16 products, plans of bf16 have none of its kernels' memory.
   MemoryUse memory;
-  /// Payload that it sends in a step, by the group's name.
+  /// Payload that it sends in a step.
   SentBytes sent;
+  /// The share of a step in which the stages of a pipeline wait for each other, were all of its
+  /// runs equally long (parallel/schedule.h).
+  double bubble = 0.0;
 };
 
 /// Of one rank; replicas are alike. Parameters and operations are those of its stage. Takes time by

@@ -110,14 +110,17 @@ bool Checkpointer::owns(const Parameter& parameter) const {
          (cut.axis || layout_.places().of(cut.group).index == 0);
 }
 
-/// Of a checkpoint: what all ranks of a replica own.
+/// Of a checkpoint: what all ranks own, once of those that hold the same.
 std::uint64_t Checkpointer::count_state_bytes() const {
   double bytes = 0.0;
-  for (const auto& parameter : store_.parameters())
-    if (owns(*parameter))
+  for (const auto& parameter : store_.parameters()) {
+    const bool apart = store_.held_by(*parameter) == ReduceGroup::expert;
+    const Communicator& alike = apart ? layout_.expert_replicas() : layout_.replicas();
+    if (owns(*parameter) && alike.rank() == 0)
       bytes += static_cast<double>(own_elements(parameter->blocks())) * sizeof(float) *
                (parameter->trained() ? 3.0 : 1.0);
-  layout_.model().all_reduce_sum({&bytes, 1});
+  }
+  layout_.world().all_reduce_sum({&bytes, 1});
   return static_cast<std::uint64_t>(bytes);
 }
 

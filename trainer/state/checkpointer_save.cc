@@ -51,13 +51,19 @@ bool Checkpointer::saves_between() const {
 std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& all) const {
   if (!writes()) return {};
   if (!shared_) return all;
-  std::vector<StatePiece> own, alone;
-  for (const StatePiece& piece : all)
-    if (owns(*piece.parameter) && !piece.repeated) (piece.alone ? alone : own).push_back(piece);
-  const Communicator& replicas = layout_.replicas();
-  std::vector<StatePiece> share = share_of(own, static_cast<std::size_t>(replicas.rank()),
-                                           static_cast<std::size_t>(replicas.size()));
-  share.insert(share.end(), alone.begin(), alone.end());
+  std::vector<StatePiece> dense, experts, share;
+  for (const StatePiece& piece : all) {
+    if (!owns(*piece.parameter) || piece.repeated) continue;
+    const bool apart = store_.held_by(*piece.parameter) == ReduceGroup::expert;
+    (piece.alone ? share : apart ? experts : dense).push_back(piece);
+  }
+  const auto add = [&share](const std::vector<StatePiece>& pieces, const Communicator& replicas) {
+    const std::vector<StatePiece> own = share_of(pieces, static_cast<std::size_t>(replicas.rank()),
+                                                 static_cast<std::size_t>(replicas.size()));
+    share.insert(share.end(), own.begin(), own.end());
+  };
+  add(dense, layout_.replicas());
+  add(experts, layout_.expert_replicas());
   return share;
 }
 

@@ -56,7 +56,7 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
              .parameter = parameter.get(),
              .moment = buffer.moment,
              .repeated = part.block->repeated,
-             .alone = store_.sharded() && parameter->trained()});
+             .alone = store_.keeps_share_of(*parameter)});
       }
     }
   }

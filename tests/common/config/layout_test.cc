@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "common/config/architectures.h"
+#include "common/config/mesh.h"
+#include "common/config/stages.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -76,6 +78,146 @@ TEST_CASE("the sizes that ten heads allow are named") {
   CHECK(problems[0] ==
         "10 attention heads can not be shared by 8 ranks; use 1, 2, 5 and 10, of which 1 and 2 fit "
         "the rest of the model");
+}
+
+TEST_CASE("ranks that share sequences have two chunks of equal length of each") {
+  const auto problems = [](std::int64_t tokens, std::int64_t ranks, std::int64_t tensor) {
+    JobConfig job;
+    job.model = small_model();
+    job.model.sequence_length = tokens;
+    job.topology.context_parallel_size = ranks;
+    job.topology.tensor_parallel_size = tensor;
+    job.topology.sequence_parallel = tensor > 1;
+    std::vector<std::string> messages;
+    for (const Violation& violation : check_layout(job)) {
+      CHECK(violation.rule == "G5");
+      messages.push_back(violation.message);
+    }
+    return messages;
+  };
+  CHECK(problems(24, 3, 1).empty());
+  CHECK(problems(24, 3, 2).empty());
+  CHECK(problems(30, 3, 4) ==
+        std::vector<std::string>{
+            "30 tokens can not be cut into 2 chunks for each of 3 ranks and, as "
+            "topology.sequence_parallel asks, equal parts of these for 4; use a sequence length of "
+            "24 or 36"});
+  CHECK(problems(27, 3, 1) ==
+        std::vector<std::string>{"27 tokens can not be cut into 2 chunks for each of 3 ranks; use "
+                                 "a sequence length of 24 or 30"});
+  CHECK(problems(23, 1, 1).empty());
+}
+
+TEST_CASE("ranks that share sequences are of one replica") {
+  TopologyConfig topology;
+  topology.context_parallel_size = 4;
+  topology.tensor_parallel_size = 2;
+  CHECK(ranks_of_replica(topology) == 8);
+  CHECK(resolve_batch(topology, 16).plan.data_parallel_size == 2);
+  const BatchOutcome wrong = resolve_batch(topology, 12);
+  REQUIRE(wrong.violations.size() == 1);
+  CHECK(wrong.violations[0].rule == "T1");
+  CHECK(wrong.violations[0].message ==
+        "a replica of the model takes 8 ranks = 2 (tensor_parallel_size) * 4 "
+        "(context_parallel_size) * 1 (pipeline_parallel_size), and 12 ranks are no multiple of "
+        "that; use 8 or 16 ranks, or sizes whose product divides 12");
+  CHECK(layout_text(topology) == "tensor 2, context 4");
+}
+
+/// "G6 keys[0]: message" of each rule that is broken.
+std::vector<std::string> broken_by(const JobConfig& job) {
+  std::vector<std::string> texts;
+  for (const Violation& violation : check_layout(job))
+    texts.push_back(std::string(violation.rule) + " " + violation.keys[0] + ": " +
+                    violation.message);
+  return texts;
+}
+
+TEST_CASE(
+    "experts are shared out evenly, within a tensor-parallel group, by models that have some") {
+  JobConfig job;
+  job.model = small_model();
+  job.topology.expert_parallel_size = 2;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_parallel_size: llama has no experts that "
+                                 "ranks could share; remove it"});
+  job.model.architecture = "mixtral";
+  job.model.moe.num_experts = 6;
+  CHECK(broken_by(job).empty());
+  job.topology.expert_parallel_size = 4;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_parallel_size: 6 experts can not be shared "
+                                 "out evenly to 4 ranks; use 1, 2, 3 and 6"});
+  job.topology.expert_parallel_size = 2;
+  job.topology.expert_tensor_parallel_size = 2;
+  CHECK(broken_by(job) == std::vector<std::string>{
+                              "G6 topology.expert_tensor_parallel_size: 2 ranks that share an "
+                              "expert must be of one tensor-parallel group, which has 1; use 1"});
+  job.topology.tensor_parallel_size = 4;
+  job.model.ffn_hidden_size = 90;  // which four do not share, but no layer is cut by four
+  CHECK(broken_by(job).empty());
+  job.model.ffn_hidden_size = 91;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G6 topology.expert_tensor_parallel_size: an expert's inner width "
+                                 "of 91 can not be shared by 2 ranks; use 1, or another width"});
+}
+
+TEST_CASE("full sharding is for models whose experts are where their layers are") {
+  JobConfig job;
+  job.model = small_model();
+  job.model.architecture = "mixtral";
+  job.topology.parameter_sharding = "full";
+  CHECK(broken_by(job).empty());
+  job.topology.expert_parallel_size = 2;
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G9 topology.parameter_sharding: full sharding does not go with "
+                                 "experts on ranks of their own; use \"optimizer\", or remove the "
+                                 "key of experts"});
+  job.topology.expert_parallel_size = 1;
+  job.topology.tensor_parallel_size = job.topology.expert_tensor_parallel_size = 2;
+  CHECK(broken_by(job).empty());
+  job.topology.expert_tensor_parallel_size = 1;
+  REQUIRE(broken_by(job).size() == 1);
+  CHECK(broken_by(job)[0].starts_with("G9 "));
+}
+
+TEST_CASE("the ranks of a stage are whole groups with all experts") {
+  TopologyConfig topology;
+  topology.tensor_parallel_size = 8;
+  topology.pipeline_parallel_size = 2;
+  topology.expert_parallel_size = 8;
+  // Eight ranks of a stage have no room for experts cut in eight: they are whole.
+  CHECK(expert_tensor_size(topology, 16) == 1);
+  CHECK(resolve_batch(topology, 16).violations.empty());
+  CHECK(expert_tensor_size(topology, 128) == 8);
+  topology.expert_tensor_parallel_size = 2;
+  const auto found = resolve_batch(topology, 16).violations;
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].rule == "G7");
+  CHECK(found[0].message ==
+        "a group that has all experts takes 16 ranks = 8 (expert_parallel_size) * 2 "
+        "(expert_tensor_parallel_size), and 8 ranks of a stage are no multiple of that; use sizes "
+        "whose product divides 8");
+}
+
+TEST_CASE("layers of stages may be given by hand") {
+  JobConfig job;
+  job.model = small_model();
+  job.model.num_layers = 27;
+  job.topology.pipeline_parallel_size = 2;
+  job.topology.pipeline_stage_layers = {"13", "14"};
+  CHECK(broken_by(job).empty());
+  CHECK(layers_of_stage(job, 0) == std::vector<LayerRange>{{0, 13}});
+  CHECK(layers_of_stage(job, 1) == std::vector<LayerRange>{{13, 27}});
+  job.topology.pipeline_stage_layers = {"13", "13"};
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G8 topology.pipeline_stage_layers: its numbers are 26 layers in "
+                                 "all, and the model has 27; make them equal"});
+  job.topology.pipeline_stage_layers = {"27"};
+  CHECK(broken_by(job) ==
+        std::vector<std::string>{"G8 topology.pipeline_stage_layers: it has 1 numbers for 2 runs "
+                                 "of layers = 2 (pipeline_parallel_size) * 1 "
+                                 "(pipeline_interleave); write one for each"});
 }
 
 }  // namespace

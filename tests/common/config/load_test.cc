@@ -79,6 +79,8 @@ void change(const Field& field, JobConfig& job) {
                   ? std::vector<std::string>{"hang", "oom"}
               : field.key == "runner.transport"
                   ? std::vector<std::string>{"docker", "exec", "-i", "{host}"}
+              : field.key == "topology.pipeline_stage_layers"
+                  ? std::vector<std::string>{"1", "2", "3", "2"}
               : field.key.ends_with("_exit_codes") ? std::vector<std::string>{"7", "64-69"}
                                                    : std::vector<std::string>{"one", "two"};
   if (auto* const* value = std::get_if<std::map<std::string, std::string>*>(&slot))
@@ -120,6 +122,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "trainer.memory_checkpoint_interval",
                                                     "topology.sequence_parallel",
                                                     "topology.pipeline_interleave",
+                                                    "topology.pipeline_stage_layers",
+                                                    "topology.expert_parallel_size",
+                                                    "topology.expert_tensor_parallel_size",
                                                     "topology.batch_rampup_start",
                                                     "topology.batch_rampup_increment",
                                                     "topology.batch_rampup_samples",
@@ -172,8 +177,10 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.topology = {.data_parallel_size = 2,
                   .tensor_parallel_size = 2,
                   .sequence_parallel = true,
+                  .context_parallel_size = 2,
                   .pipeline_parallel_size = 2,
                   .pipeline_interleave = 2,
+                  .pipeline_stage_layers = {"1", "2", "3", "2"},
                   .parameter_sharding = "optimizer",
                   .micro_batch_size = 3,
                   .gradient_accumulation_steps = 4,
@@ -183,6 +190,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .batch_rampup_increment = 12,
                   .batch_rampup_samples = 100};
   job.learning_rate_scheduler.learning_rate = 6.0;
+  job.model.num_layers = 8;
   job.model.hidden_size = 64;
   job.model.num_attention_heads = 2;
   job.model.attention_num_kv_heads = 2;
@@ -207,6 +215,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "runner.ssh.command" || field.key == "model.rotary_percentage" ||
         field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" ||
+        field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
   }
@@ -226,6 +235,8 @@ TEST_CASE("every key of mixtures comes back from the TOML of an architecture tha
   for (const Field& field : fields())
     if (section_of(field).starts_with("model.")) change(field, deepseek);
   deepseek.model.moe.num_experts = 10;
+  deepseek.topology.expert_parallel_size = 5;
+  deepseek.topology.expert_tensor_parallel_size = 1;
   deepseek.model.mla.qk_rope_head_dim = 62;
   deepseek.model.moe.layer_step = 1;
   deepseek.model.moe.aux_loss_coeff = 0.0;
@@ -459,6 +470,11 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
        "topology.parameter_sharding = \"optimizer\""},
       {"[optimizer]\nzero = true\n",
        "job.toml:2:1: unknown key optimizer.zero: set topology.parameter_sharding = \"optimizer\""},
+      {"[optimizer]\nzero_stage = 3\n",
+       "job.toml:2:1: unknown key optimizer.zero_stage: set topology.parameter_sharding: "
+       "\"optimizer\" is stage 1, \"full\" is stage 3"},
+      {"[topology]\nfsdp = true\n",
+       "job.toml:2:1: unknown key topology.fsdp: set topology.parameter_sharding = \"full\""},
       {"[transformer_architecture]\nx = 1\n",
        "job.toml:1:2: unknown section [transformer_architecture]; did you mean [model]?\n"
        "job.toml:2:1: unknown key model.x; `sortie config init --all` prints all keys"},

@@ -221,6 +221,21 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
        "replicas have alike, and here no rank has the whole state; set it to 0"},
+      {[](JobConfig& job) {
+         job.trainer.replica_check_interval = 5;
+         job.topology.parameter_sharding = "full";
+       },
+       "C9 trainer.replica_check_interval: no two replicas have the same weights where each keeps "
+       "a share of them, so there is nothing to compare; set it to 0"},
+      {[](JobConfig& job) {
+         job.trainer.memory_checkpoint_interval = 20;
+         job.trainer.save_dir = "/checkpoints";
+         job.recovery.max_restarts = 1;
+         job.model.architecture = "mixtral";
+         job.topology.expert_parallel_size = 2;
+       },
+       "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
+       "replicas have alike, and here no rank has the whole state; set it to 0"},
       {[](JobConfig& job) { job.trainer.scrub_interval = Milliseconds(1000); },
        "C5 trainer.scrub_interval: there are no checkpoints to check, because trainer.save_dir is "
        "empty; set it"},

@@ -101,13 +101,15 @@ inline LayoutRun run_layout(config::JobConfig job, int ranks, int steps,
           losses.push_back(report->loss);
           norms.push_back(report->grad_norm);
           if (step > 0) continue;
-          training.trainer->store()
-              .await_values();  // not with the lock: that takes the other ranks
+          // Not with the lock: that takes the other ranks.
+          training.trainer->store().await_values();
+          training.trainer->context().synchronize();
           const std::lock_guard lock(mutex);
           gradients.add(world.rank(), training.trainer->store(), "optimizer.m.",
                         static_cast<float>(1.0 / (1.0 - job.optimizer.beta1)));
         }
         training.trainer->store().await_values();
+        training.trainer->context().synchronize();
         const std::lock_guard lock(mutex);
         weights.add(world.rank(), training.trainer->store(), "model.");
         if (run.losses.empty()) {

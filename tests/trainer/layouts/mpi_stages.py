@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""mpi_stages.py SORTIE_TRAIN: pipelines of MPI ranks under mpirun, beside one process: the losses that they print and the state that they save."""
+"""mpi_stages.py SORTIE_TRAIN: MPI ranks under mpirun that are pipelines, share sequences, or keep shares of the weights, beside one process: the losses
+that they print and the state that they save."""
 import os
 import pathlib
 import re
@@ -37,9 +38,12 @@ precision = "f32"
 LAYOUTS = {  # ranks, keys
     "one": (1, ""),
     "interleaved": (4, "pipeline_parallel_size = 2\npipeline_interleave = 2"),
+    "shared sequences": (4, "context_parallel_size = 4"),
 }
 if os.environ.get("SORTIE_EVERY_CASE"):
     LAYOUTS["stages"] = (2, "pipeline_parallel_size = 2")
+    LAYOUTS["gathered layers"] = (2, 'parameter_sharding = "full"')
+    LAYOUTS["gathered stages"] = (4, 'pipeline_parallel_size = 2\nparameter_sharding = "full"')
     LAYOUTS["a layer each"] = (4, "pipeline_parallel_size = 4")
 
 

@@ -14,11 +14,12 @@ namespace fs = std::filesystem;
 struct Cut {
   int ranks = 1;
   bool sharded = true;
+  bool full = false;  // weights and gradients, too
 };
 
 config::JobConfig job_for(const config::JobConfig& job, Cut cut) {
   config::JobConfig changed = job;
-  changed.topology.parameter_sharding = cut.sharded ? "optimizer" : "none";
+  changed.topology.parameter_sharding = cut.full ? "full" : cut.sharded ? "optimizer" : "none";
   return changed;
 }
 
@@ -75,8 +76,10 @@ WholeState state_of(const config::JobConfig& job, Cut cut, bool trains,
 TEST_CASE("what any cut of the optimizer saves any other one loads, to the bit") {
   const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
   const std::pair<Cut, Cut> pairs[] = {
-      {{2, true}, {2, false}}, {{2, false}, {2, true}}, {{4, true}, {2, true}},
-      {{3, true}, {4, true}},  {{2, true}, {1, false}}, {{1, false}, {3, true}},
+      {{2, true}, {2, false}},       {{2, false}, {2, true}},       {{4, true}, {2, true}},
+      {{3, true}, {4, true}},        {{2, true}, {1, false}},       {{1, false}, {3, true}},
+      {{2, true, true}, {2, false}}, {{1, false}, {3, true, true}}, {{4, true, true}, {2, true}},
+      {{2, true}, {4, true, true}},
   };
   int number = 0;
   for (const auto& [from, to] : pairs) {
@@ -106,6 +109,19 @@ TEST_CASE("a run that is cut in two, sharded or not, goes on with the bits of on
     }
 }
 
+TEST_CASE("a fully sharded run that is cut in two has the bits of one that is not") {
+  const DType narrow = cpu_facts().multiplies_bf16 ? DType::bf16 : DType::f32;
+  const Cut full{.ranks = 3, .full = true};
+  const WholeState whole = state_of(saved_job_in("", 6), full, true, narrow);
+  const sortie::test::ScopedTempDir dir;
+  config::JobConfig job = saved_job_in(dir.str("run"), 4);
+  job.trainer.save_interval = 3;  // beside training
+  (void)state_of(job, full, true, narrow);
+  fs::remove_all(dir / "run/step-00000004");
+  job.trainer.train_iterations = 6;
+  CHECK(state_of(job, full, true, narrow) == whole);
+}
+
 TEST_CASE("shares are saved beside training, as they were when the save began") {
   const WholeState whole = state_of(saved_job_in("", 7), {3, true}, true);
   const sortie::test::ScopedTempDir dir;
@@ -127,6 +143,7 @@ TEST_CASE("low-rank updates and frozen weights are saved once, whole and by shar
   const WholeState saved = state_of(job, {3, true}, true);
   CHECK(saved.first.size() < saved.model.size());
   CHECK(state_of(job, {2, false}, false) == saved);
+  CHECK(state_of(job, {2, true, true}, false) == saved);
   CHECK(check_checkpoint(dir / "run/step-00000003", CheckDepth::hashes));
 }
 

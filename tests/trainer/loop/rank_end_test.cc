@@ -31,7 +31,7 @@ class Waiting : public Communicator {
   Handle all_gather_async(const Tensor&, const Tensor&, const Event&) override { return {}; }
   Handle broadcast_async(const Tensor&, int) override { return {}; }
   Handle all_to_all_async(const Tensor&, std::span<const std::int64_t>, const Tensor&,
-                          std::span<const std::int64_t>) override {
+                          std::span<const std::int64_t>, const Event&) override {
     return {};
   }
   Handle send_async(const Tensor&, int) override { return {}; }

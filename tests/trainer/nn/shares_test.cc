@@ -91,5 +91,69 @@ TEST_CASE("masters of bf16 weights are the own share, of f32 weights they are th
   CHECK(elements(DType::bf16, 4) == 16000);
 }
 
+TEST_CASE(
+    "experts apart are a range of their own, and every element is on as many ranks as have it") {
+  // Six ranks: two have experts 0 and 1 in three replicas, so that a rank has one of two.
+  constexpr int kRanks = 6, kOwners = 2;
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (const bool sharded : {false, true}) {
+      CAPTURE(sharded);
+      ExecutionContext context(1, device());
+      std::map<std::string, std::vector<int>> owners;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        ParameterStore store;
+        declare_all_kinds(store);
+        for (std::int64_t e = 0; e < 2; ++e)
+          store.add({"expert" + std::to_string(e),
+                     {33, 8},
+                     Init::normal(1.0),
+                     Use::matrix,
+                     true,
+                     {},
+                     {.axis = 0, .group = ReduceGroup::expert, .expert = {e, 2}}});
+        REQUIRE(store.cut({.owner = {rank % kOwners, kOwners}}));
+        ShareRules rules{.expert_ranks = kRanks / kOwners};
+        if (sharded) {
+          rules.dense = {rank, kRanks, 100};
+          rules.experts = {rank / kOwners, kRanks / kOwners, 100};
+        }
+        store.share(rules);
+        store.finalize(context, compute, kRanks * kLineElements, true);
+        std::int64_t at = 0;
+        for (const auto& [range, group] : store.sections()) {
+          CHECK(range.begin == at);
+          const int ranks = group == ReduceGroup::expert ? kRanks / kOwners : kRanks;
+          CHECK(range.elements() % (ranks * kLineElements) == 0);
+          at = range.end;
+        }
+        CHECK(at == store.trained_elements());
+        for (std::int64_t e = 0; e < 2; ++e) {
+          const Parameter& expert = *store.find("expert" + std::to_string(e));
+          CHECK(expert.elements() == (e == rank % kOwners ? 33 * 8 : 0));
+          CHECK(store.held_by(expert) == ReduceGroup::expert);
+          if (expert.elements() > 0)
+            CHECK(store.section_at(expert.offset()).group == ReduceGroup::expert);
+        }
+        for (const auto& parameter : store.parameters()) {
+          auto& own = owners[parameter->name()];
+          own.resize(static_cast<std::size_t>(parameter->spec().shape.elements()));
+          for (const OwnRun& run : parameter->own_runs()) {
+            CHECK(run.master + run.flat.elements() <= store.master().elements());
+            if (parameter->trained())
+              CHECK(run.moment + run.flat.elements() <= store.moment1().elements());
+            for (std::int64_t i = 0; i < run.flat.elements(); ++i)
+              ++own[static_cast<std::size_t>(run.flat.begin + i - parameter->offset())];
+          }
+        }
+      }
+      for (const auto& [name, counts] : owners) {
+        CAPTURE(name);
+        int expected = name.starts_with("expert") ? kRanks / kOwners : kRanks;
+        if (sharded && name != "frozen" && name != "bias") expected = 1;
+        CHECK(std::ranges::all_of(counts, [&](int count) { return count == expected; }));
+      }
+    }
+}
+
 }  // namespace
 }  // namespace sortie::trainer::test

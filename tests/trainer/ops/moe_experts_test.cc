@@ -13,18 +13,18 @@ namespace {
 
 using Choices = std::vector<std::int32_t>;
 
-struct Size {
+struct ExpertsSize {
   std::int64_t tokens, top_k, experts, out, in;
 };
 // One token, experts without any token, all tokens with one expert, more than 256 rows of one
 // expert, more than 256 outputs, odd widths.
-constexpr Size kSizes[] = {
+constexpr ExpertsSize kExpertsSizes[] = {
     {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},
     {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24},
 };
 
 /// k different experts per token; expert 1 is left out where that is possible.
-Choices make_choices(const Size& s) {
+Choices make_choices(const ExpertsSize& s) {
   Choices chosen;
   const Values draws = random_values(7, s.tokens * 64);
   std::size_t draw = 0;
@@ -41,7 +41,7 @@ Choices make_choices(const Size& s) {
   return chosen;
 }
 
-Tensor make_choice_tensor(ExecutionContext& context, const Size& s, const Choices& chosen) {
+Tensor make_choice_tensor(ExecutionContext& context, const ExpertsSize& s, const Choices& chosen) {
   Tensor tensor = context.empty(DType::i32, {s.tokens, s.top_k});
   std::copy(chosen.begin(), chosen.end(), tensor.data<std::int32_t>());
   return tensor;
@@ -51,7 +51,7 @@ struct Inputs {
   Choices chosen;
   Values x, w, weights, dy;
 };
-Inputs make_inputs(DType dtype, const Size& s) {
+Inputs make_inputs(DType dtype, const ExpertsSize& s) {
   return {make_choices(s), random_values(dtype, 1, s.tokens * s.in),
           random_values(dtype, 2, s.experts * s.out * s.in),
           random_values(DType::f32, 3, s.tokens * s.top_k),
@@ -62,7 +62,7 @@ struct Run {
   Values y, dx, dw, dweights;
 };
 /// Forward and backward of dispatch, one grouped product, combine; dw starts at `dw_start`.
-Run run_mixture(ExecutionContext& context, DType dtype, const Size& s, const Inputs& in,
+Run run_mixture(ExecutionContext& context, DType dtype, const ExpertsSize& s, const Inputs& in,
                 double dw_start, std::int64_t gap) {
   const auto rows =
       ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen), s.experts);
@@ -108,7 +108,7 @@ Run run_mixture(ExecutionContext& context, DType dtype, const Size& s, const Inp
 
 TEST_CASE("a mixture equals the reference forward and backward") {
   for_each_variant(true, [](const Variant& v) {
-    for (const Size& s : kSizes) {
+    for (const ExpertsSize& s : kExpertsSizes) {
       CAPTURE(s.tokens);
       CAPTURE(s.experts);
       const Inputs in = make_inputs(v.dtype, s);
@@ -128,7 +128,7 @@ TEST_CASE("a mixture equals the reference forward and backward") {
 
 TEST_CASE("an expert without tokens has no rows and its gradient stays what it was") {
   for_each_variant(true, [](const Variant& v) {
-    const Size s{20, 2, 5, 8, 8};
+    const ExpertsSize s{20, 2, 5, 8, 8};
     const Inputs in = make_inputs(v.dtype, s);
     REQUIRE(std::find(in.chosen.begin(), in.chosen.end(), 1) == in.chosen.end());
     const Run run = run_mixture(v.context, v.dtype, s, in, 0.0, 0);
@@ -139,7 +139,7 @@ TEST_CASE("an expert without tokens has no rows and its gradient stays what it w
 
 TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") {
   ExecutionContext context(1);
-  const Size s{3, 2, 4, 1, 2};
+  const ExpertsSize s{3, 2, 4, 1, 2};
   const auto rows =
       ops::sort_by_expert(context, make_choice_tensor(context, s, {3, 0, 0, 3, 2, 3}), 4);
   CHECK(ops::copy_to_host<std::int64_t>(context, rows.begin) ==
@@ -158,7 +158,7 @@ TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") 
 
 TEST_CASE("a NaN row stays with its token and reaches its experts' gradients") {
   for_each_variant(true, [](const Variant& v) {
-    const Size s{20, 1, 4, 8, 8};
+    const ExpertsSize s{20, 1, 4, 8, 8};
     Inputs in = make_inputs(v.dtype, s);
     in.x[5 * 8 + 3] = kNaN;
     const Run run = run_mixture(v.context, v.dtype, s, in, 0.0, 0);
@@ -173,7 +173,7 @@ TEST_CASE("a NaN row stays with its token and reaches its experts' gradients") {
 TEST_CASE("a mixture has the same bits on any number of threads") {
   for (const DType dtype : product_dtypes())
     check_same_bits(kAnyThreads, [&](ExecutionContext& context) {
-      const Size s{300, 3, 6, 70, 40};
+      const ExpertsSize s{300, 3, 6, 70, 40};
       const Run run = run_mixture(context, dtype, s, make_inputs(dtype, s), 0.0, 0);
       Values all = run.y;
       for (const Values* more : {&run.dx, &run.dw, &run.dweights})

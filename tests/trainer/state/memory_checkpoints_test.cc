@@ -117,6 +117,23 @@ TEST_CASE("one host that is lost with its memory loses nothing, whichever it is"
   }
 }
 
+TEST_CASE("hosts that share sequences keep each other's state as replicas do") {
+  const auto prepare = [](RememberedRun& run) {
+    run.job.model.sequence_length = 20;
+    run.job.topology.context_parallel_size = 2;
+  };
+  RememberedRun undisturbed;
+  prepare(undisturbed);
+  undisturbed.run(kFour, kMemorySteps);
+  RememberedRun run;
+  prepare(run);
+  run.run(kFour, 9);
+  run.lose("b");
+  run.run({"a", "spare", "c", "d"}, kMemorySteps);
+  CHECK(run.began_at == 8);
+  CHECK(run.weights == undisturbed.weights);
+}
+
 TEST_CASE("fewer hosts go on from the memory of more") {
   RememberedRun run;
   run.run(kFour, 9);

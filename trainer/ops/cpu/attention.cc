@@ -23,16 +23,17 @@ class Forward {
         mask_(mask),
         out_(out),
         lse_(lse),
-        tiles_(mask, tokens_),
+        tiles_(mask, tokens_, k.size(1)),
         products_(context, tiles_, q.dtype(), q.size(3), value_dims_,
-                  {q.stride(1), k.stride(1), v.stride(1), out.stride(1), 0, 0}, false),
+                  {q.stride(1), k.stride(1), v.stride(1), sums_stride_}, false),
         rows_(typed_kernels(context, q.dtype())),
         f32_(kernels(context).f32) {
     const auto scores = static_cast<std::size_t>(tiles_.most_scores());
     const auto block = static_cast<std::size_t>(tiles_.one_tile() ? 0 : tiles_.tiling().rows);
-    const std::size_t parts[] = {
-        scores * sizeof(float), scores * dtype_bytes(q.dtype()), products_.scratch_bytes(),
-        block * static_cast<std::size_t>(value_dims_) * sizeof(float), block * 2 * sizeof(float)};
+    const std::size_t sums = continues_ ? 0 : block * static_cast<std::size_t>(value_dims_);
+    const std::size_t parts[] = {scores * sizeof(float), scores * dtype_bytes(q.dtype()),
+                                 products_.scratch_bytes(), sums * sizeof(float),
+                                 block * 2 * sizeof(float)};
     for (int thread = 0; thread < context.threads(); ++thread) memory_.emplace_back(context, parts);
   }
 
@@ -90,13 +91,12 @@ class Forward {
       std::byte* from = to + static_cast<std::size_t>(unseen) * element;
       softmax(own.part<float>(kScores) + r * line + unseen, from, r, seen, tile.keys - unseen);
       if (mask_.dropout)
-        drop(rows_, element, mask_.dropout, b, (h * tokens_ + t) * tokens_ + tile.first + unseen,
-             from, seen);
+        drop(rows_, element, mask_.dropout, b, tiles_.score_number(tile, h, t, unseen), from, seen);
     }
   }
 
   float* row_lse(std::int64_t b, std::int64_t h) {
-    return lse_.data<float>() + (b * heads_ + h) * tokens_;
+    return lse_.data<float>() + b * lse_.stride(0) + h * lse_.stride(1);
   }
 
   void one_tile(std::int64_t b, std::int64_t h, const Tile& tile, int thread) {
@@ -111,12 +111,13 @@ class Forward {
   void many_tiles(std::int64_t b, std::int64_t h, std::int64_t block, int thread) {
     const ThreadMemory& own = memory_[static_cast<std::size_t>(thread)];
     const Tile all = tiles_.tile(block, 0);
-    auto* sums = own.part<float>(kSums);  // [rows, value_dims], of probabilities not yet normalised
+    // [rows, value_dims], of probabilities not yet normalised.
+    auto* sums = static_cast<float*>(
+        continues_ ? static_cast<void*>(head_of(out_, b, h).row(all.begin)) : own.part(kSums));
     auto* max = own.part<float>(kRowState);
     float* total = max + tiles_.tiling().rows;
-    std::memset(sums, 0, static_cast<std::size_t>(all.rows * value_dims_) * sizeof(float));
-    std::fill_n(max, all.rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(total, all.rows, 0.0f);
+    float* lse = row_lse(b, h) + all.begin;
+    begin_rows(all, lse, sums, max, total);
     for (std::int64_t column = 0; column < tiles_.columns(); ++column) {
       const Tile tile = tiles_.tile(block, column);
       if (!tiles_.any_seen(tile, b)) continue;
@@ -125,14 +126,32 @@ class Forward {
                    [&](float* s, void* p, std::int64_t r, std::int64_t n, std::int64_t width) {
                      const float keep =
                          rows_.softmax_part(s, p, n, width, mask_.scale, &max[r], &total[r]);
-                     if (keep != 1.0f) f32_.scale(sums + r * value_dims_, value_dims_, keep);
+                     if (keep != 1.0f) f32_.scale(sums + r * sums_stride_, value_dims_, keep);
                    });
       values(b, h, tile, sums, thread);
     }
     for (std::int64_t r = 0; r < all.rows; ++r) {
-      f32_.scale(sums + r * value_dims_, value_dims_, 1.0f / total[r]);
-      rows_.from_f32(sums + r * value_dims_, head_of(out_, b, h).row(all.begin + r), value_dims_);
-      row_lse(b, h)[all.begin + r] = max[r] + std::log(total[r]);
+      if (total[r] == 0.0f) continue;  // no key was seen, nor had one been before
+      f32_.scale(sums + r * sums_stride_, value_dims_, 1.0f / total[r]);
+      if (!continues_)
+        rows_.from_f32(sums + r * sums_stride_, head_of(out_, b, h).row(all.begin + r),
+                       value_dims_);
+      lse[r] = max[r] + std::log(total[r]);
+    }
+  }
+
+  /// The state of rows before their first tile: nothing, or the result over other keys, whose
+  /// probabilities sum up to 1 below exp(score - lse).
+  void begin_rows(const Tile& all, const float* lse, float* sums, float* max, float* total) const {
+    if (!continues_) {
+      std::memset(sums, 0, static_cast<std::size_t>(all.rows * value_dims_) * sizeof(float));
+      std::fill_n(max, all.rows, -std::numeric_limits<float>::infinity());
+      std::fill_n(total, all.rows, 0.0f);
+      return;
+    }
+    for (std::int64_t r = 0; r < all.rows; ++r) {
+      max[r] = lse[r];
+      total[r] = std::isinf(lse[r]) ? 0.0f : 1.0f;
     }
   }
 
@@ -142,7 +161,9 @@ class Forward {
   Tensor &out_, &lse_;
   const std::int64_t tokens_ = q_.size(1), heads_ = q_.size(2), group_ = heads_ / k_.size(2);
   const std::int64_t value_dims_ = v_.size(3);
+  const bool continues_ = mask_.part.has_value();
   const Tiles tiles_;
+  const std::int64_t sums_stride_ = continues_ || tiles_.one_tile() ? out_.stride(1) : value_dims_;
   const ProductTable products_;
   const TypedKernels &rows_, &f32_;
   std::vector<ThreadMemory> memory_;

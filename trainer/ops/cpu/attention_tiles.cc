@@ -13,24 +13,36 @@ Head head_of(const Tensor& x, std::int64_t b, std::int64_t h) {
           x.stride(1), bytes};
 }
 
+Tiles::Tiles(const AttentionMask& mask, std::int64_t queries, std::int64_t keys)
+    : mask_(mask),
+      part_(mask.part.value_or(AttentionPart{.tokens = queries})),
+      queries_(queries),
+      keys_(keys),
+      ahead_(part_.first_query - part_.first_key),
+      tiling_(mask.part ? kLongTiling : attention_tiling(queries, mask.window)) {}
+
 std::int64_t Tiles::first_key(std::int64_t b, std::int64_t t) const {
-  std::int64_t first = mask_.window > 0 ? std::max<std::int64_t>(0, t - mask_.window + 1) : 0;
+  std::int64_t first =
+      mask_.window > 0 ? std::max<std::int64_t>(0, t + ahead_ - mask_.window + 1) : 0;
   if (mask_.document_start.defined()) {
-    const std::int64_t start = mask_.document_start.data<std::int32_t>()[b * tokens_ + t];
-    SORTIE_CHECK(start >= 0 && start <= t, "document of token {} starts at {}", t, start);
-    first = std::max(first, start);
+    const Tensor& starts = mask_.document_start;
+    const std::int64_t start = starts.data<std::int32_t>()[b * starts.stride(0) + t];
+    SORTIE_CHECK(start >= 0 && start <= part_.first_query + t, "document of token {} starts at {}",
+                 part_.first_query + t, start);
+    first = std::max(first, start - part_.first_key);
   }
   return first;
 }
 
 Tile Tiles::tile(std::int64_t block, std::int64_t column) const {
   const std::int64_t begin = block * tiling_.rows;
-  const std::int64_t end = std::min(begin + tiling_.rows, tokens_);
-  std::int64_t first = mask_.window > 0 ? std::max<std::int64_t>(0, begin - mask_.window + 1) : 0;
+  const std::int64_t end = std::min(begin + tiling_.rows, queries_);
+  std::int64_t first =
+      mask_.window > 0 ? std::max<std::int64_t>(0, begin + ahead_ - mask_.window + 1) : 0;
   if (one_tile()) return {begin, end - begin, first, end - first};
   constexpr std::int64_t kUnit = 64;
   first = std::max(first / kUnit * kUnit, column * tiling_.keys);
-  const std::int64_t last = std::min((column + 1) * tiling_.keys, end);
+  const std::int64_t last = std::min({(column + 1) * tiling_.keys, end + ahead_, keys_});
   return {begin, end - begin, first, std::max<std::int64_t>(0, last - first)};
 }
 
@@ -44,7 +56,7 @@ bool Tiles::any_seen(const Tile& tile, std::int64_t b) const {
 
 Seen Tiles::seen(const Tile& tile, std::int64_t b, std::int64_t t) const {
   const std::int64_t from = std::max<std::int64_t>(0, first_key(b, t) - tile.first);
-  const std::int64_t to = std::min(t + 1 - tile.first, tile.keys);
+  const std::int64_t to = std::min(t + ahead_ + 1 - tile.first, tile.keys);
   if (from >= to) return {0, 0};
   return {from, to - from};
 }
@@ -67,16 +79,14 @@ ProductTable::ProductTable(ExecutionContext& context, const Tiles& tiles, DType 
     TileProducts p;
     p.scores = find(rows, keys, dims, DType::f32, strides.q, 1, 1, strides.k, line, false);
     if (!backward) {
-      p.values = find(rows, value_dims, keys, result, line, 1, strides.v, 1,
-                      add_up ? value_dims : strides.out, add_up);
+      p.values = find(rows, value_dims, keys, result, line, 1, strides.v, 1, strides.out, add_up);
       return p;
     }
     p.dprobabilities =
         find(rows, keys, value_dims, DType::f32, strides.dout, 1, 1, strides.v, line, false);
-    p.dq =
-        find(rows, dims, keys, result, line, 1, strides.k, 1, add_up ? dims : strides.dq, add_up);
-    p.dk = find(keys, dims, rows, DType::f32, 1, line, strides.q, 1, dims, true);
-    p.dv = find(keys, value_dims, rows, DType::f32, 1, line, strides.dout, 1, value_dims, true);
+    p.dq = find(rows, dims, keys, result, line, 1, strides.k, 1, strides.dq, add_up);
+    p.dk = find(keys, dims, rows, DType::f32, 1, line, strides.q, 1, strides.dk, true);
+    p.dv = find(keys, value_dims, rows, DType::f32, 1, line, strides.dout, 1, strides.dv, true);
     return p;
   };
   for (std::int64_t block = 0; block < tiles.blocks(); ++block)

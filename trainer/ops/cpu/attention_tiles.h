@@ -41,15 +41,14 @@ struct Seen {
 /// not whole ends with its rows, and a window's first one begins at a multiple of 64.
 class Tiles {
  public:
-  Tiles(const AttentionMask& mask, std::int64_t tokens)
-      : mask_(mask), tokens_(tokens), tiling_(attention_tiling(tokens, mask.window)) {}
+  Tiles(const AttentionMask& mask, std::int64_t queries, std::int64_t keys);
 
   const AttentionTiling& tiling() const { return tiling_; }
   bool one_tile() const { return tiling_.one_tile; }
-  std::int64_t blocks() const { return (tokens_ + tiling_.rows - 1) / tiling_.rows; }
+  std::int64_t blocks() const { return (queries_ + tiling_.rows - 1) / tiling_.rows; }
   /// Columns of keys, 1 where a block has one tile.
   std::int64_t columns() const {
-    return one_tile() ? 1 : (tokens_ + tiling_.keys - 1) / tiling_.keys;
+    return one_tile() ? 1 : (keys_ + tiling_.keys - 1) / tiling_.keys;
   }
   /// The tile of a block of rows in a column of keys; keys is 0 where there is none.
   Tile tile(std::int64_t block, std::int64_t column) const;
@@ -62,12 +61,20 @@ class Tiles {
     return attention_line(one_tile() ? tile.keys : tiling_.keys);
   }
   std::int64_t most_scores() const { return tiling_.rows * attention_line(tiling_.keys); }
+  /// What dropout calls the score of row `t` of a head and the tile's key number `key`.
+  std::int64_t score_number(const Tile& tile, std::int64_t head, std::int64_t t,
+                            std::int64_t key) const {
+    return (head * part_.tokens + part_.first_query + t) * part_.tokens + part_.first_key +
+           tile.first + key;
+  }
 
  private:
   std::int64_t first_key(std::int64_t b, std::int64_t t) const;
 
   const AttentionMask& mask_;
-  std::int64_t tokens_;
+  const AttentionPart part_;
+  const std::int64_t queries_, keys_;
+  const std::int64_t ahead_;  // query t stands at key t + ahead_
   AttentionTiling tiling_;
 };
 
@@ -82,14 +89,15 @@ struct TileProducts {
   std::vector<Product> all() const { return {scores, values, dprobabilities, dq, dk, dv}; }
 };
 
-/// Row strides of the operands.
+/// Row strides of the operands, and of what results are written or added to.
 struct AttentionStrides {
-  std::int64_t q, k, v, out, dout, dq;
+  std::int64_t q, k, v, out;
+  std::int64_t dout = 0, dq = 0, dk = 0, dv = 0;  // of a backward pass
 };
 
 /// The products of every shape of tile, held for as long as they are used. Where a block has one
-/// tile, results (out, dq) go to their tensors in the input's type, else they are added up in f32
-/// in dense rows.
+/// tile, out and dq are written in the input's type, else they are added to in f32, as dk and dv
+/// are.
 class ProductTable {
  public:
   ProductTable(ExecutionContext& context, const Tiles& tiles, DType dtype, std::int64_t dims,

@@ -38,8 +38,8 @@ void gather_sum(ExecutionContext& context, const ExpertRows& rows, const Tensor&
   context.poll();
 }
 
-std::int64_t padded_rows(std::int64_t rows) {
-  return (rows + kExpertRowUnit - 1) / kExpertRowUnit * kExpertRowUnit;
+std::int64_t padded_rows(std::int64_t rows, std::int64_t unit) {
+  return (rows + unit - 1) / unit * unit;
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void CpuBackend::sort_by_expert(ExecutionContext&, const Tensor& experts, Expert
   auto* begin = rows.begin.data<std::int64_t>();
   begin[0] = 0;
   for (std::int64_t e = 0; e < rows.experts; ++e) {
-    begin[e + 1] = begin[e] + padded_rows(next[static_cast<std::size_t>(e)]);
+    begin[e + 1] = begin[e] + padded_rows(next[static_cast<std::size_t>(e)], rows.unit);
     next[static_cast<std::size_t>(e)] = begin[e];
   }
   auto* source = rows.source.data<std::int32_t>();

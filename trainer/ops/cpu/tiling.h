@@ -23,12 +23,13 @@ struct AttentionTiling {
   std::int64_t keys;  // the most of a tile
   bool one_tile;      // a block of rows sees all its keys in one tile
 };
+inline constexpr AttentionTiling kLongTiling = {kLongAttentionRows, kLongAttentionKeys, false};
 /// `window` 0 = all earlier tokens.
 constexpr AttentionTiling attention_tiling(std::int64_t tokens, std::int64_t window) {
   const std::int64_t widest =
       window > 0 && window - 1 + kAttentionRows < tokens ? window - 1 + kAttentionRows : tokens;
   if (widest <= kAttentionKeys) return {kAttentionRows, widest, true};
-  return {kLongAttentionRows, kLongAttentionKeys, false};
+  return kLongTiling;
 }
 /// Elements between two rows of a tile of `keys` columns.
 constexpr std::int64_t attention_line(std::int64_t keys) {

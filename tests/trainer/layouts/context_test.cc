@@ -1,0 +1,257 @@
+// Sequences shared by ranks against one process: what a token's place decides, what goes from rank
+// to rank, and what each rank has a part of.
+#include "common/config/architectures.h"
+#include "tests/support/every_case.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_mixture.h"
+#include "tests/trainer/layouts/layout_runs.h"
+#include "trainer/models/families.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+/// Of sequences that 2 and 4 ranks can share, in chunks of 5 tokens or more.
+config::JobConfig long_job(const std::string& architecture) {
+  config::ModelConfig model;
+  model.architecture = architecture;
+  const config::Architecture& traits = config::architecture_of(model);
+  config::JobConfig job = traits.mixture ? mixture_job(architecture) : tiny_job("llama");
+  job.model.architecture = architecture;
+  if (!traits.grouped) job.model.attention_num_kv_heads = 0;
+  if (traits.partial_rope && !traits.gated_mlp) job.model.rotary_percentage = 0.5;
+  job.model.sequence_length = 40;
+  job.topology.global_batch_size = 4;
+  job.optimizer.eps = 1e-4;  // what is rounded differently is not made large by a small moment
+  return job;
+}
+
+/// The same with all that decides something by a token's or a head's place.
+config::JobConfig long_placed_job(const std::string& architecture) {
+  config::JobConfig job = long_job(architecture);
+  config::ModelConfig& model = job.model;
+  const config::Architecture& traits = config::architecture_of(model);
+  if (traits.windows) {
+    model.attention_layers = {"local", "global"};
+    model.attention_window = 7;
+  }
+  model.embedding_dropout = traits.latent ? 0.0 : 0.1;
+  model.attention_dropout = 0.2;
+  model.residual_dropout = traits.latent ? 0.0 : 0.1;
+  model.document_end_token = 7;
+  model.reset_positions = true;
+  return job;
+}
+
+config::JobConfig sharing(config::JobConfig job, int ranks) {
+  job.topology.context_parallel_size = ranks;
+  return job;
+}
+
+void check_sharing(const config::JobConfig& job, const std::vector<int>& sizes, int steps,
+                   const LayoutExtras& extras = {}, int replicas = 1) {
+  const LayoutRun alone = run_layout(job, 1, steps, DType::f32, {}, extras);
+  for (const int size : sizes) {
+    CAPTURE(job.model.architecture);
+    CAPTURE(size);
+    check_equal(run_layout(sharing(job, size), size * replicas, steps, DType::f32, {}, extras),
+                alone);
+  }
+}
+
+TEST_CASE("sequences shared by 2 and 4 ranks train as on one process") {
+  check_sharing(long_job("gpt2"), {2, 4}, 20);
+  check_sharing(long_job("llama"), {2, 4}, 20);
+}
+
+TEST_CASE("dropout, windows and documents in shared sequences are those of one process") {
+  for (const Family& family : families()) {
+    const std::string name(family.name);
+    if (!sortie::test::every_case() && name != "gpt-neo" && name != "qwen3" &&
+        name != "deepseek-v3" && name != "mixtral")
+      continue;
+    check_sharing(long_placed_job(name), {2}, sortie::test::every_case() ? 20 : 3);
+    check_sharing(long_placed_job(name), {4}, sortie::test::every_case() ? 20 : 2);
+  }
+}
+
+TEST_CASE("chunks of more tokens than are worked on at a time") {
+  config::JobConfig job = long_placed_job("qwen3");
+  job.model.num_layers = 1;
+  job.model.sequence_length = 4400;
+  job.model.attention_window = 1700;
+  job.model.document_end_token = -1;
+  job.model.reset_positions = false;
+  job.topology.micro_batch_size = job.topology.global_batch_size = 1;
+  check_sharing(job, {2}, 1);
+}
+
+TEST_CASE("windows that end anywhere in a chunk, and hide whole ones") {
+  for (const int window : {1, 2, 5, 6, 12, 33}) {
+    config::JobConfig job = long_job("mistral");
+    job.model.attention_layers = {"local"};
+    job.model.attention_window = window;
+    CAPTURE(window);
+    check_sharing(job, {4}, 2);
+    if (sortie::test::every_case()) check_sharing(job, {2, 5}, 3);
+  }
+}
+
+TEST_CASE("shared sequences with recomputation, accumulation and masked targets in replicas") {
+  for (const char* architecture : {"llama", "gpt2", "deepseek-v3", "mixtral"}) {
+    if (!sortie::test::every_case() && architecture != std::string("llama")) continue;
+    config::JobConfig job = long_job(architecture);
+    job.model.weight_tying = false;
+    job.model.residual_dropout = 0.1;
+    job.topology.global_batch_size = 8;
+    job.topology.activation_checkpointing_type = "every_layer";
+    job.topology.batch_rampup_start = 4;
+    job.topology.batch_rampup_increment = 4;
+    job.topology.batch_rampup_samples = 12;
+    check_sharing(job, {2}, 5, {.masked = true}, /*replicas=*/2);
+  }
+}
+
+TEST_CASE("shared sequences in bf16 stay near one process") {
+  const config::JobConfig job = long_placed_job("llama");
+  const int steps = sortie::test::every_case() ? 20 : 6;
+  const LayoutRun alone = run_layout(job, 1, steps, DType::bf16);
+  check_equal(run_layout(sharing(job, 2), 2, steps, DType::bf16), alone, 5e-3, 5e-2);
+}
+
+void check_same_course(const LayoutRun& first, const LayoutRun& other) {
+  CHECK(first.wrong == "");
+  CHECK(first.losses == other.losses);
+  CHECK(first.norms == other.norms);
+  CHECK(first.weights == other.weights);
+}
+
+config::JobConfig recomputed_sharing_job() {
+  config::JobConfig job = sharing(long_placed_job("llama"), 4);
+  job.topology.activation_checkpointing_type = "every_layer";
+  return job;
+}
+
+TEST_CASE("shared sequences give the same bits twice, and however late messages are") {
+  const config::JobConfig job = recomputed_sharing_job();
+  const LayoutRun first = run_layout(job, 4, 3);
+  check_same_course(first, run_layout(job, 4, 3));
+  for (const std::uint64_t seed : {5, 6})
+    check_same_course(first,
+                      run_layout(job, 4, 3, DType::f32,
+                                 {.max_delay = std::chrono::microseconds(300), .seed = seed}));
+}
+
+TEST_CASE("ranks that share sequences and work late give the same bits") {
+  const config::JobConfig job = recomputed_sharing_job();
+  const LayoutRun first = run_layout(job, 4, 3);
+  for (const std::uint64_t seed : {11, 12})
+    check_same_course(first, run_layout(job, 4, 3, DType::f32, {}, {.late_seed = seed}));
+}
+
+/// Sequences shared beside everything else.
+struct SharedMix {
+  int tensor = 1, context = 2, pipeline = 1, interleave = 1, replicas = 1;
+  bool sequence = false, sharded = false;
+  int ranks() const { return tensor * context * pipeline * replicas; }
+};
+
+config::JobConfig in_shared_mix(config::JobConfig job, const SharedMix& mix) {
+  job.topology.tensor_parallel_size = mix.tensor;
+  job.topology.sequence_parallel = mix.sequence;
+  job.topology.context_parallel_size = mix.context;
+  job.topology.pipeline_parallel_size = mix.pipeline;
+  job.topology.pipeline_interleave = mix.interleave;
+  if (mix.sharded) job.topology.parameter_sharding = "optimizer";
+  return job;
+}
+
+void check_shared_mix(config::JobConfig job, const SharedMix& mix, int steps) {
+  CAPTURE(job.model.architecture);
+  CAPTURE(mix.tensor);
+  CAPTURE(mix.sequence);
+  CAPTURE(mix.pipeline);
+  job.topology.micro_batch_size = 1;
+  job.model.num_layers = 4;
+  const LayoutRun alone = run_layout(job, 1, steps);
+  check_equal(run_layout(in_shared_mix(job, mix), mix.ranks(), steps), alone);
+}
+
+TEST_CASE("shared sequences beside shared layers, stages and a sharded optimizer") {
+  check_shared_mix(long_placed_job("qwen3"), {.tensor = 2, .sequence = true}, 2);
+  check_shared_mix(long_placed_job("llama"), {.pipeline = 2, .interleave = 2}, 2);
+  check_shared_mix(long_job("gpt2"), {.replicas = 2, .sharded = true}, 2);
+  check_shared_mix(long_placed_job("deepseek-v3"), {.tensor = 2, .pipeline = 2}, 2);
+  if (!sortie::test::every_case()) return;
+  for (const char* family : {"llama", "gpt2", "mixtral", "deepseek-v3"})
+    for (const bool sequence : {false, true}) {
+      check_shared_mix(long_placed_job(family), {2, 2, 2, 1, 2, sequence}, 20);
+      check_shared_mix(long_placed_job(family), {2, 2, 2, 2, 1, sequence, true}, 3);
+      check_shared_mix(long_job(family), {4, 2, 1, 1, 1, sequence}, 3);
+    }
+  for (const char* family : {"llama", "mixtral"})
+    check_shared_mix(long_job(family),
+                     {.context = 4, .pipeline = 2, .replicas = 2, .sharded = true}, 3);
+}
+
+TEST_CASE("validation of shared sequences is that of one process") {
+  config::JobConfig job = long_placed_job("llama");
+  job.trainer.eval_samples = 7;
+  const auto loss_on = [&](int ranks) {
+    double loss = 0.0;
+    run_thread_ranks(ranks, [&](Communicator& world) {
+      TinyTraining training(sharing(job, ranks), world);
+      const auto validation = training.trainer->evaluate();
+      SORTIE_CHECK(validation.has_value(), "{}", validation ? "" : validation.error().message);
+      if (world.rank() == 0) loss = validation->loss;
+    });
+    return loss;
+  };
+  CHECK(loss_on(4) == doctest::Approx(loss_on(1)).epsilon(1e-6));
+}
+
+/// All that a run holds at its end, by names; `trains`: it trains before, and saves.
+WholeTensors shared_state(const config::JobConfig& job, int ranks, bool trains) {
+  Assembled state;
+  std::mutex mutex;
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    TinyTraining training(job, world);
+    if (trains) {
+      const auto outcome = training.trainer->run();
+      SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
+    } else {
+      SORTIE_CHECK(training.trainer->progress().step == job.trainer.train_iterations, "step {}",
+                   training.trainer->progress().step);
+    }
+    const std::lock_guard lock(mutex);
+    state.add(world.rank(), training.trainer->store(), "");
+  });
+  CHECK(state.wrong() == "");
+  return state.tensors();
+}
+
+TEST_CASE("checkpoints of shared sequences are those of any other layout, to the bit") {
+  const SharedMix layouts[] = {{.context = 1},
+                               {.context = 2},
+                               {.context = 4},
+                               {.context = 2, .replicas = 2, .sharded = true},
+                               {.tensor = 2, .context = 2, .sequence = true},
+                               {.context = 2, .pipeline = 2}};
+  for (std::size_t from = 0; from < std::size(layouts); ++from)
+    for (std::size_t to = 0; to < std::size(layouts); ++to) {
+      const bool chosen = to == (from + 2) % std::size(layouts);
+      if (!sortie::test::every_case() && !chosen) continue;
+      CAPTURE(from);
+      CAPTURE(to);
+      const sortie::test::ScopedTempDir folder;
+      config::JobConfig job = long_job("llama");
+      job.trainer.train_iterations = 2;
+      job.trainer.save_dir = (folder.path() / "saves").string();
+      const WholeTensors saved =
+          shared_state(in_shared_mix(job, layouts[from]), layouts[from].ranks(), true);
+      CHECK(saved.size() > 10);
+      CHECK(saved == shared_state(in_shared_mix(job, layouts[to]), layouts[to].ranks(), false));
+    }
+}
+
+}  // namespace
+}  // namespace sortie::trainer::test

@@ -1,0 +1,154 @@
+// The experts of a mixture on the tape: all of them on this rank, or each on a rank of its own.
+#include <algorithm>
+#include <memory>
+
+#include "trainer/autograd/expert_parallel.h"
+#include "trainer/autograd/moe_functions.h"
+#include "trainer/ops/elementwise.h"
+
+namespace sortie::trainer {
+namespace {
+
+void use(Graph& graph, std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) graph.use(*parameter);
+}
+void use_done(std::span<Parameter* const> parameters) {
+  for (Parameter* parameter : parameters) parameter->use_done();
+}
+
+/// Sorted rows of the width `cols`, in memory whose size does not depend on the routing.
+Tensor sorted_rows(ExecutionContext& context, const ops::ExpertRows& rows, DType dtype,
+                   std::int64_t cols) {
+  return context.empty(dtype, {rows.capacity, cols});
+}
+
+std::vector<const ops::PackedWeight*> packed(std::span<Parameter* const> parameters) {
+  std::vector<const ops::PackedWeight*> weights;
+  for (const Parameter* parameter : parameters) weights.push_back(&parameter->packed());
+  return weights;
+}
+
+using SharedRows = std::shared_ptr<const ops::ExpertRows>;
+
+Var dispatch(Graph& graph, const Var& x, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor sorted = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
+  ops::dispatch_forward(context, *rows, x.data, sorted);
+  Var out = graph.value(sorted);
+  graph.record([&graph, &context, rows, shape = x.data.shape(), x_grad = x.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = context.empty(dy.dtype(), shape);
+    ops::dispatch_backward(context, *rows, dy, dx);
+    graph.add_grad(*x_grad, std::move(dx));
+  });
+  return out;
+}
+
+Var grouped_linear(Graph& graph, const Var& x, const SharedRows& rows,
+                   std::span<Parameter* const> weights) {
+  ExecutionContext& context = graph.context();
+  Tensor y = sorted_rows(context, *rows, x.data.dtype(), weights[0]->weight().size(0));
+  ops::grouped_linear_forward(context, *rows, x.data, packed(weights), y);
+  Var out = graph.value(y);
+  use(graph, weights);
+  graph.record([&graph, &context, rows, weights, x, grad = out.grad] {
+    if (Tensor dy = std::move(grad->tensor); dy.defined()) {
+      Tensor dx = sorted_rows(context, *rows, x.data.dtype(), x.data.size(1));
+      ops::grouped_linear_backward_data(context, *rows, dy, packed(weights), dx);
+      graph.add_grad(*x.grad, std::move(dx));
+      std::vector<Tensor> dw;
+      for (Parameter* weight : weights) dw.push_back(weight->grad());
+      if (std::ranges::any_of(dw, &Tensor::defined))
+        ops::grouped_linear_backward_weight(context, *rows, dy, x.data, dw);
+    }
+    use_done(weights);
+  });
+  return out;
+}
+
+Var sorted_swiglu(Graph& graph, const Var& gate_up, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor y = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1) / 2);
+  ops::swiglu_forward(context, gate_up.data, rows->row_count(), y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, rows, gate_up, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dx = sorted_rows(context, *rows, gate_up.data.dtype(), gate_up.data.size(1));
+    ops::swiglu_backward(context, dy, gate_up.data, rows->row_count(), dx);
+    graph.add_grad(*gate_up.grad, std::move(dx));
+  });
+  return out;
+}
+
+Var combine(Graph& graph, const Var& sorted, const Var& weights, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(sorted.data.dtype(), {rows->tokens, sorted.data.size(1)});
+  ops::combine_forward(context, *rows, sorted.data, weights.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, rows, sorted, weights, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dsorted = sorted_rows(context, *rows, sorted.data.dtype(), sorted.data.size(1));
+    Tensor dweights = context.empty(DType::f32, weights.data.shape());
+    ops::combine_backward(context, *rows, dy, sorted.data, weights.data, dsorted, dweights);
+    graph.add_grad(*sorted.grad, std::move(dsorted));
+    graph.add_grad(*weights.grad, std::move(dweights));
+  });
+  return out;
+}
+
+/// Back to the order in which rows were before they were sorted; each has one place.
+Var unsort(Graph& graph, const Var& sorted, const SharedRows& rows) {
+  ExecutionContext& context = graph.context();
+  Tensor y = context.empty(sorted.data.dtype(), {rows->tokens, sorted.data.size(1)});
+  ops::dispatch_backward(context, *rows, sorted.data, y);
+  Var out = graph.value(y);
+  graph.record([&graph, &context, rows, sorted_grad = sorted.grad, grad = out.grad] {
+    Tensor dy = std::move(grad->tensor);
+    if (!dy.defined()) return;
+    Tensor dsorted = sorted_rows(context, *rows, dy.dtype(), dy.size(1));
+    ops::dispatch_forward(context, *rows, dy, dsorted);
+    graph.add_grad(*sorted_grad, std::move(dsorted));
+  });
+  return out;
+}
+
+/// down_e(silu(gate_e x) * up_e x) of sorted rows.
+Var products(Graph& graph, const Var& sorted, const SharedRows& rows,
+             std::span<Parameter* const> gate_up, std::span<Parameter* const> down) {
+  const Var inner = grouped_linear(graph, sorted, rows, gate_up);
+  return grouped_linear(graph, sorted_swiglu(graph, inner, rows), rows, down);
+}
+
+}  // namespace
+
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down) {
+  const auto rows = std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(
+      graph.context(), routed.experts, static_cast<std::int64_t>(gate_up.size())));
+  const Var out = products(graph, dispatch(graph, x, rows), rows, gate_up, down);
+  return combine(graph, out, routed.weights, rows);
+}
+
+Var experts(Graph& graph, const Var& x, const Routed& routed, std::span<Parameter* const> gate_up,
+            std::span<Parameter* const> down, const ExpertGroup& group,
+            const std::function<void()>& meanwhile) {
+  ExecutionContext& context = graph.context();
+  const auto own = static_cast<std::int64_t>(gate_up.size());
+  const auto sent = std::make_shared<const ops::ExpertRows>(
+      ops::sort_by_expert(context, routed.experts, own * group.size(), /*unit=*/1));
+  const auto exchange = std::make_shared<const RowExchange>(agree_on_rows(context, *sent, group));
+  MovingRows moving(graph, dispatch(graph, x, sent), group, exchange);
+  if (meanwhile) meanwhile();
+  const Var here = moving.arrive();
+  const auto rows =
+      std::make_shared<const ops::ExpertRows>(ops::sort_by_expert(context, exchange->experts, own));
+  const Var out = products(graph, dispatch(graph, here, rows), rows, gate_up, down);
+  const auto back = std::make_shared<const RowExchange>(exchange->reversed());
+  const Var home = MovingRows(graph, unsort(graph, out, rows), group, back).arrive();
+  return combine(graph, home, routed.weights, sent);
+}
+
+}  // namespace sortie::trainer
