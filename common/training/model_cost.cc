@@ -18,7 +18,7 @@ std::string spaced(std::string_view name) {
 }
 
 /// More parts than an answer has, and more bytes than any machine has: their sum is a number yet.
-constexpr std::size_t kMostParts = 64;
+constexpr std::size_t kMostParts = 64, kMostStages = std::size_t{1} << 16;
 constexpr std::int64_t kMostBytes = 100'000'000'000'000'000;
 
 /// JSON's numbers may be anything; sizes are whole and not negative.
@@ -31,6 +31,45 @@ std::int64_t size_at(const OrderedJson& object, const char* key) {
 std::string text_at(const OrderedJson& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+double number_at(const OrderedJson& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+OrderedJson sent_json(const std::vector<ModelCost::Sent>& sent) {
+  OrderedJson out = OrderedJson::array();
+  for (const ModelCost::Sent& one : sent) {
+    OrderedJson& entry = out.emplace_back(OrderedJson{{"group", one.group}});
+    if (one.peer >= 0) entry["peer"] = one.peer;
+    entry["bytes"] = one.bytes;
+  }
+  return out;
+}
+
+/// What is no such list is none.
+std::vector<std::vector<ModelCost::StageUse>> parse_stages(const OrderedJson& json) {
+  std::vector<std::vector<ModelCost::StageUse>> stages;
+  const auto found = json.find("stages");
+  if (found == json.end() || !found->is_array() || found->size() > kMostStages) return stages;
+  for (const OrderedJson& stage : *found) {
+    auto& uses = stages.emplace_back();
+    if (!stage.is_object()) continue;
+    for (const auto& [precision, use] : stage.items()) {
+      if (!use.is_object() || uses.size() == kMostParts) continue;
+      ModelCost::StageUse& parsed = uses.emplace_back(precision, size_at(use, "memory_bytes"),
+                                                      std::vector<ModelCost::Sent>());
+      const auto sent = use.find("sent");
+      if (sent == use.end() || !sent->is_array() || sent->size() > kMostParts) continue;
+      for (const OrderedJson& one : *sent)
+        if (one.is_object())
+          parsed.sent.push_back({text_at(one, "group"),
+                                 one.contains("peer") ? size_at(one, "peer") : -1,
+                                 size_at(one, "bytes")});
+    }
+  }
+  return stages;
 }
 
 }  // namespace
@@ -54,6 +93,12 @@ nlohmann::ordered_json to_json(const ModelCost& cost) {
     for (const auto& [part, size] : of.parts) bytes[part] = size;
     memory[of.precision] = bytes;
   }
+  OrderedJson stages = OrderedJson::array();
+  for (const auto& uses : cost.stages) {
+    OrderedJson& stage = stages.emplace_back(OrderedJson::object());
+    for (const ModelCost::StageUse& use : uses)
+      stage[use.precision] = {{"memory_bytes", use.memory_bytes}, {"sent", sent_json(use.sent)}};
+  }
   return {{"version", cost.version},
           {"isa", cost.isa},
           {"architecture", cost.architecture},
@@ -63,7 +108,9 @@ nlohmann::ordered_json to_json(const ModelCost& cost) {
           {"trained_parameters", cost.trained_parameters},
           {"flops_per_token", cost.flops_per_token},
           {"threads", cost.threads},
-          {"rank_memory_bytes", memory}};
+          {"rank_memory_bytes", memory},
+          {"stages", stages},
+          {"bubble", cost.bubble}};
 }
 
 Result<ModelCost> parse_model_cost(std::string_view text) {
@@ -79,8 +126,9 @@ Result<ModelCost> parse_model_cost(std::string_view text) {
   cost.parameters = size_at(json, "parameters");
   cost.active_parameters = size_at(json, "active_parameters");
   cost.trained_parameters = size_at(json, "trained_parameters");
-  if (const auto found = json.find("flops_per_token"); found != json.end() && found->is_number())
-    cost.flops_per_token = found->get<double>();
+  cost.flops_per_token = number_at(json, "flops_per_token");
+  cost.bubble = number_at(json, "bubble");
+  cost.stages = parse_stages(json);
   cost.threads = size_at(json, "threads");
   for (const auto& [precision, parts] : json["rank_memory_bytes"].items()) {
     ModelCost::Memory memory{precision, {}};

@@ -31,9 +31,28 @@ struct ModelCost {
   };
   /// Of a rank; several where the CPU that will train decides on the precision.
   std::vector<Memory> memory;
+
+  /// What a rank sends in a step.
+  struct Sent {
+    std::string group;       // its name: "tensor", "pipeline", "replicas", "world" ...
+    std::int64_t peer = -1;  // one rank of the group; -1: all others, each the same part
+    std::int64_t bytes = 0;
+    bool operator==(const Sent&) const = default;
+  };
+  /// A rank of a stage of the pipeline, with one precision.
+  struct StageUse {
+    std::string precision;
+    std::int64_t memory_bytes = 0;
+    std::vector<Sent> sent;
+    bool operator==(const StageUse&) const = default;
+  };
+  /// By stage, as many uses as there are of `memory`. An answer of an older program has none.
+  std::vector<std::vector<StageUse>> stages;
+  double bubble = 0.0;  // share of a step in which stages wait for each other
 };
 
-/// {"parameters": ..., "rank_memory_bytes": {"bf16": {"total": ..., "weights": ...}}}
+/// {"parameters": ..., "rank_memory_bytes": {"bf16": {"total": ..., "weights": ...}}, "stages":
+/// [{"bf16": {"memory_bytes": ..., "sent": [{"group": "pipeline", "peer": 1, "bytes": ...}]}}]}
 nlohmann::ordered_json to_json(const ModelCost& cost);
 /// ErrorCode::protocol for text that is no such object, whatever it is.
 Result<ModelCost> parse_model_cost(std::string_view text);

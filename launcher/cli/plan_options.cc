@@ -1,7 +1,10 @@
-// The options of `sortie plan` about failures.
+// The options of `sortie plan` about failures and layouts.
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
+#include "common/base/atomic_file.h"
 #include "launcher/cli/verb.h"
+#include "launcher/plan/suggest.h"
 
 namespace sortie::launcher {
 
@@ -31,6 +34,47 @@ bool wants_reliability(const AskedReliability& asked) {
   const ReliabilityOptions& options = asked.options;
   return asked.wanted || options.failures || options.mttf_hours || options.save_bandwidth ||
          options.save_time || options.restart_time || options.step_time;
+}
+
+void add_suggest_options(CLI::App& app, AskedSuggestions& asked) {
+  CLI::Option* wanted =
+      app.add_flag("--suggest", asked.wanted,
+                   "Instead of the plan the layouts that these hosts allow with this batch, the "
+                   "fastest first, from the rates below");
+  app.add_option("--rates", asked.rates_file,
+                 "File with what sortie-train bench matmul --json and bench comm --links --json "
+                 "print; the options below win")
+      ->needs(wanted);
+  const auto number = [&](const char* name, std::optional<double>& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::Range(1e-6, 1e9))->needs(wanted);
+  };
+  number("--gflops", asked.gflops, "GFLOP/s that a rank multiplies with");
+  number("--host-rate", asked.host_rate, "GB/s that a rank sends to ranks of its host");
+  number("--link-rate", asked.link_rate, "GB/s that a host sends to other hosts");
+  number("--memory", asked.memory, "GiB of each host, where the hosts' are not known");
+}
+
+Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& asked, bool json) {
+  MeasuredRates rates;
+  if (!asked.rates_file.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string text, read_file(asked.rates_file));
+    SORTIE_ASSIGN_OR_RETURN(rates, parse_rates(asked.rates_file, text));
+  }
+  if (asked.gflops) rates.flop_s = *asked.gflops * 1e9;
+  if (asked.host_rate) rates.host_byte_s = *asked.host_rate * 1e9;
+  if (asked.link_rate) rates.link_byte_s = *asked.link_rate * 1e9;
+  // On one host nothing leaves it.
+  if (job.hosts.size() == 1 && rates.link_byte_s <= 0.0) rates.link_byte_s = rates.host_byte_s;
+  SORTIE_TRY(check_rates(rates));
+  constexpr double kGibibyte = 1 << 30;
+  const auto memory = static_cast<std::uint64_t>(asked.memory.value_or(0.0) * kGibibyte);
+  SORTIE_ASSIGN_OR_RETURN(const Suggestions found,
+                          suggest_layouts(job.loaded.job, job.hosts, job.facts, rates, memory));
+  if (!json) return suggestions_text(found);
+  return nlohmann::ordered_json(
+             {{"schema", "sortie/suggest/1"}, {"suggestions", suggestions_json(found)}})
+             .dump(2) +
+         "\n";
 }
 
 }  // namespace sortie::launcher

@@ -31,6 +31,7 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml --set topology.micro_batch_size=8  the same with another value
   sortie plan job.toml --connect                          and on which CPUs, as the hosts say
   sortie plan job.toml --mttf-node-hours 3700             how often to save, how many spares
+  sortie plan job.toml --suggest --rates measured.json    which layouts these hosts allow, how fast
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
 
@@ -126,12 +127,18 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   plan->add_flag("--json", *json, "As JSON (schema sortie/plan/1)");
   const auto asked = std::make_shared<AskedReliability>();
   add_reliability_options(*plan, *asked);
+  const auto layouts = std::make_shared<AskedSuggestions>();
+  add_suggest_options(*plan, *layouts);
   verbs.push_back({plan,
-                   [options, json, connect, asked, &program, &root] {
+                   [options, json, connect, asked, layouts, &program, &root] {
                      auto job = planned(*options, program);
                      if (!job) return print_error(job.error());
                      if (*connect)
                        if (auto good = survey(*job); !good) return print_error(good.error());
+                     if (layouts->wanted) {
+                       const auto text = suggested(*job, *layouts, *json);
+                       return text ? print_text(*text) : print_error(text.error());
+                     }
                      const int code = print_text(shown_plan(*job, *json, *asked));
                      if (*json) return code;
                      if (code == kExitOk) print_next_steps(root, after_plan(*options));

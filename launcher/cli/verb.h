@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,16 @@ struct AskedReliability {
   ReliabilityOptions options;
 };
 void add_reliability_options(CLI::App& app, AskedReliability& asked);
+
+/// Options of `plan` about layouts.
+struct AskedSuggestions {
+  bool wanted = false;
+  std::string rates_file;
+  std::optional<double> gflops, host_rate, link_rate, memory;
+};
+void add_suggest_options(CLI::App& app, AskedSuggestions& asked);
+/// What `plan --suggest` answers, as text or JSON.
+Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& asked, bool json);
 bool wants_reliability(const AskedReliability& asked);
 
 /// All of `text` on stdout, or an error (common/cli/print.h).

@@ -10,6 +10,7 @@
 #include "launcher/console/console.h"
 #include "launcher/plan/plan_container.h"
 #include "launcher/plan/plan_layout.h"
+#include "launcher/plan/plan_traffic.h"
 
 namespace sortie::launcher {
 namespace {
@@ -100,7 +101,7 @@ std::string plan_text(const LaunchPlan& plan) {
                        plan.batch->global_batch_size, plan.batch->micro_batch_size,
                        plan.batch->gradient_accumulation_steps, plan.batch->data_parallel_size);
   if (plan.mesh) out += layout_text(plan);
-  if (plan.model) out += model_text(plan);
+  if (plan.model) out += model_text(plan) + traffic_text(plan);
   if (plan.container) out += fmt::format("  image     {}\n", plan.container->image);
   for (const auto& [path, name] : plan.stage)
     out += fmt::format("  stage     {} -> ~/.cache/sortie/stage/<hash of all>/{} on every host\n",
@@ -167,6 +168,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
   if (plan.model) {
     out["model"] = model_json(*plan.model);
     if (!plan.beside_preset.empty()) out["model"]["beside_preset"] = plan.beside_preset;
+    if (const Json traffic = traffic_json(plan); !traffic.empty()) out["traffic"] = traffic;
   }
   std::vector<std::string> warnings = plan.config_warnings;
   warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());

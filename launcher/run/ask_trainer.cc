@@ -21,7 +21,7 @@ namespace sortie::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kMostOutput = 64 * 1024;
+constexpr std::size_t kMostOutput = std::size_t{4} << 20;  // with thousands of stages
 
 /// A file without a name that begins with `text`: a child can be slow to read it, or not read it.
 Result<Fd> file_of(std::string_view text) {

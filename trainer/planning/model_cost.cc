@@ -1,5 +1,7 @@
 #include "trainer/planning/model_cost.h"
 
+#include <cmath>
+
 namespace sortie::trainer {
 
 Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOptions options,
@@ -23,6 +25,14 @@ Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOp
     training::ModelCost::Memory memory{name, {}};
     for (const auto& [part, bytes] : plan.memory.parts()) memory.parts.emplace_back(part, bytes);
     cost.memory.push_back(std::move(memory));
+    cost.bubble = plan.bubble;
+    cost.stages.resize(stages.size());
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      training::ModelCost::StageUse use{name, stages[i].memory.total(), {}};
+      for (const auto& [to, bytes] : stages[i].sent)
+        if (bytes > 0.0) use.sent.push_back({to.group, to.peer, std::llround(bytes)});
+      cost.stages[i].push_back(std::move(use));
+    }
   }
   return cost;
 }

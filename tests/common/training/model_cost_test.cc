@@ -20,6 +20,9 @@ ModelCost some_cost() {
   cost.threads = 8;
   cost.memory = {{"bf16", {{"weights", 3 << 20}, {"packed_weights", 1 << 20}}},
                  {"f32", {{"weights", 2 << 20}, {"packed_weights", 0}}}};
+  cost.bubble = 0.125;
+  cost.stages = {{{"bf16", 4 << 20, {{"pipeline", 1, 100}, {"replicas", -1, 300}}}},
+                 {{"bf16", 5 << 20, {{"pipeline", 0, 200}}}}};
   return cost;
 }
 
@@ -36,6 +39,8 @@ TEST_CASE("what a model costs is read as it was written") {
   CHECK(read->memory[0].total() == 4 << 20);
   CHECK(read->memory[0].part("weights") == 3 << 20);
   CHECK(read->memory[0].part("nothing") == 0);
+  CHECK(read->stages == cost.stages);
+  CHECK(read->bubble == cost.bubble);
 }
 
 TEST_CASE("an answer of another kind is an error or zeros, never a crash") {
@@ -47,13 +52,20 @@ TEST_CASE("an answer of another kind is an error or zeros, never a crash") {
   }
   const auto odd = parse_model_cost(
       R"({"parameters": "many", "version": 7, "threads": -3, "flops_per_token": [],
-          "rank_memory_bytes": {"f32": 7, "bf16": {"weights": "all", "cached": -5, "packed": 1e300}}})");
+          "rank_memory_bytes": {"f32": 7, "bf16": {"weights": "all", "cached": -5, "packed": 1e300}},
+          "stages": [3, {"bf16": 1, "f32": {"memory_bytes": [], "sent": [1, {"peer": "x"}]}}],
+          "bubble": "much"})");
   REQUIRE(odd.has_value());
   CHECK(odd->parameters == 0);
   CHECK(odd->version.empty());
   CHECK(odd->threads == 0);
   CHECK(odd->memory[0].parts.empty());
   CHECK(odd->memory[1].total() == 0);
+  REQUIRE(odd->stages.size() == 2);
+  CHECK(odd->stages[0].empty());
+  REQUIRE(odd->stages[1].size() == 1);
+  CHECK(odd->stages[1][0] == ModelCost::StageUse{"f32", 0, {{"", 0, 0}}});
+  CHECK(odd->bubble == 0.0);
 }
 
 TEST_CASE("people read parameters with commas and memory in MiB") {

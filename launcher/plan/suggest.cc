@@ -1,0 +1,230 @@
+#include "launcher/plan/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launcher/plan/plan_traffic.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr std::size_t kMost = 10;
+constexpr double kBytesOfGib = 1 << 30;
+
+/// Numbers that divide `count`, upwards, up to `most`.
+std::vector<std::int64_t> divisors(std::int64_t count, std::int64_t most) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t i = 1; i <= std::min(count, most); ++i)
+    if (count % i == 0) found.push_back(i);
+  return found;
+}
+
+/// All that might be legal; make_plan() knows whether it is.
+std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
+                                               const std::vector<config::HostSlots>& hosts,
+                                               std::int64_t global_batch) {
+  std::int64_t world = 0, slots = 0;
+  for (const config::HostSlots& host : hosts) {
+    const auto own = static_cast<std::int64_t>(host.slots.size());
+    world += own;
+    slots = slots == 0 ? own : std::min(slots, own);
+  }
+  std::vector<config::TopologyConfig> all;
+  for (const std::int64_t tensor : divisors(world, slots))
+    for (const std::int64_t pipeline : divisors(world / tensor, job.model.num_layers))
+      for (std::int64_t interleave = 1; interleave <= (pipeline > 1 ? 4 : 1); interleave *= 2) {
+        const std::int64_t replicas = world / tensor / pipeline;
+        if (global_batch % replicas != 0) continue;
+        for (const char* sharding : {"none", "optimizer", "full"}) {
+          if (replicas == 1 && std::string_view(sharding) != "none") continue;
+          for (std::int64_t micro = 1; micro <= global_batch / replicas; micro *= 2) {
+            if (global_batch / replicas % micro != 0) continue;
+            config::TopologyConfig& one = all.emplace_back(job.topology);
+            one.data_parallel_size = 0;
+            one.tensor_parallel_size = tensor;
+            one.sequence_parallel = tensor > 1 && job.model.sequence_length % tensor == 0;
+            one.pipeline_parallel_size = pipeline;
+            one.pipeline_interleave = interleave;
+            one.parameter_sharding = sharding;
+            one.micro_batch_size = micro;
+            one.gradient_accumulation_steps = global_batch / replicas / micro;
+            one.global_batch_size = global_batch;
+          }
+        }
+      }
+  return all;
+}
+
+/// Seconds that links need for so much: those within hosts one after the other with those between.
+double link_seconds(const StepTraffic& traffic, std::int64_t ranks, const MeasuredRates& rates) {
+  return traffic.within_hosts / static_cast<double>(ranks) / rates.host_byte_s +
+         traffic.busiest_bytes / rates.link_byte_s;
+}
+
+const StepTraffic* of_precision(const std::vector<StepTraffic>& all, const std::string& name) {
+  const auto found = std::ranges::find(all, name, &StepTraffic::precision);
+  return found == all.end() ? nullptr : &*found;
+}
+
+Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::size_t use,
+                   const MeasuredRates& rates) {
+  const config::TopologyConfig& topology = job.topology;
+  const training::ModelCost& cost = plan.model->cost;
+  Suggestion one{.tensor = topology.tensor_parallel_size,
+                 .pipeline = topology.pipeline_parallel_size,
+                 .interleave = topology.pipeline_interleave,
+                 .sequence = topology.sequence_parallel,
+                 .sharding = topology.parameter_sharding,
+                 .micro_batch_size = plan.batch->micro_batch_size,
+                 .accumulation = plan.batch->gradient_accumulation_steps,
+                 .replicas = plan.batch->data_parallel_size,
+                 .memory_bytes = cost.memory[use].total()};
+  const double repeats = topology.activation_checkpointing_type == "every_layer" ? 4.0 / 3.0 : 1.0;
+  const double work = repeats * cost.flops_per_token *
+                      static_cast<double>(plan.model->tokens_per_step) /
+                      (rates.flop_s * static_cast<double>(plan.world_size));
+  one.compute = work / (1.0 - cost.bubble);
+  const auto is_replicas = [](const std::string& group) {
+    return group == "replicas" || group == "world";
+  };
+  const std::string& precision = cost.memory[use].precision;
+  const std::vector<StepTraffic> beside = step_traffic(plan, is_replicas);
+  const std::vector<StepTraffic> between =
+      step_traffic(plan, [&](const std::string& group) { return !is_replicas(group); });
+  if (const StepTraffic* in_passes = of_precision(between, precision))
+    one.waits += link_seconds(*in_passes, plan.world_size, rates);
+  if (const StepTraffic* hidden = of_precision(beside, precision)) {
+    const double passes =
+        topology.parameter_sharding == "full" ? work : work / static_cast<double>(one.accumulation);
+    one.waits += std::max(0.0, link_seconds(*hidden, plan.world_size, rates) - passes);
+  }
+  return one;
+}
+
+/// Of the hosts, the one whose ranks have the least memory each; 0 where it is not known.
+double memory_of_rank(const LaunchPlan& plan, std::uint64_t memory_bytes) {
+  double least = 0.0;
+  for (const HostPlan& host : plan.hosts) {
+    const std::uint64_t there = memory_bytes > 0 ? memory_bytes : host.memory_bytes;
+    if (there == 0 || host.ranks.empty()) continue;
+    const double each = static_cast<double>(there) / static_cast<double>(host.ranks.size());
+    least = least == 0.0 ? each : std::min(least, each);
+  }
+  return least;
+}
+
+std::string sharding_text(const Suggestion& one) {
+  return fmt::format("{}{}", one.sharding, one.sequence ? ", sequence" : "");
+}
+
+}  // namespace
+
+Result<Suggestions> suggest_layouts(const config::JobConfig& job,
+                                    const std::vector<config::HostSlots>& hosts,
+                                    const LauncherFacts& facts, const MeasuredRates& rates,
+                                    std::uint64_t memory_bytes) {
+  if (!job.runner.program.empty())
+    return fail(ErrorCode::config,
+                "plan --suggest: the job runs a program of its own, and layouts "
+                "are those of sortie-train; leave it out");
+  if (!facts.ask_trainer)
+    return fail(
+        ErrorCode::unsupported,
+        "plan --suggest: no sortie-train is beside sortie, which knows what a layout takes; "
+        "install both");
+  std::int64_t world = 0;
+  for (const config::HostSlots& host : hosts) world += static_cast<std::int64_t>(host.slots.size());
+  const config::BatchOutcome batch = config::resolve_batch(job.topology, world);
+  const std::int64_t global_batch =
+      batch.violations.empty() ? batch.plan.global_batch_size : job.topology.global_batch_size;
+  if (global_batch == 0)
+    return fail(ErrorCode::config,
+                "plan --suggest: the batch is not known, and every layout has "
+                "the same one; set topology.global_batch_size");
+  Suggestions found;
+  std::string last_error;
+  for (const config::TopologyConfig& topology : candidates(job, hosts, global_batch)) {
+    config::JobConfig changed = job;
+    changed.topology = topology;
+    const auto broken = [&](const std::vector<config::Violation>& violations) {
+      if (!violations.empty())
+        last_error =
+            fmt::format("{}: {}", violations.front().keys.front(), violations.front().message);
+      return !violations.empty();
+    };
+    if (broken(config::validate(changed))) continue;
+    const auto plan = make_plan(changed, hosts, facts);
+    if (!plan) {
+      last_error = plan.error().message;
+      continue;
+    }
+    if (!plan->model) {
+      last_error = plan->warnings.empty() ? "" : plan->warnings.front();
+      continue;
+    }
+    ++found.legal;
+    const auto& memory = plan->model->cost.memory;
+    const auto named =
+        std::ranges::find(memory, rates.precision, &training::ModelCost::Memory::precision);
+    const auto use = static_cast<std::size_t>(named == memory.end() ? 0 : named - memory.begin());
+    found.precision = memory[use].precision;
+    const double there = memory_of_rank(*plan, memory_bytes);
+    if (there > 0.0 && static_cast<double>(memory[use].total()) > there) {
+      ++found.too_large;
+      continue;
+    }
+    found.best.push_back(predict(changed, *plan, use, rates));
+  }
+  if (found.legal == 0)
+    return fail(ErrorCode::config,
+                fmt::format("plan --suggest: no layout is legal; of the last one: {}", last_error));
+  std::ranges::stable_sort(found.best, {}, [](const Suggestion& one) {
+    return std::pair(one.seconds(), one.memory_bytes);
+  });
+  if (found.best.size() > kMost) found.best.resize(kMost);
+  return found;
+}
+
+std::string suggestions_text(const Suggestions& suggestions) {
+  std::string out = fmt::format(
+      "{} legal layout{}{}, the fastest by prediction in {}\n\n", suggestions.legal,
+      suggestions.legal == 1 ? "" : "s",
+      suggestions.too_large == 0
+          ? ""
+          : fmt::format(", {} of them too large for the hosts' memory", suggestions.too_large),
+      suggestions.precision);
+  out += fmt::format("  {:>6}  {:>8}  {:>5}  {:>8}  {:<20}  {:>5}  {:>4}  {:>9}  {:>10}  {:>7}\n",
+                     "tensor", "pipeline", "runs", "replicas", "sharding", "micro", "acc.",
+                     "s a step", "s waiting", "GiB");
+  for (const Suggestion& one : suggestions.best)
+    out += fmt::format(
+        "  {:>6}  {:>8}  {:>5}  {:>8}  {:<20}  {:>5}  {:>4}  {:>9.4g}  {:>10.3g}  {:>7.2f}\n",
+        one.tensor, one.pipeline, one.interleave, one.replicas, sharding_text(one),
+        one.micro_batch_size, one.accumulation, one.seconds(), one.waits,
+        static_cast<double>(one.memory_bytes) / kBytesOfGib);
+  return out;
+}
+
+nlohmann::ordered_json suggestions_json(const Suggestions& suggestions) {
+  nlohmann::ordered_json out = {{"legal", suggestions.legal},
+                                {"too_large", suggestions.too_large},
+                                {"precision", suggestions.precision},
+                                {"best", nlohmann::ordered_json::array()}};
+  for (const Suggestion& one : suggestions.best)
+    out["best"].push_back({{"tensor_parallel_size", one.tensor},
+                           {"sequence_parallel", one.sequence},
+                           {"pipeline_parallel_size", one.pipeline},
+                           {"pipeline_interleave", one.interleave},
+                           {"parameter_sharding", one.sharding},
+                           {"micro_batch_size", one.micro_batch_size},
+                           {"gradient_accumulation_steps", one.accumulation},
+                           {"data_parallel_size", one.replicas},
+                           {"step_seconds", one.seconds()},
+                           {"waiting_seconds", one.waits},
+                           {"rank_memory_bytes", one.memory_bytes}});
+  return out;
+}
+
+}  // namespace sortie::launcher

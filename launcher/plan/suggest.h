@@ -1,0 +1,65 @@
+// Which layouts a training could have on the hosts at hand, by how long a step of each would take.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "launcher/plan/plan.h"
+
+namespace sortie::launcher {
+
+/// What machines and links give, as `sortie-train bench` measures it.
+struct MeasuredRates {
+  double flop_s = 0.0;     // of products, of one rank
+  double host_byte_s = 0;  // that a rank sends to ranks of its host while all do
+  double link_byte_s = 0;  // that a host sends to other hosts
+  std::string precision;   // of the products: "bf16"; empty: the first that the trainer counts
+};
+
+/// From reports of measurements, a JSON object a line; `where` opens messages. What no report has
+/// stays 0; of links the slowest counts. ErrorCode::usage for a line that is none.
+Result<MeasuredRates> parse_rates(const std::string& where, const std::string& text);
+/// ErrorCode::usage for a rate that is not known: says how to give it.
+Result<> check_rates(const MeasuredRates& rates);
+
+struct Suggestion {
+  std::int64_t tensor = 1, pipeline = 1, interleave = 1;
+  bool sequence = false;
+  std::string sharding = "none";
+  std::int64_t micro_batch_size = 1, accumulation = 1;
+  std::int64_t replicas = 1;
+  std::int64_t memory_bytes = 0;  // of the rank that takes the most
+  // Seconds of a step.
+  double compute = 0.0;  // products, and what a pipeline waits
+  double waits = 0.0;    // for what ranks send each other and nothing hides
+  double seconds() const { return compute + waits; }
+};
+
+struct Suggestions {
+  std::vector<Suggestion> best;  // the fastest first, ten at most
+  std::size_t legal = 0;         // layouts that the rules allow, with their batches
+  std::size_t too_large = 0;     // of them, those whose ranks need more memory than a host has
+  std::string precision;
+};
+
+/// The legal layouts of `job` on `hosts` with its global batch: tensor parallelism within hosts,
+/// stages, runs of a stage, sharding, micro-batches of 1, 2, 4 ... sequences. `memory_bytes`: of
+/// each host; 0: as far as facts and hosts say, which may be nothing. Asks facts.ask_trainer for
+/// each (some tenths of a second). ErrorCode::config: the job is no training, or no layout is
+/// legal; ErrorCode::unsupported: nobody to ask.
+///
+/// Seconds of a step: operations of a token times tokens over ranks and flop_s (4 / 3 of them where
+/// layers are recomputed), over 1 - bubble of a pipeline; what tensor groups and stages send; and
+/// what replicas send, as far as it takes longer than the passes that it goes on beside: those of
+/// the last micro-batch, with full sharding all. Times of links are bytes over rates, no latencies.
+Result<Suggestions> suggest_layouts(const config::JobConfig& job,
+                                    const std::vector<config::HostSlots>& hosts,
+                                    const LauncherFacts& facts, const MeasuredRates& rates,
+                                    std::uint64_t memory_bytes);
+
+/// A table for people.
+std::string suggestions_text(const Suggestions& suggestions);
+nlohmann::ordered_json suggestions_json(const Suggestions& suggestions);
+
+}  // namespace sortie::launcher

@@ -1,0 +1,132 @@
+// Layouts ranked by predicted time: which are legal, what fits, and how long a step takes.
+#include "launcher/plan/suggest.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/config/load.h"
+#include "tests/support/text.h"
+
+namespace sortie::launcher {
+namespace {
+
+using test::has;
+
+const std::vector<config::HostSlots> kHosts = {{"h1", {0, 1}}, {"h2", {0, 1}}};
+
+config::JobConfig training_of_16() {
+  config::JobConfig job;
+  job.data.data_prefixes = {"/data/text"};
+  job.model.num_layers = 4;
+  job.model.sequence_length = 100;
+  job.topology.global_batch_size = 16;
+  return job;
+}
+
+/// A trainer whose ranks take 8 GiB / stages and send 4e9 bytes to their replicas, 1e9 in tensor
+/// groups; a token takes 1e9 operations.
+LauncherFacts with_fake_trainer() {
+  LauncherFacts facts{"/opt/sortie/bin/sortie-train", "/work", {}, {}, 0, {}};
+  facts.ask_trainer = [](const CostQuestion& question) -> Result<training::ModelCost> {
+    const auto loaded = config::load_job_text(question.config_toml, "question");
+    REQUIRE_MESSAGE(loaded.has_value(), (loaded ? "" : loaded.error().message));
+    const config::TopologyConfig& topology = loaded->job.topology;
+    const std::int64_t stages = topology.pipeline_parallel_size;
+    training::ModelCost cost;
+    cost.flops_per_token = 1e9;
+    cost.memory = {{"bf16", {{"weights", (std::int64_t{8} << 30) / stages}}}};
+    std::vector<training::ModelCost::Sent> sent;
+    if (topology.tensor_parallel_size > 1) sent.push_back({"tensor", -1, 1'000'000'000});
+    if (question.world_size > topology.tensor_parallel_size * stages)
+      sent.push_back(
+          {stages * topology.tensor_parallel_size > 1 ? "replicas" : "world", -1, 4'000'000'000});
+    cost.stages.assign(static_cast<std::size_t>(stages), {{"bf16", 0, sent}});
+    const auto micro = static_cast<double>(topology.gradient_accumulation_steps);
+    const auto waiting = static_cast<double>(stages - 1);
+    cost.bubble = waiting / (static_cast<double>(topology.pipeline_interleave) * micro + waiting);
+    return cost;
+  };
+  return facts;
+}
+
+/// A step of 16 x 100 tokens takes 1.6e12 operations: 0.4 s on four such ranks.
+const MeasuredRates kRates{1e12, 10e9, 10e9, "bf16"};
+
+TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing hides") {
+  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates, 0);
+  REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
+  CHECK(found->too_large == 0);
+  CHECK(found->best.size() == 10);
+  CHECK(found->precision == "bf16");
+  for (std::size_t i = 1; i < found->best.size(); ++i)
+    CHECK(found->best[i - 1].seconds() <= found->best[i].seconds());
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const Suggestion& one : found->best) {
+    CHECK(one.micro_batch_size * one.accumulation * one.replicas == 16);
+    CHECK(one.tensor * one.pipeline * one.replicas == 4);
+    CHECK(one.tensor <= 2);  // slots of a host
+    CHECK(one.compute >= doctest::Approx(0.4));
+    shapes.insert({one.tensor, one.pipeline});
+  }
+  CHECK(shapes.size() > 1);
+  // All four ranks replicas: each sends 4e9 bytes, a third of it within its host; both ranks of a
+  // host send two thirds to the other one. With full sharding that goes on beside all passes.
+  for (const Suggestion& one : found->best)
+    if (one.replicas == 4 && one.sharding == "full")
+      CHECK(one.waits == doctest::Approx(4.0 / 3.0 / 10.0 + 16.0 / 3.0 / 10.0 - 0.4));
+  const std::string text = suggestions_text(*found);
+  CHECK(has(text, "legal layouts, the fastest by prediction in bf16\n"));
+  CHECK(suggestions_json(*found)["best"].size() == 10);
+}
+
+TEST_CASE("layouts that take more than a host has are counted and left out") {
+  const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates,
+                                     std::uint64_t{9} << 30);
+  REQUIRE(found);
+  CHECK(found->too_large > 0);
+  CHECK(found->too_large < found->legal);
+  for (const Suggestion& one : found->best) CHECK(one.pipeline >= 2);  // two ranks in 9 GiB
+  CHECK(has(suggestions_text(*found), "of them too large for the hosts' memory"));
+}
+
+TEST_CASE("what is missing for a suggestion is said") {
+  config::JobConfig job = training_of_16();
+  job.topology.global_batch_size = 7;
+  job.topology.micro_batch_size = 0;
+  const auto odd = suggest_layouts(job, {{"h1", {0, 1}}}, with_fake_trainer(), kRates, 0);
+  REQUIRE(odd);  // stages and tensor groups of two ranks do, replicas do not
+  for (const Suggestion& one : odd->best) CHECK(one.replicas == 1);
+  LauncherFacts nobody = with_fake_trainer();
+  nobody.ask_trainer = {};
+  CHECK(has(suggest_layouts(job, kHosts, nobody, kRates, 0).error().message, "no sortie-train"));
+  job.runner.program = {"./mine"};
+  CHECK(has(suggest_layouts(job, kHosts, with_fake_trainer(), kRates, 0).error().message,
+            "a program of its own"));
+  CHECK(has(check_rates({}).error().message, "give --gflops, or --rates FILE"));
+  CHECK(has(check_rates({1e12, 0, 0, ""}).error().message, "--host-rate"));
+  CHECK(has(check_rates({1e12, 1e9, 0, ""}).error().message, "--link-rate"));
+  CHECK(check_rates(kRates));
+}
+
+TEST_CASE("rates are read from reports of measurements, the slowest link of each kind") {
+  const auto rates = parse_rates(
+      "rates.json",
+      R"({"schema":"sortie/bench-matmul/1","dtype":"f32","forward":{"tflop_s":1.0},"data_gradient":{"tflop_s":2.0},"weight_gradient":{"tflop_s":2.0}}
+{"schema":"sortie/bench-comm/1","links":{"pairs":[{"from":"a","to":"a","gbit_s":80},{"from":"a","to":"b","gbit_s":8},{"from":"b","to":"a","gbit_s":4}]}}
+
+{"schema":"sortie/bench-copy/1"}
+)");
+  REQUIRE_MESSAGE(rates, (rates ? "" : rates.error().message));
+  CHECK(rates->flop_s == doctest::Approx(1.5e12));
+  CHECK(rates->precision == "f32");
+  CHECK(rates->host_byte_s == doctest::Approx(10e9));
+  CHECK(rates->link_byte_s == doctest::Approx(0.5e9));
+  const auto wrong = parse_rates("rates.json", "{}\n");
+  REQUIRE_FALSE(wrong);
+  CHECK(has(wrong.error().message, "rates.json:1: no report of a measurement"));
+}
+
+}  // namespace
+}  // namespace sortie::launcher
