@@ -274,7 +274,10 @@ boost::asio::awaitable<void> Runner::beat() {
     }
     const Clock::time_point now = Clock::now();
     const Clock::duration late = now - before - tick;
-    if (late > timeout / 2) link_.touch();
+    if (late > timeout / 2)
+      link_.touch();
+    else
+      link_.excuse(late);
     if (late > kNotRunning) gap += late;
     if (now - last_sent >= interval && link_.queued_bytes() == 0) {
       wire::Heartbeat beat;

@@ -4,6 +4,7 @@
 
 #include "common/base/atomic_file.h"
 #include "launcher/cli/verb.h"
+#include "launcher/copy/progress.h"
 #include "launcher/plan/suggest.h"
 
 namespace sortie::launcher {
@@ -66,10 +67,15 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
   // On one host nothing leaves it.
   if (job.hosts.size() == 1 && rates.link_byte_s <= 0.0) rates.link_byte_s = rates.host_byte_s;
   SORTIE_TRY(check_rates(rates));
+  ProgressLine progress;
   constexpr double kGibibyte = 1 << 30;
   const auto memory = static_cast<std::uint64_t>(asked.memory.value_or(0.0) * kGibibyte);
   SORTIE_ASSIGN_OR_RETURN(const Suggestions found,
-                          suggest_layouts(job.loaded.job, job.hosts, job.facts, rates, memory));
+                          suggest_layouts(job.loaded.job, job.hosts, job.facts, rates, memory,
+                                          [&](std::size_t tried, std::size_t all) {
+                                            progress.show("plan --suggest", tried, all, "layouts");
+                                          }));
+  progress.clear();
   if (!json) return suggestions_text(found);
   return nlohmann::ordered_json(
              {{"schema", "sortie/suggest/1"}, {"suggestions", suggestions_json(found)}})

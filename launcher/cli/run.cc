@@ -76,6 +76,21 @@ Result<PlannedJob> planned(JobOptions& options, const Program& program) {
   return plan_job(options);
 }
 
+/// For `plan --suggest`, to which the batch of a step matters and not how ranks share it: a job
+/// whose own layout is not legal gets the simplest one. The error is that of the job as it is.
+Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& program) {
+  auto job = planned(options, program);
+  if (job) return job;
+  JobOptions simplest = options;
+  for (const char* key :
+       {"data_parallel_size=0", "tensor_parallel_size=1", "sequence_parallel=false",
+        "pipeline_parallel_size=1", "pipeline_interleave=1", "pipeline_stage_layers=[]",
+        "micro_batch_size=1", "gradient_accumulation_steps=0"})
+    simplest.overrides.push_back(std::string("topology.") + key);
+  auto other = planned(simplest, program);
+  return other ? std::move(other) : std::move(job);
+}
+
 std::string shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked) {
   if (!wants_reliability(asked)) return json ? plan_json_text(job.plan) : plan_text(job.plan);
   const Reliability found =
@@ -131,7 +146,8 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_suggest_options(*plan, *layouts);
   verbs.push_back({plan,
                    [options, json, connect, asked, layouts, &program, &root] {
-                     auto job = planned(*options, program);
+                     auto job = layouts->wanted ? planned_for_layouts(*options, program)
+                                                : planned(*options, program);
                      if (!job) return print_error(job.error());
                      if (*connect)
                        if (auto good = survey(*job); !good) return print_error(good.error());

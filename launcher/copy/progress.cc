@@ -62,22 +62,28 @@ double TransferRate::per_second() const {
 }
 
 std::string progress_text(const std::string& what, std::uint64_t done, std::uint64_t total,
-                          double bytes_per_second) {
-  std::string text = fmt::format("{}: {}", what, byte_count(done));
+                          double per_second, const std::string& unit) {
+  const auto amount = [&](std::uint64_t count) {
+    return unit.empty() ? byte_count(count) : std::to_string(count);
+  };
+  std::string text = fmt::format("{}: {}", what, amount(done));
+  if (total > 0) text += " of " + amount(total);
+  if (!unit.empty()) text += " " + unit;
   if (total > 0)
-    text += fmt::format(" of {}, {:.0f} %", byte_count(total),
-                        100.0 * static_cast<double>(done) / static_cast<double>(total));
-  if (bytes_per_second < 1) return text;
-  text += fmt::format(", {}/s", byte_count(static_cast<std::uint64_t>(bytes_per_second)));
-  if (total > done)
     text +=
-        fmt::format(", ETA {}", short_time(static_cast<double>(total - done) / bytes_per_second));
+        fmt::format(", {:.0f} %", 100.0 * static_cast<double>(done) / static_cast<double>(total));
+  if (per_second <= 0 || (unit.empty() && per_second < 1)) return text;
+  if (unit.empty())
+    text += fmt::format(", {}/s", byte_count(static_cast<std::uint64_t>(per_second)));
+  if (total > done)
+    text += fmt::format(", ETA {}", short_time(static_cast<double>(total - done) / per_second));
   return text;
 }
 
 ProgressLine::ProgressLine() : terminal_(is_terminal()), quiet_(output_options().quiet) {}
 
-void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64_t total) {
+void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64_t total,
+                        const std::string& unit) {
   if (quiet_) return;
   const auto now = Clock::now();
   if (what != phase_) {
@@ -89,7 +95,7 @@ void ProgressLine::show(const std::string& what, std::uint64_t done, std::uint64
   if (any_ && now - shown_ < (terminal_ ? kOnTerminal : kElsewhere)) return;
   any_ = true;
   shown_ = now;
-  const std::string text = progress_text(what, done, total, rate_.per_second());
+  const std::string text = progress_text(what, done, total, rate_.per_second(), unit);
   if (terminal_)
     fmt::print(stderr, "\r\x1b[K{}", text.substr(0, terminal_width() - 1));
   else

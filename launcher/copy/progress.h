@@ -28,8 +28,9 @@ class TransferRate {
 };
 
 /// "push to 4 hosts: 128.0 MiB of 512.0 MiB, 25 %, 12.3 MiB/s, ETA 31s". `total` 0 = not known.
+/// With a unit, bytes are meant no more: "plan: 30 of 244 layouts, 12 %, ETA 20s".
 std::string progress_text(const std::string& what, std::uint64_t done, std::uint64_t total,
-                          double bytes_per_second);
+                          double per_second, const std::string& unit = "");
 
 class ProgressLine {
  public:
@@ -39,7 +40,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   /// Called as often as one likes. Another `what` is another phase, with a rate of its own.
-  void show(const std::string& what, std::uint64_t done, std::uint64_t total);
+  void show(const std::string& what, std::uint64_t done, std::uint64_t total,
+            const std::string& unit = "");
   /// Before anything else is printed.
   void clear();
 

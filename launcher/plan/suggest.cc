@@ -21,6 +21,28 @@ std::vector<std::int64_t> divisors(std::int64_t count, std::int64_t most) {
   return found;
 }
 
+/// 1 and what the job asks for.
+std::vector<std::int64_t> one_and(std::int64_t asked) {
+  return asked > 1 ? std::vector<std::int64_t>{1, asked} : std::vector<std::int64_t>{1};
+}
+
+/// `base` with every sharding and micro-batch of its replicas.
+void add_batches(const config::TopologyConfig& base, std::int64_t replicas,
+                 std::vector<config::TopologyConfig>& all) {
+  const std::int64_t sequences = base.global_batch_size / replicas;
+  const bool shares = replicas * base.context_parallel_size > 1;
+  for (const char* sharding : {"none", "optimizer", "full"}) {
+    if (!shares && std::string_view(sharding) != "none") continue;
+    for (std::int64_t micro = 1; micro <= sequences; micro *= 2) {
+      if (sequences % micro != 0) continue;
+      config::TopologyConfig& one = all.emplace_back(base);
+      one.parameter_sharding = sharding;
+      one.micro_batch_size = micro;
+      one.gradient_accumulation_steps = sequences / micro;
+    }
+  }
+}
+
 /// All that might be legal; make_plan() knows whether it is.
 std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
                                                const std::vector<config::HostSlots>& hosts,
@@ -32,28 +54,26 @@ std::vector<config::TopologyConfig> candidates(const config::JobConfig& job,
     slots = slots == 0 ? own : std::min(slots, own);
   }
   std::vector<config::TopologyConfig> all;
-  for (const std::int64_t tensor : divisors(world, slots))
-    for (const std::int64_t pipeline : divisors(world / tensor, job.model.num_layers))
-      for (std::int64_t interleave = 1; interleave <= (pipeline > 1 ? 4 : 1); interleave *= 2) {
-        const std::int64_t replicas = world / tensor / pipeline;
-        if (global_batch % replicas != 0) continue;
-        for (const char* sharding : {"none", "optimizer", "full"}) {
-          if (replicas == 1 && std::string_view(sharding) != "none") continue;
-          for (std::int64_t micro = 1; micro <= global_batch / replicas; micro *= 2) {
-            if (global_batch / replicas % micro != 0) continue;
-            config::TopologyConfig& one = all.emplace_back(job.topology);
-            one.data_parallel_size = 0;
+  config::TopologyConfig one = job.topology;
+  one.data_parallel_size = 0;
+  one.global_batch_size = global_batch;
+  one.pipeline_stage_layers.clear();
+  for (const std::int64_t experts : one_and(job.topology.expert_parallel_size))
+    for (const std::int64_t context : one_and(job.topology.context_parallel_size))
+      for (const std::int64_t tensor : divisors(world, slots))
+        for (const std::int64_t pipeline : divisors(world / tensor, job.model.num_layers))
+          for (std::int64_t interleave = 1; interleave <= (pipeline > 1 ? 4 : 1); interleave *= 2) {
+            const std::int64_t shared = tensor * pipeline * context;
+            if (world % shared != 0 || global_batch % (world / shared) != 0) continue;
             one.tensor_parallel_size = tensor;
             one.sequence_parallel = tensor > 1 && job.model.sequence_length % tensor == 0;
+            one.context_parallel_size = context;
+            one.expert_parallel_size = experts;
+            if (experts == 1) one.expert_tensor_parallel_size = 0;
             one.pipeline_parallel_size = pipeline;
             one.pipeline_interleave = interleave;
-            one.parameter_sharding = sharding;
-            one.micro_batch_size = micro;
-            one.gradient_accumulation_steps = global_batch / replicas / micro;
-            one.global_batch_size = global_batch;
+            add_batches(one, world / shared, all);
           }
-        }
-      }
   return all;
 }
 
@@ -75,6 +95,8 @@ Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::si
   Suggestion one{.tensor = topology.tensor_parallel_size,
                  .pipeline = topology.pipeline_parallel_size,
                  .interleave = topology.pipeline_interleave,
+                 .context = topology.context_parallel_size,
+                 .experts = topology.expert_parallel_size,
                  .sequence = topology.sequence_parallel,
                  .sharding = topology.parameter_sharding,
                  .micro_batch_size = plan.batch->micro_batch_size,
@@ -87,7 +109,7 @@ Suggestion predict(const config::JobConfig& job, const LaunchPlan& plan, std::si
                       (rates.flop_s * static_cast<double>(plan.world_size));
   one.compute = work / (1.0 - cost.bubble);
   const auto is_replicas = [](const std::string& group) {
-    return group == "replicas" || group == "world";
+    return group == "replicas" || group == "world" || group == "expert data";
   };
   const std::string& precision = cost.memory[use].precision;
   const std::vector<StepTraffic> beside = step_traffic(plan, is_replicas);
@@ -115,8 +137,12 @@ double memory_of_rank(const LaunchPlan& plan, std::uint64_t memory_bytes) {
   return least;
 }
 
-std::string sharding_text(const Suggestion& one) {
-  return fmt::format("{}{}", one.sharding, one.sequence ? ", sequence" : "");
+std::string other_text(const Suggestion& one) {
+  std::string text = one.sharding;
+  if (one.sequence) text += ", sequence";
+  if (one.context > 1) text += fmt::format(", context {}", one.context);
+  if (one.experts > 1) text += fmt::format(", experts {}", one.experts);
+  return text;
 }
 
 }  // namespace
@@ -124,7 +150,8 @@ std::string sharding_text(const Suggestion& one) {
 Result<Suggestions> suggest_layouts(const config::JobConfig& job,
                                     const std::vector<config::HostSlots>& hosts,
                                     const LauncherFacts& facts, const MeasuredRates& rates,
-                                    std::uint64_t memory_bytes) {
+                                    std::uint64_t memory_bytes,
+                                    const std::function<void(std::size_t, std::size_t)>& on_tried) {
   if (!job.runner.program.empty())
     return fail(ErrorCode::config,
                 "plan --suggest: the job runs a program of its own, and layouts "
@@ -145,9 +172,11 @@ Result<Suggestions> suggest_layouts(const config::JobConfig& job,
                 "the same one; set topology.global_batch_size");
   Suggestions found;
   std::string last_error;
-  for (const config::TopologyConfig& topology : candidates(job, hosts, global_batch)) {
+  const std::vector<config::TopologyConfig> all = candidates(job, hosts, global_batch);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (on_tried) on_tried(i, all.size());
     config::JobConfig changed = job;
-    changed.topology = topology;
+    changed.topology = all[i];
     const auto broken = [&](const std::vector<config::Violation>& violations) {
       if (!violations.empty())
         last_error =
@@ -195,13 +224,13 @@ std::string suggestions_text(const Suggestions& suggestions) {
           ? ""
           : fmt::format(", {} of them too large for the hosts' memory", suggestions.too_large),
       suggestions.precision);
-  out += fmt::format("  {:>6}  {:>8}  {:>5}  {:>8}  {:<20}  {:>5}  {:>4}  {:>9}  {:>10}  {:>7}\n",
-                     "tensor", "pipeline", "runs", "replicas", "sharding", "micro", "acc.",
+  out += fmt::format("  {:>6}  {:>8}  {:>5}  {:>8}  {:<40}  {:>5}  {:>4}  {:>9}  {:>10}  {:>7}\n",
+                     "tensor", "pipeline", "runs", "replicas", "sharding and more", "micro", "acc.",
                      "s a step", "s waiting", "GiB");
   for (const Suggestion& one : suggestions.best)
     out += fmt::format(
-        "  {:>6}  {:>8}  {:>5}  {:>8}  {:<20}  {:>5}  {:>4}  {:>9.4g}  {:>10.3g}  {:>7.2f}\n",
-        one.tensor, one.pipeline, one.interleave, one.replicas, sharding_text(one),
+        "  {:>6}  {:>8}  {:>5}  {:>8}  {:<40}  {:>5}  {:>4}  {:>9.4g}  {:>10.3g}  {:>7.2f}\n",
+        one.tensor, one.pipeline, one.interleave, one.replicas, other_text(one),
         one.micro_batch_size, one.accumulation, one.seconds(), one.waits,
         static_cast<double>(one.memory_bytes) / kBytesOfGib);
   return out;
@@ -217,6 +246,8 @@ nlohmann::ordered_json suggestions_json(const Suggestions& suggestions) {
                            {"sequence_parallel", one.sequence},
                            {"pipeline_parallel_size", one.pipeline},
                            {"pipeline_interleave", one.interleave},
+                           {"context_parallel_size", one.context},
+                           {"expert_parallel_size", one.experts},
                            {"parameter_sharding", one.sharding},
                            {"micro_batch_size", one.micro_batch_size},
                            {"gradient_accumulation_steps", one.accumulation},

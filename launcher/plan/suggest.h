@@ -1,6 +1,7 @@
 // Which layouts a training could have on the hosts at hand, by how long a step of each would take.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ Result<MeasuredRates> parse_rates(const std::string& where, const std::string& t
 Result<> check_rates(const MeasuredRates& rates);
 
 struct Suggestion {
-  std::int64_t tensor = 1, pipeline = 1, interleave = 1;
+  std::int64_t tensor = 1, pipeline = 1, interleave = 1, context = 1, experts = 1;
   bool sequence = false;
   std::string sharding = "none";
   std::int64_t micro_batch_size = 1, accumulation = 1;
@@ -44,19 +45,21 @@ struct Suggestions {
 };
 
 /// The legal layouts of `job` on `hosts` with its global batch: tensor parallelism within hosts,
-/// stages, runs of a stage, sharding, micro-batches of 1, 2, 4 ... sequences. `memory_bytes`: of
+/// stages, runs of a stage, sharding, micro-batches of 1, 2, 4 ... sequences; of context and expert
+/// parallelism what the job asks for, and none. `memory_bytes`: of
 /// each host; 0: as far as facts and hosts say, which may be nothing. Asks facts.ask_trainer for
-/// each (some tenths of a second). ErrorCode::config: the job is no training, or no layout is
-/// legal; ErrorCode::unsupported: nobody to ask.
+/// each (some tenths of a second), after which on_tried says how many of all have been tried.
+/// ErrorCode::config: the job is no training, or no layout is legal; ErrorCode::unsupported: nobody
+/// to ask.
 ///
 /// Seconds of a step: operations of a token times tokens over ranks and flop_s (4 / 3 of them where
 /// layers are recomputed), over 1 - bubble of a pipeline; what tensor groups and stages send; and
 /// what replicas send, as far as it takes longer than the passes that it goes on beside: those of
 /// the last micro-batch, with full sharding all. Times of links are bytes over rates, no latencies.
-Result<Suggestions> suggest_layouts(const config::JobConfig& job,
-                                    const std::vector<config::HostSlots>& hosts,
-                                    const LauncherFacts& facts, const MeasuredRates& rates,
-                                    std::uint64_t memory_bytes);
+Result<Suggestions> suggest_layouts(
+    const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
+    const LauncherFacts& facts, const MeasuredRates& rates, std::uint64_t memory_bytes,
+    const std::function<void(std::size_t tried, std::size_t all)>& on_tried = {});
 
 /// A table for people.
 std::string suggestions_text(const Suggestions& suggestions);

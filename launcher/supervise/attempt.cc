@@ -46,6 +46,7 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
       hold_(config::launcher_hold(job.runner.on_launcher_loss)),
       host_work_(parts.executor),
       progress_timer_(parts.executor),
+      stall_timer_(parts.executor),
       changed_(parts.executor),
       settle_timer_(parts.executor),
       links_timer_(parts.executor) {
@@ -158,6 +159,8 @@ bool Attempt::report_host_errors() {
 asio::awaitable<Verdict> Attempt::run() {
   const auto prepared = std::make_shared<bool>(false);
   spawn(parts_.executor, show_progress(prepared));
+  const auto left = std::make_shared<bool>(false);
+  spawn(parts_.executor, note_stalls(left));
   // 1. What hosts will be given; then every host: connect, authenticate, start the runner.
   bool readable = true;
   if (!parts_.adopts) readable = co_await read_staged();
@@ -204,6 +207,8 @@ asio::awaitable<Verdict> Attempt::run() {
   settle();
   over_ = true;
   co_await let_runners_go();
+  *left = true;
+  stall_timer_.cancel();
   co_return make_verdict();
 }
 

@@ -197,6 +197,7 @@ class Attempt {
   bool report_host_errors();
   void count_interrupt();
   boost::asio::awaitable<void> show_progress(std::shared_ptr<bool> done);
+  boost::asio::awaitable<void> note_stalls(std::shared_ptr<bool> ended);
   std::string progress_text() const;
 
   boost::asio::awaitable<void> let_runners_go();
@@ -284,7 +285,7 @@ class Attempt {
   std::size_t running_ = 0;  // hosts in that state
   std::size_t leaving_ = 0;  // hosts that were told Goodbye and are still there
   TaskGroup host_work_;
-  boost::asio::steady_timer progress_timer_;
+  boost::asio::steady_timer progress_timer_, stall_timer_;
   // Cancelled whenever a waiting condition may have become true.
   boost::asio::steady_timer changed_;
   boost::asio::steady_timer settle_timer_, links_timer_;

@@ -21,6 +21,26 @@ asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {
   }
 }
 
+/// A launcher that stood still sent no heartbeats: who reads of a lost host must know that.
+asio::awaitable<void> Attempt::note_stalls(std::shared_ptr<bool> ended) {
+  constexpr std::chrono::milliseconds kTick{500}, kStall{1000};
+  while (!*ended) {
+    const Clock::time_point due = Clock::now() + kTick;
+    stall_timer_.expires_at(due);
+    co_await stall_timer_.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (*ended) co_return;
+    const Clock::duration late = Clock::now() - due;
+    if (late < kStall) continue;
+    const double seconds = std::chrono::duration<double>(late).count();
+    parts_.folder.event(JournalEvent::stalled, {{"seconds", seconds}});
+    if (late > milliseconds(job_.runner.heartbeat_timeout) / 2)
+      parts_.console.error(fmt::format(
+          "this launcher did not run for {:.1f} s (its machine slept, or had no processor, memory "
+          "or disk for it); hosts may take it for lost after runner.heartbeat_timeout",
+          seconds));
+  }
+}
+
 std::string Attempt::progress_text() const {
   if (imaging_) return image_progress_text();
   std::size_t connected = 0, ready = 0, pushing = 0;

@@ -257,6 +257,7 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::notice:
     case JournalEvent::event_refused:
     case JournalEvent::metrics_dropped:
+    case JournalEvent::stalled:
     case JournalEvent::not_ended:
       break;
   }

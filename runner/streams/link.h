@@ -3,6 +3,7 @@
 // rank output are pulled from a source, so that what is queued in memory stays small.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -50,6 +51,10 @@ class Link {
   /// When the last message came in.
   std::chrono::steady_clock::time_point last_received() const { return last_received_; }
   void touch() { last_received_ = std::chrono::steady_clock::now(); }
+  /// So much of the time since then was not the peer's silence.
+  void excuse(std::chrono::steady_clock::duration time) {
+    last_received_ = std::min(std::chrono::steady_clock::now(), last_received_ + time);
+  }
 
   void send(const wire::Message& message);
   /// Where output chunks come from; wake() when there may be one.

@@ -1,5 +1,6 @@
 """What the benchmarks over a testbed share: beds, timed commands, tables."""
 
+import json
 import os
 import platform
 import resource
@@ -80,6 +81,22 @@ def timed(argv, environment, expect=None, timeout=120):
         sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n"
                  f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def whole_lines(path):
+    """Objects of a file with one a line, as far as it is written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
+def tokens(folder):
+    """Token files of the project's own sources."""
+    prefix = Path(folder, "tokens")
+    subprocess.run([BUILD / "bin/sortie-train", "data", "build", "--tokenizer", "byte", "--output", prefix, "--include",
+                    "*.h", ROOT / "common"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for path in Path(folder).glob("tokens.*"):
+        path.chmod(0o644)
+    return prefix
 
 
 def interleaved(rows, rounds):

@@ -107,6 +107,14 @@ def scenario_launcher_stopped(bed):
     with Run(bed, *SLEEP, settings=timing) as run:
         run.wait_for_ranks(8)
         run.signal(signal.SIGSTOP)
+        time.sleep(2.2)
+        run.signal(signal.SIGCONT)
+        run.wait_for_text(r"this launcher did not run for [12]\.\d s")
+        time.sleep(3)  # longer than the limit: the ranks were not given up for that pause
+        stalls = [event for event in whole_events(run.folder_of_run() / "events.jsonl") if event["event"] == "stalled"]
+        check(len(stalls) == 1 and 1 <= stalls[0]["seconds"] < 3, f"one pause in the journal ({stalls})")
+        equal(len(bed.ranks(run.id())), 8, "ranks after the pause")
+        run.signal(signal.SIGSTOP)
         bed.expect_nothing_left(10)
 
 

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "common/config/load.h"
+#include "tests/launcher/command_line.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/text.h"
 
 namespace sortie::launcher {
@@ -81,6 +83,22 @@ TEST_CASE("layouts that are legal are ranked by compute, bubble and what nothing
   CHECK(suggestions_json(*found)["best"].size() == 10);
 }
 
+TEST_CASE("context parallelism that the job asks for is tried, beside none") {
+  config::JobConfig job = training_of_16();
+  job.topology.context_parallel_size = 2;
+  job.topology.micro_batch_size = 4;
+  const auto found = suggest_layouts(job, kHosts, with_fake_trainer(), kRates, 0);
+  REQUIRE_MESSAGE(found, (found ? "" : found.error().message));
+  std::set<std::int64_t> contexts;
+  for (const Suggestion& one : found->best) {
+    CHECK(one.tensor * one.pipeline * one.context * one.replicas == 4);
+    CHECK(one.micro_batch_size * one.accumulation * one.replicas == 16);
+    contexts.insert(one.context);
+  }
+  CHECK(contexts == std::set<std::int64_t>{1, 2});
+  CHECK(has(suggestions_text(*found), ", context 2"));
+}
+
 TEST_CASE("layouts that take more than a host has are counted and left out") {
   const auto found = suggest_layouts(training_of_16(), kHosts, with_fake_trainer(), kRates,
                                      std::uint64_t{9} << 30);
@@ -126,6 +144,40 @@ TEST_CASE("rates are read from reports of measurements, the slowest link of each
   const auto wrong = parse_rates("rates.json", "{}\n");
   REQUIRE_FALSE(wrong);
   CHECK(has(wrong.error().message, "rates.json:1: no report of a measurement"));
+}
+
+TEST_CASE("plan --suggest asks the trainer beside it, and takes a job whose own layout is wrong") {
+  const test::ScopedTempDir dir;
+  // 8 sequences are no multiple of 4 for each of 4 ranks, nor do 3 ranks share 2 heads.
+  test::write_text(dir / "job.toml",
+                   "[topology]\nglobal_batch_size = 8\nmicro_batch_size = 4\n"
+                   "tensor_parallel_size = 3\n[model]\nvocab_size = 256\nhidden_size = 64\n"
+                   "num_layers = 2\nnum_attention_heads = 2\nsequence_length = 64\n"
+                   "[data]\ndata_prefixes = [\"/data/text\"]\n");
+  const std::vector<std::string> plan = {
+      "plan",   dir.str("job.toml"), "--hosts", "h1,h2",    "--slots", "2",           "--suggest",
+      "--json", "--gflops",          "50",      "--memory", "16",      "--link-rate", "0.1"};
+  const testing::Finished missing = test::sortie(plan);
+  CHECK(missing.code == 2);
+  CHECK(has(missing.output, "how much a rank sends within its host is not known"));
+  std::vector<std::string> whole = plan;
+  whole.insert(whole.end(), {"--host-rate", "5"});
+  const testing::Finished result = test::sortie(whole);
+  REQUIRE_MESSAGE(result.code == 0, result.output);
+  const auto best = nlohmann::json::parse(result.output)["suggestions"]["best"];
+  CHECK(best.size() > 4);
+  std::set<std::int64_t> tensor;
+  for (const auto& one : best) {
+    CHECK(one["rank_memory_bytes"] > 1'000'000);
+    CHECK(one["step_seconds"] > one["waiting_seconds"]);
+    tensor.insert(one["tensor_parallel_size"].get<std::int64_t>());
+  }
+  CHECK(tensor.contains(2));
+  // A job that no layout makes right is refused as ever.
+  const testing::Finished refused = test::sortie(
+      {"plan", dir.str("job.toml"), "--suggest", "--set", "model.num_attention_heads=5"});
+  CHECK(refused.code == 2);
+  CHECK(has(refused.output, "num_attention_heads"));
 }
 
 }  // namespace

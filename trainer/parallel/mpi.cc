@@ -103,9 +103,11 @@ class MpiTransport final : public Transport {
     // each other; a long wait needs no quick answer. Naps of 50 us from the start, or yielding
     // twice where MPI does so itself, make small all-reduces 1.5 to 4 times as slow on shared
     // cores.
-    constexpr std::chrono::milliseconds kSpin{20};
+    // Where the runner says that ranks outnumber cores (MPI yields then), a long poll takes the
+    // time of ranks that compute: a yield does not reach other sessions' processes.
+    const std::chrono::milliseconds spin{yielding_ == Yielding::mpi ? 2 : 20};
     constexpr std::chrono::microseconds kNap{100};
-    if (idle >= kSpin)
+    if (idle >= spin)
       std::this_thread::sleep_for(kNap);
     else if (yielding_ == Yielding::ours)
       std::this_thread::yield();
