@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import BUILD, PROGRAMS, Run, check, equal, parent_of, wait_until
+from harness import BUILD, PROGRAMS, Run, check, equal, parent_of, wait_until, whole_events
 
 SLEEP = ("sleep", "1000")
 STUBBORN = ("/bin/sh", PROGRAMS / "ignore_term.sh")

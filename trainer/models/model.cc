@@ -82,6 +82,8 @@ void LanguageModel::find_places(ExecutionContext& execution, const Tensor& token
   const ContextGroup* group = context.group;
   context.batch = tokens.size(0);
   context.tokens = group == nullptr ? tokens.size(1) : tokens.size(1) / group->size();
+  if (group == nullptr && context.document_start.defined())
+    context.whole_document_start = context.document_start;
   if (context.document_start.defined() || context.positions.defined()) return;
   Tensor places;
   if (document_end_ >= 0) {
