@@ -73,19 +73,20 @@ Result<MeasuredRates> parse_rates(const std::string& where, const std::string& t
 }
 
 Result<> check_rates(const MeasuredRates& rates) {
-  const auto missing = [](const char* what, const char* option, const char* bench) {
+  const auto missing = [](const char* what, const char* option, const char* command) {
     return fail(ErrorCode::usage,
                 fmt::format("plan --suggest: {} is not known; give {}, or --rates FILE with what "
-                            "`sortie-train {}` prints",
-                            what, option, bench));
+                            "`{}` prints",
+                            what, option, command));
   };
   if (rates.flop_s <= 0.0)
-    return missing("how fast a rank multiplies", "--gflops", "bench matmul --json");
+    return missing("how fast a rank multiplies", "--gflops", "sortie-train bench matmul --json");
   if (rates.host_byte_s <= 0.0)
     return missing("how much a rank sends within its host", "--host-rate",
-                   "bench comm --links --link-ranks all --json");
+                   "sortie-train bench comm --links --link-ranks all --json");
   if (rates.link_byte_s <= 0.0)
-    return missing("how much a host sends to others", "--link-rate", "bench comm --links --json");
+    return missing("how much a host sends to others", "--link-rate",
+                   "sortie-train bench comm --links --json");
   return {};
 }
 
