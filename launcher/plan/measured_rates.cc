@@ -1,4 +1,4 @@
-// Rates of machines and links from what `sortie-train bench ... --json` prints.
+// Rates of machines and links from the JSON reports of `sortie-train bench`.
 #include <fmt/format.h>
 
 #include <algorithm>

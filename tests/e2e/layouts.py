@@ -8,6 +8,10 @@ import signal
 from harness import Run, check, equal, wait_until
 from training import CONFIG, compare, losses, settings, train
 
+EXPERTS = {"model__architecture": "mixtral", "model__moe__num_experts": 4, "model__moe__topk": 2,
+           "topology__expert_parallel_size": 2}
+CONTEXT = {"topology__context_parallel_size": 2}
+FULL = {"topology__parameter_sharding": "full"}
 LAYOUT = {"topology__tensor_parallel_size": 2, "topology__sequence_parallel": "true", "topology__pipeline_parallel_size": 2}
 
 
@@ -27,6 +31,28 @@ def scenario_tensor_2_pipeline_2_replicas_2_equal_one_rank(bed):
     near(first, {step: loss for step, loss in whole.items() if step <= 10}, "8 ranks")
     rest = train(bed, hosts="h01", slots=1, settings=settings(bed, **saving))
     near(rest, {step: loss for step, loss in whole.items() if step > 10}, "one rank after 8")
+
+
+def scenario_shared_sequences_full_sharding_and_experts_equal_one_rank(bed):
+    for model, layout in (({}, CONTEXT | FULL), (EXPERTS, CONTEXT | EXPERTS)):
+        steps = settings(bed, trainer__train_iterations=10, optimizer__eps="1e-4", **model)
+        whole = train(bed, hosts="h01", slots=1, settings=steps | {"topology.expert_parallel_size": 1})
+        near(train(bed, hosts="h[01-04]", slots=1, settings=steps | settings(bed, **layout)), whole, f"4 ranks with {layout}")
+
+
+def scenario_a_rank_killed_in_any_layout_is_the_first_cause(bed):
+    """Whatever the group that waits for it: the others end, and the job's cause is the rank that was killed."""
+    layouts = {"tensor": {"topology__tensor_parallel_size": 2, "topology__sequence_parallel": "true"},
+               "pipeline": {"topology__pipeline_parallel_size": 2}, "context": CONTEXT, "experts": EXPERTS, "full": FULL}
+    for victim, (name, layout) in enumerate(layouts.items()):
+        options = settings(bed, trainer__train_iterations=1000000, **layout)
+        with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=2) as run:
+            ranks = run.wait_for_ranks(4, seconds=30)
+            wait_until(lambda: len(losses(run)) >= 4, 60, f"4 steps ({name})")
+            host, pid = ranks[victim % 4]
+            os.kill(pid, signal.SIGKILL)
+            equal(run.wait(30), 137, f"exit code ({name})")
+            run.expect(rf"rank {victim % 4} on {host} .*SIGKILL")
 
 
 def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):

@@ -3,9 +3,11 @@ spare, until they are done, or the run stops with the reason."""
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -82,11 +84,34 @@ def scenario_killed_ranks_restart_and_train_to_the_same_weights(bed):
 
 
 def weights(folder, step):
-    """{file: hash} of the tensors of a checkpoint."""
+    """{tensor: hash} of a checkpoint, whichever ranks have written it: a save on the way out may be one rank's alone."""
     found = [path for path in folder.glob("*") if path.is_dir() and str(step) in path.name]
     check(found, f"no checkpoint of step {step} in {folder}")
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(found[0].glob("*.safetensors"))}
+    manifest = json.loads((found[0] / "manifest.json").read_text())
+    shards = [TensorFile(found[0] / shard["file"]) for shard in manifest["shards"]]
+    hashes = {}
+    for name, tensor in manifest["tensors"].items():
+        pieces = sorted(tensor["pieces"], key=lambda piece: piece.get("interval", [0])[0])
+        content = b"".join(shards[piece["shard"]].content(piece["key"]) for piece in pieces)
+        covered = [piece["interval"] for piece in pieces if "interval" in piece] or [[0, math.prod(tensor["shape"])]]
+        check(covered[0][0] == 0 and covered[-1][1] == math.prod(tensor["shape"])
+              and all(one[1] == other[0] for one, other in zip(covered, covered[1:])), f"{name} is not whole: {pieces}")
+        hashes[name] = hashlib.sha256(content).hexdigest()
+    return hashes
+
+
+class TensorFile:
+    """The tensors of a safetensors file, by name."""
+
+    def __init__(self, path):
+        self.bytes = path.read_bytes()
+        size = struct.unpack("<Q", self.bytes[:8])[0]
+        self.header = json.loads(self.bytes[8:8 + size])
+        self.begin = 8 + size
+
+    def content(self, key):
+        begin, end = self.header[key]["data_offsets"]
+        return self.bytes[self.begin + begin:self.begin + end]
 
 
 def scenario_exit_code_restarts_and_stop_exit_code_does_not(bed):
