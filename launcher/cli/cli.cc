@@ -71,6 +71,7 @@ int run_cli(int argc, char** argv) {
   add_runs_verbs(app, verbs, program);
   add_follow_verbs(app, verbs, program);
   add_exec_verb(app, verbs, program);
+  add_shell_verb(app, verbs);
   add_ssh_verb(app, verbs, program);
   add_check_verbs(app, verbs, program);
   add_copy_verbs(app, verbs, program);

@@ -24,6 +24,7 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
 void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_shell_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 /// `ssh HOST COMMAND...`, as people are used to it: puts the -- before the command.
 void mark_ssh_command(const CLI::App& root, std::vector<std::string>& words);

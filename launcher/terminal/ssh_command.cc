@@ -45,7 +45,7 @@ Result<std::string> one_host(const std::string& host, const config::RunnerConfig
   SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, expand_hosts(host, runner));
   if (hosts.size() != 1)
     return fail(ErrorCode::usage,
-                fmt::format("sortie ssh: {}: is {} hosts; name one, or use `sortie exec --hosts "
+                fmt::format("sortie ssh: {}: is {} hosts; name one, or use `sortie shell --hosts "
                             "'{}'`",
                             host, hosts.size(), host));
   return hosts.front();
