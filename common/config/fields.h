@@ -56,6 +56,7 @@ enum Flags : unsigned {
   kPath = 2,            // resolve_paths() makes it absolute
   kSecrets = 4,         // every value of the table is a secret: shown as kSecretShown
   kMayHoldSecrets = 8,  // those whose names look like secrets are; messages never repeat a value
+  kUser = 32,           // not about one job: a user's defaults (user_file.h) may set it
 };
 
 struct Field {

@@ -33,8 +33,8 @@ const Field kRecoveryFields[] = {
     {"recovery.stop_exit_codes", recovery<&Recovery::stop_exit_codes>, kExitCodes, "",
      "Exit codes of a rank after which the run never restarts; sortie-train's 2 is an error of the config"},
     {"recovery.backoff", recovery<&Recovery::backoff>, DurationRange{"0s", "1h"}, "",
-     "Pause before a restart; doubled for each restart in a row, and a quarter more or less by chance"},
-    {"recovery.backoff_max", recovery<&Recovery::backoff_max>, DurationRange{"0s", "24h"}, "", "Longest pause before a restart"},
+     "Pause before a restart; doubled for each restart in a row, and a quarter more or less by chance", kUser},
+    {"recovery.backoff_max", recovery<&Recovery::backoff_max>, DurationRange{"0s", "24h"}, "", "Longest pause before a restart", kUser},
     {"recovery.healthy_after", recovery<&Recovery::healthy_after>, DurationRange{"1s", "24h"}, "",
      "An attempt that lasted so long ends a row of restarts: the pause is backoff again"},
     {"recovery.no_progress_limit", recovery<&Recovery::no_progress_limit>, IntegerRange{0, 1000}, "attempts",
@@ -44,12 +44,12 @@ const Field kRecoveryFields[] = {
     {"recovery.min_hosts", recovery<&Recovery::min_hosts>, IntegerRange{0, 65536}, "hosts",
      "Where no spare is left, a run goes on without the blamed host on at least so many hosts, with the global batch size as configured; 0 = on all of them"},
     {"recovery.cordon", recovery<&Recovery::cordon>, {}, "",
-     "Hosts that are blamed for two failures, or for one with a fault that a person has to mend, are cordoned: `sortie nodes` lists them, and no run of this user starts there"},
+     "Hosts that are blamed for two failures, or for one with a fault that a person has to mend, are cordoned: `sortie nodes` lists them, and no run of this user starts there", kUser},
     {"recovery.progress_file", recovery<&Recovery::progress_file>, kPathForm, "",
      "For programs that report no events: a file on the first host whose first number is the last committed step", kPath},
     {"recovery.supervisor_restarts", recovery<&Recovery::supervisor_restarts>, IntegerRange{0, 1000}, "",
      "Supervisors in a row that a detached run starts by itself in the place of one that died (SIGKILL, a crash, lack of memory) within 10 s; "
-     "one that lived longer begins a new row. Needs on_launcher_loss = \"hold T\" or max_restarts above 0. 0 = `sortie attach --adopt` starts them"},
+     "one that lived longer begins a new row. Needs on_launcher_loss = \"hold T\" or max_restarts above 0. 0 = `sortie attach --adopt` starts them", kUser},
 
     {"watchdog.hangs", watchdog<&Watchdog::hangs>, {}, "", "Find ranks whose progress has stopped, end them all and treat it as a failure of class hang; needs a program that reports progress"},
     {"watchdog.hang_minimum", watchdog<&Watchdog::hang_minimum>, DurationRange{"1s", "24h"}, "",
@@ -61,13 +61,13 @@ const Field kRecoveryFields[] = {
     {"watchdog.exempt_steps", watchdog<&Watchdog::exempt_steps>, IntegerRange{0, 1000}, "steps",
      "First steps of an attempt whose times are not learned from"},
     {"watchdog.dump_timeout", watchdog<&Watchdog::dump_timeout>, DurationRange{"0s", "10m"}, "",
-     "Time for the stacks of all ranks to come in before hung ranks are ended; 0s = no stacks"},
+     "Time for the stacks of all ranks to come in before hung ranks are ended; 0s = no stacks", kUser},
     {"watchdog.straggler_ratio", watchdog<&Watchdog::straggler_ratio>, NumberRange{0, 100}, "",
-     "A host whose own work takes this many times the median of all hosts is reported as slow; 0 = off"},
+     "A host whose own work takes this many times the median of all hosts is reported as slow; 0 = off", kUser},
     {"watchdog.straggler_windows", watchdog<&Watchdog::straggler_windows>, IntegerRange{1, 10'000}, "windows",
-     "Windows of ten seconds in a row for which a host has to be that slow"},
+     "Windows of ten seconds in a row for which a host has to be that slow", kUser},
     {"watchdog.health", watchdog<&Watchdog::health>, {}, "",
-     "Watch GPUs, kernel log, network links, memory, disks and clock of the hosts while a run goes on"},
+     "Watch GPUs, kernel log, network links, memory, disks and clock of the hosts while a run goes on", kUser},
 };
 // clang-format on
 

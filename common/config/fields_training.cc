@@ -40,14 +40,14 @@ const Form kParameterPatterns{"patterns of parameter names, * and ? as in a shel
 
 // clang-format off
 const Field kTrainingFields[] = {
-    {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged"},
+    {"logger.log_level", logger<&Logger::log_level>, Choices{{"debug", "info", "warning", "error"}}, "", "Least severe message that is logged", kUser},
     {"logger.log_dir", logger<&Logger::log_dir>, kPathForm, "",
-     "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath},
-    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between metrics; the log has one line a second at most"},
-    {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder"},
+     "State folder, with a folder runs/ID per run; empty = $XDG_STATE_HOME/sortie, else ~/.local/state/sortie", kPath | kUser},
+    {"logger.log_interval", logger<&Logger::log_interval>, kAtLeastOneStep, "steps", "Steps between metrics; the log has one line a second at most", kUser},
+    {"logger.tensorboard", logger<&Logger::tensorboard>, {}, "", "Write TensorBoard events into the run folder", kUser},
     {"logger.wandb_mode", logger<&Logger::wandb_mode>, Choices{{"disabled", "offline"}}, "",
-     "offline = write a Weights & Biases run into the run folder, which `wandb sync` uploads; a run that is resumed goes on in the file of the first"},
-    {"logger.wandb_project", logger<&Logger::wandb_project>, kText, "", "Project of that run"},
+     "offline = write a Weights & Biases run into the run folder, which `wandb sync` uploads; a run that is resumed goes on in the file of the first", kUser},
+    {"logger.wandb_project", logger<&Logger::wandb_project>, kText, "", "Project of that run", kUser},
     {"logger.wandb_group", logger<&Logger::wandb_group>, kText, "", "Group of that run; empty = none"},
     {"logger.wandb_name", logger<&Logger::wandb_name>, kText, "", "Name of that run; empty = the id of the first run"},
     {"logger.wandb_tags", logger<&Logger::wandb_tags>, kText, "", "Tags of that run"},

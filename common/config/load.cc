@@ -13,6 +13,7 @@
 #include "common/config/secret.h"
 #include "common/config/spelling.h"
 #include "common/config/text.h"
+#include "common/config/user_file.h"
 #include "common/config/validate.h"
 
 namespace sortie::config {
@@ -21,9 +22,13 @@ namespace {
 constexpr std::size_t kMaxFileBytes = 4u << 20;
 constexpr std::size_t kMaxProblems = 100;
 
-/// One line of the report. Problems of the file come first, by position, then those of --set.
+/// What a problem or a value is in, in the order of the report and of precedence.
+enum class From { user_file, file, options };
+
+/// One line of the report. Problems of the files come first, by position, then those of --set.
 struct Problem {
-  std::size_t override_index = 0;  // 0 = the file, else 1 + index of the --set
+  From from = From::file;
+  std::size_t override_index = 0;  // of options: 1 + index of the --set
   Position at;
   std::string text;
 };
@@ -37,18 +42,25 @@ bool exposes_secret(const Field& field, const Value& item) {
 
 class Loader {
  public:
-  Loader(std::string_view name, const std::vector<std::string>& overrides, const Amend& amend)
-      : name_(name), overrides_(overrides), amend_(amend) {}
+  Loader(std::string_view name, const std::vector<std::string>& overrides, const Amend& amend,
+         const UserFile* user)
+      : name_(name), overrides_(overrides), amend_(amend), user_(user) {}
 
   Result<LoadedJob> load(std::string_view text);
 
  private:
   /// Where a key was set.
   struct Source {
+    From from = From::file;
     std::size_t override_index = 0;
     Position at;
   };
+  /// A place in the file that is being read.
+  Source in_file(Position at) const { return {reading_, 0, at}; }
+  static Source of_override(std::size_t index) { return {From::options, index, {}}; }
 
+  void read_user_file();
+  void give_way();
   void report(Source source, std::string text);
   void report_unknown(const Value& entry, const std::string& key);
   void read_as_meant(const Value& entry, const std::string& key);
@@ -68,6 +80,8 @@ class Loader {
   std::string name_;
   const std::vector<std::string>& overrides_;
   const Amend& amend_;
+  const UserFile* const user_;
+  From reading_ = From::file;
   LoadedJob loaded_;
   std::map<std::string, Source, std::less<>> sources_;
   std::set<std::string, std::less<>> bad_keys_;  // their rules would only repeat the problem
@@ -83,17 +97,18 @@ std::string Loader::where(Source source) const {
     const bool plain = field != nullptr && !(field->flags & kMayHoldSecrets);
     return fmt::format("--set {}", shorten(plain ? text : key));
   }
-  if (source.at.line == 0) return name_;
-  return fmt::format("{}:{}:{}", name_, source.at.line, source.at.column);
+  const std::string& name = source.from == From::user_file ? user_->name : name_;
+  if (source.at.line == 0) return name;
+  return fmt::format("{}:{}:{}", name, source.at.line, source.at.column);
 }
 
 void Loader::report(Source source, std::string text) {
   problems_.push_back(
-      {source.override_index, source.at, fmt::format("{}: {}", where(source), text)});
+      {source.from, source.override_index, source.at, fmt::format("{}: {}", where(source), text)});
 }
 
 void Loader::report_unknown(const Value& entry, const std::string& key) {
-  report({0, entry.key_at},
+  report(in_file(entry.key_at),
          entry.type == Value::Type::table ? unknown_section(key) : unknown_key(key));
   read_as_meant(entry, key);
 }
@@ -109,7 +124,7 @@ void Loader::read_as_meant(const Value& entry, const std::string& key) {
   const Field* field = meant_field(key);
   if (field == nullptr || sources_.contains(field->key)) return;
   if (assign(*field, entry, loaded_.job).empty())
-    sources_[std::string(field->key)] = {0, entry.at};
+    sources_[std::string(field->key)] = in_file(entry.at);
   else
     bad_keys_.insert(std::string(field->key));
 }
@@ -120,20 +135,30 @@ void Loader::read_table(const Value& table, const std::string& prefix) {
 }
 
 void Loader::read_entry(const Value& entry, const std::string& key) {
-  if (const Field* field = find_field(key)) return set(*field, entry, {0, entry.at});
+  if (const Field* field = find_field(key)) {
+    if (reading_ == From::user_file && !(field->flags & kUser))
+      return report(in_file(entry.key_at),
+                    fmt::format("{}: is about one job, and this file holds for all of yours; write "
+                                "it into the job's config, or give it with --set",
+                                key));
+    return set(*field, entry, in_file(entry.at));
+  }
   if (!is_section(key)) return report_unknown(entry, key);
   if (entry.type == Value::Type::table) return read_table(entry, key);
-  report({0, entry.at}, fmt::format("{}: is a section, not {}; write [{}] and its keys below", key,
-                                    describe(entry), key));
+  report(in_file(entry.at), fmt::format("{}: is a section, not {}; write [{}] and its keys below",
+                                        key, describe(entry), key));
 }
 
 void Loader::set(const Field& field, const Value& value, Source source) {
   const std::string key(field.key);
   sources_[key] = source;
-  loaded_.origins[key] = source.override_index > 0 ? "--set" : where(source);
+  loaded_.origins[key] = source.from == From::options ? "--set"
+                         : source.from == From::file  ? where(source)
+                                                      : fmt::format("user's {}", where(source));
   for (const AssignError& error : assign(field, value, loaded_.job)) {
     bad_keys_.insert(key);
-    const Source at{source.override_index, source.override_index > 0 ? Position{} : error.at};
+    Source at = source;
+    if (source.from != From::options) at.at = error.at;
     report(at, fmt::format("{}: {}", key, error.message));
   }
 }
@@ -164,7 +189,7 @@ void Loader::report_exposed(std::string_view name, Source source) {
 
 void Loader::apply_override(std::size_t index) {
   const std::string_view text = overrides_[index - 1];
-  const Source source{index, {}};
+  const Source source = of_override(index);
   const std::size_t equals = text.find('=');
   if (equals == text.npos) return report(source, "has no '='; write --set key=value");
   const std::string key(text.substr(0, equals));
@@ -232,12 +257,40 @@ void Loader::apply_preset(const Value& root) {
       loaded_.origins[std::string(field.key)] = fmt::format("preset {}", name);
 }
 
+/// The user's defaults, under everything else. What is wrong there is told with the rest.
+void Loader::read_user_file() {
+  if (user_ == nullptr) return;
+  reading_ = From::user_file;
+  const Document document = parse_document(user_->text);
+  for (const SyntaxError& error : document.errors) report(in_file(error.at), error.message);
+  read_table(document.root, "");
+  reading_ = From::file;
+}
+
+/// Of two keys that exclude each other, the job's takes the place of the user's.
+void Loader::give_way() {
+  for (const auto& [key, other] : {std::pair{"runner.transport", "runner.ssh.command"},
+                                   std::pair{"runner.ssh.command", "runner.transport"}}) {
+    const auto mine = sources_.find(key), theirs = sources_.find(other);
+    if (mine == sources_.end() || theirs == sources_.end() ||
+        mine->second.from != From::user_file || theirs->second.from == From::user_file)
+      continue;
+    const Field& field = *find_field(key);
+    const Field& winner = *find_field(other);
+    if (value_text(winner, loaded_.job) == default_text(winner)) continue;
+    std::get<std::vector<std::string>*>(field.slot(loaded_.job))->clear();
+    loaded_.origins[key] = "default";
+    sources_.erase(mine);
+  }
+}
+
 void Loader::report_broken(const Violation& violation) {
   const auto is_bad = [&](const std::string& key) { return bad_keys_.contains(key); };
   if (std::ranges::any_of(violation.keys, is_bad)) return;
   const std::string text = fmt::format("{}: {}", violation.keys.front(), violation.message);
   const auto from_options = [&](std::string_view origin) {
-    problems_.push_back({overrides_.size() + 1, {}, fmt::format("{}: {}", origin, text)});
+    problems_.push_back(
+        {From::options, overrides_.size() + 1, {}, fmt::format("{}: {}", origin, text)});
   };
   if (text.starts_with("--")) return from_options("command line");
   for (const std::string& key : violation.keys) {
@@ -276,17 +329,19 @@ Result<LoadedJob> Loader::load(std::string_view text) {
   if (text.size() > kMaxFileBytes)
     return fail(ErrorCode::config, fmt::format("{}: larger than the limit of {} bytes for a config",
                                                name_, kMaxFileBytes));
+  read_user_file();
   Document document = parse_document(text);
-  for (const SyntaxError& error : document.errors) report({0, error.at}, error.message);
+  for (const SyntaxError& error : document.errors) report(in_file(error.at), error.message);
   apply_preset(document.root);
   read_table(document.root, "");
   for (std::size_t index = 1; index <= overrides_.size(); ++index) apply_override(index);
+  give_way();
   // With lines missing, rules over several keys would judge a job that nobody wrote.
   if (document.errors.empty()) check_rules();
   warn_of_preset();
   if (problems_.empty()) return std::move(loaded_);
   std::ranges::stable_sort(problems_, [](const Problem& a, const Problem& b) {
-    return std::tie(a.override_index, a.at) < std::tie(b.override_index, b.at);
+    return std::tie(a.from, a.override_index, a.at) < std::tie(b.from, b.override_index, b.at);
   });
   return fail(ErrorCode::config, message());
 }
@@ -294,19 +349,31 @@ Result<LoadedJob> Loader::load(std::string_view text) {
 }  // namespace
 
 Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
-                                const std::vector<std::string>& overrides, const Amend& amend) {
-  return Loader(name, overrides, amend).load(text);
+                                const std::vector<std::string>& overrides, const Amend& amend,
+                                const UserFile* user) {
+  return Loader(name, overrides, amend, user).load(text);
 }
 
 Result<LoadedJob> load_job(const std::filesystem::path& file,
-                           const std::vector<std::string>& overrides, const Amend& amend) {
+                           const std::vector<std::string>& overrides, const Amend& amend,
+                           const UserFile* user) {
   auto text = read_file(file, kMaxFileBytes);
   if (!text) {
     if (text.error().code == ErrorCode::not_found)
       text.error().message += "; `sortie config init` prints a config to start from";
     return std::unexpected(std::move(text).error());
   }
-  return load_job_text(*text, file.string(), overrides, amend);
+  return load_job_text(*text, file.string(), overrides, amend, user);
+}
+
+Result<LoadedJob> load_job_text(std::string_view text, std::string_view name,
+                                const std::vector<std::string>& overrides, const Amend& amend) {
+  return load_job_text(text, name, overrides, amend, nullptr);
+}
+
+Result<LoadedJob> load_job(const std::filesystem::path& file,
+                           const std::vector<std::string>& overrides, const Amend& amend) {
+  return load_job(file, overrides, amend, nullptr);
 }
 
 std::string to_toml(const JobConfig& job) {

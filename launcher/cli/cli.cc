@@ -35,6 +35,9 @@ Not empty: no colours.
 \fBCLICOLOR_FORCE\fR
 Not empty and not 0: colours also where no terminal is.
 .TP
+\fBSORTIE_USER_CONFIG\fR
+The user's defaults; without it \fIsortie/config.toml\fR below \fBXDG_CONFIG_HOME\fR or \fI\(ti/.config\fR. \fBnone\fR: none are read.
+.TP
 \fBXDG_STATE_HOME\fR
 Runs are kept in \fIsortie/runs\fR below it; without it, below \fI\(ti/.local/state\fR.
 )";
@@ -68,6 +71,8 @@ int run_cli(int argc, char** argv) {
   add_runs_verbs(app, verbs, program);
   add_follow_verbs(app, verbs, program);
   add_exec_verb(app, verbs, program);
+  add_shell_verb(app, verbs);
+  add_ssh_verb(app, verbs, program);
   add_check_verbs(app, verbs, program);
   add_copy_verbs(app, verbs, program);
   add_image_verbs(app, verbs, program);
@@ -82,7 +87,9 @@ int run_cli(int argc, char** argv) {
   cli::add_global_flags(app, /*colors=*/true);
   cli::set_help(app, verbs);
 
-  const auto choice = cli::choose_verb(app, verbs, program, {argv + 1, argv + argc});
+  std::vector<std::string> words(argv + 1, argv + argc);
+  mark_ssh_command(app, words);
+  const auto choice = cli::choose_verb(app, verbs, program, std::move(words));
   if (!choice) return print_error(choice.error());
   if (choice->verb == nullptr) return choice->exit_code;
   const cli::GlobalFlags flags = cli::global_flags(*choice->verb->app);

@@ -4,11 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "common/base/exit_code.h"
 #include "common/cli/tree.h"
 #include "common/config/describe.h"
 #include "common/config/forms.h"
+#include "common/config/user_file.h"
 #include "launcher/cli/verb.h"
 #include "launcher/control/run_index.h"
 
@@ -46,6 +48,7 @@ int init(const config::InitOptions& options, const CLI::App& root) {
 Result<config::JobConfig> config_of(const std::string& name) {
   std::filesystem::path file = name;
   std::error_code error;
+  std::optional<config::UserFile> user;  // is in a run's config already
   if (!std::filesystem::is_regular_file(file, error)) {
     SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(""));
     const auto run = index.find(name);
@@ -53,8 +56,11 @@ Result<config::JobConfig> config_of(const std::string& name) {
       return fail(ErrorCode::not_found,
                   fmt::format("{}: neither a file nor a run; `sortie ps --all` lists runs", name));
     file = *run / "config.toml";
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(user, config::read_user_file());
   }
-  SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded, config::load_job(file));
+  SORTIE_ASSIGN_OR_RETURN(config::LoadedJob loaded,
+                          config::load_job(file, {}, {}, user ? &*user : nullptr));
   // A run's config has absolute paths.
   resolve_job_paths(loaded.job);
   return std::move(loaded.job);

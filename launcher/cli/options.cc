@@ -41,6 +41,10 @@ void add_host_options(CLI::App& app, JobOptions& options) {
   app.add_option("--hosts", options.hosts,
                  "Hosts: 'gpu[01-04],h7,@group,!gpu03'; overrides runner.hosts");
   app.add_option("--exclude", options.exclude, "Hosts to leave out, written like --hosts");
+  add_way_options(app, options);
+}
+
+void add_way_options(CLI::App& app, JobOptions& options) {
   app.add_option("--groups", options.groups,
                  "Groups file: gpu = \"gpu[01-64]\"; overrides runner.groups_file, default "
                  "~/.config/sortie/groups.toml");

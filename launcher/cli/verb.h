@@ -24,6 +24,10 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
 void add_runs_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_exec_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_shell_verb(CLI::App& root, std::vector<Verb>& verbs);
+void add_ssh_verb(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+/// `ssh HOST COMMAND...`, as people are used to it: puts the -- before the command.
+void mark_ssh_command(const CLI::App& root, std::vector<std::string>& words);
 void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
@@ -40,6 +44,9 @@ void add_job_options(CLI::App& app, JobOptions& options);
 /// How every verb says which hosts, and how they are reached: --hosts, --exclude, --groups, --set,
 /// --ssh-config. Without `config` the caller adds its own --config.
 void add_host_options(CLI::App& app, JobOptions& options);
+
+/// The part of them about the way to hosts: --groups, --set, --ssh-config.
+void add_way_options(CLI::App& app, JobOptions& options);
 
 /// --config alone, for verbs whose places stand for something else.
 void add_config_option(CLI::App& app, JobOptions& options);

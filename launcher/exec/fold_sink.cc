@@ -17,7 +17,7 @@ constexpr std::size_t kMaxLineBytes = 64u << 10;
 
 }  // namespace
 
-FoldSink::FoldSink() = default;
+FoldSink::FoldSink(bool only_what_was_said) : only_what_was_said_(only_what_was_said) {}
 FoldSink::~FoldSink() = default;
 
 void FoldSink::HashFree::operator()(evp_md_ctx_st* hash) const {
@@ -82,7 +82,10 @@ void FoldSink::finished(std::size_t index, const std::string& host, const Outcom
 
 void FoldSink::begin_report() {
   report_ = Report{};
-  for (const auto& [key, group] : groups_) report_->groups.push_back(&group);
+  for (const auto& [key, group] : groups_) {
+    const bool silent = group.reason.empty() && group.texts[0].empty() && group.texts[1].empty();
+    if (!silent || !only_what_was_said_) report_->groups.push_back(&group);
+  }
   std::ranges::sort(report_->groups, {}, &Group::first);
 }
 

@@ -19,7 +19,8 @@ namespace sortie::launcher {
 
 class FoldSink : public ExecSink {
  public:
-  FoldSink();
+  /// `only_what_was_said`: hosts that are ok and printed nothing are not in the report.
+  explicit FoldSink(bool only_what_was_said = false);
   ~FoldSink() override;
   void started(std::size_t index, const std::string& host) override;
   void output(std::size_t index, const std::string& host, wire::Stream stream,
@@ -66,6 +67,7 @@ class FoldSink : public ExecSink {
   std::string next_bytes(const Text& text);
   void begin_report();
 
+  const bool only_what_was_said_;
   SpillFile spill_;
   std::map<std::size_t, Running> running_;
   std::map<std::string, Group> groups_;  // by hashes and end

@@ -8,6 +8,7 @@
 
 #include "common/asio/token.h"
 #include "launcher/host/link_faults.h"
+#include "launcher/host/terminal_channel.h"
 #include "launcher/local/local_transport.h"
 #include "launcher/ssh/argv_transport.h"
 #include "launcher/ssh/ssh_transport.h"
@@ -58,7 +59,7 @@ std::unexpected<Error> no_answer(ErrorCode code) {
   return std::unexpected(Error{code, "no answer: `sortie chaos` has cut the link"});
 }
 
-class RoutedConnection : public Connection {
+class RoutedConnection : public Connection, public TerminalWay {
  public:
   using Exec = asio::awaitable<Result<std::unique_ptr<Channel>>>;
 
@@ -66,6 +67,10 @@ class RoutedConnection : public Connection {
   ~RoutedConnection() override { RoutedConnection::close(); }
 
   Exec exec(std::string command) override { return start(routed_, std::move(command)); }
+  asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
+      TerminalRequest request) override {
+    return open_there(routed_, std::move(request));
+  }
   std::string peer_address() const override {
     return routed_->connection ? routed_->connection->peer_address() : "";
   }
@@ -97,6 +102,16 @@ class RoutedConnection : public Connection {
     if (!channel) co_return channel;
     const auto executor = co_await asio::this_coro::executor;
     co_return LinkFaults::guard(routed->faults, routed->host, executor, std::move(*channel));
+  }
+
+  static asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_there(
+      std::shared_ptr<Routed> routed, TerminalRequest request) {
+    if (routed->closed || !routed->connection)
+      co_return fail(ErrorCode::lost, "the connection is closed");
+    routed->untried = false;
+    auto channel =
+        co_await sortie::launcher::open_terminal(*routed->connection, std::move(request));
+    co_return channel;
   }
 
   static Exec start_there(std::shared_ptr<Routed> routed, std::string command) {

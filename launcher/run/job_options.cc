@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "common/base/shell_text.h"
@@ -14,6 +15,7 @@
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
+#include "common/config/user_file.h"
 
 namespace sortie::launcher {
 
@@ -166,9 +168,11 @@ Result<config::LoadedJob> load_options(const JobOptions& options, Purpose purpos
     broken.insert(broken.end(), more.begin(), more.end());
     return broken;
   };
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<config::UserFile> file, config::read_user_file());
+  const config::UserFile* user = file ? &*file : nullptr;
   return options.config.empty()
-             ? config::load_job_text("", "command line", options.overrides, amend)
-             : config::load_job(options.config, options.overrides, amend);
+             ? config::load_job_text("", "command line", options.overrides, amend, user)
+             : config::load_job(options.config, options.overrides, amend, user);
 }
 
 }  // namespace sortie::launcher

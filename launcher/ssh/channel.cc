@@ -42,8 +42,10 @@ Result<std::shared_ptr<ChannelState>> ChannelState::create(std::shared_ptr<Sessi
   callbacks.userdata = state.get();
   callbacks.channel_data_function = [](ssh_session, ssh_channel, void* data, std::uint32_t size,
                                        int is_stderr, void* self) -> int {
-    if (!is_stderr) return 0;  // stays in libssh's buffer, and so in its window, until it is read
-    static_cast<ChannelState*>(self)->keep_stderr({static_cast<const char*>(data), size});
+    auto* owner = static_cast<ChannelState*>(self);
+    // Stays in libssh's buffer, and so in its window, until it is read.
+    if (!is_stderr || !owner->keeps_stderr_) return 0;
+    owner->keep_stderr({static_cast<const char*>(data), size});
     return static_cast<int>(size);
   };
   callbacks.channel_exit_status_function = [](ssh_session, ssh_channel, int code, void* self) {
@@ -131,15 +133,21 @@ asio::awaitable<Result<>> ChannelState::open_forward(std::string host, int port,
 }
 
 asio::awaitable<Result<std::size_t>> ChannelState::read_some(std::span<char> buffer) {
+  return read_stream(false, buffer);
+}
+
+asio::awaitable<Result<std::size_t>> ChannelState::read_stream(bool from_stderr,
+                                                               std::span<char> buffer) {
   const auto self = shared_from_this();
+  const int stream = from_stderr ? 1 : 0;
   const auto count = co_await core_->drive([&]() -> int {
     if (closed_) return SSH_ERROR;
-    const int available = ssh_channel_poll(channel_, 0);
+    const int available = ssh_channel_poll(channel_, stream);
     if (available == SSH_EOF) return 0;
     if (available == 0) return SSH_AGAIN;
     if (available < 0) return SSH_ERROR;
     const auto size = std::min(buffer.size(), static_cast<std::size_t>(available));
-    return ssh_channel_read(channel_, buffer.data(), static_cast<std::uint32_t>(size), 0);
+    return ssh_channel_read(channel_, buffer.data(), static_cast<std::uint32_t>(size), stream);
   });
   if (!count || *count < 0) co_return std::unexpected(lost("read"));
   co_return static_cast<std::size_t>(*count);

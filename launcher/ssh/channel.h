@@ -10,6 +10,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/terminal_channel.h"
 #include "launcher/host/transport.h"
 #include "launcher/ssh/session.h"
 
@@ -30,7 +31,13 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   /// direct-tcpip to `host`:`port` as seen from the server.
   boost::asio::awaitable<Result<>> open_forward(std::string host, int port,
                                                 Clock::time_point deadline);
+  /// A person's session; stderr is then read with read_stream() instead of kept.
+  boost::asio::awaitable<Result<>> open_terminal(TerminalRequest request,
+                                                 Clock::time_point deadline);
   boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
+  boost::asio::awaitable<Result<std::size_t>> read_stream(bool from_stderr, std::span<char> buffer);
+  void end_input();
+  void resize(WindowSize size);
   boost::asio::awaitable<Result<>> write(std::string_view bytes);
   boost::asio::awaitable<Result<ProcessStatus>> wait();
   void close();
@@ -49,6 +56,7 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh keeps a pointer to it
   std::optional<ProcessStatus> ended_;
   std::string stderr_tail_;
+  bool keeps_stderr_ = true;
   bool opened_ = false;  // until then there is nothing at the server to close
   bool remote_closed_ = false;
   bool closed_ = false;
@@ -66,6 +74,27 @@ class SshChannel : public Channel {
     return state_->write(bytes);
   }
   std::string stderr_tail() const override { return state_->stderr_tail(); }
+  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return state_->wait(); }
+  void close() override { state_->close(); }
+
+ private:
+  std::shared_ptr<ChannelState> state_;
+};
+
+/// The same for a person's session.
+class SshTerminal : public TerminalChannel {
+ public:
+  explicit SshTerminal(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}
+  ~SshTerminal() override { state_->close(); }
+  boost::asio::awaitable<Result<std::size_t>> read_some(Output output,
+                                                        std::span<char> buffer) override {
+    return state_->read_stream(output == Output::err, buffer);
+  }
+  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return state_->write(bytes);
+  }
+  void end_input() override { state_->end_input(); }
+  void resize(WindowSize size) override { state_->resize(size); }
   boost::asio::awaitable<Result<ProcessStatus>> wait() override { return state_->wait(); }
   void close() override { state_->close(); }
 

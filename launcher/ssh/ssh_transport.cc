@@ -10,7 +10,7 @@ namespace asio = boost::asio;
 namespace ssh {
 namespace {
 
-class SshConnection : public Connection {
+class SshConnection : public Connection, public TerminalWay {
  public:
   SshConnection(Reached reached, std::chrono::milliseconds exec_timeout)
       : core_(std::move(reached.core)),
@@ -22,6 +22,10 @@ class SshConnection : public Connection {
 
   asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) override {
     return exec_on(core_, std::move(command), exec_timeout_);
+  }
+  asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
+      TerminalRequest request) override {
+    return open_on(core_, std::move(request), exec_timeout_);
   }
   std::string peer_address() const override { return address_; }
   std::vector<StageTime> stages() const override { return stages_; }
@@ -42,6 +46,20 @@ class SshConnection : public Connection {
       co_return std::unexpected(std::move(opened).error());
     }
     std::unique_ptr<Channel> channel = std::make_unique<SshChannel>(std::move(*state));
+    co_return channel;
+  }
+
+  static asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_on(
+      std::shared_ptr<SessionCore> core, TerminalRequest request,
+      std::chrono::milliseconds timeout) {
+    auto state = ChannelState::create(core);
+    if (!state) co_return std::unexpected(std::move(state).error());
+    auto opened = co_await (*state)->open_terminal(std::move(request), Clock::now() + timeout);
+    if (!opened) {
+      (*state)->close();
+      co_return std::unexpected(std::move(opened).error());
+    }
+    std::unique_ptr<TerminalChannel> channel = std::make_unique<SshTerminal>(std::move(*state));
     co_return channel;
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "launcher/ssh/host_settings.h"
@@ -66,6 +67,15 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
   if (!ssh.user.empty()) add({"-l", ssh.user});
   if (ssh.port != 0) add({"-p", std::to_string(ssh.port)});
   add({"--", host});
+  return words;
+}
+
+std::vector<std::string> system_ssh_session_words(const config::SshConfig& ssh,
+                                                  const std::string& host, bool terminal) {
+  std::vector<std::string> words = system_ssh_words(ssh, host);
+  // Ours, not one of the user's own words before it.
+  const auto ours = words.begin() + static_cast<std::ptrdiff_t>(ssh.command.size());
+  if (terminal) *std::find(ours, words.end(), "-T") = "-t";
   return words;
 }
 

@@ -18,6 +18,10 @@ namespace sortie::launcher::ssh {
 /// from being an option.
 std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const std::string& host);
 
+/// The same for a person's session, with a terminal there or without.
+std::vector<std::string> system_ssh_session_words(const config::SshConfig& ssh,
+                                                  const std::string& host, bool terminal);
+
 /// `ssh.command` must not be empty.
 std::unique_ptr<Transport> make_system_ssh_transport(boost::asio::any_io_executor executor,
                                                      config::SshConfig ssh,

@@ -27,6 +27,7 @@ TRAINER = BUILD / "bin/sortie-train"
 PROGRAMS = ROOT / "tests/e2e/programs"
 HOSTS = ["h01", "h02", "h03", "h04"]
 BED_ID = os.environ.get("SORTIE_E2E_BED", "e2e")
+os.environ["SORTIE_USER_CONFIG"] = "none"  # no scenario depends on the developer's own defaults
 
 
 class Failure(AssertionError):

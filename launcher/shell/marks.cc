@@ -1,0 +1,161 @@
+#include "launcher/shell/marks.h"
+
+#include <fmt/core.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/base/check.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr std::size_t kMaxStatusBytes = 16;
+
+// The loop in front relays lines and sends signals to the process group, itself included; `trap :`
+// lets it and its parents live, and gives their children the default back. The shell is an
+// interactive one, without a terminal: Ctrl-C throws it back to its next line, wherever it is, and
+// no error of syntax ends it. Its pid goes ahead of the lines, so that its end is that of the loop.
+constexpr std::string_view kProgram = R"sh(PS1= PS2=; export PS1 PS2
+unset ENV
+trap : INT TERM
+{ trap : INT TERM
+  echo "$(exec sh -c 'echo $PPID')"
+  while IFS= read -r line; do
+    case $line in
+      .*) printf '%s\n' "${line#.}" ;;
+      I) kill -INT 0 ;;
+      T) kill -TERM 0 ;;
+    esac
+  done
+} | {
+  trap : INT TERM
+  read -r relay
+  if command -v bash > /dev/null 2>&1; then
+    bash --norc --noprofile --noediting -i
+  else
+    /bin/sh -i
+  fi
+  status=$?
+  kill -HUP "$relay" 2> /dev/null
+  exit $status
+})sh";
+
+std::string quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'')
+      out += "'\\''";
+    else if (c != '\0')
+      out += c;
+  }
+  return out + "'";
+}
+
+/// Each physical line as the relay takes it.
+std::string relayed(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += fmt::format(".{}\n", text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+}  // namespace
+
+LineMark LineMark::make() {
+  unsigned char bytes[16];
+  SORTIE_CHECK(RAND_bytes(bytes, sizeof bytes) == 1);
+  std::string digits;
+  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
+  return {digits.substr(0, 16), digits.substr(16)};
+}
+
+std::vector<std::string> shell_argv() {
+  return {"/bin/sh", "-c", std::string(kProgram)};
+}
+
+std::string opening_order() {
+  // Marks go over copies of the outputs: a line may send its own elsewhere for good (exec >
+  // log).
+  return relayed("exec 8>&1 9>&2; set +o history 2> /dev/null; set +H 2> /dev/null");
+}
+
+std::string line_order(const LineMark& mark, std::string_view line, int last_status) {
+  // Errors of the marks' own printing, and `set -x` of it, go nowhere.
+  const auto both = [&](std::string_view out, std::string_view err) {
+    return fmt::format(
+        "{{ printf '\\036%s%s{0}' {2} {3} {4}>&8; printf '\\036%s%s{1}' {2} {3} "
+        ">&9; }} 2> /dev/null",
+        out, err, mark.first, mark.second, out.contains('d') ? "$? " : "");
+  };
+  const std::string status = last_status == 0 ? "" : fmt::format("(exit {}); ", last_status);
+  return relayed(both("<", "<")) +
+         relayed(fmt::format("{{ {}eval {}; }} < /dev/null 8>&- 9>&-", status, quoted(line))) +
+         relayed(both(">%d\\n", ">\\n"));
+}
+
+void MarkReader::expect(const LineMark& mark) {
+  mark_ = mark.text();
+  inside_ = false;
+}
+
+void MarkReader::give(std::size_t size, const Take& take) {
+  if (size == 0) return;
+  using Kind = Piece::Kind;
+  take({inside_ ? Kind::text : Kind::stray, std::string_view(held_).substr(0, size)});
+  held_.erase(0, size);
+}
+
+void MarkReader::feed(std::string_view bytes, const Take& take) {
+  held_ += bytes;
+  while (step(take)) {
+  }
+}
+
+void MarkReader::finish(const Take& take) {
+  give(held_.size(), take);
+  mark_.reset();
+  inside_ = false;
+}
+
+/// True when a mark was read: more may follow it.
+bool MarkReader::step(const Take& take) {
+  if (!mark_) {
+    give(held_.size(), take);
+    return false;
+  }
+  const std::string want = *mark_ + (inside_ ? '>' : '<');
+  const std::size_t at = held_.find(want);
+  if (at == held_.npos) {
+    std::size_t keep = std::min(want.size() - 1, held_.size());
+    while (keep > 0 && !held_.ends_with(std::string_view(want).substr(0, keep))) --keep;
+    give(held_.size() - keep, take);
+    return false;
+  }
+  give(at, take);
+  if (!inside_) {
+    held_.erase(0, want.size());
+    inside_ = true;
+    take({Piece::Kind::begun});
+    return true;
+  }
+  const std::size_t end = held_.find('\n', want.size());
+  if (end == held_.npos && held_.size() < want.size() + kMaxStatusBytes) return false;
+  Piece ended{Piece::Kind::ended};
+  const char* digits = held_.data() + want.size();
+  const auto read =
+      std::from_chars(digits, held_.data() + std::min(end, held_.size()), ended.status);
+  if (read.ec != std::errc{} && read.ptr != digits) ended.status = 1;
+  ended.status &= 0xff;
+  held_.erase(0, end == held_.npos ? want.size() : end + 1);
+  mark_.reset();
+  inside_ = false;
+  take(ended);
+  return true;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,170 @@
+// ShellHosts' answers to what runners say.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/exit_code.h"
+#include "launcher/host/host_texts.h"
+#include "launcher/shell/shell_hosts.h"
+
+namespace sortie::launcher {
+
+using EndKind = Outcome::Kind;
+
+namespace {
+
+/// What a host says goes into a message: short, on one line.
+std::string told(std::string text) {
+  constexpr std::size_t kMaxBytes = 1000;
+  text.resize(std::min(text.size(), kMaxBytes));
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+std::size_t reader_of(wire::Stream stream) {
+  return stream == wire::Stream::out ? 0 : 1;
+}
+
+}  // namespace
+
+void ShellHosts::on_message(std::size_t index, wire::Message message) {
+  Host& host = *hosts_[index];
+  if (std::holds_alternative<wire::Finished>(message)) return on_finished(index);
+  if (host.phase == Phase::gone) return;
+  if (const auto* output = std::get_if<wire::Output>(&message)) {
+    on_output(index, *output);
+  } else if (const auto* credit = std::get_if<wire::InputCredit>(&message)) {
+    if (credit->bytes > kInputWindow - host.room)
+      return give_up(index, {ErrorCode::protocol, "runner gave credit for stdin it was not sent"});
+    host.room += credit->bytes;
+    write(host, "");
+  } else if (const auto* exited = std::get_if<wire::RankExited>(&message)) {
+    host.exited = *exited;
+  } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
+    if (runner_error_code(*error) == ErrorCode::spawn)
+      host.spawn_error = told(std::move(error->message));  // RankExited follows
+    else
+      give_up(index, {runner_error_code(*error), std::move(error->message)});
+  } else if (!std::holds_alternative<wire::RankStarted>(message) &&
+             !std::holds_alternative<wire::RankEvent>(message)) {
+    give_up(index, {ErrorCode::protocol,
+                    fmt::format("runner sent an unexpected {}", wire::message_name(message))});
+  }
+}
+
+void ShellHosts::on_output(std::size_t index, const wire::Output& output) {
+  Host& host = *hosts_[index];
+  if (output.rank != 0 || host.exited)
+    return give_up(index, {ErrorCode::protocol, "runner sent output of a rank that is not there"});
+  host.unacknowledged += output.bytes.size();
+  if (host.unacknowledged > kOutputWindow)
+    return give_up(index, {ErrorCode::protocol, "runner sent more output than it may"});
+  // What a sink has taken is in memory or in its file.
+  if (host.unacknowledged >= kOutputWindow / 4)
+    host.session->send(wire::OutputCredit{std::exchange(host.unacknowledged, 0)});
+  host.readers[reader_of(output.stream)].feed(
+      output.bytes, [this, index, &output](const MarkReader::Piece& piece) {
+        on_piece(index, output.stream, piece);
+      });
+}
+
+void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkReader::Piece& piece) {
+  using What = MarkReader::Piece::Kind;
+  Host& host = *hosts_[index];
+  const bool out = stream == wire::Stream::out;
+  if (piece.kind == What::stray) {
+    // An interactive shell answers an interrupt with an empty line.
+    if (opened_ && piece.bytes.find_first_not_of(" \r\n") != piece.bytes.npos)
+      parts_.on_stray(index, host.name, piece.bytes);
+  } else if (piece.kind == What::begun && out) {
+    host.begun = true;
+    if (!host.wish.empty()) write(host, std::exchange(host.wish, {}));
+  } else if (piece.kind == What::text) {
+    if (sink_ != nullptr && host.busy) sink_->output(index, host.name, stream, piece.bytes);
+  } else if (piece.kind == What::ended) {
+    if (out) host.status = piece.status;
+    host.done[reader_of(stream)] = true;
+    if (!host.done[0] || !host.done[1] || !host.busy) return;
+    Outcome outcome;
+    outcome.status = {ProcessStatus::Kind::exited, host.status, false};
+    outcome.exit_code = host.status;
+    outcome.kind = host.status == 0  ? EndKind::ok
+                   : interrupts_ > 0 ? EndKind::stopped
+                                     : EndKind::failed;
+    if (host.status != 0) outcome.reason = fmt::format("exit code {}", host.status);
+    end_line(index, std::move(outcome));
+  }
+}
+
+void ShellHosts::end_line(std::size_t index, Outcome outcome) {
+  Host& host = *hosts_[index];
+  host.busy = host.begun = false;
+  outcome.order = ++order_;
+  if (sink_ != nullptr) sink_->finished(index, host.name, outcome);
+  const auto at = std::ranges::find(which_, index);
+  outcomes_[static_cast<std::size_t>(at - which_.begin())].outcome = std::move(outcome);
+  --running_;
+  changed_.cancel();
+}
+
+/// The shell there has ended: `exit` within a line, `set -e`, a signal, lack of memory.
+void ShellHosts::on_finished(std::size_t index) {
+  Host& host = *hosts_[index];
+  host.session->say_goodbye();
+  if (host.phase == Phase::gone) return;
+  if (!host.exited)
+    return give_up(index, {ErrorCode::protocol, "runner finished without the shell's end"});
+  using Status = ProcessStatus::Kind;
+  Outcome outcome;
+  outcome.status = {host.exited->signaled ? Status::signaled : Status::exited,
+                    static_cast<int>(host.exited->code), host.exited->core_dumped != 0};
+  outcome.exit_code = outcome.status.shell_code();
+  outcome.kind = EndKind::stopped;
+  outcome.reason = fmt::format("its shell has ended: {}", outcome.status.to_string());
+  if (!host.spawn_error.empty()) {
+    outcome.kind = EndKind::not_started;
+    outcome.reason = host.spawn_error;
+  } else if (host.exited->stopped && !leaving_) {
+    outcome.kind = EndKind::lost;
+    outcome.exit_code = kExitLost;
+    outcome.reason =
+        "the runner ended its shell by itself; see whether this machine slept or the network "
+        "stalled (runner.heartbeat_timeout)";
+  } else if (host.exited->oom_killed) {
+    outcome.reason += ", killed for lack of memory";
+  }
+  leave_out(index, std::move(outcome));
+}
+
+void ShellHosts::give_up(std::size_t index, Error error) {
+  Host& host = *hosts_[index];
+  if (host.phase == Phase::gone) return;
+  Outcome outcome;
+  const bool was_ready = host.phase == Phase::ready;
+  outcome.kind = was_ready ? EndKind::lost : EndKind::unreachable;
+  outcome.exit_code = was_ready ? kExitLost : exit_code_for(error.code);
+  outcome.reason = told(fmt::format("{}: {}", error_code_name(error.code), error.message));
+  host.session->close();
+  leave_out(index, std::move(outcome));
+}
+
+void ShellHosts::leave_out(std::size_t index, Outcome outcome) {
+  Host& host = *hosts_[index];
+  host.phase = Phase::gone;
+  host.end = outcome;
+  const bool in_line = host.busy;
+  if (in_line) {
+    // What it had said of the line, and had been held back as the begin of a mark.
+    for (const wire::Stream stream : {wire::Stream::out, wire::Stream::err})
+      host.readers[reader_of(stream)].finish([&](const MarkReader::Piece& piece) {
+        if (piece.kind == MarkReader::Piece::Kind::text && sink_ != nullptr)
+          sink_->output(index, host.name, stream, piece.bytes);
+      });
+    end_line(index, outcome);
+  }
+  if (!leaving_) parts_.on_gone(host.name, outcome, in_line);
+  changed_.cancel();
+}
+
+}  // namespace sortie::launcher

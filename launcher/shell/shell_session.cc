@@ -1,0 +1,299 @@
+#include "launcher/shell/shell_session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <numeric>
+#include <utility>
+
+#include "common/asio/spawn.h"
+#include "common/asio/token.h"
+#include "common/base/exit_code.h"
+#include "common/config/hostlist.h"
+#include "launcher/console/terminal_signals.h"
+#include "launcher/run/job_options.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr std::size_t kBacklog = 1u << 20;
+constexpr std::size_t kLongPrompt = 32;
+
+}  // namespace
+
+ShellSession::ShellSession(Parts parts, const std::vector<std::string>& hosts, std::string run_id)
+    : parts_(std::move(parts)),
+      hosts_({parts_.executor, parts_.transport, parts_.binary,
+              [this](const std::string& host, const Outcome& outcome, bool in_line) {
+                on_gone(host, outcome, in_line);
+              },
+              [this](std::size_t, const std::string& host, std::string_view bytes) {
+                say(fmt::format("[{}] {}", host, printable_lines(bytes)));
+              }},
+             hosts, parts_.runner, std::move(run_id)),
+      prompt_(parts_.executor, parts_.prompt),
+      signals_(parts_.executor),
+      timer_(parts_.executor) {
+  add_terminal_signals(signals_);
+  if (parts_.prompt.terminal) signals_.add(SIGWINCH);
+  for (std::size_t index = 0; index < hosts.size(); ++index) index_of_[hosts[index]] = index;
+  selected_.resize(hosts.size());
+  std::iota(selected_.begin(), selected_.end(), std::size_t{0});
+}
+
+/// A line of ours: above the prompt where one waits.
+void ShellSession::say(const std::string& text) {
+  const std::string_view whole = text.ends_with('\n')
+                                     ? std::string_view(text).substr(0, text.size() - 1)
+                                     : std::string_view(text);
+  if (prompt_.asking() && parts_.prompt.terminal)
+    prompt_.show(fmt::format("{}\n", whole));
+  else
+    parts_.console.error(whole);
+}
+
+void ShellSession::on_gone(const std::string& host, const Outcome& outcome, bool in_line) {
+  if (!lost_) lost_ = outcome.exit_code != 0 ? outcome.exit_code : kExitFailed;
+  if (in_line && connected_) return;  // said when the line is over
+  say(fmt::format("{}: {}: {}", host, outcome_name(outcome.kind), outcome.reason));
+}
+
+int ShellSession::exit_code() const {
+  if (ended_by_) return 128 + *ended_by_;
+  if (left_with_) return *left_with_;
+  if (status_ != 0) return status_;
+  return lost_.value_or(kExitOk);
+}
+
+asio::awaitable<void> ShellSession::run() {
+  spawn(parts_.executor, watch_signals());
+  spawn(parts_.executor, show_waiting());
+  co_await hosts_.connect();
+  parts_.console.status("");
+  connected_ = true;
+  if (!aborted_) co_await serve();
+  leaving_ = true;
+  timer_.cancel();
+  co_await hosts_.leave();
+  signals_.cancel();
+}
+
+asio::awaitable<void> ShellSession::serve() {
+  while (!aborted_ && !left_with_) {
+    if (hosts_.living().empty()) {
+      parts_.console.error("no host is left");
+      break;
+    }
+    std::optional<std::string> line = co_await next_line();
+    if (!line) break;
+    ShellInput input = parse_shell_input(*line);
+    if (input.kind == ShellInput::Kind::leave) {
+      left_with_ = input.status.value_or(exit_code());
+      break;
+    }
+    co_await act(std::move(input));
+  }
+}
+
+/// Without its last line end; with the lines that it goes on in.
+asio::awaitable<std::optional<std::string>> ShellSession::next_line() {
+  std::string whole;
+  for (;;) {
+    co_await flushed();
+    Prompt::Answer answer = co_await prompt_.ask(whole.empty() ? prompt_text() : "> ");
+    using Kind = LineEditor::Read::Kind;
+    if (answer.kind == Kind::end) {
+      if (whole.empty()) co_return std::nullopt;
+      co_return whole;
+    }
+    if (answer.kind == Kind::interrupted) {
+      if (!parts_.prompt.terminal) co_return std::nullopt;
+      whole.clear();
+      status_ = kExitInterrupted;
+      continue;
+    }
+    whole += answer.text;
+    if (!line_goes_on(answer.text)) co_return whole;
+    whole += '\n';
+  }
+}
+
+asio::awaitable<void> ShellSession::act(ShellInput input) {
+  using Kind = ShellInput::Kind;
+  std::vector<std::size_t> which = selected_;
+  if (!input.error.empty()) {
+    parts_.console.error(input.error);
+    status_ = kExitUsage;
+    co_return;
+  }
+  if (!input.hosts.empty()) {
+    auto named = chosen(input.hosts);
+    if (!named) {
+      parts_.console.error(named.error().message);
+      status_ = kExitUsage;
+      co_return;
+    }
+    which = std::move(*named);
+  }
+  if (input.kind == Kind::select) {
+    selected_ = std::move(which);
+    if (input.hosts.empty()) {
+      selected_.resize(hosts_.size());
+      std::iota(selected_.begin(), selected_.end(), std::size_t{0});
+    }
+  } else if (input.kind == Kind::list) {
+    list_hosts();
+  } else if (input.kind == Kind::local) {
+    co_await flushed();
+    status_ = co_await prompt_.run_here(std::move(input.text));
+  } else if (input.kind == Kind::remote) {
+    co_await run_remote(std::move(input.text), std::move(which));
+  }
+}
+
+asio::awaitable<void> ShellSession::run_remote(std::string line, std::vector<std::size_t> which) {
+  std::erase_if(which, [this](std::size_t index) { return !hosts_.lives(index); });
+  if (which.empty()) {
+    parts_.console.error("none of these hosts is left; ? lists them");
+    status_ = kExitLost;
+    co_return;
+  }
+  FoldSink fold(/*only_what_was_said=*/true);
+  const std::vector<HostOutcome> outcomes =
+      co_await hosts_.run(std::move(line), std::move(which), fold);
+  parts_.console.status("");
+  co_await show(fold);
+  status_ = exec_exit_code(outcomes, std::nullopt);
+  for (const HostOutcome& host : outcomes)
+    if (const auto found = index_of_.find(host.host);
+        found != index_of_.end() && !hosts_.lives(found->second))
+      parts_.console.error(fmt::format("{}: {}: {}", host.host, outcome_name(host.outcome.kind),
+                                       host.outcome.reason));
+}
+
+asio::awaitable<void> ShellSession::show(FoldSink& fold) {
+  while (!aborted_ && parts_.console.out_error() == 0) {
+    if (parts_.console.backlog() < kBacklog) {
+      const std::optional<std::string> piece = fold.next_piece();
+      if (!piece) break;
+      parts_.console.plain(*piece);
+      continue;
+    }
+    timer_.expires_after(milliseconds(1));
+    co_await timer_.async_wait(kToken);
+  }
+  if (const Error* trouble = fold.trouble(); trouble != nullptr)
+    parts_.console.error(fmt::format("{}; output is missing from there on", trouble->message));
+}
+
+/// What was said stands before the prompt.
+asio::awaitable<void> ShellSession::flushed() {
+  asio::steady_timer pause(parts_.executor);
+  while (!aborted_ && parts_.console.backlog() > 0 && parts_.console.out_error() == 0) {
+    pause.expires_after(milliseconds(1));
+    co_await pause.async_wait(kToken);
+  }
+  if (parts_.console.out_error() != 0) aborted_ = true;
+}
+
+/// Whom a line, or the start, waits for; from a second on.
+asio::awaitable<void> ShellSession::show_waiting() {
+  asio::steady_timer tick(parts_.executor);
+  int ticks = 0;
+  while (!leaving_) {
+    tick.expires_after(milliseconds(200));
+    co_await tick.async_wait(kToken);
+    const bool waits = hosts_.busy() || !connected_;
+    ticks = waits ? ticks + 1 : 0;
+    if (ticks < 5 || !parts_.console.has_status()) continue;
+    parts_.console.status(connected_
+                              ? fmt::format("waiting for {}", folded_with_count(hosts_.running()))
+                              : "connecting");
+  }
+}
+
+asio::awaitable<void> ShellSession::watch_signals() {
+  for (;;) {
+    const auto [error, number] = co_await signals_.async_wait(kToken);
+    if (error) co_return;
+    on_signal(number);
+  }
+}
+
+void ShellSession::on_signal(int number) {
+  if (number == SIGWINCH) return prompt_.resized();
+  if (number == SIGTSTP) return say(ctrl_z_refusal("exit leaves the prompt"));
+  if (number == SIGINT && connected_ && hosts_.busy()) {
+    const std::string whom = folded_with_count(hosts_.running());
+    static constexpr const char* kSaid[] = {"INT to what runs on {}; once more: TERM",
+                                            "TERM to what runs on {}; once more ends the shells",
+                                            "ending the shells of {}"};
+    say(fmt::format(fmt::runtime(kSaid[std::min(hosts_.interrupts(), 2)]), whom));
+    return hosts_.interrupt();
+  }
+  if (number == SIGINT && connected_ && parts_.prompt.terminal) return prompt_.interrupt();
+  ended_by_ = number;
+  aborted_ = true;
+  hosts_.abandon();
+  prompt_.end();
+}
+
+Result<std::vector<std::size_t>> ShellSession::chosen(const std::string& expression) const {
+  auto named = expand_hosts("@" + expression, parts_.runner);
+  const bool is_group = named.has_value();
+  if (!is_group) {
+    auto hosts = expand_hosts(expression, parts_.runner);
+    if (!hosts) return std::unexpected(std::move(hosts).error());
+    named = std::move(hosts);
+  }
+  std::vector<std::size_t> out;
+  std::vector<std::string> missing;
+  for (const std::string& name : *named) {
+    const auto found = index_of_.find(name);
+    if (found != index_of_.end())
+      out.push_back(found->second);
+    else
+      missing.push_back(name);
+  }
+  if (!missing.empty() && (out.empty() || !is_group))
+    return fail(
+        ErrorCode::usage,
+        fmt::format("@{}: {} {} not among the hosts of this prompt; ? lists them", expression,
+                    config::fold_host_names(missing), missing.size() == 1 ? "is" : "are"));
+  return out;
+}
+
+void ShellSession::list_hosts() {
+  std::map<std::string, std::vector<std::string>> out;
+  for (std::size_t index = 0; index < hosts_.size(); ++index)
+    if (!hosts_.lives(index))
+      out[fmt::format("{}: {}", outcome_name(hosts_.end_of(index).kind),
+                      hosts_.end_of(index).reason)]
+          .push_back(hosts_.name(index));
+  const std::vector<std::string> living = hosts_.living();
+  std::string text = fmt::format("{}  ready\n", folded_with_count(living));
+  for (const auto& [reason, names] : out)
+    text += fmt::format("{}  {}\n", folded_with_count(names), printable(reason));
+  parts_.console.plain(text);
+}
+
+/// "h[01-04] (4) [3]> ": whom a line goes to, and what the last one came to.
+std::string ShellSession::prompt_text() const {
+  std::vector<std::string> names;
+  for (const std::size_t index : selected_)
+    if (hosts_.lives(index)) names.push_back(hosts_.name(index));
+  const std::string folded = config::fold_host_names(names);
+  const std::string whom = folded.size() <= kLongPrompt
+                               ? fmt::format("{} ({})", folded, names.size())
+                               : fmt::format("{} hosts", names.size());
+  const std::string lost =
+      names.size() < selected_.size() ? fmt::format(" of {}", selected_.size()) : "";
+  return fmt::format("{}{}{}> ", whom, lost, status_ == 0 ? "" : fmt::format(" [{}]", status_));
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,67 @@
+// ShellSession: the loop of `sortie shell` between its prompt and its hosts.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/console/console.h"
+#include "launcher/exec/fold_sink.h"
+#include "launcher/shell/prompt.h"
+#include "launcher/shell/shell_hosts.h"
+#include "launcher/shell/shell_input.h"
+
+namespace sortie::launcher {
+
+class ShellSession {
+ public:
+  struct Parts {
+    boost::asio::any_io_executor executor;
+    Transport& transport;
+    const RunnerBinary& binary;
+    Console& console;
+    const config::RunnerConfig& runner;
+    Prompt::Options prompt;
+  };
+  /// All references must outlive the session.
+  ShellSession(Parts parts, const std::vector<std::string>& hosts, std::string run_id);
+
+  boost::asio::awaitable<void> run();
+  int exit_code() const;
+
+ private:
+  boost::asio::awaitable<void> serve();
+  boost::asio::awaitable<void> watch_signals();
+  boost::asio::awaitable<void> show_waiting();
+  boost::asio::awaitable<std::optional<std::string>> next_line();
+  boost::asio::awaitable<void> act(ShellInput input);
+  boost::asio::awaitable<void> run_remote(std::string line, std::vector<std::size_t> which);
+  boost::asio::awaitable<void> show(FoldSink& fold);
+  boost::asio::awaitable<void> flushed();
+  void on_signal(int number);
+  void on_gone(const std::string& host, const Outcome& outcome, bool in_line);
+  void list_hosts();
+  Result<std::vector<std::size_t>> chosen(const std::string& expression) const;
+  std::string prompt_text() const;
+  void say(const std::string& text);
+
+  Parts parts_;
+  ShellHosts hosts_;
+  Prompt prompt_;
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer timer_;
+  std::map<std::string, std::size_t> index_of_;
+  std::vector<std::size_t> selected_;  // where lines without @ go
+  int status_ = 0;                     // of the last line
+  std::optional<int> lost_;            // code of the first host that was lost
+  std::optional<int> ended_by_;        // a signal
+  std::optional<int> left_with_;       // exit N
+  bool connected_ = false, leaving_ = false, aborted_ = false;
+};
+
+}  // namespace sortie::launcher

@@ -1,0 +1,186 @@
+#include "launcher/terminal/ssh_command.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include "common/asio/run.h"
+#include "common/base/exit_code.h"
+#include "common/base/printable.h"
+#include "launcher/console/output_options.h"
+#include "launcher/host/terminal_channel.h"
+#include "launcher/host/transport_router.h"
+#include "launcher/ssh/argv_transport.h"
+#include "launcher/ssh/system_ssh.h"
+#include "launcher/terminal/terminal_client.h"
+
+namespace sortie::launcher {
+namespace asio = boost::asio;
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+/// An address in brackets is no expression.
+bool is_expression(const std::string& host) {
+  if (host.starts_with('[')) return !host.contains(':');
+  return host.starts_with('@') || host.find_first_of("[,!") != host.npos;
+}
+
+Result<std::string> one_host(const std::string& host, const config::RunnerConfig& runner) {
+  if (host.starts_with('-'))
+    return fail(ErrorCode::usage, fmt::format("sortie ssh: {}: is no host; options stand before "
+                                              "the host",
+                                              host));
+  if (!is_expression(host)) return host;
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, expand_hosts(host, runner));
+  if (hosts.size() != 1)
+    return fail(ErrorCode::usage,
+                fmt::format("sortie ssh: {}: is {} hosts; name one, or use `sortie shell --hosts "
+                            "'{}'`",
+                            host, hosts.size(), host));
+  return hosts.front();
+}
+
+/// Whether a template asks its program for a terminal: -t, -it, --tty, --pty.
+bool asks_for_terminal(const std::vector<std::string>& words) {
+  return std::ranges::any_of(words, [](const std::string& word) {
+    if (word.starts_with("--")) return word.starts_with("--tty") || word.starts_with("--pty");
+    return word.size() > 1 && word.size() <= 4 && word.front() == '-' && word.contains('t');
+  });
+}
+
+/// The words of a program that goes there, with a session of the kind that is wanted.
+Result<std::vector<std::string>> program_words(const SshOptions& options,
+                                               const config::RunnerConfig& runner,
+                                               const std::string& host, bool terminal) {
+  const std::string command = joined(options.command);
+  std::vector<std::string> words;
+  if (runner.transport.empty()) {
+    words = ssh::system_ssh_session_words(runner.ssh, host, terminal);
+    if (!command.empty()) words.push_back(command);
+    return words;
+  }
+  words = template_words(runner.transport, host);
+  if (terminal && !asks_for_terminal(words))
+    return fail(ErrorCode::config,
+                fmt::format("sortie ssh: runner.transport: {} gives a command no terminal; add the "
+                            "option that does, like \"-t\" of docker and kubectl, or name a "
+                            "command and no --terminal",
+                            words.front()));
+  words.push_back("/bin/sh");
+  if (!command.empty()) words.insert(words.end(), {"-c", command});
+  return words;
+}
+
+/// Returns only when it can not be started.
+Error become(const std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv.front(), argv.data());
+  return os_error(errno, fmt::format("sortie ssh: {}", words.front()));
+}
+
+struct Session {
+  const SshOptions& options;
+  const config::RunnerConfig& runner;
+  std::string host;
+  bool terminal;
+  int exit_code = kExitFailed;
+};
+
+void say(std::string_view text) {
+  fmt::print(stderr, "{}\n", printable_lines(text));
+}
+
+int code_of(const TerminalClient::Ended& ended, const std::string& host) {
+  if (ended.signal) return 128 + *ended.signal;
+  if (ended.disconnected) {
+    if (!output_options().quiet) say(fmt::format("sortie: connection to {} ended by ~.", host));
+    return kExitInterrupted;
+  }
+  if (ended.error) {
+    say(fmt::format("sortie: {}: {}: {}", host, error_code_name(ended.error->code),
+                    ended.error->message));
+    return exit_code_for(ended.error->code);
+  }
+  if (ended.status && ended.status->kind != ProcessStatus::Kind::lost)
+    return ended.status->shell_code();
+  say(fmt::format("sortie: {}: lost: the connection ended before the command did", host));
+  return kExitLost;
+}
+
+asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& transport,
+                                  Session& session) {
+  auto connection = co_await transport.connect(session.host);
+  TerminalRequest request;
+  request.command = joined(session.options.command);
+  request.terminal = session.terminal;
+  const char* term = std::getenv("TERM");
+  request.term = term != nullptr && *term != '\0' ? term : "dumb";
+  request.size = window_size().value_or(WindowSize{});
+  Result<std::unique_ptr<TerminalChannel>> channel =
+      fail(ErrorCode::lost, "the connection is closed");
+  if (connection) channel = co_await open_terminal(**connection, std::move(request));
+  if (!connection || !channel) {
+    TerminalClient::Ended ended;
+    ended.error = !connection ? std::move(connection).error() : std::move(channel).error();
+    session.exit_code = code_of(ended, session.host);
+    co_return;
+  }
+  (*connection)->settled();
+  const bool here = session.terminal && ::isatty(STDIN_FILENO) == 1;
+  RawTerminal raw;
+  TerminalClient client(executor, std::move(*channel), here ? &raw : nullptr,
+                        here && !session.options.no_escapes);
+  const TerminalClient::Ended ended = co_await client.run();
+  session.exit_code = code_of(ended, session.host);
+}
+
+Result<Session> prepare_session(const SshOptions& options, const config::RunnerConfig& runner) {
+  SORTIE_ASSIGN_OR_RETURN(const std::string host, one_host(options.host, runner));
+  if (host == "localhost")
+    return fail(ErrorCode::usage,
+                "sortie ssh: localhost: is this machine, and reached without SSH; run the command "
+                "as it is, or name another of its names");
+  bool terminal = !options.no_terminal &&
+                  (options.terminal || (options.command.empty() && ::isatty(STDIN_FILENO) == 1));
+  return Session{options, runner, host, terminal};
+}
+
+}  // namespace
+
+int ssh_command(const SshOptions& options) {
+  const auto give_up = [](const Error& error) {
+    say(error.message);
+    return exit_code_for(error.code);
+  };
+  auto loaded = load_options(options.job);
+  if (!loaded) return give_up(loaded.error());
+  resolve_job_paths(loaded->job);
+  const config::RunnerConfig& runner = loaded->job.runner;
+  init_log(loaded->job.logger.log_level);
+  auto session = prepare_session(options, runner);
+  if (!session) return give_up(session.error());
+  if (!runner.transport.empty() || !runner.ssh.command.empty()) {
+    const auto words = program_words(options, runner, session->host, session->terminal);
+    return give_up(words ? become(*words) : words.error());
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io(1);
+  const auto transport = make_transport(io.get_executor(), runner);
+  run_to_end(io, run_session(io.get_executor(), *transport, *session));
+  return session->exit_code;
+}
+
+}  // namespace sortie::launcher

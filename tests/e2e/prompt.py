@@ -1,0 +1,273 @@
+"""`sortie ssh` and `sortie shell` as a person has them: over a pseudo terminal that the scenario holds."""
+
+import fcntl
+import os
+import re
+import select
+import signal
+import stat
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+from harness import SORTIE, Failure, check, equal, wait_until
+
+
+class Terminal:
+    """A program at a terminal of its own; as a context manager it never outlives the scenario."""
+
+    def __init__(self, *argv, rows=31, columns=97):
+        self.master, self.slave = os.openpty()
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.slave)
+        self.said = ""
+        self.read_to = 0
+        self.argv = [str(word) for word in argv]
+        environment = {**os.environ, "TERM": "vt220", "EDITRC": "/dev/null", "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen(self.argv, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
+                                        start_new_session=True,
+                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _trace):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.take(0)
+        if error:
+            print(f"--- {self.argv}\n--- {self.process.returncode}\n{self.said[-4000:]!r}")
+        os.close(self.master)
+        os.close(self.slave)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def take(self, seconds):
+        while select.select([self.master], [], [], seconds)[0]:
+            self.said += os.read(self.master, 65536).decode(errors="replace")
+            seconds = 0
+
+    def expect(self, pattern, seconds=20):
+        """The match, after what was expected before."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if found := re.compile(pattern).search(self.said, self.read_to):
+                self.read_to = found.end()
+                return found
+            check(time.monotonic() < deadline, f"{pattern!r} was not said within {seconds} s")
+            self.take(0.05)
+
+    def wait(self, seconds=20):
+        deadline = time.monotonic() + seconds
+        while (code := self.process.poll()) is None:
+            if time.monotonic() > deadline:
+                raise Failure(f"still runs after {seconds} s")
+            self.take(0.02)  # nobody waits for a reader
+        self.take(0)
+        equal(termios.tcgetattr(self.slave), self.before, "the terminal's modes after the end")
+        return code if code >= 0 else 128 - code
+
+
+def ssh(bed, *words, host="h01"):
+    return [SORTIE, "ssh", "--ssh-config", bed.ssh_config, host, *words]
+
+
+def shell(bed, *options, hosts="h[01-04]"):
+    return [SORTIE, "shell", "--ssh-config", bed.ssh_config, "--hosts", hosts, *options]
+
+
+def scenario_ssh_is_a_terminal_on_a_host(bed):
+    with Terminal(*ssh(bed)) as person:
+        person.type("stty size; echo $TERM at $((40+2))\r")
+        person.expect(r"\n31 97\r\nvt220 at 42\r\n")
+        person.resize(44, 55)
+        person.type("until [ \"$(stty size)\" = '44 55' ]; do sleep 0.05; done; echo resized $((1+1))\r")
+        person.expect(r"\nresized 2\r\n")
+        person.type("sleep 1000; echo not $((1+2))\r")
+        wait_until(lambda: any("sleep 1000" in line for line in bed.leftovers(["h01"])), 10, "the sleep there")
+        person.type("\x03")
+        person.type("echo back $((2+2))\r")
+        person.expect(r"\nback 4\r\n")
+        check("not 3" not in person.said, "the line went on after Ctrl-C")
+        person.type("exit 7\r")
+        equal(person.wait(), 7, "exit code: the shell's there")
+
+
+def scenario_ssh_gives_the_terminal_back(bed):
+    with Terminal(*ssh(bed)) as person:  # ~.
+        person.type("echo here $((1+1))\r")
+        person.expect(r"\nhere 2\r\n")
+        person.type("\r~?")
+        person.expect("end the connection")
+        person.type("~.")
+        equal(person.wait(), 130, "exit code after ~.")
+    bed.expect_nothing_left(5, ["h01"])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with Terminal(*ssh(bed)) as person:
+            person.type("echo here $((1+1))\r")
+            person.expect(r"\nhere 2\r\n")
+            person.process.send_signal(number)
+            equal(person.wait(), 128 + number, "exit code after a signal")
+    with Terminal(*ssh(bed)) as person:  # the connection is lost
+        person.type("echo here $((1+1))\r")
+        person.expect(r"\nhere 2\r\n")
+        person.type("kill -9 $PPID\r")
+        equal(person.wait(), 5, "exit code without the connection")
+        person.expect("sortie: h01: lost: ")
+    with Terminal(*ssh(bed)) as person:  # what is killed here is hung up there
+        person.type("echo here $((1+1)); sleep 1000\r")
+        person.expect(r"\nhere 2\r\n")
+        person.process.kill()
+        person.process.wait()
+        bed.expect_nothing_left(10, ["h01"])
+
+
+def scenario_ssh_runs_a_command_without_a_terminal(bed):
+    data = os.urandom(300_000)
+    done = subprocess.run(ssh(bed, "test", "-t", "0", "||", "cat;", "echo", "$0", "$((6*7))", ">&2;", "exit", "9"), input=data,
+                          capture_output=True, timeout=30)
+    equal(done.returncode, 9, f"exit code ({done.stderr})")
+    equal(done.stdout == data, True, "every byte came back")
+    check(done.stderr.endswith(b" 42\n"), done.stderr)
+    done = subprocess.run(ssh(bed, "kill -15 $$"), stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    equal(done.returncode, 143, "exit code of a signal there")
+    done = subprocess.run(ssh(bed, "-t", "tty; stty size"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    check(re.fullmatch(r"/dev/pts/\d+\r\n24 80\r\n", done.stdout), done)
+    with Terminal(*ssh(bed, "-t", "stty size; exit 4")) as person:
+        equal(person.wait(), 4, "exit code of a command in a terminal")
+        person.expect("31 97\r\n")
+
+
+def scenario_shell_is_a_prompt_for_all_hosts(bed):
+    with Terminal(*shell(bed)) as person:
+        person.expect(r"h\[01-04\] \(4\)> ")
+        person.type("cd /usr; export WORD='a b'; N=5\r")
+        person.expect(r"h\[01-04\] \(4\)> ")
+        person.type("pwd; echo \"$WORD\" $N\r")
+        person.expect(r"==> h\[01-04\] \(4\)\r\n/usr\r\na b 5\r\n")
+        person.type("[ $SORTIE_HOST != h02 ]\r")
+        person.expect(r"==> h02 \(1\): exit code 1\r\n")
+        person.expect(r"h\[01-04\] \(4\) \[1\]> ")
+        person.type("@h02 echo was $? on $SORTIE_HOST\r")
+        person.expect(r"==> h02 \(1\)\r\nwas 1 on h02\r\n")
+        person.type("!echo here $((1+1)); exit 4\r")
+        person.expect(r"\nhere 2\r\n")
+        person.expect(r"\[4\]> ")
+        person.type("@h09 id\r")
+        person.expect(r"h09 is not among the hosts")
+        person.type("@h0\t1 echo $((3*4))\r")
+        person.expect(r"==> h01 \(1\)\r\n12\r\n")
+        person.expect(r"h\[01-04\] \(4\)> ")
+        # Ctrl-C ends the line on all hosts, whatever it is in; the shells and what they know stay.
+        person.type("while :; do sleep 1000; done; echo not $((1+2))\r")
+        wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) == 4, 15, "the line on all hosts")
+        person.type("\x03")
+        person.expect(r"\[130\]> ")
+        check("not 3" not in person.said, "the line went on after Ctrl-C")
+        check(not any("sleep 1000" in line for line in bed.leftovers()), "what the line ran is still there")
+        person.type("pwd; echo $N\r")
+        person.expect(r"==> h\[01-04\] \(4\)\r\n/usr\r\n5\r\n")
+        person.expect(r"\(4\)> ")
+        person.type("half a line\x03")
+        person.expect(r"\^C\r\n.*\[130\]> ")
+        person.type("\x04")
+        equal(person.wait(), 130, "exit code: the last line's")
+    bed.expect_nothing_left(5)
+    history = Path(os.environ["XDG_STATE_HOME"]) / "sortie/shell_history"
+    equal(stat.S_IMODE(history.stat().st_mode), 0o600, "mode of the history")
+    check("\npwd; echo $N\n" in history.read_text(), "the history has the lines")
+    with Terminal(*shell(bed, hosts="h[01-02]")) as person:  # and a later prompt has them
+        person.expect(r"\(2\)> ")
+        person.type("\x10\x01\x0becho again\r")  # previous line, to its begin, cut to its end
+        person.expect(r"==> h\[01-02\] \(2\)\r\nagain\r\n")
+        person.type("exit 6\r")
+        equal(person.wait(), 6, "exit code of exit 6")
+
+
+def scenario_shell_goes_on_without_a_host_that_dies(bed):
+    with Terminal(*shell(bed)) as person:
+        person.expect(r"h\[01-04\] \(4\)> ")
+        person.type("echo begun; [ $SORTIE_HOST = h03 ] && sleep 1000\r")
+        wait_until(lambda: any("sleep 1000" in line for line in bed.leftovers(["h03"])), 15, "the line on h03")
+        os.kill(bed.runner("h03"), signal.SIGKILL)  # in a line
+        person.expect(r"h03: lost: ")
+        person.expect(r"\(3 of 4\)|\(3\) of 4")
+        os.kill(bed.runner("h01"), signal.SIGKILL)  # at the prompt
+        person.expect(r"h01: lost: ")
+        person.type("echo on $((1+1))\r")
+        person.expect(r"==> h\[02,04\] \(2\)\r\non 2\r\n")
+        person.type("@h04 exit 3 || exit\r")
+        person.expect(r"h04: stopped: its shell has ended")
+        person.type("?\r")
+        person.expect(r"h02 \(1\)  ready\r\n")
+        person.type("true\r")
+        person.expect(r"\(1\) of 4> ")
+        person.type("exit\r")
+        equal(person.wait(), 5, "exit code: a host was lost")
+    bed.expect_nothing_left(10)
+
+
+def scenario_shell_runs_a_script(bed):
+    def run(text, *options, code, hosts="h[01-04]"):
+        done = subprocess.run(shell(bed, *options, hosts=hosts), input=text, capture_output=True, text=True, timeout=60)
+        equal(done.returncode, code, f"exit code ({done.stderr})")
+        return done
+
+    done = run("cd /usr\nfor i in 1 2; \\\ndo echo $i; done\npwd\ncat\n@h02 false\n", code=1)
+    equal(done.stdout, "==> h[01-04] (4)\n1\n2\n==> h[01-04] (4)\n/usr\n==> h02 (1): exit code 1\n", "output")
+    run("exit 3\nfalse\n", code=3)
+    run("false\ntrue", code=0)
+    done = run("!echo mine; exit 2\n", code=2)
+    equal(done.stdout, "mine\n", "output of a command of this machine")
+    done = run("echo here\n", "--set", "runner.ssh.resolve_timeout=1s", code=4, hosts="h[01-02],nowhere.invalid")
+    equal(done.stdout, "==> h[01-02] (2)\nhere\n", "output without a host")
+    check("nowhere.invalid: unreachable: " in done.stderr, done.stderr)
+    bed.expect_nothing_left(5)
+
+
+def scenario_shell_leaves_nothing_however_it_ends(bed):
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        with Terminal(*shell(bed)) as person:
+            person.expect(r"\(4\)> ")
+            person.type("sleep 1000 & setsid sleep 1000 & sleep 1000\r")
+            wait_until(lambda: sum(line.endswith("sleep 1000") for line in bed.leftovers()) >= 12, 15, "all processes")
+            person.process.send_signal(number)
+            if number == signal.SIGKILL:
+                person.process.wait()
+            else:
+                equal(person.wait(), 128 + number, "exit code")
+            bed.expect_nothing_left(10)
+    # A line that ends neither by INT nor by TERM: a third Ctrl-C ends the shells.
+    with Terminal(*shell(bed, hosts="h[01-02]")) as person:
+        person.expect(r"\(2\)> ")
+        person.type("(trap '' INT TERM; while :; do sleep 1000; done)\r")
+        wait_until(lambda: sum("sleep 1000" in line for line in bed.leftovers()) >= 2, 15, "the line")
+        for said in ("INT to what runs on", "TERM to what runs on", "ending the shells of"):
+            person.type("\x03")
+            person.expect(rf"{said} h\[01-02\] \(2\)")
+        equal(person.wait(), 130, "exit code")
+        bed.expect_nothing_left(5)
+
+
+def scenario_a_users_defaults_reach_hosts(bed):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.toml"
+        file.write_text(f'[runner.ssh]\nconfig_file = "{bed.ssh_config}"\n')
+        file.chmod(0o600)
+        with_file = {**os.environ, "SORTIE_USER_CONFIG": str(file)}
+        for verb in (["exec", "--hosts", "h01", "--no-prefix", "--", "echo", "reached"], ["ssh", "h01", "echo", "reached"]):
+            done = subprocess.run([SORTIE, *verb], env=with_file, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=30)
+            equal((done.returncode, done.stdout), (0, "reached\n"), f"{verb} ({done.stderr})")
+        file.chmod(0o660)
+        done = subprocess.run([SORTIE, "ssh", "h01", "true"], env=with_file, capture_output=True, text=True, timeout=30)
+        equal(done.returncode, 2, "exit code")
+        check("chmod go-w it" in done.stderr, done.stderr)

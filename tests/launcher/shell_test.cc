@@ -1,0 +1,374 @@
+// `sortie shell` and `sortie ssh` without hosts: what a line is, marks in output, history, escapes;
+// and lines over hosts in memory.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <csignal>
+
+#include "common/base/shell_text.h"
+#include "launcher/exec/fold_sink.h"
+#include "launcher/shell/shell_history.h"
+#include "launcher/shell/shell_hosts.h"
+#include "launcher/shell/shell_input.h"
+#include "launcher/terminal/escape.h"
+#include "tests/launcher/command_line.h"
+#include "tests/support/fake_hosts.h"
+
+namespace sortie::launcher {
+namespace {
+
+using boost::asio::awaitable;
+using Piece = MarkReader::Piece;
+using What = Piece::Kind;
+using Word = ShellInput::Kind;
+using test::FakeRunner;
+
+TEST_CASE("a line at the prompt is for hosts, for this machine, or for the prompt") {
+  struct Row {
+    const char* line;
+    Word kind;
+    const char* text;
+    const char* hosts;
+  };
+  for (const Row& row :
+       {Row{"", Word::nothing, "", ""}, Row{"  # note", Word::nothing, "", ""},
+        Row{" uptime -p ", Word::remote, " uptime -p ", ""},
+        Row{"! ls -l", Word::local, "ls -l", ""}, Row{"!", Word::nothing, "", ""},
+        Row{"@gpu uptime -p", Word::remote, "uptime -p", "gpu"},
+        Row{"@h[01-02],h4\tid", Word::remote, "id", "h[01-02],h4"},
+        Row{"@gpu", Word::select, "", "gpu"}, Row{"@", Word::select, "", ""},
+        Row{"@ id", Word::nothing, "id", ""}, Row{"?", Word::list, "", ""},
+        Row{"exit", Word::leave, "", ""}, Row{" quit 3 ", Word::leave, "", ""},
+        Row{"exit now", Word::remote, "exit now", ""}, Row{"exits", Word::remote, "exits", ""}}) {
+    CAPTURE(row.line);
+    const ShellInput input = parse_shell_input(row.line);
+    CHECK(input.kind == row.kind);
+    CHECK(input.text == row.text);
+    CHECK(input.hosts == row.hosts);
+  }
+  CHECK_FALSE(parse_shell_input("exit").status);
+  CHECK(parse_shell_input("quit 3").status == 3);
+  CHECK_FALSE(parse_shell_input("!").error.empty());
+  CHECK_FALSE(parse_shell_input("@ id").error.empty());
+  CHECK(line_goes_on("a \\"));
+  CHECK(line_goes_on("\\"));
+  CHECK_FALSE(line_goes_on("a \\\\"));
+  CHECK_FALSE(line_goes_on(""));
+}
+
+TEST_CASE("what is typed into a session goes there but for ~ at the begin of a line") {
+  using Action = EscapeFilter::Action;
+  using Parts = std::vector<EscapeFilter::Part>;
+  const auto whole = [](std::string_view typed) { return EscapeFilter().feed(typed); };
+  CHECK(whole("ls ~\r") == Parts{{"ls ~\r", Action::none}});
+  CHECK(whole("~.rest") == Parts{{"", Action::disconnect}});
+  CHECK(whole("ls\r~.") == Parts{{"ls\r", Action::disconnect}});
+  CHECK(whole("~~.\r") == Parts{{"~.\r", Action::none}});
+  CHECK(whole("~x~.") == Parts{{"~x~.", Action::none}});
+  CHECK(whole("~?~\x1a~.") ==
+        Parts{{"", Action::help}, {"", Action::suspend}, {"", Action::disconnect}});
+  EscapeFilter bit_by_bit;
+  CHECK(bit_by_bit.feed("~") == Parts{{"", Action::none}});
+  CHECK(bit_by_bit.feed("/\r") == Parts{{"~/\r", Action::none}});
+  CHECK(bit_by_bit.feed("~") == Parts{{"", Action::none}});
+  CHECK(bit_by_bit.feed(".") == Parts{{"", Action::disconnect}});
+}
+
+/// What a reader makes of `bytes`, fed in pieces of `step`.
+std::string read_marks(MarkReader& reader, std::string_view bytes, std::size_t step) {
+  std::string out;
+  for (; !bytes.empty(); bytes.remove_prefix(std::min(step, bytes.size())))
+    reader.feed(bytes.substr(0, step), [&](const Piece& piece) {
+      if (piece.kind == What::begun) out += "<";
+      if (piece.kind == What::text) out += piece.bytes;
+      if (piece.kind == What::stray) out += "(" + std::string(piece.bytes) + ")";
+      if (piece.kind == What::ended) out += ">" + std::to_string(piece.status);
+    });
+  return out;
+}
+
+TEST_CASE("marks cut an output wherever it is cut itself") {
+  const LineMark mark{"aaaa", "bbbb"};
+  const std::string text = mark.text();
+  for (std::size_t step = 1; step < 40; ++step) {
+    CAPTURE(step);
+    MarkReader reader;
+    reader.expect(mark);
+    std::string got = read_marks(reader, text + "<one\x1e" + "aaaa\n" + text + ">7\n", step);
+    CHECK(got ==
+          "<one\x1e"
+          "aaaa\n>7");
+    got = read_marks(reader, "x", step);  // nothing is expected
+    CHECK(got == "(x)");
+  }
+  MarkReader reader;
+  reader.expect(mark);
+  CHECK(read_marks(reader, text + "<" + text + ">nonsense without end", 100) ==
+        "<>0(nonsense without end)");
+  const LineMark a = LineMark::make(), b = LineMark::make();
+  CHECK(a.text() != b.text());
+  CHECK(a.text().size() == 33);
+}
+
+/// The lines through a real shell; "<out>status" of each, and all of stderr.
+std::string through_shell(const std::vector<std::string>& lines, std::string& errors) {
+  const test::ScopedTempDir dir;
+  std::vector<LineMark> marks;
+  std::string orders = opening_order();
+  int status = 0;
+  std::string out;
+  for (const std::string& line : lines) {
+    marks.push_back(LineMark::make());
+    orders += line_order(marks.back(), line, status);
+  }
+  test::write_text(dir / "orders", orders);
+  test::write_text(dir / "program", shell_argv()[2]);
+  const testing::Finished done = test::shell(
+      "cd '" + dir.path().string() + "' && exec setsid /bin/sh program < orders > out 2> err");
+  CHECK_MESSAGE(done.code >= 0, done.output);
+  for (std::size_t which = 0; which < 2; ++which) {
+    const std::string said = test::read_text(dir / (which == 0 ? "out" : "err"));
+    MarkReader reader;
+    std::size_t next = 0;
+    reader.expect(marks[next]);
+    const MarkReader::Take take = [&](const Piece& piece) {
+      if (piece.kind == What::text) (which == 0 ? out : errors) += piece.bytes;
+      if (piece.kind != What::ended) return;
+      if (which == 0) out += ">" + std::to_string(piece.status) + " ";
+    };
+    // A byte at a time, so that the next mark is known before its begin comes.
+    for (const char c : said) {
+      bool ended = false;
+      reader.feed(std::string_view(&c, 1), [&](const Piece& piece) {
+        take(piece);
+        ended = ended || piece.kind == What::ended;
+      });
+      if (ended && ++next < marks.size()) reader.expect(marks[next]);
+    }
+    CHECK(next == marks.size());
+  }
+  return out;
+}
+
+TEST_CASE("a shell lives from line to line, whatever the lines are") {
+  std::string errors;
+  CHECK(through_shell({"cd /usr; export A='b c'", "pwd; echo \"$A\"", "false", "cat; echo it\\'s",
+                       "if", "echo ${nope?why}; echo no", "echo still", "printf 'no end'",
+                       "for i in 1 2\ndo echo $i\ndone", "set -x; echo traced; set +x",
+                       "exec 3< /etc/passwd; read -r x <&3; echo ${x%%:*}",
+                       "exec > /dev/null; echo x", "echo gone; exit 3 | cat; (exit 5)"},
+                      errors) == ">0 /usr\nb c\n>0 >1 it's\n>0 >2 >" +
+                                     std::string(errors.contains("bash") ? "1" : "2") +
+                                     " still\n>0 no end>0 1\n2\n>0 traced\n>0 root\n>0 >0 >5 ");
+  CHECK(test::contains(errors, "why"));
+  CHECK(test::contains(errors, "echo traced"));
+  CHECK_FALSE(errors.contains("printf"));  // set -x shows nothing of ours
+}
+
+TEST_CASE("the history is the user's alone, and is cut") {
+  const test::ScopedTempDir dir;
+  const std::filesystem::path file = dir / "shell_history";
+  const auto none = load_history(file);
+  REQUIRE(none);
+  CHECK(none->empty());
+  for (int i = 0; i < 2002; ++i) REQUIRE(append_history(file, "line " + std::to_string(i)));
+  struct stat info {};
+  REQUIRE(::stat(file.c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777) == 0600);
+  const auto lines = load_history(file);
+  REQUIRE(lines);
+  CHECK(lines->size() == kHistoryLines);
+  CHECK(lines->back() == "line 2001");
+  CHECK(test::count_of(test::read_text(file), "\n") == kHistoryLines);
+  ::chmod(file.c_str(), 0644);
+  REQUIRE(load_history(file));
+  REQUIRE(::stat(file.c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777) == 0600);
+  std::filesystem::remove(file);
+  std::filesystem::create_symlink(dir / "elsewhere", file);
+  CHECK_FALSE(append_history(file, "x"));
+  CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
+}
+
+/// Hosts in memory with shells that answer each line with `answer`.
+struct Prompted {
+  explicit Prompted(std::vector<std::string> names) : hosts_named(std::move(names)) {
+    runner.startup_timeout = std::chrono::milliseconds(1000);
+    runner.heartbeat_interval = std::chrono::milliseconds(20);
+    runner.heartbeat_timeout = std::chrono::milliseconds(400);
+    test::write_text(dir / "runner", "#!/bin/sh\n");
+  }
+
+  /// Runs the lines one after another.
+  void run(std::vector<std::string> lines) {
+    auto binary = RunnerBinary::open(dir / "runner");
+    REQUIRE(binary);
+    ShellHosts hosts({io.get_executor(), transport, *binary,
+                      [this](const std::string& host, const Outcome& outcome, bool in_line) {
+                        gone += host + (in_line ? " in line: " : ": ") + outcome.reason + "\n";
+                      },
+                      [](std::size_t, const std::string&, std::string_view) {}},
+                     hosts_named, runner, "shell-test");
+    bool ended = false;
+    boost::asio::co_spawn(io, play(hosts, std::move(lines)), [&](std::exception_ptr error) {
+      ended = !error;
+      io.stop();
+    });
+    io.run_for(std::chrono::seconds(10));
+    REQUIRE(ended);
+  }
+
+  awaitable<void> play(ShellHosts& hosts, std::vector<std::string> lines) {
+    co_await hosts.connect();
+    for (const std::string& line : lines) {
+      FoldSink fold(true);
+      std::vector<std::size_t> all;
+      for (std::size_t index = 0; index < hosts.size(); ++index) all.push_back(index);
+      const auto outcomes = co_await hosts.run(line, all, fold);
+      codes.push_back(exec_exit_code(outcomes, std::nullopt));
+      while (const auto piece = fold.next_piece()) shown += *piece;
+    }
+    co_await hosts.leave();
+  }
+
+  test::ScopedTempDir dir;
+  boost::asio::io_context io{1};
+  test::FakeTransport transport{io.get_executor()};
+  config::RunnerConfig runner;
+  std::vector<std::string> hosts_named;
+  std::vector<int> codes;
+  std::string shown, gone;
+};
+
+/// What is between the quotes of `eval '...'`, and the mark: of a whole order.
+struct Order {
+  std::string mark, line;
+};
+std::optional<Order> take_order(std::string& heard) {
+  const std::size_t eval = heard.find("eval '");
+  const std::size_t end = heard.find("%d\\n' ", eval);
+  if (eval == heard.npos || end == heard.npos || heard.find('\n', end) == heard.npos) return {};
+  const std::size_t line = eval + 6;
+  std::istringstream words(heard.substr(end + 6));
+  std::string first, second;
+  words >> first >> second;
+  Order order{"\x1e" + first + second, heard.substr(line, heard.find("'; }", line) - line)};
+  heard.clear();
+  return order;
+}
+
+/// A shell: `status N` ends with N, `cut` breaks the connection, `end` ends the shell, anything
+/// else is printed.
+awaitable<void> a_shell(FakeRunner& runner) {
+  const bool started = co_await runner.autostart();
+  if (!started) co_return;
+  std::string heard;
+  for (;;) {
+    const std::optional<wire::Message> message = co_await runner.next();
+    if (!message) co_return;
+    const auto* input = std::get_if<wire::Input>(&*message);
+    if (input == nullptr) continue;
+    if (input->eof != 0) break;
+    runner.send(wire::InputCredit{input->bytes.size(), 0});
+    heard += input->bytes;
+    const std::optional<Order> order = take_order(heard);
+    if (!order) continue;
+    int status = 0;
+    std::string said = order->line == ":" ? "" : order->line + "\n";
+    if (order->line.starts_with("status ")) status = std::stoi(order->line.substr(7));
+    runner.send(wire::Output{0, wire::Stream::err, "noise" + order->mark + "<"});
+    runner.send(wire::Output{0, wire::Stream::out, "noise" + order->mark + "<" + said});
+    if (order->line == "cut " + runner.host()) {
+      runner.cut("broken");
+      co_return;
+    }
+    if (order->line == "end") {
+      runner.exit_rank(0, 3);
+      break;
+    }
+    runner.send(wire::Output{0, wire::Stream::err, order->mark + ">\n"});
+    runner.send(
+        wire::Output{0, wire::Stream::out, order->mark + ">" + std::to_string(status) + "\n"});
+  }
+  co_await runner.finish(false);
+}
+
+TEST_CASE("lines run on all hosts, folded; one that goes is named and the others go on") {
+  Prompted prompt({"a", "b", "c"});
+  for (const char* name : {"a", "b", "c"}) prompt.transport.host(name).script = a_shell;
+  prompt.run({"hello", "status 7", "cut b", "again"});
+  CHECK(prompt.codes == std::vector<int>{0, 7, 5, 0});
+  CHECK(test::contains(prompt.shown, "==> a,b,c (3)\nhello\n"));
+  CHECK(test::contains(prompt.shown, "==> a,b,c (3): exit code 7\nstatus 7\n"));
+  CHECK(test::contains(prompt.shown, "==> a,c (2)\ncut b\n"));
+  CHECK(test::contains(prompt.shown, "==> a,c (2)\nagain\n"));
+  CHECK(test::contains(prompt.gone, "b in line: lost: "));
+  CHECK(test::count_of(prompt.gone, "\n") == 1);
+}
+
+TEST_CASE("a shell that ends takes its host out of the prompt") {
+  Prompted prompt({"a", "b"});
+  for (const char* name : {"a", "b"}) prompt.transport.host(name).script = a_shell;
+  prompt.run({"end", "nobody"});
+  CHECK(prompt.codes == std::vector<int>{3, 0});
+  CHECK(test::contains(prompt.gone, "a in line: its shell has ended: exit code 3\n"));
+  CHECK(test::contains(prompt.gone, "b in line: its shell has ended: exit code 3\n"));
+  CHECK_FALSE(prompt.shown.contains("nobody"));
+}
+
+TEST_CASE("ssh and shell say what they can not do") {
+  struct Row {
+    std::vector<std::string> arguments;
+    const char* said;
+  };
+  for (const Row& row :
+       {Row{{"ssh", "localhost"}, "is this machine"}, Row{{"ssh", "h[1-2]"}, "is 2 hosts"},
+        Row{{"ssh", "h[1-2]", "uptime", "-p"}, "is 2 hosts"}, Row{{"ssh"}, "host"},
+        Row{{"ssh", "--terminal", "--set", "runner.transport=[\"x\",\"{host}\"]", "h"},
+            "runner.transport: x gives a command no terminal"},
+        Row{{"shell"}, "neither --hosts nor --config"}}) {
+    const testing::Finished done = test::sortie(row.arguments);
+    CHECK(done.code == 2);
+    CHECK_MESSAGE(test::has(done.output, row.said), done.output);
+  }
+}
+
+TEST_CASE("ssh hands a host's program the words that it needs") {
+  const auto ssh = [](const std::string& options, const std::string& rest) {
+    return test::shell(std::string(SORTIE_BINARY) + " ssh " + options + " " + rest).output;
+  };
+  CHECK(ssh("--set 'runner.transport=[\"echo\",\"to\",\"{host}\"]'", "h7 ls -l '$x'") ==
+        "to h7 /bin/sh -c ls -l $x\n");
+  const std::string own = ssh("--set 'runner.ssh.command=[\"echo\"]' -t", "h7 -- top -d 1");
+  CHECK_MESSAGE(own.contains(" -t "), own);
+  CHECK_MESSAGE(own.ends_with("-- h7 top -d 1\n"), own);
+  CHECK(ssh("--set 'runner.ssh.command=[\"echo\"]'", "h7 run it").ends_with("-- h7 run it\n"));
+}
+
+TEST_CASE("every verb reads the user's defaults, which `config show` names") {
+  const test::ScopedTempDir dir;
+  test::write_text(dir / "mine.toml", "[runner.ssh]\nuser = \"ann\"\n[runner]\ngrace = \"3s\"\n");
+  ::chmod(dir.str("mine.toml").c_str(), 0600);
+  const std::string with = "SORTIE_USER_CONFIG=" + dir.str("mine.toml") + " " + SORTIE_BINARY + " ";
+  const std::string shown =
+      test::shell(with + "config show --hosts a --set runner.grace=4s --origin").output;
+  CHECK_MESSAGE(shown.contains("# user's " + dir.str("mine.toml") + ":2:8\n"), shown);
+  CHECK_MESSAGE(shown.contains("# --set\n"), shown);
+  CHECK(test::shell(with + "ssh --set 'runner.ssh.command=[\"echo\"]' h7 x")
+            .output.contains("-l ann"));
+  // What a run keeps does not depend on the file.
+  const std::string state = dir.str("state");
+  CHECK(test::shell(with + "run --set runner.mpi=off --set logger.log_dir=" + state + " -- true")
+            .code == 0);
+  CHECK(test::shell("grep -h 'user = \"ann\"' " + state + "/runs/*/config.toml").code == 0);
+  test::write_text(dir / "mine.toml", "[trainer]\nseed = 3\n");
+  const auto refused = test::shell(with + "exec --hosts a -- true");
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(refused.output.contains("mine.toml:2:1: trainer.seed: is about one job"),
+                refused.output);
+}
+
+}  // namespace
+}  // namespace sortie::launcher
