@@ -135,6 +135,9 @@ const Field kFields[] = {
      "Number of hosts to connect to at the same time; a host that does not answer is not counted after a second", kUser},
     {"runner.ssh.command", ssh<&Ssh::command>, Form{"argv", check_any}, "",
      "An ssh program and its options, like [\"ssh\", \"-o\", \"BatchMode=yes\"], to reach the hosts with; empty = Sortie's own connections", kUser},
+    {"runner.ssh.control", ssh<&Ssh::control>, Choices{{"auto", "no"}}, "",
+     "auto = hosts are reached through OpenSSH masters that live, and masters are made, as ControlMaster, ControlPath and ControlPersist of ~/.ssh/config say; "
+     "no = masters are left alone", kUser},
 
     {"model.preset", model<&Model::preset>, Form{"the name of a shape", check_preset}, "",
      "A published shape that the other keys of the section start from, like \"gpt2-124m\"; empty = their defaults", kCommon},

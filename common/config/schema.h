@@ -28,6 +28,7 @@ struct SshConfig {
   Milliseconds auth_timeout{10000};
   std::int64_t fanout = 64;          // hosts being signed in to at the same time
   std::vector<std::string> command;  // argv of an ssh program to use instead of libssh
+  std::string control = "auto";      // auto | no: use OpenSSH masters as ssh_config says
 };
 
 /// [runner.network]: on which of the hosts' networks ranks talk to each other.

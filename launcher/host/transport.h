@@ -60,6 +60,9 @@ class Connection {
   /// the next connect() to this host. Else the same as close().
   virtual void release() { close(); }
   virtual void close() = 0;
+  /// What of the user's carries it in place of a sign-in of its own: the socket of an OpenSSH
+  /// master. Empty = nothing.
+  virtual std::string through() const { return ""; }
 };
 
 class Transport {

@@ -74,6 +74,9 @@ class RoutedConnection : public Connection, public TerminalWay {
   std::string peer_address() const override {
     return routed_->connection ? routed_->connection->peer_address() : "";
   }
+  std::string through() const override {
+    return routed_->connection ? routed_->connection->through() : "";
+  }
   std::vector<StageTime> stages() const override {
     if (!routed_->connection || routed_->untried) return {};
     return routed_->connection->stages();

@@ -152,9 +152,9 @@ Result<HostSpec> parse_host_spec(std::string_view text) {
   return spec;
 }
 
-Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshConfig& ssh,
-                                        const HostConfig& files, const UserEnvironment& environment,
-                                        bool is_jump) {
+HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
+                           const HostConfig& files, const UserEnvironment& environment,
+                           bool is_jump) {
   HostSettings settings;
   const auto pick_user = [&] {
     if (!spec.user.empty()) return spec.user;
@@ -169,10 +169,6 @@ Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshC
   settings.host_name = spec.host;
   if (!files.host_name.empty())
     settings.host_name = expand_tokens(files.host_name, settings, spec.host, environment);
-
-  const auto expand = [&](const std::string& text) {
-    return environment.expand_home(expand_tokens(text, settings, spec.host, environment));
-  };
   if (!files.host_key_alias.empty()) {
     settings.key_name = files.host_key_alias;
   } else {
@@ -180,6 +176,16 @@ Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshC
                             ? settings.host_name
                             : fmt::format("[{}]:{}", settings.host_name, settings.port);
   }
+  return settings;
+}
+
+Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshConfig& ssh,
+                                        const HostConfig& files, const UserEnvironment& environment,
+                                        bool is_jump) {
+  HostSettings settings = name_settings(spec, ssh, files, environment, is_jump);
+  const auto expand = [&](const std::string& text) {
+    return environment.expand_home(expand_tokens(text, settings, spec.host, environment));
+  };
 
   if (!ssh.identity_file.empty()) settings.identity_files.push_back(expand(ssh.identity_file));
   for (const auto& file : files.identity_files)

@@ -39,6 +39,12 @@ struct HostSpec {
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
 
+/// Where and as whom alone: host_name, port, user and key_name. What make_host_settings() begins
+/// with.
+HostSettings name_settings(const HostSpec& spec, const config::SshConfig& ssh,
+                           const HostConfig& files, const UserEnvironment& environment,
+                           bool is_jump);
+
 /// runner.ssh wins over the files. For a jump host (`is_jump`) its user and port do not count: they
 /// are those of the hosts behind it.
 Result<HostSettings> make_host_settings(const HostSpec& spec, const config::SshConfig& ssh,

@@ -8,9 +8,11 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "common/asio/spawn.h"
+#include "common/base/log.h"
 #include "launcher/ssh/auth.h"
 #include "launcher/ssh/dial.h"
 #include "launcher/ssh/handshake.h"
+#include "launcher/ssh/mux_forward.h"
 
 namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
@@ -58,6 +60,7 @@ Reach::Reach(asio::any_io_executor executor, config::SshConfig ssh, UserEnvironm
       ssh_(std::move(ssh)),
       environment_(environment),
       config_reader_(environment, ssh_.config_file),
+      masters_(std::make_shared<MuxMasters>(executor, ssh_, environment)),
       resolver_(executor),
       dials_(std::make_shared<FanOut>(executor, kDials, kDialPatience)),
       handshakes_(
@@ -151,6 +154,9 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
   attempt.gate =
       gate_of(fmt::format("{}{}:{}", chain_of(settings.jumps), settings.host_name, settings.port));
   attempt.pass = co_await attempt.gate->enter();
+  auto by_master = co_await dial_by_master(settings, attempt);
+  if (!by_master) co_return std::unexpected(std::move(by_master).error());
+  if (*by_master) co_return Result<>{};
   for (int tries = 0;; ++tries) {
     auto ride = co_await reach_jump(settings.jumps);
     if (!ride) co_return std::unexpected(std::move(ride).error());
@@ -168,6 +174,31 @@ asio::awaitable<Result<>> Reach::dial_by_jump(const HostSettings& settings, Atte
     co_return std::unexpected(with_context(std::move(dialled).error(),
                                            fmt::format("jump host {}", settings.jumps.back())));
   }
+}
+
+// A jump host whose master lives needs no sign-in: the master opens the stream. False: there is
+// none, or it opens no more of them.
+asio::awaitable<Result<bool>> Reach::dial_by_master(const HostSettings& settings,
+                                                    Attempt& attempt) {
+  const auto self = shared_from_this();
+  auto jump = parse_host_spec(settings.jumps.back());
+  if (!jump) co_return std::unexpected(std::move(jump).error());
+  auto found = co_await masters_->find(*jump, true);
+  if (!found)
+    co_return std::unexpected(
+        with_context(std::move(found).error(), fmt::format("jump host {}", settings.jumps.back())));
+  if (!found->master) co_return false;
+  const auto client = found->master->client;
+  auto stream = co_await forward_through(client, settings.host_name, settings.port,
+                                         Clock::now() + ssh_.connect_timeout);
+  if (!stream) {
+    log::debug("{}: the ssh master of the jump host {}: {}", settings.host_name,
+               settings.jumps.back(), stream.error().message);
+    co_return false;
+  }
+  attempt.socket = std::move(*stream);
+  attempt.carrier = client;
+  co_return true;
 }
 
 // Over TCP or through the jump hosts: connect, shake hands, sign in.

@@ -17,6 +17,7 @@
 #include "launcher/ssh/host_settings.h"
 #include "launcher/ssh/jump.h"
 #include "launcher/ssh/known_hosts.h"
+#include "launcher/ssh/mux_masters.h"
 #include "launcher/ssh/resolver.h"
 #include "launcher/ssh/server_gate.h"
 #include "launcher/ssh/session.h"
@@ -50,7 +51,9 @@ class Reach : public std::enable_shared_from_this<Reach> {
   /// `host`: [user@]host[:port]. The error's code names the stage.
   boost::asio::awaitable<Result<Reached>> reach(std::string host);
   void stop() { resolver_.stop(); }
+  const std::shared_ptr<MuxMasters>& masters() const { return masters_; }
   const config::SshConfig& ssh() const { return ssh_; }
+  const boost::asio::any_io_executor& executor() const { return executor_; }
 
  private:
   // One try: its outcome, and whether the server had dropped the connection before its banner.
@@ -63,6 +66,8 @@ class Reach : public std::enable_shared_from_this<Reach> {
   boost::asio::awaitable<void> try_once(const HostSettings& settings, Attempt& attempt);
   boost::asio::awaitable<Result<>> dial_directly(const HostSettings& settings, Attempt& attempt);
   boost::asio::awaitable<Result<>> dial_by_jump(const HostSettings& settings, Attempt& attempt);
+  boost::asio::awaitable<Result<bool>> dial_by_master(const HostSettings& settings,
+                                                      Attempt& attempt);
   boost::asio::awaitable<Result<std::shared_ptr<JumpRide>>> reach_jump(
       std::vector<std::string> jumps);
   boost::asio::awaitable<void> settle_jump(std::shared_ptr<JumpConnection> connection,
@@ -72,6 +77,7 @@ class Reach : public std::enable_shared_from_this<Reach> {
   const config::SshConfig ssh_;
   const UserEnvironment environment_;
   SshConfigReader config_reader_;
+  std::shared_ptr<MuxMasters> masters_;
   Resolver resolver_;
   std::shared_ptr<KnownHosts> known_hosts_ = std::make_shared<KnownHosts>();
   std::shared_ptr<Credentials> credentials_ = std::make_shared<Credentials>();

@@ -88,6 +88,8 @@ struct SshConfigReader::Lookup {
   bool identities_only_set = false;
 
   Result<> apply(const ConfigLine& line, const std::string& file);
+  Result<> apply_control(const std::string& key, const std::string& value,
+                         const std::string& place);
   bool match_applies(const ConfigLine& line, const std::string& file) const;
 };
 
@@ -115,6 +117,24 @@ bool SshConfigReader::Lookup::match_applies(const ConfigLine& line, const std::s
     applies = applies && matches_pattern_list(name, patterns);
   }
   return applies;
+}
+
+// ControlMaster and what belongs to it: as strict as ssh itself.
+Result<> SshConfigReader::Lookup::apply_control(const std::string& key, const std::string& value,
+                                                const std::string& place) {
+  if (key == "controlpath") {
+    if (config.control_path.empty()) config.control_path_place = place;
+    set_first(config.control_path, value);
+  } else if (key == "controlmaster") {
+    const auto master = parse_control_master(value);
+    if (!master) return std::unexpected(with_context(master.error(), place));
+    if (!config.control_master) config.control_master = *master;
+  } else {
+    const auto persist = parse_control_persist(value);
+    if (!persist) return std::unexpected(with_context(persist.error(), place));
+    set_first(config.control_persist, value);
+  }
+  return {};
 }
 
 Result<> SshConfigReader::Lookup::apply(const ConfigLine& line, const std::string& file) {
@@ -162,6 +182,8 @@ Result<> SshConfigReader::Lookup::apply(const ConfigLine& line, const std::strin
     set_first(config.kex_algorithms, value);
   } else if (key == "hostkeyalgorithms") {
     set_first(config.host_key_algorithms, value);
+  } else if (key == "controlpath" || key == "controlmaster" || key == "controlpersist") {
+    return apply_control(key, value, place());
   }
   return {};
 }

@@ -3,11 +3,13 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/result.h"
+#include "launcher/ssh/control_path.h"
 #include "launcher/ssh/user_environment.h"
 
 namespace sortie::launcher::ssh {
@@ -29,6 +31,10 @@ struct HostConfig {
   std::string proxy_command_place;
   std::string kex_algorithms;
   std::string host_key_algorithms;
+  std::string control_path;  // "none" is kept
+  std::string control_path_place;
+  std::optional<ControlMaster> control_master;
+  std::string control_persist;  // checked
 };
 
 /// One line of a config file, split but not interpreted.

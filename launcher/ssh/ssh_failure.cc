@@ -70,26 +70,26 @@ std::string last_words(std::string_view said) {
   return line;
 }
 
-SshFailure read_ssh_failure(std::string_view said, const ProcessStatus& status) {
+SshFailure read_ssh_failure(std::string_view said, const ProcessStatus& status,
+                            std::string_view who) {
   const std::string words = last_words(said);
   const std::string quoted = words.empty() ? "it said nothing" : fmt::format("it said: {}", words);
   if (status.kind == ProcessStatus::Kind::exited && status.code != kSshFailed)
     return {{ErrorCode::channel,
-             fmt::format("runner.ssh.command: the shell on the host ended ({}) before it answered; "
-                         "{}",
+             fmt::format("{}: the shell on the host ended ({}) before it answered; {}", who,
                          status.to_string(), quoted)},
             false};
   if (status.kind != ProcessStatus::Kind::exited)
-    return {{ErrorCode::handshake, fmt::format("runner.ssh.command: the program ended ({}); {}",
-                                               status.to_string(), quoted)},
+    return {{ErrorCode::handshake,
+             fmt::format("{}: the program ended ({}); {}", who, status.to_string(), quoted)},
             false};
   for (const Sign& sign : kSigns)
     if (said.contains(sign.words))
-      return {{sign.stage, fmt::format("runner.ssh.command: {}; {}", quoted, sign.advice)}, false};
+      return {{sign.stage, fmt::format("{}: {}; {}", who, quoted, sign.advice)}, false};
   const bool dropped =
       std::ranges::any_of(kDrops, [&](std::string_view drop) { return said.contains(drop); });
   return {{ErrorCode::handshake,
-           fmt::format("runner.ssh.command: {}; {}", quoted,
+           fmt::format("{}: {}; {}", who, quoted,
                        dropped ? "is the server at sshd's MaxStartups limit, or does a rule keep "
                                  "this address out?"
                                : "try the same command with -v by hand")},

@@ -15,8 +15,10 @@ struct SshFailure {
 };
 
 /// `said` is the stderr of an ssh program that ended with `status` before the command on the host
-/// had begun. The words are those of OpenSSH, which does not translate them.
-SshFailure read_ssh_failure(std::string_view said, const ProcessStatus& status);
+/// had begun. The words are those of OpenSSH, which does not translate them. `who` begins the
+/// message: what had the program started.
+SshFailure read_ssh_failure(std::string_view said, const ProcessStatus& status,
+                            std::string_view who = "runner.ssh.command");
 
 /// The last of what a program said: one line, short, without control characters.
 std::string last_words(std::string_view said);

@@ -2,6 +2,7 @@
 
 #include "launcher/local/open_files.h"
 #include "launcher/ssh/channel.h"
+#include "launcher/ssh/mux_connection.h"
 #include "launcher/ssh/reach.h"
 #include "launcher/ssh/system_ssh.h"
 
@@ -82,6 +83,29 @@ class SshTransport : public Transport {
  private:
   static asio::awaitable<Result<std::unique_ptr<Connection>>> connect_to(
       std::shared_ptr<Reach> reach, std::string host) {
+    MuxFound found;
+    if (auto spec = parse_host_spec(host)) {
+      const auto masters = reach->masters();
+      const auto begun = Clock::now();
+      auto looked = co_await masters->find(std::move(*spec), false);
+      if (!looked) co_return std::unexpected(std::move(looked).error());
+      found = std::move(*looked);
+      if (found.master) {
+        const auto took =
+            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun);
+        const std::function<AnewConnection()> anew = [reach, host] { return sign_in(reach, host); };
+        std::unique_ptr<Connection> connection =
+            std::make_unique<MuxConnection>(reach->executor(), host, std::move(*found.master), took,
+                                            reach->ssh().handshake_timeout, anew);
+        co_return connection;
+      }
+    }
+    auto connection = co_await sign_in(reach, std::move(host));
+    if (!connection && !found.why_not.empty()) connection.error().message += "; " + found.why_not;
+    co_return connection;
+  }
+
+  static AnewConnection sign_in(std::shared_ptr<Reach> reach, std::string host) {
     auto reached = co_await reach->reach(std::move(host));
     if (!reached) co_return std::unexpected(std::move(reached).error());
     // Starting a command is a part of the handshake in the eyes of a user; it has the same bound.

@@ -59,6 +59,7 @@ std::vector<std::string> system_ssh_words(const config::SshConfig& ssh, const st
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(ssh.connect_timeout).count();
   add({"-o", fmt::format("ConnectTimeout={}", seconds)});
   add({"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"});
+  if (ssh.control == "no") add({"-o", "ControlPath=none"});
   if (ssh.accept_new) add({"-o", "StrictHostKeyChecking=accept-new"});
   if (!ssh.known_hosts_file.empty())
     add({"-o", fmt::format("UserKnownHostsFile=\"{}\"", ssh.known_hosts_file)});
@@ -90,7 +91,9 @@ std::unique_ptr<Transport> make_system_ssh_transport(asio::any_io_executor execu
     words.push_back(prologue());
     return words;
   };
-  way.failure = read_ssh_failure;
+  way.failure = [](std::string_view said, const ProcessStatus& status) {
+    return read_ssh_failure(said, status);
+  };
   way.server_of = [user](const std::string& host) { return user->server_of(host); };
   way.check = [user] { return user->check_identity(); };
   way.fanout = static_cast<std::size_t>(user->ssh.fanout);

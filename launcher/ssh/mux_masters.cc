@@ -1,0 +1,226 @@
+#include "launcher/ssh/mux_masters.h"
+
+#include <fmt/core.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/steady_timer.hpp>
+
+#include "common/asio/token.h"
+#include "common/base/log.h"
+#include "launcher/ssh/program_transport.h"
+
+namespace sortie::launcher::ssh {
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A master answers from memory: one that takes longer hangs.
+constexpr milliseconds kMasterPatience{3000};
+constexpr milliseconds kSessionPatience{1000};
+constexpr milliseconds kMakerPatience{10000};
+
+std::string own_name() {
+  std::array<char, 1025> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+}  // namespace
+
+// A master that is being made, or could not be: hosts with one path share it.
+struct MuxMasters::Making {
+  explicit Making(const asio::any_io_executor& executor)
+      : over(executor, Clock::time_point::max()) {}
+  asio::steady_timer over;  // cancelled when it no longer runs
+  bool runs = false;
+  std::optional<Error> failure;  // then nothing is tried again
+};
+
+MuxMasters::MuxMasters(asio::any_io_executor executor, config::SshConfig ssh,
+                       UserEnvironment environment)
+    : executor_(executor),
+      ssh_(std::move(ssh)),
+      environment_(environment),
+      this_host_(own_name()),
+      config_reader_(std::move(environment), ssh_.config_file),
+      sessions_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
+                                         kSessionPatience)),
+      makers_(std::make_shared<FanOut>(executor, static_cast<std::size_t>(ssh_.fanout),
+                                       kMakerPatience)) {}
+
+void MuxMasters::say_once(const std::string& text) {
+  if (said_.insert(text).second) log::warning("{}", text);
+}
+
+asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, bool is_jump) {
+  const auto self = shared_from_this();
+  MuxFound found;
+  if (ssh_.control == "no") co_return found;
+  const auto files = config_reader_.lookup(spec.host);
+  if (!files) co_return found;  // signing in says what is wrong with it
+  const auto made = make_control_settings(spec, ssh_, *files, environment_, this_host_, is_jump);
+  if (!made) co_return std::unexpected(made.error());
+  const ControlSettings control = *made;
+  if (control.sockets.empty()) co_return found;
+  if (!control.left_alone.empty()) {
+    const std::string why = fmt::format("its ssh master is left alone: {}", control.left_alone);
+    log::debug("{}: {}", spec.host, why);
+    std::error_code ignored;
+    if (std::filesystem::exists(control.sockets.front(), ignored)) found.why_not = why;
+    co_return found;
+  }
+  bool taken = false;
+  co_await look(control, spec.host, found, taken);
+  if (found.master || taken || !control.make) co_return found;
+  if (const auto folder = check_control_folder(control.sockets.front()); !folder) {
+    found.why_not =
+        fmt::format("{}; mkdir -m 700 it, ssh makes no master without", folder.error().message);
+    say_once(found.why_not);
+    co_return found;
+  }
+  auto ended = co_await make(spec, control, found);
+  if (!ended) co_return std::unexpected(std::move(ended).error());
+  co_return found;
+}
+
+// `taken`: the place is somebody's, so that no master can be made there.
+asio::awaitable<void> MuxMasters::look(const ControlSettings& control, const std::string& host,
+                                       MuxFound& found, bool& taken) {
+  const auto self = shared_from_this();
+  const auto patience = std::min(kMasterPatience, ssh_.connect_timeout);
+  for (const std::filesystem::path& socket : control.sockets) {
+    const auto safe = check_control_folder(socket);
+    if (!safe) {
+      if (safe.error().code == ErrorCode::not_found) continue;
+      taken = true;
+      found.why_not = fmt::format("{}; no ssh master is used there", safe.error().message);
+      say_once(found.why_not);
+      continue;
+    }
+    auto slot = co_await sessions_->enter();
+    auto client = co_await MuxClient::connect(executor_, socket, Clock::now() + patience);
+    if (client) {
+      log::debug("{}: through the ssh master at {} (process {})", host, socket.string(),
+                 (*client)->master());
+      found.master = MuxMaster{socket, std::move(*client), std::move(slot)};
+      co_return;
+    }
+    if (client.error().code == ErrorCode::not_found) continue;
+    taken = true;
+    found.why_not =
+        fmt::format("the ssh master at {}: {}", socket.string(), client.error().message);
+    say_once(
+        fmt::format("{}; its hosts are signed in to anew; end what listens there, or set "
+                    "runner.ssh.control = \"no\"",
+                    found.why_not));
+  }
+}
+
+MasterOrder MuxMasters::order_for(const HostSpec& spec, const ControlSettings& control) const {
+  MasterOrder order{spec, control.sockets.front(), control.persist, {}, control.sockets.size() > 1};
+  if (!ssh_.config_file.empty()) {
+    order.config_file = environment_.expand_home(ssh_.config_file);
+  } else if (const passwd* entry = ::getpwuid(::getuid());
+             entry && environment_.home != entry->pw_dir) {
+    // ssh knows of no HOME.
+    std::error_code ignored;
+    if (const auto own = environment_.home / ".ssh/config"; std::filesystem::exists(own, ignored))
+      order.config_file = own;
+  }
+  return order;
+}
+
+std::string MuxMasters::server_of(const HostSpec& spec) {
+  if (const auto files = config_reader_.lookup(spec.host)) {
+    if (const auto settings = make_host_settings(spec, ssh_, *files, environment_, false)) {
+      if (!settings->jumps.empty()) return settings->jumps.front();
+      return fmt::format("{}:{}", settings->host_name, settings->port);
+    }
+  }
+  return spec.host;
+}
+
+asio::awaitable<Result<>> MuxMasters::make(HostSpec spec, const ControlSettings& control,
+                                           MuxFound& found) {
+  const auto self = shared_from_this();
+  auto& entry = makings_[control.sockets.front()];
+  if (!entry) entry = std::make_shared<Making>(executor_);
+  const std::shared_ptr<Making> making = entry;
+  const auto may_pass = [&making] {  // hosts come back
+    return making->failure->code == ErrorCode::resolve ||
+           making->failure->code == ErrorCode::connect;
+  };
+  if (making->runs) {
+    while (making->runs) co_await making->over.async_wait(kToken);
+  } else if (!making->failure || may_pass()) {
+    making->failure.reset();
+    making->runs = true;
+    co_await run_maker(spec, control, making);
+    making->runs = false;
+    making->over.cancel();
+  }
+  if (!making->failure) {
+    bool taken = false;
+    co_await look(control, spec.host, found, taken);
+    if (!found.master && !taken)
+      found.why_not = fmt::format("the ssh that was to make the master {} has made none there",
+                                  control.sockets.front().string());
+    co_return Result<>{};
+  }
+  // Signing in would only find the same out once more, after the same time.
+  if (may_pass()) co_return std::unexpected(*making->failure);
+  found.why_not = making->failure->message;
+  log::debug("{}: no ssh master: {}", spec.host, found.why_not);
+  co_return Result<>{};
+}
+
+asio::awaitable<void> MuxMasters::run_maker(HostSpec spec, const ControlSettings& control,
+                                            std::shared_ptr<Making> making) {
+  const auto self = shared_from_this();
+  auto& gate = gates_[server_of(spec)];
+  if (!gate) gate = std::make_shared<ServerGate>(executor_);
+  const std::shared_ptr<ServerGate> server = gate;
+  const MasterOrder order = order_for(spec, control);
+  Clock::time_point begun{};
+  for (int tries = 1;; ++tries) {
+    auto pass = co_await server->enter();
+    auto slot = co_await makers_->enter();
+    log::debug("{}: making the ssh master at {}", spec.host, order.socket.string());
+    auto words = master_words(ssh_, order);
+    auto failure =
+        co_await start_master(executor_, std::move(words), order.socket, time_to_sign_in(ssh_));
+    if (begun == Clock::time_point{}) begun = Clock::now();
+    if (!failure) {
+      pass->got_in();
+      co_return;
+    }
+    if (failure->error.code == ErrorCode::not_found) {
+      say_once(
+          "there is no ssh program here to make the masters that ControlPersist asks for; "
+          "hosts are signed in to without; install OpenSSH's client, or set "
+          "runner.ssh.control = \"no\"");
+      making->failure = std::move(failure->error);
+      co_return;
+    }
+    if (failure->error.code == ErrorCode::connect) pass->unreachable();
+    if (failure->dropped) pass->dropped();
+    pass.reset();
+    const auto delay = retry_delay(tries - 1);
+    const bool again =
+        failure->dropped &&
+        Clock::now() + delay <= std::max(begun, server->last_in()) + ssh_.handshake_timeout;
+    if (!again) {
+      making->failure = std::move(failure->error);
+      co_return;
+    }
+    slot.reset();
+    asio::steady_timer pause(executor_, delay);
+    co_await pause.async_wait(kToken);
+  }
+}
+
+}  // namespace sortie::launcher::ssh

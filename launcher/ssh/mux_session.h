@@ -1,0 +1,91 @@
+// MuxSession: a command on a host through an OpenSSH master. The master moves the bytes between the
+// host and the three descriptors that it was given; what comes over its socket is the exit code.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/process_status.h"
+#include "common/base/result.h"
+#include "launcher/host/transport.h"
+#include "launcher/ssh/mux_client.h"
+
+namespace sortie::launcher::ssh {
+
+/// Shared by the channel and the coroutines around it; on the I/O thread only.
+class MuxSession : public std::enable_shared_from_this<MuxSession> {
+ public:
+  /// Starts `command` through the user's login shell. `on_address` is told once at which address
+  /// the host's sshd was reached, when it says so. Errors as MuxClient::open().
+  static boost::asio::awaitable<Result<std::shared_ptr<MuxSession>>> start(
+      boost::asio::any_io_executor executor, std::shared_ptr<MuxClient> client,
+      std::filesystem::path socket, std::string command,
+      std::function<void(std::string)> on_address, MuxClient::Clock::time_point deadline);
+  MuxSession(const boost::asio::any_io_executor& executor, std::shared_ptr<MuxClient> client,
+             std::filesystem::path socket, std::function<void(std::string)> on_address);
+  MuxSession(const MuxSession&) = delete;
+  MuxSession& operator=(const MuxSession&) = delete;
+
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer);
+  boost::asio::awaitable<Result<>> write(std::string_view bytes);
+  boost::asio::awaitable<Result<ProcessStatus>> wait();
+  void close();
+  std::string stderr_tail() const;
+  std::uint64_t bytes_moved() const { return moved_; }
+
+ private:
+  static boost::asio::awaitable<void> watch(std::shared_ptr<MuxSession> self);
+  static boost::asio::awaitable<void> collect_stderr(std::shared_ptr<MuxSession> self);
+  boost::asio::awaitable<Result<std::size_t>> read_output(std::span<char> buffer);
+  boost::asio::awaitable<void> read_first_line();
+  static boost::asio::awaitable<bool> ended(std::shared_ptr<MuxSession> self);
+  Error lost(std::string_view what) const;
+
+  boost::asio::any_io_executor executor_;
+  std::shared_ptr<MuxClient> client_;
+  std::filesystem::path socket_;
+  std::function<void(std::string)> on_address_;
+  boost::asio::local::stream_protocol::socket input_;
+  boost::asio::posix::stream_descriptor output_, error_;
+  boost::asio::steady_timer ended_;  // cancelled when the master has said the last of it
+  std::optional<ProcessStatus> status_;
+  std::string first_;   // what came before and after the line with the address, not read yet
+  bool begun_ = false;  // that line has come, or none will
+  bool over_ = false;   // the master has said the last of it
+  bool master_gone_ = false;
+  bool closed_ = false;
+  std::string stderr_tail_;
+  std::uint64_t moved_ = 0;
+};
+
+/// The Channel of the seam: owns a MuxSession and closes it.
+class MuxChannel : public Channel {
+ public:
+  explicit MuxChannel(std::shared_ptr<MuxSession> session) : session_(std::move(session)) {}
+  ~MuxChannel() override { session_->close(); }
+
+  boost::asio::awaitable<Result<std::size_t>> read_some(std::span<char> buffer) override {
+    return session_->read_some(buffer);
+  }
+  boost::asio::awaitable<Result<>> write(std::string_view bytes) override {
+    return session_->write(bytes);
+  }
+  std::string stderr_tail() const override { return session_->stderr_tail(); }
+  boost::asio::awaitable<Result<ProcessStatus>> wait() override { return session_->wait(); }
+  void close() override { session_->close(); }
+
+ private:
+  std::shared_ptr<MuxSession> session_;
+};
+
+}  // namespace sortie::launcher::ssh
