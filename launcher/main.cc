@@ -1,13 +1,18 @@
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 #include "common/base/exit_code.h"
 #include "common/base/heap.h"
 #include "launcher/cli/cli.h"
+#include "launcher/warm/keeper_process.h"
 
 int main(int argc, char** argv) {
   sortie::keep_freed_pieces();
   try {
+    // The background process that keeps connections, started by a command.
+    if (argc > 1 && std::string_view(argv[1]) == sortie::launcher::warm::kKeeperWord)
+      return sortie::launcher::warm::keep_connections({argv, static_cast<std::size_t>(argc)});
     return sortie::launcher::run_cli(argc, argv);
   } catch (const std::exception& error) {
     // Only a library's unexpected exception comes here: our own errors are values.

@@ -1,7 +1,8 @@
 // sortie-runner: Sortie's process on a host. Started by the launcher, over SSH or locally, as
 // `sortie-runner --stdio`: frames on stdin and stdout, diagnostics on stderr. With --announce a
 // line of its own says that the frames begin, after whatever the shell's start-up files have
-// printed. The same binary is process 1 of a rank's container (container/container_init.h).
+// printed. With --serve, at last, it stays for more than one launcher's conversation
+// (serve/serve.h). The same binary is process 1 of a rank's container (container/container_init.h).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,6 +25,7 @@
 #include "runner/container/container_init.h"
 #include "runner/container/inside.h"
 #include "runner/runner.h"
+#include "runner/serve/serve.h"
 
 namespace {
 
@@ -83,10 +85,17 @@ std::optional<int> container_role(std::span<char* const> words) {
 }
 
 int main_of_runner(int argc, char** argv) {
-  const bool announce = argc == 3 && std::string_view(argv[2]) == "--announce";
-  if (argc != (announce ? 3 : 2) || std::string_view(argv[1]) != "--stdio") {
-    std::fputs("usage: sortie-runner --stdio [--announce] (started by the launcher, not by hand)\n",
-               stderr);
+  int known = 2;
+  const auto has = [&](std::string_view option) {
+    return argc > known && argv[known] == option && ++known > 0;
+  };
+  const bool announce = has("--announce");
+  const bool serve = has("--serve");
+  if (argc != known || std::string_view(argv[1]) != "--stdio") {
+    std::fputs(
+        "usage: sortie-runner --stdio [--announce] [--serve] (started by the launcher, not by "
+        "hand)\n",
+        stderr);
     return kExitUsage;
   }
   const std::string build = build_from_file_name();
@@ -99,11 +108,15 @@ int main_of_runner(int argc, char** argv) {
   if (announce && ::write(1, kAnnouncement.data(), kAnnouncement.size()) < 0)
     return kExitFailed;  // nobody listens
   keep_freed_pieces();
-  runner::ProcessDefaults defaults = runner::become_runner();
+  const runner::ProcessDefaults defaults = runner::become_runner();
   log::init("sortie-runner", log::Level::info);
   Fd in = take_over(0);
   Fd out = take_over(1);
-  return runner::Runner(std::move(defaults), build).run(std::move(in), std::move(out));
+  const runner::Converse converse = [&](Fd from, Fd to) {
+    return runner::Runner(defaults, build).run(std::move(from), std::move(to));
+  };
+  if (serve) return runner::serve_conversations(std::move(in), std::move(out), converse);
+  return converse(std::move(in), std::move(out));
 }
 
 }  // namespace

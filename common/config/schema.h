@@ -27,6 +27,7 @@ struct SshConfig {
   Milliseconds handshake_timeout{10000};
   Milliseconds auth_timeout{10000};
   std::int64_t fanout = 64;          // hosts being signed in to at the same time
+  Milliseconds persist{0};           // connections stay for this time after a command; 0 = none do
   std::vector<std::string> command;  // argv of an ssh program to use instead of libssh
   std::string control = "auto";      // auto | no: use OpenSSH masters as ssh_config says
 };

@@ -66,6 +66,14 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                    "runner.ssh.command is set too; hosts are reached by one of the two, remove the "
                    "other");
   }
+  if (runner.ssh.persist.count() > 0)
+    for (const auto& [key, words] : {std::pair{"runner.ssh.command", &runner.ssh.command},
+                                     {"runner.transport", &runner.transport}})
+      if (!words->empty())
+        rules.broken("R2", {"runner.ssh.persist", key},
+                     fmt::format("{} is set too, and only Sortie's own SSH connections can stay; "
+                                 "remove one of the two",
+                                 key));
   if (runner.heartbeat_timeout <= 2 * runner.heartbeat_interval)
     rules.broken(
         "R4", {"runner.heartbeat_timeout", "runner.heartbeat_interval"},

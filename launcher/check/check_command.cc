@@ -26,7 +26,7 @@
 #include "launcher/console/console.h"
 #include "launcher/console/output_options.h"
 #include "launcher/console/terminal_signals.h"
-#include "launcher/host/transport_router.h"
+#include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher::check {
 namespace asio = boost::asio;
@@ -124,7 +124,8 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   const auto begin = Clock::now();
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
-  const auto transport = make_transport(io.get_executor(), hasty(job.loaded.job.runner, options));
+  const auto transport =
+      make_fleet_transport(io.get_executor(), hasty(job.loaded.job.runner, options), *binary);
   Pass pass({io.get_executor(), *transport, *binary}, job, expect, options);
   int interrupted = 0;
   asio::signal_set signals(io);

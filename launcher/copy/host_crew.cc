@@ -17,8 +17,8 @@
 #include "launcher/console/console.h"
 #include "launcher/console/terminal_signals.h"
 #include "launcher/host/host_errors.h"
-#include "launcher/host/transport_router.h"
 #include "launcher/run/run_command.h"
+#include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -52,8 +52,8 @@ HostCrew::~HostCrew() = default;
 Result<> HostCrew::run(std::function<asio::awaitable<Result<>>()> first, Work work,
                        std::function<void()> tick) {
   SORTIE_ASSIGN_OR_RETURN(RunnerBinary binary, open_runner_binary());
-  reach_ = std::make_unique<Reach>(
-      Reach{make_transport(io_.get_executor(), runner_), std::move(binary)});
+  auto transport = make_fleet_transport(io_.get_executor(), runner_, binary);
+  reach_ = std::make_unique<Reach>(Reach{std::move(transport), std::move(binary)});
   std::signal(SIGPIPE, SIG_IGN);
   spawn(io_, watch_signals());
   spawn(io_, tick_loop(std::move(tick)));

@@ -23,7 +23,7 @@
 #include "launcher/exec/exec_run.h"
 #include "launcher/exec/fold_sink.h"
 #include "launcher/exec/sinks.h"
-#include "launcher/host/transport_router.h"
+#include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -186,7 +186,7 @@ int exec_command(const ExecOptions& options) {
     input = std::move(*opened);
   }
 
-  const auto transport = make_transport(io.get_executor(), config.runner);
+  const auto transport = make_fleet_transport(io.get_executor(), config.runner, *binary);
   ExecRun::Parts parts{io.get_executor(), *transport, *binary, console, {}, input};
   for (const auto& sink : sinks) parts.sinks.push_back(sink.get());
   if (fold) parts.sinks.push_back(fold.get());

@@ -137,8 +137,9 @@ struct Exchange {
 };
 
 // Every login shell (sh, bash, zsh, csh, fish) reads this alike; the hash is hexadecimal.
-std::string direct_command(const RunnerBinary& binary) {
-  return fmt::format("exec /bin/sh -c '{}{}{}'", kDirectHead, binary.sha256(), kDirectTail);
+std::string direct_command(const RunnerBinary& binary, RunnerStays stays) {
+  return fmt::format("exec /bin/sh -c '{}{}{}{}'", kDirectHead, binary.sha256(), kDirectTail,
+                     stays == RunnerStays::yes ? kDirectServe : kDirectOnce);
 }
 
 // sshd forgets a session a moment after it has said so, and may allow only one (MaxSessions).
@@ -195,7 +196,9 @@ RunnerBinary::~RunnerBinary() {
 asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& connection,
                                                                const RunnerBinary& binary,
                                                                std::chrono::milliseconds timeout,
-                                                               std::function<void(bool)> on_push) {
+                                                               std::function<void(bool)> on_push,
+                                                               RunnerStays stays) {
+  if (auto there = connection.take_runner()) co_return there;
   const auto executor = co_await asio::this_coro::executor;
   // Shared with the timer, which may fire when this frame is gone.
   const auto exchange = std::make_shared<Exchange>();
@@ -223,7 +226,7 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
   };
 
   // Most hosts have it: then the login shell is the only one that is started.
-  auto channel = co_await connection.exec(direct_command(binary));
+  auto channel = co_await connection.exec(direct_command(binary, stays));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   exchange->channel = std::move(*channel);
   const auto direct = co_await exchange->next_answer();
@@ -242,8 +245,9 @@ asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(Connection& conne
   exchange->channel = std::move(*channel);
   if (*late) co_return timed_out("no answer");
   const std::string install_line = fmt::format("{}\n", kInstallScript);
-  const std::string request = fmt::format("{}\n{} {} {}\n", kBootstrapScript, binary.sha256(),
-                                          binary.bytes().size(), binary.machine());
+  const std::string request =
+      fmt::format("{}\n{} {} {}{}\n", kBootstrapScript, binary.sha256(), binary.bytes().size(),
+                  binary.machine(), stays == RunnerStays::yes ? " serve" : "");
   auto sent = co_await exchange->channel->write(request);
   bool asked = false;
   bool pushed = false;

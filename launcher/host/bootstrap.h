@@ -39,13 +39,17 @@ class RunnerBinary {
   std::string machine_;
 };
 
+/// Whether a runner stays when its conversation is over (common/wire/serving.h).
+enum class RunnerStays { no, yes };
+
 /// Runs the host's runner, pushing `binary` first when the host lacks exactly it; the channel then
 /// is the runner's stdio (frames). ErrorCode::runner when it can not be installed or started, with
 /// what the host said. Both references must outlive the call. `on_push` is told when the binary
-/// starts to travel, and when it has arrived.
+/// starts to travel, and when it has arrived. A connection that has a runner already
+/// (Connection::take_runner) gives that one.
 boost::asio::awaitable<Result<std::unique_ptr<Channel>>> start_runner(
     Connection& connection, const RunnerBinary& binary,
     std::chrono::milliseconds timeout = std::chrono::seconds(60),
-    std::function<void(bool)> on_push = {});
+    std::function<void(bool)> on_push = {}, RunnerStays stays = RunnerStays::no);
 
 }  // namespace sortie::launcher

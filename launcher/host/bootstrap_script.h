@@ -3,7 +3,7 @@
 //
 // The remote command is as short as can be, because the user's login shell (sh, bash, zsh, csh,
 // fish) reads it: it lets /bin/sh take the script from stdin's first line. The second line is "HASH
-// SIZE MACHINE"; then the host answers, on a line of its own,
+// SIZE MACHINE [serve]"; then the host answers, on a line of its own,
 //   SORTIE HAVE   the runner is there and says so itself: the rest of the stream is its own
 //   SORTIE NEED   send the line of kInstallScript; SEND or FAIL follows
 //   SORTIE SEND   send SIZE bytes; HAVE or FAIL follows
@@ -22,19 +22,23 @@ inline constexpr const char* kBootstrapCommand = "exec /bin/sh -c 'IFS= read -r 
 inline constexpr const char* kDirectHead = "d=$HOME/.cache/sortie; f=$d/runner-";
 inline constexpr const char* kDirectTail =
     "; [ -L \"$f\" ] && exit 1; [ -O \"$d\" ] && [ -O \"$f\" ] && [ -f \"$f\" ] && [ -x \"$f\" ] "
-    "&& [ -s \"$f\" ] && exec \"$f\" --stdio --announce; exit 1";
+    "&& [ -s \"$f\" ] && exec \"$f\" --stdio --announce";
+// After kDirectTail: a runner for one conversation, or one that stays.
+inline constexpr const char* kDirectOnce = "; exit 1";
+inline constexpr const char* kDirectServe = " --serve; exit 1";
 
 // One line: each piece ends in its own separator.
 inline constexpr const char* kBootstrapScript =
     "umask 077; "
     "fail() { echo; echo \"SORTIE FAIL $1\"; exit 1; }; "
-    "read -r hash size machine || exit 1; "
+    "read -r hash size machine mode || exit 1; "
     "case $hash$size in *[!0-9a-f]*|'') fail 'the request is garbled';; esac; "
     // A file of ours: the hash was checked before it got this name, only its owner can have changed
     // it since, and the runner compares its content with its name before it announces itself.
     "good() { [ -f \"$f\" ] && [ ! -L \"$f\" ] && [ -O \"$f\" ] && [ -x \"$f\" ] && [ -s \"$f\" ]; "
     "}; "
-    "start() { exec \"$f\" --stdio --announce; }; "
+    "case $mode in serve) mode=--serve;; '') ;; *) fail 'the request is garbled';; esac; "
+    "start() { exec \"$f\" --stdio --announce $mode; }; "
     "own=${XDG_CACHE_HOME:-$HOME/.cache}/sortie; "
     "f=$own/runner-$hash; if good; then start; fi; "
     "echo; echo 'SORTIE NEED'; IFS= read -r s && eval \"$s\"";

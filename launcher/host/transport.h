@@ -48,6 +48,9 @@ class Connection {
   /// Starts `command` through the user's login shell (ssh) or /bin/sh (local). Commands are
   /// constants of ours: nothing of a user's ever goes here. ErrorCode::channel when refused.
   virtual boost::asio::awaitable<Result<std::unique_ptr<Channel>>> exec(std::string command) = 0;
+  /// stdio of a runner of this build that is there already and waits for Hello, once; none:
+  /// start_runner() starts one with exec().
+  virtual std::unique_ptr<Channel> take_runner() { return nullptr; }
   /// The address that this host was reached at ("10.0.0.7", "127.0.0.1"); empty when unknown (jump
   /// host).
   virtual std::string peer_address() const = 0;
@@ -56,6 +59,9 @@ class Connection {
   /// What the connection was made for has begun: what the transport had set aside for starting it
   /// may go to another host. Closing does that too.
   virtual void settled() {}
+  /// Nobody waits for this host now, or (false) somebody does again: a connection that rests asks
+  /// its peer for signs of life less often. At first it does not rest.
+  virtual void rest(bool) {}
   /// Its owner has no more use for it and all its channels have ended in good order: it may serve
   /// the next connect() to this host. Else the same as close().
   virtual void release() { close(); }

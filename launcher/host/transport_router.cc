@@ -48,6 +48,7 @@ namespace {
 struct Routed {
   std::weak_ptr<TransportRouter::State> router;
   std::shared_ptr<const LinkFaults> faults;
+  asio::any_io_executor executor;
   milliseconds patience;  // with a link that is cut
   std::string host;
   std::unique_ptr<Connection> connection;
@@ -70,6 +71,12 @@ class RoutedConnection : public Connection, public TerminalWay {
   asio::awaitable<Result<std::unique_ptr<TerminalChannel>>> open_terminal(
       TerminalRequest request) override {
     return open_there(routed_, std::move(request));
+  }
+  std::unique_ptr<Channel> take_runner() override {
+    if (routed_->closed || routed_->untried || !routed_->connection) return nullptr;
+    auto runner = routed_->connection->take_runner();
+    if (!runner) return nullptr;
+    return LinkFaults::guard(routed_->faults, routed_->host, routed_->executor, std::move(runner));
   }
   std::string peer_address() const override {
     return routed_->connection ? routed_->connection->peer_address() : "";
@@ -196,6 +203,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> TransportRouter::connect(st
   const auto routed = std::make_shared<Routed>();
   routed->router = state;
   routed->faults = state->faults;
+  routed->executor = co_await asio::this_coro::executor;
   routed->patience = state->connect_timeout;
   routed->host = host;
   routed->connection = state->take(host);

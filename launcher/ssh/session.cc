@@ -19,6 +19,8 @@ namespace {
 // Three looks without news end a connection: 14 s at most from the last byte.
 constexpr std::chrono::milliseconds kLook{3500};
 constexpr int kLooks = 3;
+// Of a connection that rests: thousands of them cost next to nothing.
+constexpr std::chrono::milliseconds kRestingLook{30'000};
 
 struct Sleeper {
   explicit Sleeper(int& count) : count_(count) { ++count_; }
@@ -90,10 +92,17 @@ std::uint64_t SessionCore::bytes_received() const {
 }
 
 void SessionCore::watch() {
-  look_timer_.expires_after(kLook);
+  look_timer_.expires_after(resting_ ? kRestingLook : kLook);
   look_timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     if (const auto core = weak.lock(); core && !error && !core->closed_) core->look();
   });
+}
+
+void SessionCore::rest(bool resting) {
+  if (closed_ || resting_ == resting) return;
+  resting_ = resting;
+  looks_ = 0;
+  watch();
 }
 
 // What waits in the socket was sent by a living peer, whether or not anybody here reads it. Looks

@@ -58,6 +58,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   /// the connection ends when none comes within 15 s: also behind a jump host, whose own TCP
   /// connection is fine, and also while nothing is being read.
   void watch();
+  /// Nobody waits for the other side (or somebody does again): it is asked every 30 s only.
+  void rest(bool resting);
 
   /// Bytes received and sent so far.
   std::uint64_t bytes_moved() const;
@@ -92,7 +94,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   bool write_armed_ = false;
   bool closed_ = false;
   bool silent_ = false;  // closed because no heartbeat came
-  int looks_ = 0;        // without news
+  bool resting_ = false;
+  int looks_ = 0;  // without news
   std::uint64_t heard_ = 0;
   boost::asio::steady_timer look_timer_;
 };

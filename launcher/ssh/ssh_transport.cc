@@ -31,6 +31,7 @@ class SshConnection : public Connection, public TerminalWay {
   std::string peer_address() const override { return address_; }
   std::vector<StageTime> stages() const override { return stages_; }
   void settled() override { slot_.reset(); }
+  void rest(bool resting) override { core_->rest(resting); }
   void close() override {
     slot_.reset();
     core_->close();

@@ -1,0 +1,85 @@
+#include "launcher/ssh/connection_key.h"
+
+#include <fmt/core.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+
+#include "common/base/hex.h"
+
+namespace sortie::launcher::ssh {
+namespace {
+
+/// As many jump hosts, each with a ProxyJump of its own, as a chain may have.
+constexpr int kDeepestChain = 16;
+
+/// Its length first: no two lists of values have one text.
+void add_value(std::string& text, std::string_view value) {
+  text += fmt::format("{}:{};", value.size(), value);
+}
+
+}  // namespace
+
+struct ConnectionKeys::Gathered {
+  std::string text;
+  std::string address;  // of the host itself
+};
+
+ConnectionKeys::ConnectionKeys(config::SshConfig ssh, UserEnvironment environment)
+    : ssh_(std::move(ssh)),
+      environment_(std::move(environment)),
+      reader_(environment_, ssh_.config_file) {}
+
+/// Replaced or rewritten: another text. A file that is not there has one too.
+const std::string& ConnectionKeys::state_of(const std::filesystem::path& file) {
+  const auto [entry, is_new] = files_.try_emplace(file);
+  struct stat info {};
+  if (is_new && ::stat(file.c_str(), &info) == 0)
+    entry->second = fmt::format("{}.{}.{}.{}.{}", info.st_dev, info.st_ino, info.st_size,
+                                info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  return entry->second;
+}
+
+Result<> ConnectionKeys::add(Gathered& all, const HostSpec& spec, int depth) {
+  if (depth > kDeepestChain)
+    return fail(ErrorCode::config,
+                fmt::format("ProxyJump of {} leads over more than {} hosts, or back to itself",
+                            spec.host, kDeepestChain));
+  SORTIE_ASSIGN_OR_RETURN(const HostConfig files, reader_.lookup(spec.host));
+  SORTIE_ASSIGN_OR_RETURN(const HostSettings settings,
+                          make_host_settings(spec, ssh_, files, environment_, depth > 0));
+  std::string& text = all.text;
+  if (depth == 0) all.address = settings.address();
+  for (const std::string& value :
+       {settings.host_name, std::to_string(settings.port), settings.user, settings.key_name,
+        settings.agent_socket, settings.kex_algorithms, settings.host_key_algorithms,
+        std::string(settings.identities_only ? "only" : ""),
+        std::string(settings.identities_named ? "named" : "")})
+    add_value(text, value);
+  for (const auto* paths : {&settings.identity_files, &settings.known_hosts_files}) {
+    add_value(text, std::to_string(paths->size()));
+    for (const auto& path : *paths) {
+      add_value(text, path.native());
+      add_value(text, state_of(path));
+    }
+  }
+  add_value(text, std::to_string(settings.jumps.size()));
+  for (const std::string& jump : settings.jumps) {
+    SORTIE_ASSIGN_OR_RETURN(const HostSpec next, parse_host_spec(jump));
+    SORTIE_TRY(add(all, next, depth + 1));
+  }
+  return {};
+}
+
+Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
+  SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(host));
+  // accept_new is no part of it: a connection that is up has a key that is known.
+  Gathered all;
+  SORTIE_TRY(add(all, spec, 0));
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  EVP_Digest(all.text.data(), all.text.size(), digest, &length, EVP_sha256(), nullptr);
+  return ConnectionKey{hex({reinterpret_cast<const char*>(digest), length}),
+                       std::move(all.address)};
+}
+
+}  // namespace sortie::launcher::ssh

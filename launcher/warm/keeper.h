@@ -1,0 +1,74 @@
+// Keeper: what the background process does. It keeps connections with runners that stay, finds one
+// for whoever wants a host, and carries the bytes of its conversation.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/host/bootstrap.h"
+#include "launcher/warm/kept_runner.h"
+#include "launcher/warm/request.h"
+
+namespace sortie::launcher::warm {
+
+class Client;
+struct Talk;
+
+class Keeper : public std::enable_shared_from_this<Keeper> {
+ public:
+  using Socket = boost::asio::local::stream_protocol::socket;
+  struct Parts {
+    boost::asio::any_io_executor executor;
+    const RunnerBinary& binary;
+    std::string build;
+    /// How hosts are reached, with the settings of one command.
+    std::function<std::unique_ptr<Transport>(const Want&)> transport;
+    /// Beyond its last runner, and its last client.
+    std::chrono::milliseconds linger{2000};
+  };
+
+  explicit Keeper(Parts parts);
+
+  /// One client, from its request to its end.
+  boost::asio::awaitable<void> serve(std::shared_ptr<Socket> socket);
+  /// Every second: signs of life, times that are over. False: there is nothing left to do.
+  bool look();
+  /// All connections: their runners see the end of the stream.
+  void close_all();
+
+ private:
+  struct Session {
+    std::shared_ptr<Transport> transport;
+    int users = 0;
+    Clock::time_point last_used = Clock::now();
+  };
+  using Found = std::shared_ptr<KeptRunner>;
+
+  boost::asio::awaitable<void> serve_want(std::shared_ptr<Client> client, Want want);
+  boost::asio::awaitable<Result<Found>> find(std::shared_ptr<Talk> talk, const Want& want,
+                                             Ready& ready);
+  boost::asio::awaitable<Result<Found>> start_on(std::shared_ptr<Line> line, const Want& want,
+                                                 std::chrono::milliseconds limit);
+  boost::asio::awaitable<void> converse(std::shared_ptr<Talk> talk, Found runner);
+  Found take_idle(const std::string& key);
+  std::shared_ptr<Line> line_of(const std::string& key);
+  void keep(const Found& runner);
+  std::string list() const;
+  std::string close_hosts(const std::vector<std::string>& hosts);
+
+  Parts parts_;
+  std::vector<Found> runners_;  // all that are not closed
+  std::multimap<std::string, Found> idle_;
+  std::map<std::string, Session> sessions_;
+  int clients_ = 0;
+  bool retiring_ = false;
+  Clock::time_point last_busy_ = Clock::now();
+};
+
+}  // namespace sortie::launcher::warm

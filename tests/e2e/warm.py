@@ -1,0 +1,188 @@
+"""Connections that are kept (runner.ssh.persist): every verb uses them, and whatever ends, nothing is left on any host."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from harness import HOSTS, SORTIE, check, equal, executable_of, parent_of, wait_until
+
+STAY = {"runner.ssh.persist": "60s"}
+
+
+class Warm:
+    """Commands of one user with a runtime folder of his own; ends what keeps his connections."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.folder = tempfile.TemporaryDirectory(prefix="sortie-warm-")
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": self.folder.name}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, _error, _trace):
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if kind:
+            with contextlib.suppress(OSError):
+                print("--- log\n" + Path(self.folder.name, "sortie/log").read_text())
+        self.folder.cleanup()
+
+    def argv(self, verb, *words, hosts="h[01-04]", **settings):
+        options = [word for key, value in {**STAY, **settings}.items() for word in ("--set", f"{key}={value}")]
+        return [str(word) for word in (SORTIE, *verb.split(), "--hosts", hosts, "--ssh-config", self.bed.ssh_config, *options, *words)]
+
+    def run(self, verb, *words, code=0, seconds=30, **more):
+        done = subprocess.run(self.argv(verb, *words, **more), env=self.environment, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=seconds)
+        equal(done.returncode, code, f"exit code of {verb} ({done.stdout}{done.stderr})")
+        check("no connection is kept" not in done.stderr, done.stderr)
+        return done.stdout
+
+    def exec(self, *words, **more):
+        return self.run("exec", "--no-prefix", "--", *words, **more)
+
+    def connections(self):
+        done = subprocess.run([SORTIE, "connections", "ls", "--json"], env=self.environment, capture_output=True, text=True, timeout=10)
+        equal(done.returncode, 0, f"exit code of connections ls ({done.stderr})")
+        return json.loads(done.stdout)["connections"]
+
+    def wait_idle(self, hosts):
+        wait_until(lambda: sorted((one["host"], one["state"]) for one in self.connections()) == [(host, "idle") for host in hosts],
+                   10, f"idle connections to {hosts} ({self.connections()})")
+
+    def keepers(self):
+        """The background process: of this user's folder, on this machine."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and b"keep-connections" in (entry / "cmdline").read_bytes() and \
+                        f"XDG_RUNTIME_DIR={self.folder.name}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def signs_in(self):
+        """The sshd processes of all hosts, which a command without a sign-in leaves alone."""
+        pids = self.bed.bed.pids_by_netns()
+        return sorted(pid for number in range(1, len(HOSTS) + 1) for pid in pids.get(self.bed.bed.netns(number), [])
+                      if executable_of(pid) == "sshd")
+
+    def files(self):
+        return sorted(path.name for path in Path(self.folder.name).rglob("*") if path.is_socket())
+
+
+def scenario_every_verb_without_another_sign_in(bed):
+    with Warm(bed) as warm, tempfile.TemporaryDirectory() as folder:
+        equal(warm.exec("echo", "first").count("first"), 4, "lines")
+        warm.wait_idle(HOSTS)
+        equal(len(warm.keepers()), 1, "background processes")
+        runners = bed.leftovers()
+        equal(len(runners), 4, f"runners that stay ({runners})")
+        before = warm.signs_in()
+        said = warm.exec("sh", "-c", "echo $SORTIE_RUN_ID; tr '\\0' '\\n' < /proc/$PPID/environ | grep -c XDG_RUNTIME || true")
+        equal(said.splitlines().count("0"), 4, f"hosts that know nothing of the keeper's environment ({said})")
+        sent, back = Path(folder, "sent"), Path(folder, "back")
+        sent.write_bytes(os.urandom(3 << 20))
+        warm.run("push", sent, "sent-by-warm")
+        warm.run("pull", "sent-by-warm", back)
+        copies = [path for path in back.rglob("*") if path.is_file()]
+        equal(len(copies), 4, "files that came back")
+        check(all(path.read_bytes() == sent.read_bytes() for path in copies), "a file is not what was sent")
+        warm.exec("rm", "sent-by-warm")
+        checked = json.loads(subprocess.run(warm.argv("check", "--json"), env=warm.environment, stdin=subprocess.DEVNULL,
+                                            capture_output=True, text=True, timeout=60).stdout)
+        equal(sorted(host["host"] for host in checked["hosts"]), HOSTS, "hosts of check")
+        warm.exec("false", code=1)
+        warm.exec("no-such-program", code=127)
+        warm.wait_idle(HOSTS)
+        equal(warm.signs_in(), before, "sshd processes after all verbs")
+        equal(bed.leftovers(), runners, "runners after all verbs")
+        # A run signs in by itself; its runners go with it.
+        done = subprocess.run(warm.argv("run", "--slots", "1", "--", "true"), env=warm.environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60)
+        equal(done.returncode, 0, f"exit code of run ({done.stderr})")
+        equal(bed.leftovers(), runners, "runners after a run")
+        done = subprocess.run([SORTIE, "connections", "close"], env=warm.environment, capture_output=True, text=True, timeout=10)
+        equal(done.stdout, "4 connections closed\n", "answer of close")
+        bed.expect_nothing_left(5)
+        wait_until(lambda: not warm.keepers() and not warm.files(), 10, "the end of the background process and its socket")
+
+
+def scenario_kill_matrix(bed):
+    """Who is killed while connections are idle and while a command uses them; nothing stays, the next command works."""
+    with Warm(bed) as warm:
+        def all_keepers():
+            return warm.keepers()
+
+        victims = {"background process": all_keepers, "runner": lambda: [bed.runner("h02")],
+                   "sshd of a connection": lambda: [parent_of(bed.runner("h03"))]}
+        for busy in (False, True):
+            for name, pids in victims.items():
+                warm.exec("true")
+                warm.wait_idle(HOSTS)
+                command = None
+                if busy:
+                    command = subprocess.Popen(warm.argv("exec", "--", "sh", "-c", "echo up; setsid sleep 1000 & sleep 1000"),
+                                               env=warm.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                               stderr=subprocess.DEVNULL)
+                    for _ in HOSTS:
+                        command.stdout.readline()
+                for pid in pids():
+                    os.kill(pid, signal.SIGKILL)
+                if command:
+                    if name != "background process":
+                        command.send_signal(signal.SIGINT)
+                    equal(command.wait(20) != 0, True, f"a command whose {name} was killed fails")
+                    command.stdout.close()
+                if name == "background process":
+                    bed.expect_nothing_left(10)
+                equal(warm.exec("echo", "next").count("next"), 4, f"lines after the {name} was killed (busy: {busy})")
+                warm.wait_idle(HOSTS)
+                equal(len(bed.leftovers()), 4, f"processes on the hosts ({bed.leftovers()})")
+        subprocess.run([SORTIE, "connections", "close"], env=warm.environment, capture_output=True, timeout=10)
+        bed.expect_nothing_left(5)
+
+
+def scenario_a_host_that_is_gone_and_back(bed):
+    """The network of a host goes while its connection is idle: its runner ends by itself, and the next command waits for nothing."""
+    short = {"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "1500ms"}
+    with Warm(bed) as warm:
+        warm.exec("true", **short)
+        warm.wait_idle(HOSTS)
+        bed.link("h04", "down")
+        bed.expect_nothing_left(45, hosts=["h04"])
+        bed.link("h04", "up")
+        began = time.monotonic()
+        equal(warm.exec("echo", "back").count("back"), 4, "lines")
+        check(time.monotonic() - began < 8, "the next command took long")
+        wait_until(lambda: all(one["state"] == "idle" for one in warm.connections()), 10, "idle connections")
+        # Down again: the keeper knows it no sooner than the next command, which says it and has the others' answers.
+        bed.link("h04", "down")
+        equal(warm.exec("echo", "here", code=4, **{"runner.ssh.connect_timeout": "2s"}).count("here"), 3, "lines")
+        bed.link("h04", "up")
+        subprocess.run([SORTIE, "connections", "close"], env=warm.environment, capture_output=True, timeout=10)
+        bed.expect_nothing_left(45)
+
+
+def scenario_their_time_is_over(bed):
+    with Warm(bed) as warm:
+        short = {"runner.ssh.persist": "1s"}
+        warm.exec("true", **short)
+        bed.expect_nothing_left(8)
+        wait_until(lambda: not warm.keepers() and not warm.files(), 10, "the end of the background process")
+        warm.exec("true", **short)
+        # A command that is killed leaves nothing either.
+        command = subprocess.Popen(warm.argv("exec", "--", "sh", "-c", "echo up; sleep 1000", **short), env=warm.environment,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for _ in HOSTS:
+            command.stdout.readline()
+        command.kill()
+        command.wait()
+        command.stdout.close()
+        bed.expect_nothing_left(15)

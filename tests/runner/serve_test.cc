@@ -1,0 +1,240 @@
+// A runner that stays: conversation after conversation, each by a process of its own, and every way
+// in which it ends.
+#include "runner/serve/serve.h"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/base/exit_code.h"
+#include "common/wire/serving.h"
+#include "tests/support/runner_client.h"
+
+using namespace sortie;
+using namespace sortie::test;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+/// Whoever keeps the runner, and the launcher of its conversations.
+class ServedRunner {
+ public:
+  explicit ServedRunner(wire::ServeTerms terms = {60'000, 60'000}) {
+    ::signal(SIGPIPE, SIG_IGN);
+    int input[2], output[2];
+    REQUIRE(::pipe2(input, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(output, O_CLOEXEC) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::dup2(input[0], 0);
+      ::dup2(output[1], 1);
+      const char* argv[] = {SORTIE_RUNNER_BINARY, "--stdio", "--serve", nullptr};
+      ::execv(argv[0], const_cast<char**>(argv));
+      ::_exit(127);
+    }
+    ::close(input[0]);
+    ::close(output[1]);
+    to_.reset(input[1]);
+    from_.reset(output[0]);
+    say(wire::serving_frame(terms));
+  }
+  ~ServedRunner() {
+    to_.reset();
+    if (pid_ > 0 && !exit_code(milliseconds(3000))) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  void say(const std::string& bytes) {
+    if (::write(to_.get(), bytes.data(), bytes.size()) < 0) write_failed_ = true;
+  }
+  void send(const wire::Message& message) { say(wire::encode(message)); }
+
+  /// The next frame; none at the end of the stream or after `limit`. Heartbeats are passed over.
+  std::optional<wire::Frame> next(milliseconds limit = milliseconds(10'000)) {
+    const auto until = steady_clock::now() + limit;
+    for (;;) {
+      auto frame = decoder_.next();
+      REQUIRE(frame);
+      if (*frame) {
+        if ((*frame)->type == 5) continue;
+        return std::move(**frame);
+      }
+      const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now()).count();
+      pollfd polled{from_.get(), POLLIN, 0};
+      if (left <= 0 || ::poll(&polled, 1, static_cast<int>(left)) <= 0) return std::nullopt;
+      char bytes[4096];
+      const ssize_t count = ::read(from_.get(), bytes, sizeof bytes);
+      if (count <= 0) return std::nullopt;
+      decoder_.feed({bytes, static_cast<std::size_t>(count)});
+    }
+  }
+  bool hears(wire::Serving type) {
+    const auto frame = next();
+    return frame && frame->type == static_cast<std::uint8_t>(type);
+  }
+  /// The end of a conversation, after whatever else it says.
+  std::optional<wire::ConversationEnd> end() {
+    while (const auto frame = next())
+      if (frame->type == static_cast<std::uint8_t>(wire::Serving::ended))
+        return wire::read_end(frame->payload).value();
+    return std::nullopt;
+  }
+  /// Begins a conversation whose job runs; what it has said on stdout when `until` came.
+  std::string start(const wire::JobSpec& job, const std::string& until) {
+    say(wire::serving_frame(wire::Serving::begin));
+    REQUIRE(hears(wire::Serving::begun));
+    send(wire::Hello{wire::kProtocolVersion, ""});
+    wire::JobSpec spec = job;
+    spec.autostart = 1;
+    send(spec);
+    std::string out;
+    while (!out.contains(until)) {
+      const auto frame = next();
+      REQUIRE_MESSAGE(frame, out);
+      const auto message = wire::decode(*frame);
+      REQUIRE(message);
+      if (const auto* output = std::get_if<wire::Output>(&*message)) out += output->bytes;
+    }
+    return out;
+  }
+  std::optional<int> exit_code(milliseconds limit = milliseconds(10'000)) {
+    const auto until = steady_clock::now() + limit;
+    int status = 0;
+    while (::waitpid(pid_, &status, WNOHANG) == 0) {
+      if (steady_clock::now() > until) return std::nullopt;
+      ::usleep(2000);
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void end_input() { to_.reset(); }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  Fd to_, from_;
+  wire::FrameDecoder decoder_;
+  bool write_failed_ = false;
+};
+
+wire::JobSpec shell_job(const std::string& script) {
+  return make_job({"sh", "-c", script});
+}
+
+/// The process that converses: the parent of the keeper of the job's rank.
+pid_t conversing(const wire::JobSpec& job) {
+  const auto ranks = processes_with("SORTIE_RUN_ID=" + job.run_id);
+  REQUIRE_FALSE(ranks.empty());
+  return parent_of(parent_of(ranks.front()));
+}
+
+}  // namespace
+
+TEST_CASE("a runner that stays holds one conversation after another, and keeps nothing of one") {
+  ServedRunner runner;
+  wire::JobSpec first = shell_job("echo pid=$PPID secret=$SECRET; echo done");
+  first.env.emplace_back("SECRET", "of the first");
+  std::string said = runner.start(first, "done");
+  CHECK(said.contains("secret=of the first"));
+  runner.send(wire::Goodbye{});
+  auto end = runner.end();
+  REQUIRE(end);
+  CHECK(end->code == 0);
+  CHECK(remains(first) == "");
+
+  runner.say(wire::serving_frame(wire::Serving::ping));
+  CHECK(runner.hears(wire::Serving::pong));
+
+  const wire::JobSpec second = shell_job(
+      "echo secret=$SECRET; ls /proc/self/fd | wc -l; tr '\\0' '\\n' < "
+      "/proc/$PPID/environ | grep -c SECRET; echo done");
+  said = runner.start(second, "done");
+  CHECK(said.starts_with("secret=\n"));
+  CHECK(said.contains("\n0\ndone"));
+  runner.send(wire::Goodbye{});
+  end = runner.end();
+  REQUIRE(end);
+  CHECK(end->code == 0);
+  CHECK(remains(second) == "");
+
+  runner.end_input();
+  CHECK(runner.exit_code() == kExitOk);
+}
+
+TEST_CASE("a runner that stays ends with its input; ranks end with it") {
+  ServedRunner runner;
+  const wire::JobSpec job = shell_job("echo up; setsid sleep 1000 & sleep 1000");
+  runner.start(job, "up");
+  runner.end_input();
+  CHECK(runner.exit_code() == kExitLost);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("Goodbye while ranks run, as whoever keeps a runner says for a lost client, ends them") {
+  ServedRunner runner;
+  const wire::JobSpec job = shell_job("echo up; sleep 1000");
+  runner.start(job, "up");
+  runner.send(wire::Goodbye{});
+  const auto end = runner.end();
+  REQUIRE(end);
+  CHECK(end->code == kExitFailed);
+  CHECK(runner.exit_code() == kExitFailed);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("killed: the conversation's process, or the one that serves; nothing is left") {
+  for (const bool child : {true, false}) {
+    CAPTURE(child);
+    ServedRunner runner;
+    const wire::JobSpec job = shell_job("echo up; setsid sleep 1000 & sleep 1000");
+    runner.start(job, "up");
+    REQUIRE(parent_of(conversing(job)) == runner.pid());
+    ::kill(child ? conversing(job) : runner.pid(), SIGKILL);
+    CHECK(runner.exit_code() == 128 + SIGKILL);
+    CHECK(remains(job, milliseconds(10'000)) == "");
+  }
+}
+
+TEST_CASE("TERM ends the conversation in order, then the runner that stays") {
+  ServedRunner runner;
+  const wire::JobSpec job = shell_job("echo up; sleep 1000");
+  runner.start(job, "up");
+  ::kill(runner.pid(), SIGTERM);
+  CHECK(runner.end());
+  CHECK(runner.exit_code() == 128 + SIGTERM);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a runner that nobody needs, or that hears nothing, ends by itself") {
+  {
+    ServedRunner idle({200, 60'000});
+    CHECK(idle.exit_code() == kExitOk);
+  }
+  {
+    ServedRunner silent({60'000, 200});
+    CHECK(silent.exit_code() == kExitOk);
+  }
+  // A conversation is no silence.
+  ServedRunner busy({60'000, 300});
+  const wire::JobSpec job = shell_job("echo up; sleep 0.7; echo done");
+  busy.start(job, "done");
+  busy.send(wire::Goodbye{});
+  REQUIRE(busy.end());
+  CHECK(busy.exit_code() == kExitOk);
+}
+
+TEST_CASE("what is no frame of serving ends a runner that stays") {
+  for (const std::string& bytes :
+       {wire::encode(wire::Goodbye{}), wire::serving_frame(wire::Serving::pong),
+        std::string(40, '\xff')}) {
+    ServedRunner runner;
+    runner.say(bytes);
+    CHECK(runner.exit_code() == kExitFailed);
+  }
+}
