@@ -74,6 +74,7 @@ Result<ConnectionKey> ConnectionKeys::key_of(const std::string& host) {
   SORTIE_ASSIGN_OR_RETURN(const HostSpec spec, parse_host_spec(host));
   // accept_new is no part of it: a connection that is up has a key that is known.
   Gathered all;
+  add_value(all.text, ssh_.control);  // whether it may be a master's
   SORTIE_TRY(add(all, spec, 0));
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;

@@ -56,6 +56,7 @@ Json want_json(const Want& want) {
           {"config_file", wide(ssh.config_file)},
           {"known_hosts_file", wide(ssh.known_hosts_file)},
           {"accept_new", ssh.accept_new},
+          {"control", ssh.control},
           {"times",
            {ssh.resolve_timeout.count(), ssh.connect_timeout.count(), ssh.handshake_timeout.count(),
             ssh.auth_timeout.count(), ssh.persist.count(), want.heartbeat_timeout.count(),
@@ -83,6 +84,7 @@ Want read_want(const Json& json) {
   ssh.config_file = text("config_file");
   ssh.known_hosts_file = text("known_hosts_file");
   ssh.accept_new = json.at("accept_new").get<bool>();
+  ssh.control = json.at("control").get<std::string>();
   const Json& times = json.at("times");
   const auto time = [&](std::size_t i) { return milliseconds(times.at(i).get<std::int64_t>()); };
   ssh.resolve_timeout = time(0);

@@ -310,12 +310,14 @@ TEST_CASE("a request goes through JSON unchanged, also with bytes that are no UT
   request.want.host = "h1";
   request.want.ssh.identity_file = "/home/\xff\xe4/key";
   request.want.ssh.persist = seconds(9);
+  request.want.ssh.control = "no";
   request.want.environment.user = "j\xc3\xb6rg";
   const std::string frame = request_frame(request);
   const auto back = read_request(frame.substr(wire::kFrameHeaderBytes));
   REQUIRE(back);
   CHECK(back->want.ssh.identity_file == request.want.ssh.identity_file);
   CHECK(back->want.ssh.persist == request.want.ssh.persist);
+  CHECK(back->want.ssh.control == "no");
   CHECK(back->want.environment.user == request.want.environment.user);
   CHECK_FALSE(read_request("{\"op\":\"want\"}"));
   CHECK_FALSE(read_request("{"));
