@@ -68,16 +68,22 @@ CheckHost::Work CheckHost::connect_now(Transport& transport, const RunnerBinary&
   if (!connection) co_return std::unexpected(std::move(connection).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
   connection_ = std::move(*connection);
-  result.address = connection_->peer_address();
-  for (const StageTime& stage : connection_->stages())
-    result.stages.push_back(
-        {std::string(stage.stage), static_cast<double>(stage.took.count()) / 1000});
+  const auto note_way = [&] {
+    result.address = connection_->peer_address();
+    result.through = connection_->through();
+    result.stages.clear();
+    for (const StageTime& stage : connection_->stages())
+      result.stages.push_back(
+          {std::string(stage.stage), static_cast<double>(stage.took.count()) / 1000});
+  };
+  note_way();
   const auto begin = Clock::now();
   const auto limit = std::chrono::milliseconds(std::chrono::seconds(60));
   std::function<void(bool)> on_push = [self](bool) { self->result.pushed = true; };
   auto channel = co_await start_runner(*connection_, binary, limit, std::move(on_push));
   if (!channel) co_return std::unexpected(std::move(channel).error());
   if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+  note_way();  // a master that opens no session has been replaced
   client_ = std::make_unique<RunnerClient>(std::move(*channel));
   auto greeted = co_await client_->greet(binary.sha256());
   if (!greeted) co_return std::unexpected(std::move(greeted).error());

@@ -75,6 +75,7 @@ struct HostResult {
   std::vector<std::string> asked_peers;            // whom it was to reach
   std::string asked_bandwidth;                     // the peer it was to send to
   HostReport report;
+  std::string through;  // the socket of the OpenSSH master that it was reached through
 };
 
 /// The checks in the order of the table, those that apply to `expect`.

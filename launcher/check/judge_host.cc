@@ -52,6 +52,7 @@ std::string stages_text(const HostResult& host, bool times) {
 
 Finding judge_ssh(const HostResult& host) {
   std::string passed = stages_text(host, !host.error);
+  if (!host.through.empty()) passed += " (through an ssh master)";
   if (host.error) {
     std::string reason =
         fmt::format("{}: {}", error_code_name(host.error->code), host.error->message);

@@ -147,6 +147,7 @@ nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Findi
                                 {"verdict", lower(worst_of(findings))},
                                 {"address", host.address},
                                 {"slots", host.slots}};
+  if (!host.through.empty()) out["through"] = host.through;
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const Stage& stage : host.stages)
     stages.push_back({{"stage", stage.name}, {"ms", stage.ms}});
@@ -176,13 +177,21 @@ nlohmann::ordered_json host_json(const HostResult& host, const std::vector<Findi
   return out;
 }
 
+/// Hosts that were not signed in to.
+std::string masters_text(const std::vector<HostResult>& hosts) {
+  std::vector<std::string> names;
+  for (const HostResult& host : hosts)
+    if (!host.through.empty()) names.push_back(host.host);
+  return names.empty() ? "" : fmt::format("through an ssh master: {}\n", folded(names));
+}
+
 }  // namespace
 
 std::string check_text(const std::vector<HostResult>& hosts,
                        const std::vector<std::vector<Finding>>& findings,
                        const PresentOptions& options) {
-  std::string text =
-      table(columns_of(hosts, findings), options) + details(hosts, findings, options);
+  std::string text = table(columns_of(hosts, findings), options) +
+                     details(hosts, findings, options) + masters_text(hosts);
   std::map<Verdict, std::size_t> counts;
   for (const auto& list : findings) ++counts[worst_of(list)];
   text += fmt::format("{} host{}: {} passed, {} with warnings, {} failed\n", hosts.size(),

@@ -60,6 +60,21 @@ TEST_CASE("many different columns go below each other") {
     CHECK(end - begin <= 100);
 }
 
+TEST_CASE("hosts that were reached through an ssh master are named") {
+  std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2"), sound_host("h3")};
+  PresentOptions options;
+  const auto shown = [&] {
+    return check_text(hosts, evaluate(hosts, sound_expectations()), options);
+  };
+  CHECK_FALSE(shown().contains("master"));
+  hosts[0].through = hosts[1].through = "/home/ada/.ssh/cm-1";
+  CHECK(shown().contains("\nthrough an ssh master: h[1-2] (2)\n"));
+  const auto findings = evaluate(hosts, sound_expectations());
+  const auto json = nlohmann::json::parse(check_json_text(hosts, findings, 1.5));
+  CHECK(json["hosts"][0]["through"] == "/home/ada/.ssh/cm-1");
+  CHECK_FALSE(json["hosts"][2].contains("through"));
+}
+
 TEST_CASE("JSON has its schema, a verdict, and every check of every host") {
   std::vector<HostResult> hosts = {sound_host("h1"), sound_host("h2")};
   hosts[1].report.host->cpus = 1;

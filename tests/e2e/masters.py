@@ -1,0 +1,166 @@
+"""Hosts through OpenSSH masters (`ssh -M`), whose keys Sortie does not have: every verb, endings, masters that end, and
+masters with as many sessions as sshd allows."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from harness import HOSTS, SORTIE, Gates, Run, check, equal, wait_until
+
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "4s"}
+
+
+class Masters:
+    """A folder of sockets, and two configs: ssh's own, and one of a user who can not sign in without a master."""
+
+    def __init__(self, bed, *hosts, made=False):
+        self.bed, self.hosts = bed, hosts or HOSTS
+        self.folder = Path(tempfile.mkdtemp(prefix="sortie-cm-"))
+        keys = f"  ControlPath {self.folder}/%h\n" + ("  ControlMaster auto\n  ControlPersist 1m\n" if made else "")
+        with_key = re.sub(r"(?m)^(Host .*\n)", rf"\1{keys}", bed.ssh_config.read_text())
+        self.with_key, self.without_key = self.folder / "with_key", self.folder / "without_key"
+        self.with_key.write_text(with_key)
+        nobody = self.folder / "nobody"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", nobody], check=True)
+        self.without_key.write_text(re.sub(r"(?m)^  IdentityFile .*$", f"  IdentityFile {nobody}", with_key))
+
+    def ssh(self, host, *options):
+        return subprocess.run(["ssh", "-F", self.with_key, *options, host], stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, timeout=30)
+
+    def start(self):
+        for host in self.hosts:
+            done = self.ssh(host, "-M", "-N", "-f", "-E", "/dev/null")
+            equal(done.returncode, 0, f"ssh -M to {host} ({done.stderr})")
+
+    def pid(self, host):
+        return int(re.search(r"pid=(\d+)", self.ssh(host, "-O", "check").stderr).group(1))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        for host in self.hosts:
+            self.ssh(host, "-O", "exit")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def sortie(self, verb, *arguments, hosts="h[01-04]", config=None, stdin=subprocess.DEVNULL):
+        words = (SORTIE, verb, "--ssh-config", config or self.without_key, "--hosts", hosts, *arguments)
+        return subprocess.run([str(word) for word in words], stdin=stdin, capture_output=True, timeout=60)
+
+
+@contextlib.contextmanager
+def running(masters, *program, hosts="h[01-04]", slots=2):
+    with Run(masters.bed, *program, hosts=hosts, slots=slots, ssh_config=masters.without_key, settings=QUICK) as run:
+        yield run
+
+
+def scenario_every_verb_without_a_sign_in(bed):
+    with Masters(bed) as masters:
+        done = masters.sortie("exec", "--", "true")
+        equal(done.returncode, 4, f"exit code without a master ({done.stderr})")
+        masters.start()
+        done = masters.sortie("exec", "--", "sh", "-c", "echo out; echo err >&2; [ $SORTIE_HOST = h02 ] && exit 7; exit 0")
+        equal(done.returncode, 7, f"exit code ({done.stderr})")
+        equal(sorted(done.stdout.decode().splitlines()), [f"[{host}] out" for host in HOSTS], "output")
+        data = os.urandom(3 << 20)
+        with tempfile.TemporaryDirectory() as own:
+            sent = Path(own, "sent")
+            sent.write_bytes(data)
+            with open(sent, "rb") as file:
+                done = masters.sortie("exec", "--stdin", "--", "sha256sum", stdin=file)
+            equal(done.stdout.decode().count(hashlib.sha256(data).hexdigest()), 4, f"hashes ({done.stderr})")
+            done = masters.sortie("push", sent, "/tmp/sent")
+            equal(done.returncode, 0, f"exit code of push ({done.stderr})")
+            done = masters.sortie("exec", "--output-dir", Path(own, "raw"), "--", "cat", "/tmp/sent")
+            equal(done.returncode, 0, f"exit code of cat ({done.stderr})")
+            for host in HOSTS:
+                check(Path(own, "raw", f"{host}.out").read_bytes() == data, f"3 MiB from {host} are not what was sent")
+            done = masters.sortie("pull", "/tmp/sent", Path(own, "back"))
+            equal(done.returncode, 0, f"exit code of pull ({done.stderr})")
+            back = [path for path in Path(own, "back").rglob("*") if path.is_file()]
+            equal([path.read_bytes() == data for path in back], [True] * 4, f"files that came back ({back})")
+            masters.sortie("exec", "--", "rm", "/tmp/sent")
+        done = masters.sortie("check", "--json")
+        found = {host["host"]: host for host in json.loads(done.stdout)["hosts"]}
+        equal({name: host["through"] for name, host in found.items()},
+              {host: f"{masters.folder}/{bed.address(host)}" for host in HOSTS}, "sockets that check names")
+        networks = [one["verdict"] for host in found.values() for one in host["checks"] if one["check"] == "network"]
+        equal(networks, ["pass"] * 4, "network checks")
+        bed.expect_nothing_left(5)
+
+
+def scenario_runs_and_a_master_that_is_killed(bed):
+    with Masters(bed) as masters:
+        masters.start()
+        with running(masters, "sh", "-c", "setsid sleep 1000 & exec sleep 1000") as run:
+            host, pid = run.wait_for_ranks(8)[5]
+            equal(host, "h03", "host of rank 5")
+            os.kill(pid, signal.SIGKILL)
+            equal(run.wait(15), 137, f"exit code ({run.text()[-2000:]})")
+            run.expect(r"rank 5 on h03 .*SIGKILL")
+            bed.expect_nothing_left(5)
+        for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, 137)):
+            with running(masters, "sleep", "1000") as run:
+                run.wait_for_ranks(8)
+                run.signal(number)
+                equal(run.wait(15), code, "exit code")
+                bed.expect_nothing_left(15)
+        with running(masters, "sleep", "1000") as run:
+            run.wait_for_ranks(8)
+            os.kill(masters.pid("h02"), signal.SIGKILL)
+            equal(run.wait(30), 5, f"exit code when a master is gone ({run.text()[-2000:]})")
+            run.expect(r"h02: .*lost")
+            bed.expect_nothing_left(15)
+
+
+def scenario_eleven_sessions_on_one_master(bed):
+    """sshd allows ten: the eleventh host is signed in to, or says why it can not be."""
+    with Masters(bed, "h01") as masters, Gates(bed) as gates:
+        for path in (masters.with_key, masters.without_key):
+            path.write_text(path.read_text().replace("Host h01\n", "Host h01 a*\n"))
+        masters.start()
+        names = "a[01-11]"
+        line = f"echo here; {gates.wait('on')}"
+        for config, code, lines in ((masters.with_key, 0, 11), (masters.without_key, 4, 10)):
+            out = masters.folder / "out"
+            with open(out, "w+b") as file:
+                process = subprocess.Popen([SORTIE, "exec", "--ssh-config", config, "--hosts", names, "--fanout", "11", "--shell",
+                                            "--set", "logger.log_level=debug", "--", line], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+                try:
+                    text = lambda: out.read_text(errors="replace")  # noqa: E731
+                    wait_until(lambda: text().count("] here") == lines, 30, f"{lines} sessions")
+                    wait_until(lambda: "signing in anew" in text(), 30, "the end of the eleventh's tries")
+                    gates.open("on")
+                    equal(process.wait(30), code, f"exit code ({text()})")
+                finally:
+                    process.kill()
+                    process.wait()
+            (gates.folder / "on").unlink()
+            if code:
+                check("MaxSessions" in text(), text())
+        bed.expect_nothing_left(5)
+
+
+def scenario_masters_that_are_made(bed):
+    """With ControlMaster and ControlPersist the first command makes them, the second uses them, and they stay."""
+    with Masters(bed, made=True) as masters:
+        for _ in range(2):
+            done = masters.sortie("exec", "--", "true", config=masters.with_key)
+            equal(done.returncode, 0, f"exit code ({done.stderr})")
+        pids = [masters.pid(host) for host in HOSTS]
+        done = masters.sortie("exec", "--", "true")
+        equal(done.returncode, 0, f"exit code without a key ({done.stderr})")
+        done = masters.sortie("check", config=masters.with_key)
+        check(b"through an ssh master: h" in done.stdout, done.stdout)
+        equal([masters.pid(host) for host in HOSTS], pids, "masters")
+        done = masters.sortie("exec", "--set", "runner.ssh.control=no", "--", "true")
+        equal(done.returncode, 4, f"exit code when masters are left alone ({done.stderr})")
+        bed.expect_nothing_left(5)
