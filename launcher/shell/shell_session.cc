@@ -105,7 +105,9 @@ asio::awaitable<std::optional<std::string>> ShellSession::next_line() {
   std::string whole;
   for (;;) {
     co_await flushed();
-    Prompt::Answer answer = co_await prompt_.ask(whole.empty() ? prompt_text() : "> ");
+    std::string text = "> ";
+    if (whole.empty()) text = prompt_text();
+    Prompt::Answer answer = co_await prompt_.ask(std::move(text));
     using Kind = LineEditor::Read::Kind;
     if (answer.kind == Kind::end) {
       if (whole.empty()) co_return std::nullopt;
@@ -205,15 +207,19 @@ asio::awaitable<void> ShellSession::flushed() {
 asio::awaitable<void> ShellSession::show_waiting() {
   asio::steady_timer tick(parts_.executor);
   int ticks = 0;
+  std::string shown;
   while (!leaving_) {
     tick.expires_after(milliseconds(200));
     co_await tick.async_wait(kToken);
     const bool waits = hosts_.busy() || !connected_;
     ticks = waits ? ticks + 1 : 0;
+    if (!waits) shown.clear();
     if (ticks < 5 || !parts_.console.has_status()) continue;
-    parts_.console.status(connected_
-                              ? fmt::format("waiting for {}", folded_with_count(hosts_.running()))
-                              : "connecting");
+    std::string text = "connecting";
+    if (connected_) text = fmt::format("waiting for {}", folded_with_count(hosts_.running()));
+    if (text == shown) continue;
+    shown = text;
+    parts_.console.status(std::move(text));
   }
 }
 

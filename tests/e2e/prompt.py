@@ -87,15 +87,15 @@ def shell(bed, *options, hosts="h[01-04]"):
 def scenario_ssh_is_a_terminal_on_a_host(bed):
     with Terminal(*ssh(bed)) as person:
         person.type("stty size; echo $TERM at $((40+2))\r")
-        person.expect(r"\n31 97\r\nvt220 at 42\r\n")
+        person.expect(r"31 97\r\nvt220 at 42\r\n")
         person.resize(44, 55)
         person.type("until [ \"$(stty size)\" = '44 55' ]; do sleep 0.05; done; echo resized $((1+1))\r")
-        person.expect(r"\nresized 2\r\n")
+        person.expect(r"resized 2\r\n")
         person.type("sleep 1000; echo not $((1+2))\r")
         wait_until(lambda: any("sleep 1000" in line for line in bed.leftovers(["h01"])), 10, "the sleep there")
         person.type("\x03")
         person.type("echo back $((2+2))\r")
-        person.expect(r"\nback 4\r\n")
+        person.expect(r"back 4\r\n")
         check("not 3" not in person.said, "the line went on after Ctrl-C")
         person.type("exit 7\r")
         equal(person.wait(), 7, "exit code: the shell's there")
@@ -104,7 +104,7 @@ def scenario_ssh_is_a_terminal_on_a_host(bed):
 def scenario_ssh_gives_the_terminal_back(bed):
     with Terminal(*ssh(bed)) as person:  # ~.
         person.type("echo here $((1+1))\r")
-        person.expect(r"\nhere 2\r\n")
+        person.expect(r"here 2\r\n")
         person.type("\r~?")
         person.expect("end the connection")
         person.type("~.")
@@ -113,18 +113,18 @@ def scenario_ssh_gives_the_terminal_back(bed):
     for number in (signal.SIGTERM, signal.SIGHUP):
         with Terminal(*ssh(bed)) as person:
             person.type("echo here $((1+1))\r")
-            person.expect(r"\nhere 2\r\n")
+            person.expect(r"here 2\r\n")
             person.process.send_signal(number)
             equal(person.wait(), 128 + number, "exit code after a signal")
     with Terminal(*ssh(bed)) as person:  # the connection is lost
         person.type("echo here $((1+1))\r")
-        person.expect(r"\nhere 2\r\n")
+        person.expect(r"here 2\r\n")
         person.type("kill -9 $PPID\r")
         equal(person.wait(), 5, "exit code without the connection")
         person.expect("sortie: h01: lost: ")
     with Terminal(*ssh(bed)) as person:  # what is killed here is hung up there
         person.type("echo here $((1+1)); sleep 1000\r")
-        person.expect(r"\nhere 2\r\n")
+        person.expect(r"here 2\r\n")
         person.process.kill()
         person.process.wait()
         bed.expect_nothing_left(10, ["h01"])
@@ -140,7 +140,7 @@ def scenario_ssh_runs_a_command_without_a_terminal(bed):
     done = subprocess.run(ssh(bed, "kill -15 $$"), stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
     equal(done.returncode, 143, "exit code of a signal there")
     done = subprocess.run(ssh(bed, "-t", "tty; stty size"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
-    check(re.fullmatch(r"/dev/pts/\d+\r\n24 80\r\n", done.stdout), done)
+    check(re.fullmatch(r"/dev/pts/\d+\n24 80\n", done.stdout), done)
     with Terminal(*ssh(bed, "-t", "stty size; exit 4")) as person:
         equal(person.wait(), 4, "exit code of a command in a terminal")
         person.expect("31 97\r\n")
@@ -159,7 +159,7 @@ def scenario_shell_is_a_prompt_for_all_hosts(bed):
         person.type("@h02 echo was $? on $SORTIE_HOST\r")
         person.expect(r"==> h02 \(1\)\r\nwas 1 on h02\r\n")
         person.type("!echo here $((1+1)); exit 4\r")
-        person.expect(r"\nhere 2\r\n")
+        person.expect(r"here 2\r\n")
         person.expect(r"\[4\]> ")
         person.type("@h09 id\r")
         person.expect(r"h09 is not among the hosts")
