@@ -3,6 +3,7 @@
 #include "runner/serve/serve.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,6 +104,16 @@ class ServedRunner {
     }
     return out;
   }
+  /// The job ends by itself, then the conversation.
+  std::optional<wire::ConversationEnd> finish() {
+    while (const auto frame = next()) {
+      const auto message = wire::decode(*frame);
+      REQUIRE(message);
+      if (std::holds_alternative<wire::Finished>(*message)) break;
+    }
+    send(wire::Goodbye{});
+    return end();
+  }
   std::optional<int> exit_code(milliseconds limit = milliseconds(10'000)) {
     const auto until = steady_clock::now() + limit;
     int status = 0;
@@ -142,8 +153,7 @@ TEST_CASE("a runner that stays holds one conversation after another, and keeps n
   first.env.emplace_back("SECRET", "of the first");
   std::string said = runner.start(first, "done");
   CHECK(said.contains("secret=of the first"));
-  runner.send(wire::Goodbye{});
-  auto end = runner.end();
+  auto end = runner.finish();
   REQUIRE(end);
   CHECK(end->code == 0);
   CHECK(remains(first) == "");
@@ -157,8 +167,7 @@ TEST_CASE("a runner that stays holds one conversation after another, and keeps n
   said = runner.start(second, "done");
   CHECK(said.starts_with("secret=\n"));
   CHECK(said.contains("\n0\ndone"));
-  runner.send(wire::Goodbye{});
-  end = runner.end();
+  end = runner.finish();
   REQUIRE(end);
   CHECK(end->code == 0);
   CHECK(remains(second) == "");
@@ -224,8 +233,7 @@ TEST_CASE("a runner that nobody needs, or that hears nothing, ends by itself") {
   ServedRunner busy({60'000, 300});
   const wire::JobSpec job = shell_job("echo up; sleep 0.7; echo done");
   busy.start(job, "done");
-  busy.send(wire::Goodbye{});
-  REQUIRE(busy.end());
+  REQUIRE(busy.finish());
   CHECK(busy.exit_code() == kExitOk);
 }
 
