@@ -216,8 +216,9 @@ bool Keeper::look() {
   std::erase_if(sessions_, [&](const auto& entry) {
     return entry.second.users == 0 && now - entry.second.last_used > kSessionTime;
   });
-  if (clients_ > 0 || !runners_.empty()) last_busy_ = now;
-  return now - last_busy_ < parts_.linger;
+  const bool busy = clients_ > 0 || !runners_.empty();
+  if (busy) last_busy_ = now;
+  return busy || now - last_busy_ < parts_.linger;
 }
 
 void Keeper::close_all() {
