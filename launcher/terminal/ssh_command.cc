@@ -97,6 +97,7 @@ struct Session {
   std::string host;
   bool terminal;
   int exit_code = kExitFailed;
+  std::string master;  // the socket of the user's OpenSSH master that leads there; empty = none
 };
 
 void say(std::string_view text) {
@@ -123,6 +124,8 @@ int code_of(const TerminalClient::Ended& ended, const std::string& host) {
 asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& transport,
                                   Session& session) {
   auto connection = co_await transport.connect(session.host);
+  if (connection) session.master = (*connection)->through();
+  if (!session.master.empty()) co_return;  // its ssh knows how to speak to it
   TerminalRequest request;
   request.command = joined(session.options.command);
   request.terminal = session.terminal;
@@ -145,6 +148,14 @@ asio::awaitable<void> run_session(asio::any_io_executor executor, Transport& tra
                         here && !session.options.no_escapes);
   const TerminalClient::Ended ended = co_await client.run();
   session.exit_code = code_of(ended, session.host);
+}
+
+/// The ssh that speaks to its own master.
+config::RunnerConfig through_master(config::RunnerConfig runner, const std::string& socket) {
+  std::string path;  // ssh expands it
+  for (const char c : socket) path += c == '%' ? std::string("%%") : std::string(1, c);
+  runner.ssh.command = {"ssh", "-o", "ControlMaster=no", "-S", path};
+  return runner;
 }
 
 Result<Session> prepare_session(const SshOptions& options, const config::RunnerConfig& runner) {
@@ -180,7 +191,10 @@ int ssh_command(const SshOptions& options) {
   asio::io_context io(1);
   const auto transport = make_transport(io.get_executor(), runner);
   run_to_end(io, run_session(io.get_executor(), *transport, *session));
-  return session->exit_code;
+  if (session->master.empty()) return session->exit_code;
+  const auto words = program_words(options, through_master(runner, session->master), session->host,
+                                   session->terminal);
+  return give_up(words ? become(*words) : words.error());
 }
 
 }  // namespace sortie::launcher

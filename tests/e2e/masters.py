@@ -88,6 +88,9 @@ def scenario_every_verb_without_a_sign_in(bed):
             back = [path for path in Path(own, "back").rglob("*") if path.is_file()]
             equal([path.read_bytes() == data for path in back], [True] * 4, f"files that came back ({back})")
             masters.sortie("exec", "--", "rm", "/tmp/sent")
+        done = subprocess.run([SORTIE, "ssh", "--ssh-config", masters.without_key, "h03", "hostname; exit 6"], capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=60)
+        equal((done.returncode, done.stdout.decode()), (6, "h03\n"), f"sortie ssh ({done.stderr})")
         done = masters.sortie("check", "--json")
         found = {host["host"]: host for host in json.loads(done.stdout)["hosts"]}
         equal({name: host["through"] for name, host in found.items()},
