@@ -97,7 +97,8 @@ struct Session {
   std::string host;
   bool terminal;
   int exit_code = kExitFailed;
-  std::string master;  // the socket of the user's OpenSSH master that leads there; empty = none
+  std::string master =
+      {};  // the socket of the user's OpenSSH master that leads there; empty = none
 };
 
 void say(std::string_view text) {
