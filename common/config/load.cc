@@ -270,7 +270,9 @@ void Loader::read_user_file() {
 /// Of two keys that exclude each other, the job's takes the place of the user's.
 void Loader::give_way() {
   for (const auto& [key, other] : {std::pair{"runner.transport", "runner.ssh.command"},
-                                   std::pair{"runner.ssh.command", "runner.transport"}}) {
+                                   std::pair{"runner.ssh.command", "runner.transport"},
+                                   std::pair{"runner.ssh.persist", "runner.transport"},
+                                   std::pair{"runner.ssh.persist", "runner.ssh.command"}}) {
     const auto mine = sources_.find(key), theirs = sources_.find(other);
     if (mine == sources_.end() || theirs == sources_.end() ||
         mine->second.from != From::user_file || theirs->second.from == From::user_file)
@@ -278,7 +280,11 @@ void Loader::give_way() {
     const Field& field = *find_field(key);
     const Field& winner = *find_field(other);
     if (value_text(winner, loaded_.job) == default_text(winner)) continue;
-    std::get<std::vector<std::string>*>(field.slot(loaded_.job))->clear();
+    if (const auto slot = field.slot(loaded_.job);
+        auto* const words = std::get_if<std::vector<std::string>*>(&slot))
+      (*words)->clear();
+    else
+      loaded_.job.runner.ssh.persist = {};
     loaded_.origins[key] = "default";
     sources_.erase(mine);
   }

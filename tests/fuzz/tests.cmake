@@ -12,7 +12,7 @@ set_tests_properties("fuzz: build" PROPERTIES FIXTURES_SETUP fuzz_build LABELS f
 function(sortie_fuzz_test harness seconds)
   set(test "fuzz: ${harness} for ${seconds} s")
   add_test(NAME "${test}" COMMAND "${run}" "${harness}" "${seconds}")
-  math(EXPR timeout "${seconds} + 140")
+  math(EXPR timeout "2 * ${seconds} + 300")
   set_tests_properties("${test}" PROPERTIES FIXTURES_REQUIRED fuzz_build LABELS fuzz TIMEOUT ${timeout}
                        COST ${seconds})
 endfunction()

@@ -169,6 +169,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   // What the rules over several keys ask for.
   job.runner.hosts_file.clear();
   job.runner.ssh.command.clear();
+  job.runner.ssh.persist = {};
   job.trainer.load_weights_from.clear();
   job.trainer.memory_checkpoint_interval = 0;  // below
   job.runner.secret_env = {{"C", "(secret)"}};

@@ -95,6 +95,14 @@ TEST_CASE("of two ways to the hosts the job's takes the place of the user's") {
   CHECK(loaded->job.runner.transport.empty());
   CHECK(loaded->job.runner.ssh.command.size() == 1);
   CHECK(loaded->origins.at("runner.transport") == "default");
+  const UserFile stays{"u.toml", "[runner.ssh]\npersist = \"10m\"\n"};
+  for (const char* other : {"[runner.ssh]\ncommand = [\"ssh\"]\n",
+                            "[runner]\ntransport = [\"docker\", \"exec\", \"{host}\"]\n"}) {
+    const auto job = load_job_text(other, "job.toml", {}, {}, &stays);
+    REQUIRE_MESSAGE(job, (job ? "" : job.error().message));
+    CHECK(job->job.runner.ssh.persist.count() == 0);
+  }
+  CHECK(load_job_text("", "job.toml", {}, {}, &stays)->job.runner.ssh.persist.count() == 600'000);
   // Both in one file contradict each other.
   const UserFile both{"u.toml", file.text + "[runner.ssh]\ncommand = [\"ssh\"]\n"};
   CHECK_FALSE(load_job_text("", "job.toml", {}, {}, &both));
