@@ -64,7 +64,7 @@ asio::awaitable<Result<MuxFound>> MuxMasters::find(HostSpec spec, bool is_jump) 
   if (!files) co_return found;  // signing in says what is wrong with it
   const auto made = make_control_settings(spec, ssh_, *files, environment_, this_host_, is_jump);
   if (!made) co_return std::unexpected(made.error());
-  const ControlSettings control = *made;
+  const ControlSettings& control = *made;
   if (control.sockets.empty()) co_return found;
   if (!control.left_alone.empty()) {
     const std::string why = fmt::format("its ssh master is left alone: {}", control.left_alone);
