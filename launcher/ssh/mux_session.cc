@@ -87,8 +87,7 @@ asio::awaitable<Result<std::shared_ptr<MuxSession>>> MuxSession::start(
     if (!*ends) co_return std::unexpected(ends->error());
   std::vector<Fd> theirs;
   for (auto* ends : {&input, &output, &error}) theirs.push_back(std::move((*ends)->masters));
-  std::string request =
-      mux_new_session(MuxClient::kOpenRequest, command_after_address(command));
+  std::string request = mux_new_session(MuxClient::kOpenRequest, command_after_address(command));
   auto opened = co_await client->open(std::move(request), std::move(theirs), deadline);
   if (!opened) {
     client->close();

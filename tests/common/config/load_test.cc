@@ -213,8 +213,8 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
-        field.key == "runner.ssh.command" || field.key == "model.rotary_percentage" ||
-        field.key == "trainer.load_weights_from" ||
+        field.key == "runner.ssh.command" || field.key == "runner.ssh.persist" ||
+        field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" ||
         field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
@@ -224,9 +224,12 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   CHECK(loaded->job.runner.env == job.runner.env);
   job.topology = {};
   job.trainer.memory_checkpoint_interval = 7;
+  job.runner.transport.clear();
+  job.runner.ssh.persist = std::chrono::seconds(7);
   const auto with_memory = load_job_text(to_toml(job), "job.toml");
   REQUIRE_MESSAGE(with_memory, (with_memory ? "" : with_memory.error().message));
   CHECK(with_memory->job.trainer.memory_checkpoint_interval == 7);
+  CHECK(with_memory->job.runner.ssh.persist == std::chrono::seconds(7));
 }
 
 TEST_CASE("every key of mixtures comes back from the TOML of an architecture that reads it") {
