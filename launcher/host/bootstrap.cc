@@ -6,6 +6,8 @@
 #include <openssl/evp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -138,8 +140,8 @@ struct Exchange {
 
 // Every login shell (sh, bash, zsh, csh, fish) reads this alike; the hash is hexadecimal.
 std::string direct_command(const RunnerBinary& binary, RunnerStays stays) {
-  return fmt::format("exec /bin/sh -c '{}{}{}{}'", kDirectHead, binary.sha256(), kDirectTail,
-                     stays == RunnerStays::yes ? kDirectServe : kDirectOnce);
+  return fmt::format("exec /bin/sh -c '{}{}{}{}{}'", kDirectHead, binary.sha256(), kDirectTail,
+                     binary.xxh3(), stays == RunnerStays::yes ? kDirectServe : kDirectOnce);
 }
 
 // sshd forgets a session a moment after it has said so, and may allow only one (MaxSessions).
@@ -171,6 +173,7 @@ Result<RunnerBinary> RunnerBinary::open(const std::filesystem::path& path) {
   binary.path_ = path;
   binary.bytes_ = {static_cast<const char*>(bytes), size};
   binary.sha256_ = sha256_hex(binary.bytes_);
+  binary.xxh3_ = fmt::format("{:016x}", XXH3_64bits(binary.bytes_.data(), binary.bytes_.size()));
   binary.machine_ = machine_of(binary.bytes_);
   return binary;
 }
@@ -179,12 +182,14 @@ RunnerBinary::RunnerBinary(RunnerBinary&& other) noexcept
     : path_(std::move(other.path_)),
       bytes_(std::exchange(other.bytes_, {})),
       sha256_(std::move(other.sha256_)),
+      xxh3_(std::move(other.xxh3_)),
       machine_(std::move(other.machine_)) {}
 
 RunnerBinary& RunnerBinary::operator=(RunnerBinary&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
   std::swap(sha256_, other.sha256_);
+  std::swap(xxh3_, other.xxh3_);
   std::swap(machine_, other.machine_);
   return *this;
 }

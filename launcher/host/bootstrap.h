@@ -28,6 +28,8 @@ class RunnerBinary {
   std::string_view bytes() const { return bytes_; }
   /// Lower-case hex.
   const std::string& sha256() const { return sha256_; }
+  /// XXH3 of 64 bits, lower-case hex: what a runner that starts compares its content with.
+  const std::string& xxh3() const { return xxh3_; }
   /// As `uname -m` names it: "x86_64"; "any" for a script.
   const std::string& machine() const { return machine_; }
 
@@ -35,7 +37,7 @@ class RunnerBinary {
   RunnerBinary() = default;
   std::filesystem::path path_;
   std::string_view bytes_;  // the mapping
-  std::string sha256_;
+  std::string sha256_, xxh3_;
   std::string machine_;
 };
 

@@ -1,6 +1,9 @@
 // A runner that is installed under the hash of its content runs only with that content.
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 #include <sys/wait.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,9 +26,10 @@ struct Ended {
 };
 
 /// Started as a launcher does, with no launcher that says anything.
-Ended start(const fs::path& runner) {
+Ended start(const fs::path& runner, const std::string& sum = "") {
   Ended ended;
-  const std::string command = runner.string() + " --stdio --announce < /dev/null 2>&1 | cat -v";
+  const std::string command =
+      runner.string() + " --stdio --announce " + sum + " < /dev/null 2>&1 | cat -v";
   FILE* pipe = ::popen(("bash -o pipefail -c '" + command + "'").c_str(), "r");
   REQUIRE(pipe != nullptr);
   char buffer[512];
@@ -39,26 +43,31 @@ Ended start(const fs::path& runner) {
 }  // namespace
 
 TEST_CASE("a runner whose content is not that of its name goes, and says so instead of starting") {
-  const test::ScopedTempDir dir;
   const std::string content = test::read_text(SORTIE_RUNNER_BINARY);
-  const fs::path good = dir / ("runner-" + hex(files::hash_bytes(content)));
-  fs::copy_file(SORTIE_RUNNER_BINARY, good);
-  CHECK(start(good).output.find("SORTIE HAVE") != std::string::npos);
-  CHECK(fs::exists(good));
+  const std::string xxh3 =
+      fmt::format(" --xxh3 {:016x}", XXH3_64bits(content.data(), content.size()));
+  for (const std::string& sum : {std::string(), xxh3}) {
+    CAPTURE(sum);
+    const test::ScopedTempDir dir;
+    const fs::path good = dir / ("runner-" + hex(files::hash_bytes(content)));
+    fs::copy_file(SORTIE_RUNNER_BINARY, good);
+    CHECK(start(good, sum).output.find("SORTIE HAVE") != std::string::npos);
+    CHECK(fs::exists(good));
 
-  std::fstream file(good, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(-1, std::ios::end);  // where no code is
-  file.put(static_cast<char>(content.back() ^ 1));
-  file.close();
-  const Ended damaged = start(good);
-  CHECK(damaged.output.find("SORTIE HAVE") == std::string::npos);
-  CHECK(damaged.output.find("was damaged on this disk") != std::string::npos);
-  CHECK(damaged.code != 0);
-  CHECK_FALSE(fs::exists(good));
+    std::fstream file(good, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);  // where no code is
+    file.put(static_cast<char>(content.back() ^ 1));
+    file.close();
+    const Ended damaged = start(good, sum);
+    CHECK(damaged.output.find("SORTIE HAVE") == std::string::npos);
+    CHECK(damaged.output.find("was damaged on this disk") != std::string::npos);
+    CHECK(damaged.code != 0);
+    CHECK_FALSE(fs::exists(good));
 
-  const fs::path other = dir / "my-runner";  // no hash in its name: a developer's
-  fs::copy_file(SORTIE_RUNNER_BINARY, other);
-  CHECK(start(other).output.find("SORTIE HAVE") != std::string::npos);
+    const fs::path other = dir / "my-runner";  // no hash in its name: a developer's
+    fs::copy_file(SORTIE_RUNNER_BINARY, other);
+    CHECK(start(other, sum).output.find("SORTIE HAVE") != std::string::npos);
+  }
 }
 
 }  // namespace sortie
