@@ -31,7 +31,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
 /// Into part [first, first + from's rows) of zeros with so many rows.
 Tensor among_zeros(ExecutionContext& context, const Tensor& from, std::int64_t first,
                    std::int64_t rows) {
-  const Tensor whole = context.zeros(from.dtype(), {rows, from.size(1)});
+  Tensor whole = context.zeros(from.dtype(), {rows, from.size(1)});
   if (from.size(0) == 0) return whole;
   Tensor part = whole.slice(0, first, from.size(0));
   ops::copy(context, from, part);

@@ -65,7 +65,7 @@ Var head_norm(Graph& graph, const Var& x, std::int64_t head_dim, const NormParam
       graph.add_grad(*x_grad, dx.view(flat));
   });
   const Var normed = residual_norm(graph, in, {}, norm).normed;
-  const Var out = graph.value(normed.data.view(flat));
+  Var out = graph.value(normed.data.view(flat));
   graph.record([&graph, normed_grad = normed.grad, out_grad = out.grad, heads] {
     if (Tensor dy = std::move(out_grad->tensor); dy.defined())
       graph.add_grad(*normed_grad, dy.view(heads));

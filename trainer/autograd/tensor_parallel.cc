@@ -21,14 +21,14 @@ Tensor gathered(ExecutionContext& context, const TensorGroup& group, const Tenso
     mine = context.empty(rows.dtype(), rows.shape());
     ops::copy(context, rows, mine);
   }
-  const Tensor all = context.empty(rows.dtype(), {rows.size(0) * group.size(), rows.size(1)});
+  Tensor all = context.empty(rows.dtype(), {rows.size(0) * group.size(), rows.size(1)});
   group.communicator.all_gather_async(mine, all, context.record())->wait_on(context);
   return all;
 }
 
 Tensor scattered(ExecutionContext& context, const TensorGroup& group, const Tensor& all) {
   SORTIE_CHECK(all.size(0) % group.size() == 0, "{} rows on {} ranks", all.size(0), group.size());
-  const Tensor rows = context.empty(all.dtype(), {all.size(0) / group.size(), all.size(1)});
+  Tensor rows = context.empty(all.dtype(), {all.size(0) / group.size(), all.size(1)});
   group.communicator.reduce_scatter_async(all, rows, ReduceOp::sum, context.record())
       ->wait_on(context);
   return rows;

@@ -18,7 +18,7 @@ std::int64_t microseconds(std::chrono::steady_clock::duration duration) {
 }  // namespace
 
 std::filesystem::path profile_path(const config::ProfilerConfig& config, const RankContext& rank) {
-  const std::filesystem::path named = config.profiler_output;
+  std::filesystem::path named = config.profiler_output;
   if (named.empty())
     return rank.socket_path.empty() ? fmt::format("profile-rank-{}.json", rank.rank) : "";
   if (rank.world_size == 1) return named;

@@ -35,9 +35,9 @@ MixtureSpec mixture_spec(const config::ModelConfig& config, const ModelShape& sh
   return spec;
 }
 
-MixtureModule::MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
-                             std::int64_t index)
-    : spec_(std::move(spec)),
+MixtureModule::MixtureModule(ParameterStore& store, const std::string& name,
+                             const MixtureSpec& spec, std::int64_t index)
+    : spec_(spec),
       index_(index),
       group_(store.tensor_group()),
       expert_group_(store.expert_group()) {

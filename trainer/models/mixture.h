@@ -28,7 +28,7 @@ class MixtureModule {
   /// Declares "<name>.router.weight", "<name>.router.bias",
   /// "<name>.experts.E.{gate_up,down}.weight" and "<name>.shared.{gate_up,down}.weight". `index`:
   /// which mixture of the model it is.
-  MixtureModule(ParameterStore& store, const std::string& name, MixtureSpec spec,
+  MixtureModule(ParameterStore& store, const std::string& name, const MixtureSpec& spec,
                 std::int64_t index);
 
   /// x [B * T, C] of the context's sequences.

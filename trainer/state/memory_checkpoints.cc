@@ -173,9 +173,10 @@ void MemoryCheckpoints::begin(const Manifest& manifest) {
   }
   for (const Part& part : *parts)
     under_way_->bytes += static_cast<std::int64_t>(part.share.shard.bytes);
-  thread_.start(SaveThread::Priority::low, [this, parts = std::move(*parts), manifest]() mutable {
-    write(std::move(parts), std::move(manifest));
-  });
+  thread_.start(SaveThread::Priority::low,
+                [this, parts = std::move(*parts), manifest = Manifest(manifest)]() mutable {
+                  write(std::move(parts), std::move(manifest));
+                });
   under_way_->stall_seconds = seconds_since(begin);
 }
 
