@@ -43,6 +43,10 @@ Result<std::pair<std::uint32_t, std::uint32_t>> read_two(std::string_view payloa
 
 }  // namespace
 
+std::size_t announced_bytes(std::string_view header) {
+  return number_at(header, 0);
+}
+
 std::string serving_frame(Serving type) {
   return encode_frame(static_cast<std::uint8_t>(type), {});
 }

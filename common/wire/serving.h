@@ -41,6 +41,9 @@ constexpr bool is_serving(std::uint8_t type) {
          type <= static_cast<std::uint8_t>(Serving::ended);
 }
 
+/// Length of the payload that a whole header of a frame announces.
+std::size_t announced_bytes(std::string_view header);
+
 /// Whole frames.
 std::string serving_frame(Serving type);
 std::string serving_frame(const ServeTerms& terms);

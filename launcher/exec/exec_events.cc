@@ -1,7 +1,6 @@
 // ExecRun's answers to what runners say.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/exit_code.h"
@@ -11,18 +10,6 @@
 namespace sortie::launcher {
 
 using Kind = Outcome::Kind;
-
-namespace {
-
-/// What a host says goes into a table: short, on one line.
-std::string one_line(std::string text) {
-  constexpr std::size_t kMaxBytes = 1000;
-  text.resize(std::min(text.size(), kMaxBytes));
-  std::ranges::replace(text, '\n', ' ');
-  return text;
-}
-
-}  // namespace
 
 void ExecRun::on_message(std::size_t index, wire::Message message) {
   if (is_done(index)) return;
@@ -77,10 +64,8 @@ void ExecRun::on_finished(std::size_t index) {
   if (!active.exited)
     return give_up(index, {ErrorCode::protocol, "runner finished without the command's end"});
   const wire::RankExited& exited = *active.exited;
-  using Status = ProcessStatus::Kind;
   Outcome outcome;
-  outcome.status = {exited.signaled ? Status::signaled : Status::exited,
-                    static_cast<int>(exited.code), exited.core_dumped != 0};
+  outcome.status = status_of(exited);
   outcome.exit_code = outcome.status.shell_code();
   const std::string ended = outcome.status.to_string();
   if (!active.spawn_error.empty()) {

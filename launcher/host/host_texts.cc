@@ -84,6 +84,18 @@ std::string last_words(std::string_view stderr_tail) {
   return (cut ? "..." : "") + printable(line);
 }
 
+std::string one_line(std::string text) {
+  text.resize(std::min(text.size(), kMaxLastWords));
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+ProcessStatus status_of(const wire::RankExited& exited) {
+  using Kind = ProcessStatus::Kind;
+  return {exited.signaled ? Kind::signaled : Kind::exited, static_cast<int>(exited.code),
+          exited.core_dumped != 0};
+}
+
 ErrorCode runner_error_code(const wire::RunnerError& error) {
   for (const ErrorCode code : {ErrorCode::unsupported, ErrorCode::spawn, ErrorCode::protocol})
     if (error.code == error_code_name(code)) return code;

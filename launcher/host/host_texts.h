@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/process_status.h"
 #include "common/base/result.h"
 #include "common/wire/message.h"
 
@@ -16,6 +17,12 @@ void bound_texts(wire::Message& message);
 
 /// What a program wrote last before it ended, at most about 1000 bytes on one line; for a message.
 std::string last_words(std::string_view stderr_tail);
+
+/// At most 1000 bytes of what a host says, on one line; for a table or a message.
+std::string one_line(std::string text);
+
+/// How a rank ended.
+ProcessStatus status_of(const wire::RankExited& exited);
 
 /// The class of what a runner reports; `runner` when it is none that concerns the launcher.
 ErrorCode runner_error_code(const wire::RunnerError& error);

@@ -23,7 +23,6 @@ namespace sortie::launcher {
 namespace asio = boost::asio;
 namespace {
 
-constexpr std::size_t kStderrTail = 64 * 1024;
 constexpr std::chrono::seconds kUntilKill{1};
 using Descriptor = asio::posix::stream_descriptor;
 
@@ -139,15 +138,12 @@ asio::awaitable<void> ChildProcess::collect_stderr(std::shared_ptr<ChildProcess>
     auto [error, count] = co_await self->error_.async_read_some(
         asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
     if (error) co_return;
-    self->stderr_tail_.append(buffer.data(), count);
-    if (self->stderr_tail_.size() > 2 * kStderrTail)
-      self->stderr_tail_.erase(0, self->stderr_tail_.size() - kStderrTail);
+    self->stderr_tail_.add({buffer.data(), count});
   }
 }
 
 std::string ChildProcess::stderr_tail() const {
-  const std::size_t size = stderr_tail_.size();
-  return stderr_tail_.substr(size > kStderrTail ? size - kStderrTail : 0);
+  return stderr_tail_.text();
 }
 
 Error ChildProcess::lost(std::string_view what, const boost::system::error_code& why) const {

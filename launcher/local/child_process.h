@@ -19,6 +19,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/stderr_tail.h"
 #include "launcher/host/transport.h"
 
 namespace sortie::launcher {
@@ -62,7 +63,7 @@ class ChildProcess : public std::enable_shared_from_this<ChildProcess> {
   boost::asio::steady_timer reaped_, kill_timer_;
   pid_t pid_ = -1;
   std::optional<ProcessStatus> status_;
-  std::string stderr_tail_;
+  StderrTail stderr_tail_;
   std::uint64_t moved_ = 0;
   OnClose on_close_ = OnClose::eof;
   bool closed_ = false;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <map>
@@ -15,6 +14,7 @@
 #include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
+#include "common/files/piece.h"
 #include "common/wire/codec.h"
 #include "common/wire/node_list.h"
 #include "launcher/plan/placement.h"
@@ -286,10 +286,7 @@ std::string plan_hash(const LaunchPlan& plan) {
       for (const auto& [name, value] : rank.env) (put(name), put(value));
     }
   }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  SORTIE_CHECK(EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr) == 1);
-  return hex({reinterpret_cast<const char*>(digest), length});
+  return hex(files::hash_bytes(text));
 }
 
 }  // namespace sortie::launcher

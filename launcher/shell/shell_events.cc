@@ -14,14 +14,6 @@ using EndKind = Outcome::Kind;
 
 namespace {
 
-/// What a host says goes into a message: short, on one line.
-std::string told(std::string text) {
-  constexpr std::size_t kMaxBytes = 1000;
-  text.resize(std::min(text.size(), kMaxBytes));
-  std::ranges::replace(text, '\n', ' ');
-  return text;
-}
-
 std::size_t reader_of(wire::Stream stream) {
   return stream == wire::Stream::out ? 0 : 1;
 }
@@ -43,7 +35,7 @@ void ShellHosts::on_message(std::size_t index, wire::Message message) {
     host.exited = *exited;
   } else if (auto* error = std::get_if<wire::RunnerError>(&message)) {
     if (runner_error_code(*error) == ErrorCode::spawn)
-      host.spawn_error = told(std::move(error->message));  // RankExited follows
+      host.spawn_error = one_line(std::move(error->message));  // RankExited follows
     else
       give_up(index, {runner_error_code(*error), std::move(error->message)});
   } else if (!std::holds_alternative<wire::RankStarted>(message) &&
@@ -115,10 +107,8 @@ void ShellHosts::on_finished(std::size_t index) {
   if (host.phase == Phase::gone) return;
   if (!host.exited)
     return give_up(index, {ErrorCode::protocol, "runner finished without the shell's end"});
-  using Status = ProcessStatus::Kind;
   Outcome outcome;
-  outcome.status = {host.exited->signaled ? Status::signaled : Status::exited,
-                    static_cast<int>(host.exited->code), host.exited->core_dumped != 0};
+  outcome.status = status_of(*host.exited);
   outcome.exit_code = outcome.status.shell_code();
   outcome.kind = EndKind::stopped;
   outcome.reason = fmt::format("its shell has ended: {}", outcome.status.to_string());
@@ -144,7 +134,7 @@ void ShellHosts::give_up(std::size_t index, Error error) {
   const bool was_ready = host.phase == Phase::ready;
   outcome.kind = was_ready ? EndKind::lost : EndKind::unreachable;
   outcome.exit_code = was_ready ? kExitLost : exit_code_for(error.code);
-  outcome.reason = told(fmt::format("{}: {}", error_code_name(error.code), error.message));
+  outcome.reason = one_line(fmt::format("{}: {}", error_code_name(error.code), error.message));
   host.session->close();
   leave_out(index, std::move(outcome));
 }

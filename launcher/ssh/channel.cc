@@ -12,7 +12,6 @@ namespace sortie::launcher::ssh {
 namespace asio = boost::asio;
 namespace {
 
-constexpr std::size_t kStderrTail = 64 * 1024;
 // Handed to libssh at a time; it frames this and copies it to its buffer before the socket takes
 // it.
 constexpr std::size_t kWriteChunk = 128 * 1024;
@@ -72,19 +71,11 @@ ChannelState::~ChannelState() {
 }
 
 void ChannelState::keep_stderr(std::string_view bytes) {
-  if (bytes.size() >= kStderrTail) {
-    stderr_tail_ = bytes.substr(bytes.size() - kStderrTail);
-    return;
-  }
-  stderr_tail_ += bytes;
-  // Cut with some slack, so that a chatty command does not shift 64 KiB per line.
-  if (stderr_tail_.size() > 2 * kStderrTail)
-    stderr_tail_.erase(0, stderr_tail_.size() - kStderrTail);
+  stderr_tail_.add(bytes);
 }
 
 std::string ChannelState::stderr_tail() const {
-  const std::size_t size = stderr_tail_.size();
-  return stderr_tail_.substr(size > kStderrTail ? size - kStderrTail : 0);
+  return stderr_tail_.text();
 }
 
 Error ChannelState::lost(std::string_view what) const {

@@ -10,6 +10,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/stderr_tail.h"
 #include "launcher/host/terminal_channel.h"
 #include "launcher/host/transport.h"
 #include "launcher/ssh/session.h"
@@ -55,7 +56,7 @@ class ChannelState : public std::enable_shared_from_this<ChannelState> {
   ssh_channel_struct* channel_ = nullptr;
   std::unique_ptr<ssh_channel_callbacks_struct> callbacks_;  // libssh keeps a pointer to it
   std::optional<ProcessStatus> ended_;
-  std::string stderr_tail_;
+  StderrTail stderr_tail_;
   bool keeps_stderr_ = true;
   bool opened_ = false;  // until then there is nothing at the server to close
   bool remote_closed_ = false;

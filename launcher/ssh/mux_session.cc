@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::string_view kAddressTag = "SORTIE-MASTER ";
 constexpr std::size_t kMostBeforeTag = 64 * 1024;  // what shell start-up files may print
-constexpr std::size_t kStderrKept = 64 * 1024;
 // Between the end of a command's output and the word of its exit code, which follows at once.
 constexpr milliseconds kUntilExitCode{2000};
 constexpr milliseconds kUntilAlive{1000};
@@ -130,15 +129,12 @@ asio::awaitable<void> MuxSession::collect_stderr(std::shared_ptr<MuxSession> sel
   for (;;) {
     const auto [error, count] = co_await self->error_.async_read_some(asio::buffer(buffer), kToken);
     if (error) co_return;
-    self->stderr_tail_.append(buffer.data(), count);
-    if (self->stderr_tail_.size() > 2 * kStderrKept)
-      self->stderr_tail_.erase(0, self->stderr_tail_.size() - kStderrKept);
+    self->stderr_tail_.add({buffer.data(), count});
   }
 }
 
 std::string MuxSession::stderr_tail() const {
-  const std::size_t size = stderr_tail_.size();
-  return stderr_tail_.substr(size > kStderrKept ? size - kStderrKept : 0);
+  return stderr_tail_.text();
 }
 
 Error MuxSession::lost(std::string_view what) const {

@@ -17,6 +17,7 @@
 
 #include "common/base/process_status.h"
 #include "common/base/result.h"
+#include "launcher/host/stderr_tail.h"
 #include "launcher/host/transport.h"
 #include "launcher/ssh/mux_client.h"
 
@@ -64,7 +65,7 @@ class MuxSession : public std::enable_shared_from_this<MuxSession> {
   bool over_ = false;   // the master has said the last of it
   bool master_gone_ = false;
   bool closed_ = false;
-  std::string stderr_tail_;
+  StderrTail stderr_tail_;
   std::uint64_t moved_ = 0;
 };
 

@@ -217,9 +217,7 @@ void Attempt::on_runner_error(const Host& host, const wire::RunnerError& error) 
 }
 
 void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
-  using Kind = ProcessStatus::Kind;
-  const ProcessStatus status{exited.signaled ? Kind::signaled : Kind::exited,
-                             static_cast<int>(exited.code), exited.core_dumped != 0};
+  const ProcessStatus status = status_of(exited);
   ranks_[exited.rank].status = status;
   watch_.rank_ended(exited.rank);
   parts_.console.end_of_rank(exited.rank);
@@ -248,9 +246,9 @@ void Attempt::on_rank_exited(Host& host, const wire::RankExited& exited) {
     cause.exit_code = kExitLost;
     blame(std::move(cause));
   } else if (!exited.stopped && !status.success()) {
-    const auto what = status.kind == Kind::exited ? Cause::What::exit
-                      : exited.oom_killed         ? Cause::What::oom
-                                                  : Cause::What::signal;
+    const auto what = status.kind == ProcessStatus::Kind::exited ? Cause::What::exit
+                      : exited.oom_killed                        ? Cause::What::oom
+                                                                 : Cause::What::signal;
     Cause cause = cause_of_rank(exited.rank, what, status.code);
     cause.core_dumped = status.core_dumped;
     cause.oom = exited.oom_killed;

@@ -9,6 +9,7 @@
 #include "common/asio/spawn.h"
 #include "common/asio/token.h"
 #include "common/wire/codec.h"
+#include "common/wire/serving.h"
 
 namespace sortie::launcher::warm {
 namespace asio = boost::asio;
@@ -24,9 +25,7 @@ asio::awaitable<Result<Request>> Client::request() {
   std::array<char, 4096> buffer;
   for (;;) {
     if (unread_.size() >= wire::kFrameHeaderBytes) {
-      std::size_t length = 0;
-      for (std::size_t i = 0; i < 4; ++i)
-        length |= static_cast<std::size_t>(static_cast<unsigned char>(unread_[i])) << (8 * i);
+      const std::size_t length = wire::announced_bytes(unread_);
       if (length > kMaxRequest || unread_[4] != kRequestFrame)
         co_return fail(ErrorCode::protocol, "warm connections: no request");
       if (unread_.size() >= wire::kFrameHeaderBytes + length) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <openssl/evp.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include <cstring>
 
 #include "common/base/hex.h"
+#include "common/files/piece.h"
 #include "launcher/control/control_socket.h"
 #include "launcher/run/run_folder.h"
 
@@ -52,10 +52,7 @@ std::string build_of(const std::string& runner_hash) {
   ::stat("/proc/self/exe", &info);
   const std::string text = fmt::format("{} {} {} {} {}.{}", runner_hash, info.st_dev, info.st_ino,
                                        info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_Digest(text.data(), text.size(), digest, &length, EVP_sha256(), nullptr);
-  return hex({reinterpret_cast<const char*>(digest), length}).substr(0, kBuildLetters);
+  return hex(files::hash_bytes(text)).substr(0, kBuildLetters);
 }
 
 Result<Place> Place::open() {

@@ -108,12 +108,7 @@ class Server {
     if (frame_.size() == wire::kFrameHeaderBytes + payload_bytes()) take_frame();
   }
 
-  std::size_t payload_bytes() const {
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < 4; ++i)
-      length |= static_cast<std::size_t>(static_cast<unsigned char>(frame_[i])) << (8 * i);
-    return length;
-  }
+  std::size_t payload_bytes() const { return wire::announced_bytes(frame_); }
 
   void take_frame() {
     const std::string frame = std::exchange(frame_, {});
