@@ -17,6 +17,7 @@ class HostGroups;  // hostgroups.h; nullptr = no groups
 struct HostSlots {
   std::string name;  // strict grammar [A-Za-z0-9_][A-Za-z0-9._-]{0,252} or a bracketed IPv6 literal
   std::vector<int> slots;
+  std::string site{};  // "site=NAME": the datacenter that it is in; empty = all hosts are in one
   bool operator==(const HostSlots&) const = default;
 };
 

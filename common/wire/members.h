@@ -69,7 +69,8 @@ auto members(M& m) {
                     m.time_boot_ms, m.gpus);
   if constexpr (std::is_same_v<T, RankStarted>) return std::tie(m.rank, m.pid);
   if constexpr (std::is_same_v<T, Output>) return std::tie(m.rank, m.stream, m.bytes);
-  if constexpr (std::is_same_v<T, RankEvent>) return std::tie(m.rank, m.json);
+  if constexpr (std::is_same_v<T, RankEvent> || std::is_same_v<T, RankAnswer>)
+    return std::tie(m.rank, m.json);
   if constexpr (std::is_same_v<T, RankExited>)
     return std::tie(m.rank, m.signaled, m.code, m.core_dumped, m.oom_killed, m.stopped,
                     m.time_unix_ms, m.leftovers_killed, m.memory_limit_bytes, m.time_boot_ms);
@@ -133,7 +134,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
     "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",
-    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld"};
+    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld", "RankAnswer"};
 // clang-format on
 
 }  // namespace sortie::wire

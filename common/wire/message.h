@@ -187,6 +187,14 @@ struct RankEvent {
   std::string json;
 };
 
+/// launcher -> runner: one line for a rank, which gets it on the connections to its SORTIE_SOCKET
+/// that have asked for answers ({"type":"listen"}); dropped when there is none. The asker repeats
+/// what it was not answered. A JSON object of at most 64 KiB.
+struct RankAnswer {
+  std::uint32_t rank = 0;
+  std::string json;
+};
+
 /// A rank is gone and so is everything it left behind.
 struct RankExited {
   std::uint32_t rank = 0;
@@ -424,6 +432,6 @@ using Message =
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
                  ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad,
-                 DumpStacks, StackDump, HealthEvent, HoldMemory, MemoryHeld>;
+                 DumpStacks, StackDump, HealthEvent, HoldMemory, MemoryHeld, RankAnswer>;
 
 }  // namespace sortie::wire

@@ -119,6 +119,7 @@ std::vector<wire::Message> messages() {
           Swept{3, {"1234 python3 (state D)"}},
           HoldMemory{"20261121-120000-abcd", "h1", 60000, 2000, 10000},
           MemoryHeld{"/dev/shm/sortie-0/memory-r1-0123abcd"},
+          RankAnswer{1, R"({"type":"outer","number":3,"do":"work"})"},
           PmixNames{7, 1, PmixNames::Action::publish, 0, {"service"}, {"port"}},
           PmixNamesDone{7, 0, {1}, {"service"}, {"port"}},
           PmixNotice{1, "MPI_Comm_spawn"},

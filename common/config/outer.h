@@ -1,0 +1,55 @@
+// What [outer] and topology.gradient_compression come to: how sites train one model over slow links
+// (DiLoCo, Douillard et al. 2023; fragments and overlap: Streaming DiLoCo, Douillard et al. 2025).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/config/schema.h"
+
+namespace sortie::config {
+
+/// Numbers as they travel between sites. The sub-byte and 8-bit floats have one power-of-two scale
+/// (E8M0) per block, as OCP's microscaling formats do; int8 has one f32 scale per block.
+enum class OuterWire : std::uint8_t { f32, bf16, int8, e4m3, e5m2, e2m1, e3m0 };
+std::string_view outer_wire_name(OuterWire wire);
+Result<OuterWire> parse_outer_wire(std::string_view name);
+/// With scales, without headers: 4, 2, 1 + 4/block, 1 + 1/block, 1/2 + 1/block.
+double bytes_per_value(OuterWire wire, std::int64_t block);
+
+enum class OuterWeight : std::uint8_t { tokens, uniform };
+
+struct OuterSettings {
+  /// False: every step is a plain data-parallel one over all sites, its gradients in `wire`.
+  bool rounds = false;
+  std::int64_t every = 1;  // H: inner steps of a round
+  double learning_rate = 0.7, momentum = 0.9;
+  bool nesterov = true;
+  OuterWire wire = OuterWire::f32;
+  std::int64_t block = 32;
+  bool error_feedback = false;
+  std::int64_t fragments = 1;  // P
+  std::int64_t overlap = 0;    // tau: inner steps; 0 = training waits for the exchange
+  double mix = 0.0;            // alpha: share of its own weights that a site keeps; 0 = none
+  std::int64_t streams = 4;
+  std::int64_t min_sites = 1;
+  Milliseconds deadline{0};  // 0 = learned
+  OuterWeight weight = OuterWeight::tokens;
+  std::int64_t start_after = 0;  // plain steps
+};
+
+/// The level that holds: what is configured, by one of its names (no, weak and strong, too), else
+/// medium for more than one site and none for one.
+std::string_view gradient_compression_level(const TopologyConfig& topology, std::int64_t sites);
+
+/// Of a checked config. One site with every = 0 in [outer]: no rounds.
+OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites);
+
+/// Names of the sites of these hosts, in the order in which they first appear; empty where no host
+/// has one.
+struct HostSlots;
+std::vector<std::string> sites_of(const std::vector<HostSlots>& hosts);
+
+}  // namespace sortie::config
