@@ -61,9 +61,11 @@ CpuList allowed_cpus() {
   cpu_set_t* set = CPU_ALLOC(kMaxCpus);
   CpuList cpus;
   const std::size_t bytes = CPU_ALLOC_SIZE(kMaxCpus);
-  if (set && ::sched_getaffinity(0, bytes, set) == 0)
-    for (std::uint32_t cpu = 0; cpu < kMaxCpus; ++cpu)
+  if (set && ::sched_getaffinity(0, bytes, set) == 0) {
+    const auto count = static_cast<std::size_t>(CPU_COUNT_S(bytes, set));
+    for (std::uint32_t cpu = 0; cpus.size() < count; ++cpu)
       if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(cpu);
+  }
   if (set) CPU_FREE(set);
   if (cpus.empty()) cpus.push_back(0);
   return cpus;

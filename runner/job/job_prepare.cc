@@ -135,7 +135,7 @@ wire::JobReady Job::ready() const {
   ready.kernel = facts_.kernel;
   ready.cgroup = cgroup_note_;
   ready.pmix = pmix_note_;
-  ready.addresses = interface_addresses();
+  if (!spec_.autostart) ready.addresses = interface_addresses();  // else its ranks meet nobody
   ready.routes = routes_to(spec_.peers);
   ready.master_port = port_.port();
   ready.binding = binding_.note;

@@ -14,6 +14,7 @@
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"
 #include "runner/process/next_word.h"
+#include "runner/process/own_mounts.h"
 
 namespace sortie::runner::cgroup {
 namespace {
@@ -54,9 +55,8 @@ std::vector<std::string> folders_in(const std::string& folder) {
 }
 
 Result<std::string> find_own_folder() {
-  SORTIE_ASSIGN_OR_RETURN(const std::string mounts, read_file("/proc/self/mountinfo"));
   SORTIE_ASSIGN_OR_RETURN(const std::string self, read_file("/proc/self/cgroup"));
-  return own_folder(mounts, self);
+  return own_folder(own_mounts(), self);
 }
 
 /// Takes "-<number>" off the end of the text.

@@ -44,7 +44,7 @@ Result<> HeldProcess::open(OnReport on_report, const std::function<Result<>(int 
 }
 
 void HeldProcess::stop(std::chrono::milliseconds grace) {
-  if (!control_.is_open()) return;
+  if (!control_.is_open() || over_) return;
   const KeeperCommand command{static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(grace.count(), 0, std::int64_t{1} << 31))};
   // A full or closed socket: the keeper is dead or has plenty of commands to go on with.
@@ -83,6 +83,7 @@ void HeldProcess::read_reports() {
     KeeperReport report;
     const ssize_t count = receive(report);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return await_report();
+    if (over_) return control_.close();  // the keeper has ended, too
     if (count != sizeof report) report = {.kind = KeeperReport::Kind::keeper_lost};
     if (report.kind == KeeperReport::Kind::announced) {
       announced_ = report.pid;
@@ -91,11 +92,17 @@ void HeldProcess::read_reports() {
     const bool of_the_process =
         report.kind == KeeperReport::Kind::started || report.kind == KeeperReport::Kind::died;
     if (announced_ > 0 && of_the_process) report.pid = announced_;
-    const bool last =
-        report.kind == KeeperReport::Kind::gone || report.kind == KeeperReport::Kind::keeper_lost;
-    if (last) control_.close();
+    // To the keeper a closed socket is a runner that was killed: it would clean up in its place.
+    if (report.kind == KeeperReport::Kind::gone) {
+      over_ = true;
+      await_report();
+      return on_report_(report);
+    }
+    if (report.kind == KeeperReport::Kind::keeper_lost) {
+      control_.close();
+      return on_report_(report);
+    }
     on_report_(report);
-    if (last) return;
   }
 }
 

@@ -42,6 +42,7 @@ class HeldProcess {
   OnReport on_report_;
   pid_t keeper_ = -1;
   pid_t announced_ = 0;
+  bool over_ = false;  // the last report has come
 };
 
 }  // namespace sortie::runner

@@ -7,6 +7,7 @@
 
 #include "common/base/atomic_file.h"
 #include "runner/process/next_word.h"
+#include "runner/process/own_mounts.h"
 
 namespace sortie::runner::oom {
 namespace {
@@ -60,6 +61,11 @@ bool find_place(std::string_view mounts, std::string_view self, bool v2, Place& 
   return false;
 }
 
+/// Below `root`; of this machine itself as it was read once.
+std::string mounts_of(const std::string& root) {
+  return root.empty() ? own_mounts() : read_file(root + "/proc/self/mountinfo").value_or("");
+}
+
 /// The counter of the nearest group that has one, from ours up to the mount.
 std::uint64_t nearest(const std::string& root, const Place& place, const char* file) {
   std::string path = place.path;
@@ -77,24 +83,24 @@ std::uint64_t nearest(const std::string& root, const Place& place, const char* f
 Counters Counters::read(const std::string& root) {
   Counters counters;
   number_of(root + "/proc/vmstat", "oom_kill", counters.host);
-  const Result<std::string> mounts = read_file(root + "/proc/self/mountinfo");
+  const std::string mounts = mounts_of(root);
   const Result<std::string> self = read_file(root + "/proc/self/cgroup");
-  if (!mounts || !self) return counters;
+  if (!self) return counters;
   Place place;
-  if (find_place(*mounts, *self, true, place))
+  if (find_place(mounts, *self, true, place))
     counters.group_v2 = nearest(root, place, "memory.events");
-  if (find_place(*mounts, *self, false, place))
+  if (find_place(mounts, *self, false, place))
     counters.group_v1 = nearest(root, place, "memory.oom_control");
   return counters;
 }
 
 Group::Group(pid_t pid, const std::string& root) {
-  const Result<std::string> mounts = read_file(root + "/proc/self/mountinfo");
+  const std::string mounts = mounts_of(root);
   const Result<std::string> its = read_file(root + "/proc/" + std::to_string(pid) + "/cgroup");
-  if (!mounts || !its) return;
+  if (!its) return;
   Place place;
-  if (find_place(*mounts, *its, true, place)) v2_ = root + place.mount_point + place.path;
-  if (find_place(*mounts, *its, false, place)) v1_ = root + place.mount_point + place.path;
+  if (find_place(mounts, *its, true, place)) v2_ = root + place.mount_point + place.path;
+  if (find_place(mounts, *its, false, place)) v1_ = root + place.mount_point + place.path;
   seen_ = kills();
 }
 

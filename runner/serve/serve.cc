@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/result.h"
 #include "common/wire/serving.h"
+#include "runner/process/own_mounts.h"
 
 namespace sortie::runner {
 namespace {
@@ -45,6 +46,7 @@ class Server {
     if (!signals_) return failed(os_error(errno, "signalfd").message);
     for (const int fd : {in_.get(), out_.get()})
       ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+    own_mounts();  // conversations have them from here
     heard_ = last_used_ = Clock::now();
     while (!exit_code_) wait_once();
     return *exit_code_;
