@@ -4,12 +4,13 @@
 //   bench_outer_wires [THREADS [VALUES]]
 #include <fmt/format.h>
 
-#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/base/elapsed.h"
 #include "common/config/outer.h"
