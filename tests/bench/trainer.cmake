@@ -29,3 +29,5 @@ add_executable(bench_pipeline_bubble "${CMAKE_CURRENT_LIST_DIR}/pipeline_bubble.
 target_link_libraries(bench_pipeline_bubble PRIVATE sortie_parallel)
 add_executable(bench_outer_wires "${CMAKE_CURRENT_LIST_DIR}/outer_wires.cc")
 target_link_libraries(bench_outer_wires PRIVATE sortie_wires sortie_random)
+add_executable(bench_outer_exchange "${CMAKE_CURRENT_LIST_DIR}/outer_exchange.cc")
+target_link_libraries(bench_outer_exchange PRIVATE sortie_outer sortie_memory_links)

@@ -328,11 +328,11 @@ Result<> exchange(SiteLinks& links, const training::OuterExchange& order, std::s
                self, order.members.size(), mean.size(), delta.size());
   SORTIE_CHECK(feedback == nullptr || feedback->error().size() == delta.size());
   ExchangeFigures own;
+  ExchangeFigures& of_this = figures == nullptr ? own : *figures;
+  of_this = {};
   auto done = fit_to_add(order);
   if (done)
-    done = OwnerReduce(links, order, self, settings, delta, mean, feedback, memory,
-                       figures == nullptr ? own : *figures)
-               .run();
+    done = OwnerReduce(links, order, self, settings, delta, mean, feedback, memory, of_this).run();
   if (done) return {};
   std::ranges::fill(mean, std::numeric_limits<float>::quiet_NaN());
   if (feedback != nullptr) feedback->rollback();

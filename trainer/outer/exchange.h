@@ -51,6 +51,7 @@ class ExchangeMemory {
   std::size_t size_ = 0;
 };
 
+/// Of one exchange.
 struct ExchangeFigures {
   std::uint64_t hash = 0;            // of the mean, for OuterVote
   std::uint64_t sent = 0;            // bytes of messages, as much is received

@@ -94,7 +94,6 @@ struct Sites {
       threads.emplace_back([&, self] {
         Member& one = *of[self];
         one.mean.assign(one.delta.size(), 0.0f);
-        one.figures = {};
         one.done =
             outer::exchange(*one.links, agreed, self, settings, one.delta, one.mean,
                             one.feedback ? &*one.feedback : nullptr, one.memory, &one.figures);
