@@ -12,7 +12,7 @@
 
 namespace sortie::trainer::outer {
 
-enum class ExchangePhase : std::uint64_t { change, mean };
+enum class ExchangePhase : std::uint64_t { change, mean, all };
 
 /// Little-endian, as it lies in memory. Both sides know all of it beforehand: it shows that they
 /// speak of the same thing.
