@@ -81,6 +81,10 @@ Result<bool> Runner::handle(const wire::Message& message) {
     SORTIE_TRY(job_->take_input(*input));
     return true;
   }
+  if (const auto* answer = std::get_if<wire::RankAnswer>(&message)) {
+    SORTIE_TRY(job_->take_answer(*answer));
+    return true;
+  }
   if (std::holds_alternative<wire::PmixFenceDone>(message) ||
       std::holds_alternative<wire::PmixModexRequest>(message) ||
       std::holds_alternative<wire::PmixModexReply>(message) ||

@@ -17,12 +17,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t kMaxRecord = wire::kPieceBytes + (64u << 10);
-static_assert(SealedStream::kKeyBytes == crypto_generichash_KEYBYTES);
-static_assert(RecordCipher::kKeyBytes == crypto_generichash_BYTES);
-
 using Bytes4 = std::array<unsigned char, 4>;
-/// The best cipher that its sender has, and random bytes.
-using Greeting = std::array<unsigned char, 33>;
+constexpr std::string_view kPurpose = "sortie link records 2";
 
 Bytes4 to_bytes(std::uint32_t number) {
   Bytes4 bytes{};
@@ -34,27 +30,6 @@ std::uint32_t to_number(const Bytes4& bytes) {
   std::uint32_t number = 0;
   for (std::size_t i = 0; i < 4; ++i) number |= std::uint32_t{bytes[i]} << (8 * i);
   return number;
-}
-
-Greeting make_greeting(CipherKind best) {
-  Greeting greeting{};
-  randombytes_buf(greeting.data(), greeting.size());
-  greeting[0] = static_cast<unsigned char>(best);
-  return greeting;
-}
-
-/// A key for what `side` sends, so that no record can be turned back on its sender.
-RecordCipher::Key record_key(const std::string& key, SealedStream::Side side,
-                             const Greeting& of_server, const Greeting& of_fetcher) {
-  constexpr std::string_view kPurpose = "sortie link records 2";
-  std::string text(kPurpose);
-  text += side == SealedStream::Side::serves ? '1' : '2';
-  text.append(of_server.begin(), of_server.end());
-  text.append(of_fetcher.begin(), of_fetcher.end());
-  RecordCipher::Key out{};
-  crypto_generichash(out.data(), out.size(), reinterpret_cast<const unsigned char*>(text.data()),
-                     text.size(), reinterpret_cast<const unsigned char*>(key.data()), key.size());
-  return out;
 }
 
 unsigned char* bytes_of(std::string& text, std::size_t at) {
@@ -115,20 +90,14 @@ asio::awaitable<Result<std::uint32_t>> SealedStream::read_link() {
 }
 
 asio::awaitable<Result<>> SealedStream::open(const std::string& key, Side side) {
-  const Greeting mine = make_greeting(best_);
-  Greeting theirs{};
+  const seal::Greeting mine = seal::make_greeting(best_);
+  seal::Greeting theirs{};
   const auto [failed, sent] = co_await asio::async_write(*socket_, asio::buffer(mine), kAsTuple);
   if (failed) co_return std::unexpected(lost(failed));
   const auto [error, count] = co_await asio::async_read(*socket_, asio::buffer(theirs), kAsTuple);
   if (error) co_return std::unexpected(lost(error));
-  const auto aes = static_cast<unsigned char>(CipherKind::aes256_gcm);
-  const CipherKind kind =
-      mine[0] == aes && theirs[0] == aes ? CipherKind::aes256_gcm : CipherKind::chacha20_poly1305;
-  const bool serves = side == Side::serves;
-  const Greeting& server = serves ? mine : theirs;
-  const Greeting& fetcher = serves ? theirs : mine;
-  seals_.begin(kind, record_key(key, side, server, fetcher));
-  opens_.begin(kind, record_key(key, serves ? Side::fetches : Side::serves, server, fetcher));
+  const seal::End self = side == Side::serves ? seal::End::first : seal::End::second;
+  seal::begin_records(seals_, opens_, kPurpose, key, self, mine, theirs);
   co_return Result<>();
 }
 

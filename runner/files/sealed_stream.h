@@ -13,16 +13,20 @@
 #include <string>
 
 #include "common/base/result.h"
+#include "common/seal/greeting.h"
+#include "common/seal/record_cipher.h"
 #include "common/wire/message.h"
-#include "runner/files/record_cipher.h"
 
 namespace sortie::runner {
+
+using seal::CipherKind;
+using seal::RecordCipher;
 
 class SealedStream {
  public:
   using Socket = boost::asio::ip::tcp::socket;
   enum class Side { serves, fetches };
-  static constexpr std::size_t kKeyBytes = 32;
+  static constexpr std::size_t kKeyBytes = seal::kSharedKeyBytes;
 
   /// `best`: the cipher to offer.
   explicit SealedStream(Socket socket, CipherKind best = RecordCipher::best());

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <csignal>
 
@@ -181,6 +182,18 @@ Result<> Job::take_input(const wire::Input& input) {
   return ranks_.front()->input->take(input);
 }
 
+Result<> Job::take_answer(const wire::RankAnswer& answer) {
+  if (answer.json.size() > EventSocket::kMaxLineBytes || !is_event_line(answer.json))
+    return fail(ErrorCode::protocol, "RankAnswer that is no line with a JSON object");
+  const auto rank =
+      std::ranges::find_if(ranks_, [&](const auto& one) { return one->spec->rank == answer.rank; });
+  if (rank == ranks_.end())
+    return fail(ErrorCode::protocol,
+                fmt::format("RankAnswer for rank {}, which is not of this host", answer.rank));
+  (*rank)->events->answer(answer.json);
+  return {};
+}
+
 Result<> Job::to_pmix(const wire::Message& message) {
   if (!pmix_up_) return fail(ErrorCode::protocol, "a PMIx message for a job without PMIx");
   if (spec_.hold_ms > 0 && !pmix_memory_.answered(message)) return {};
@@ -201,6 +214,8 @@ void Job::refresh_folder() {
 
 void Job::resend(const wire::Adopt& adopt, bool same) {
   resending_ = true;
+  if (!same)
+    for (const auto& rank : ranks_) rank->events->forget_answers();
   for (const auto& rank : ranks_)
     if (rank->pid > 0)
       link_.send(wire::RankStarted{rank->spec->rank, static_cast<std::uint32_t>(rank->pid)});

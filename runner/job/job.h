@@ -74,6 +74,8 @@ class Job {
   void acknowledge_events(std::uint64_t count) { events_.acknowledge(count); }
   /// Error: this job has no stdin, or more came than its window allows.
   Result<> take_input(const wire::Input& input);
+  /// For a rank of this host; dropped when it is gone. Error: no rank of this host, or no line.
+  Result<> take_answer(const wire::RankAnswer& answer);
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
   /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.

@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
+#include "runner/streams/json_text.h"
 
 namespace sortie::runner {
 namespace {
@@ -26,6 +28,13 @@ bool is_valid_text(std::string_view text) {
     text.remove_prefix(length);
   }
   return true;
+}
+
+/// {"type":"listen"}; only a line that may be it is parsed.
+bool asks_for_answers(std::string_view line) {
+  constexpr std::size_t kLongest = 256;
+  if (line.size() > kLongest || line.find("listen") == std::string_view::npos) return false;
+  return text_in(nlohmann::json::parse(line, nullptr, false), "type") == "listen";
 }
 
 }  // namespace
@@ -94,7 +103,7 @@ bool EventSocket::read_all(Connection& connection) {
     const ssize_t count = ::read(connection.stream.native_handle(), buffer, sizeof buffer);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     if (count == 0) {
-      if (!connection.line.empty()) emit(connection.line);
+      if (!connection.line.empty()) emit(connection);
       return false;
     }
     take(connection, std::string_view(buffer, static_cast<std::size_t>(count)));
@@ -114,21 +123,79 @@ void EventSocket::take(Connection& connection, std::string_view bytes) {
     }
     if (!connection.skipping) connection.line.append(part);
     if (end == std::string_view::npos) return;
-    if (!connection.skipping) emit(connection.line);
+    if (!connection.skipping) emit(connection);
     connection.skipping = false;
     connection.line.clear();
     bytes.remove_prefix(end + 1);
   }
 }
 
-void EventSocket::emit(std::string& line) {
+void EventSocket::emit(Connection& connection) {
+  std::string& line = connection.line;
   if (line.ends_with('\r')) line.pop_back();
   if (line.empty()) return;
-  if (is_event_line(line))
+  if (asks_for_answers(line))
+    connection.listens = true;
+  else if (is_event_line(line))
     on_line_(std::move(line));
   else
     warn("a line on SORTIE_SOCKET that is no JSON object in UTF-8 dropped");
   line.clear();
+}
+
+void EventSocket::answer(const std::string& line) {
+  for (const auto& connection : connections_) {
+    if (!connection->listens) continue;
+    if (connection->answer_bytes + line.size() + 1 > kMaxAnswerBytes) {
+      warn(fmt::format("{} bytes of answers were not read from SORTIE_SOCKET, one more dropped",
+                       connection->answer_bytes));
+      continue;
+    }
+    connection->answers.push_back(line + '\n');
+    connection->answer_bytes += line.size() + 1;
+    write_answers(connection);
+  }
+}
+
+void EventSocket::write_answers(const std::shared_ptr<Connection>& connection) {
+  if (connection->awaits_room) return;
+  while (!connection->answers.empty()) {
+    const std::string& front = connection->answers.front();
+    const ssize_t count =
+        ::send(connection->stream.native_handle(), front.data() + connection->written_of_front,
+               front.size() - connection->written_of_front, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) {
+      connection->awaits_room = true;
+      return connection->stream.async_wait(
+          boost::asio::posix::stream_descriptor::wait_write,
+          [this, connection](const boost::system::error_code& error) {
+            connection->awaits_room = false;
+            if (!error) write_answers(connection);
+          });
+    }
+    if (count < 0) {  // its other end is closed; read_all() finds out about what it still wrote
+      connection->listens = false;
+      connection->answers.clear();
+      connection->written_of_front = connection->answer_bytes = 0;
+      return;
+    }
+    connection->written_of_front += static_cast<std::size_t>(count);
+    if (connection->written_of_front < front.size()) continue;
+    connection->answer_bytes -= front.size();
+    connection->written_of_front = 0;
+    connection->answers.pop_front();
+  }
+}
+
+void EventSocket::forget_answers() {
+  for (const auto& connection : connections_) {
+    const std::size_t kept = connection->written_of_front > 0 ? 1 : 0;  // a line goes out whole
+    while (connection->answers.size() > kept) {
+      connection->answer_bytes -= connection->answers.back().size();
+      connection->answers.pop_back();
+    }
+  }
 }
 
 void EventSocket::finish() {
@@ -141,7 +208,7 @@ void EventSocket::finish() {
       if (::recv(connection->stream.native_handle(), &probe, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
         break;
     }
-    if (!connection->line.empty()) emit(connection->line);
+    if (!connection->line.empty()) emit(*connection);
     connection->stream.close();
   }
   connections_.clear();

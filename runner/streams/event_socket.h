@@ -1,10 +1,13 @@
 // SORTIE_SOCKET: a Unix stream socket per rank on which the rank (or any descendant) reports
 // events, one JSON object a line. A line that is too long, not UTF-8 or no object is dropped with a
-// warning; a writer is never kept waiting for the launcher.
+// warning; a writer is never kept waiting for the launcher. A connection on which {"type":"listen"}
+// came gets the launcher's answers to the rank, one a line: those for which it has no room when it
+// does not read them are dropped.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +25,7 @@ class EventSocket {
  public:
   static constexpr std::size_t kMaxLineBytes = 64u << 10;
   static constexpr std::size_t kMaxConnections = 64;
+  static constexpr std::size_t kMaxAnswerBytes = 256u << 10;  // that wait for a reader
 
   using OnLine = std::function<void(std::string line)>;
 
@@ -32,6 +36,11 @@ class EventSocket {
   /// Binds `path` (0600) and listens.
   Result<> open(const std::string& path);
 
+  /// One line to all connections that listen.
+  void answer(const std::string& line);
+  /// The launcher that gave the answers is gone: those of which no byte was written are dropped.
+  void forget_answers();
+
   /// The rank is gone: takes what is still in the connections, then closes everything.
   void finish();
 
@@ -41,6 +50,11 @@ class EventSocket {
     boost::asio::posix::stream_descriptor stream;
     std::string line;
     bool skipping = false;  // inside a line that is too long
+    bool listens = false;
+    bool awaits_room = false;          // in its socket
+    std::deque<std::string> answers;   // with their line ends
+    std::size_t written_of_front = 0;  // bytes of the first one
+    std::size_t answer_bytes = 0;      // of all of them
   };
 
   void await_connection();
@@ -48,7 +62,8 @@ class EventSocket {
   void await_data(const std::shared_ptr<Connection>& connection);
   bool read_all(Connection& connection);
   void take(Connection& connection, std::string_view bytes);
-  void emit(std::string& line);
+  void emit(Connection& connection);
+  void write_answers(const std::shared_ptr<Connection>& connection);
   void warn(std::string_view what);
 
   boost::asio::io_context& io_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +17,7 @@
 
 using namespace sortie;
 using namespace sortie::test;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -138,7 +140,7 @@ TEST_CASE("an exit code arrives as it is") {
     CHECK(exited.code == 10 + rank);
     CHECK(exited.stopped == 0);
     CHECK(exited.leftovers_killed == 0);
-    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+    const auto now = std::chrono::duration_cast<milliseconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
     CHECK(static_cast<std::int64_t>(exited.time_unix_ms) > now - 20000);
@@ -250,6 +252,68 @@ TEST_CASE("events on SORTIE_SOCKET arrive, broken ones are dropped with a warnin
   CHECK(remains(job) == "");
 }
 
+TEST_CASE("answers reach the connections that listen, and no other") {
+  wire::JobSpec job = make_job(
+      {"/usr/bin/python3", "-ISc",
+       "import os, socket\n"
+       "def link():\n"
+       "    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['SORTIE_SOCKET']); return s\n"
+       "deaf, idle, ears = link(), link(), link()\n"
+       "deaf.sendall(b'{\"type\":\"note\",\"text\":\"listen\"}\\n')\n"
+       "idle.sendall(b'{\"type\":\"listen\"}\\n')\n"  // never reads
+       "ears.sendall(b'{\"type\": \"listen\"}\\n{\"type\":\"ask\",\"number\":1}\\n')\n"
+       "lines = ears.makefile('rb')\n"
+       "print(lines.readline()[:40], flush=True)\n"
+       "ears.sendall(b'{\"type\":\"ask\",\"number\":2}\\n')\n"
+       "while not lines.readline().startswith(b'{\"last\"'): pass\n"
+       "deaf.setblocking(False)\n"
+       "try: print(deaf.recv(10))\n"
+       "except BlockingIOError: print('nothing', flush=True)\n"});
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  const auto asked = [&](const std::string& line) {
+    for (int i = 0; i < 500; ++i) {
+      if (std::ranges::count(client.events[0], line) == 1) return true;
+      client.pump(milliseconds(20));
+    }
+    return false;
+  };
+  REQUIRE(asked("{\"type\":\"ask\",\"number\":1}"));
+  client.send(wire::RankAnswer{0, "{\"number\":1}"});
+  REQUIRE(asked("{\"type\":\"ask\",\"number\":2}"));
+  // More than sockets and queues hold: `idle` loses lines, and holds up neither the runner nor
+  // the other reader, to whom all of it goes.
+  for (int i = 0; i < 64; ++i) {
+    client.send(wire::RankAnswer{0, "{\"pad\":\"" + std::string(32000, 'x') + "\"}"});
+    client.pump(milliseconds(5));
+  }
+  for (int i = 0; i < 500 && client.exited.empty(); ++i) {
+    client.send(wire::RankAnswer{0, "{\"last\":1}"});  // it may lose lines, too, on a slow machine
+    client.pump(milliseconds(20));
+  }
+  REQUIRE(client.wait_finished());
+  CHECK(client.out[0] == "b'{\"number\":1}\\n'\nnothing\n");
+  CHECK(client.exited.at(0).code == 0);
+  CHECK(client.events[0].size() == 3);
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit());
+  CHECK(client.diagnostics().find("of answers were not read from SORTIE_SOCKET") !=
+        std::string::npos);
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("an answer that is for no rank here, or no line, ends the conversation") {
+  for (const wire::RankAnswer& answer :
+       {wire::RankAnswer{7, "{}"}, wire::RankAnswer{0, "{\n}"}, wire::RankAnswer{0, "none"}}) {
+    RunnerClient client;
+    REQUIRE(client.start(make_job({kHelper, "sleep"})));
+    REQUIRE(client.wait_up(1));
+    client.send(answer);
+    REQUIRE(client.wait_exit());
+    CHECK(client.diagnostics().find("RankAnswer") != std::string::npos);
+  }
+}
+
 TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a core") {
   wire::JobSpec job = make_job({kHelper, "sleep"}, 4);
   job.heartbeat_interval_ms = 2000;
@@ -265,7 +329,7 @@ TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a co
     return ticks;
   };
   const long before = used_ticks();
-  client.pump(std::chrono::milliseconds(3000));
+  client.pump(milliseconds(3000));
   const double share =
       static_cast<double>(used_ticks() - before) / static_cast<double>(::sysconf(_SC_CLK_TCK)) / 3;
   MESSAGE("CPU of runner and 4 keepers: " << share * 100 << " % of a core");

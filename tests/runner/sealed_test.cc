@@ -6,7 +6,6 @@
 #include <string>
 
 #include "common/asio/spawn.h"
-#include "runner/files/record_cipher.h"
 #include "runner/files/sealed_stream.h"
 
 using namespace sortie;

@@ -126,6 +126,19 @@ TEST_CASE("the pid that is told is the host's, and events arrive") {
   REQUIRE(second.run(talker));
   REQUIRE(second.events[0].size() >= 2);
   CHECK(second.events[0][0] == "{\"step\":1,\"loss\":2.5}");
+
+  RunnerClient third;
+  wire::JobSpec asker = box_job({"rank-helper", "ask"});
+  REQUIRE(third.start(asker));
+  for (int i = 0; i < 500 && third.events[0].empty(); ++i)
+    third.pump(std::chrono::milliseconds(20));
+  REQUIRE(third.events[0].size() == 1);
+  third.send(wire::RankAnswer{0, "{\"number\":1}"});
+  REQUIRE(third.wait_finished());
+  CHECK(third.out[0] == "{\"number\":1}\n");
+  third.send(wire::Goodbye{});
+  third.wait_exit();
+  CHECK(left_of(asker) == "");
 }
 
 TEST_CASE("one container per rank, with one /dev/shm among them") {

@@ -157,6 +157,13 @@ void events() {
   send_all(fd, "2}\n{\"step\":3}");  // the last without a newline, then death
 }
 
+/// Asks the launcher, and says what it answers.
+void ask() {
+  const int fd = connect_socket();
+  send_all(fd, "{\"type\":\"listen\"}\n{\"type\":\"ask\",\"number\":1}\n");
+  for (char byte = 0; byte != '\n' && ::read(fd, &byte, 1) == 1;) say({&byte, 1});
+}
+
 /// Writes each argument as a line of its own, then lives on. Asked by SIGQUIT, it leaves stacks as
 /// a program does that has no last line for them.
 void tell(int argc, char** argv) {
@@ -221,6 +228,8 @@ int main(int argc, char** argv) {
     binary();
   } else if (action == "events") {
     events();
+  } else if (action == "ask") {
+    ask();
   } else if (action == "tell") {
     tell(argc, argv);
   } else if (action == "eat") {  // that many MiB

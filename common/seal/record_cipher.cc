@@ -1,8 +1,8 @@
-#include "runner/files/record_cipher.h"
+#include "common/seal/record_cipher.h"
 
 #include "common/base/check.h"
 
-namespace sortie::runner {
+namespace sortie::seal {
 
 static_assert(RecordCipher::kKeyBytes == crypto_aead_aes256gcm_KEYBYTES);
 static_assert(RecordCipher::kKeyBytes == crypto_aead_chacha20poly1305_ietf_KEYBYTES);
@@ -53,4 +53,4 @@ bool RecordCipher::open(unsigned char* bytes, std::size_t size) {
   return failed == 0;
 }
 
-}  // namespace sortie::runner
+}  // namespace sortie::seal

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace sortie::runner {
+namespace sortie::seal {
 
 enum class CipherKind : std::uint8_t { chacha20_poly1305 = 0, aes256_gcm = 1 };
 
@@ -41,4 +41,4 @@ class RecordCipher {
   std::uint64_t records_ = 0;
 };
 
-}  // namespace sortie::runner
+}  // namespace sortie::seal
