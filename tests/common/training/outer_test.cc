@@ -1,0 +1,205 @@
+// What leaders and the coordinator say to each other: both directions of the JSON, and what is
+// refused.
+#include "common/training/outer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace sortie::training {
+namespace {
+
+using nlohmann::json;
+
+const std::string kOuterKey(64, 'a');
+
+std::vector<OuterQuestion> outer_questions() {
+  return {
+      OuterJoin{"berlin", 1, 4, 17, 0xfedcba9876543210, true, 4096, 1'000'000, "10.0.0.1:40000"},
+      OuterJoin{"b", 0, 1, 0, 0, false, 0, 0, ""},
+      OuterNext{18, 0.25},
+      OuterReady{18, 3, 1 << 20, false, ""},
+      OuterReady{18, 0, 0, true, "not finite"},
+      OuterVote{18, 3, 77, true, 0x0123456789abcdef, "", ""},
+      OuterVote{18, 3, 77, false, 0, "a link broke", "paris-2"},
+      OuterLeave{"told to"}};
+}
+
+std::vector<OuterAnswer> outer_answers() {
+  const OuterMember first{"berlin", "[fd00::1]:7000", 0.75}, second{"paris-2", "", 0.25};
+  return {
+      OuterJoined{17, {"berlin", "paris-2"}}, OuterJoined{0, {}},
+      OuterWork{18, 50, 16, 123456},          OuterExchange{18, 3, 77, {first, second}, kOuterKey},
+      OuterDecision{18, 3, 77, true, ""},     OuterDecision{18, 3, 77, false, "paris-2 is gone"},
+      OuterRefused{"another model"}};
+}
+
+json outer_round_trip(const json& sent) {
+  return json::parse(sent.dump());
+}
+
+TEST_CASE("questions of leaders come back as they were") {
+  for (const OuterQuestion& question : outer_questions()) {
+    const json sent = to_json(question, 7);
+    CAPTURE(sent.dump());
+    CHECK(sent["type"] == "outer");
+    const auto back = parse_outer_question(outer_round_trip(sent));
+    REQUIRE(back);
+    CHECK(back->number == 7);
+    CHECK(back->question.index() == question.index());
+    CHECK(to_json(back->question, 7) == sent);
+  }
+  const auto join = parse_outer_question(to_json(outer_questions()[0], 1));
+  REQUIRE(join);
+  const auto& told = std::get<OuterJoin>(join->question);
+  CHECK(told.site == "berlin");
+  CHECK(told.part == 1);
+  CHECK(told.parts == 4);
+  CHECK(told.hash == 0xfedcba9876543210);
+  CHECK(told.fresh);
+  CHECK(told.address == "10.0.0.1:40000");
+}
+
+TEST_CASE("answers of the coordinator come back as they were") {
+  for (const OuterAnswer& answer : outer_answers()) {
+    const json sent = to_json(answer, 9);
+    CAPTURE(sent.dump());
+    const auto back = parse_outer_answer(outer_round_trip(sent));
+    REQUIRE(back);
+    CHECK(back->number == 9);
+    CHECK(back->answer.index() == answer.index());
+    CHECK(to_json(back->answer, 9) == sent);
+  }
+  const auto abort = parse_outer_answer(to_json(OuterAbort{77, "paris is gone"}, 0));
+  REQUIRE(abort);
+  CHECK(std::get<OuterAbort>(abort->answer).epoch == 77);
+  const auto exchange = parse_outer_answer(to_json(outer_answers()[3], 1));
+  REQUIRE(exchange);
+  const auto& order = std::get<OuterExchange>(exchange->answer);
+  REQUIRE(order.members.size() == 2);
+  CHECK(order.members[0].address == "[fd00::1]:7000");
+  CHECK(order.members[1].weight == 0.25);
+  CHECK(order.key == kOuterKey);
+}
+
+TEST_CASE("a reason is cut to whole characters and carries no bytes that JSON has not") {
+  std::string reason = "\xff\x1b[2J";
+  for (int i = 0; i < 1000; ++i) reason += "\xc3\xa4";
+  const json sent = to_json(OuterLeave{reason}, 1);
+  const auto back = parse_outer_question(outer_round_trip(sent));
+  REQUIRE(back);
+  const std::string& kept = std::get<OuterLeave>(back->question).reason;
+  CHECK(kept.size() <= 1000);
+  CHECK(kept.size() > 990);
+  CHECK(kept.find('\x1b') == std::string::npos);
+}
+
+struct OuterDefect {
+  const char* says;
+  std::size_t which;
+  std::function<void(json&)> make;
+};
+
+TEST_CASE("a question that is malformed or out of range is refused, and its member named") {
+  const std::vector<OuterDefect> defects = {
+      {"type", 2, [](json& q) { q["type"] = "step"; }},
+      {"type", 2, [](json& q) { q.erase("type"); }},
+      {"type", 2, [](json& q) { q = json::array({1}); }},
+      {"do", 2, [](json& q) { q["do"] = "work"; }},
+      {"do", 2, [](json& q) { q["do"] = 4; }},
+      {"number", 2, [](json& q) { q["number"] = 0; }},
+      {"number", 2, [](json& q) { q["number"] = -1; }},
+      {"number", 2, [](json& q) { q.erase("number"); }},
+      {"number", 2, [](json& q) { q["number"] = std::numeric_limits<std::uint64_t>::max(); }},
+      {"round", 2, [](json& q) { q["round"] = 0; }},
+      {"round", 2, [](json& q) { q["round"] = 1.5; }},
+      {"round", 2, [](json& q) { q["round"] = "1"; }},
+      {"step_seconds", 2, [](json& q) { q["step_seconds"] = -0.5; }},
+      {"step_seconds", 2, [](json& q) { q["step_seconds"] = std::nan(""); }},
+      {"step_seconds", 2, [](json& q) { q["step_seconds"] = 1e300; }},
+      {"site", 0, [](json& q) { q["site"] = "a/b"; }},
+      {"site", 0, [](json& q) { q["site"] = ".."; }},
+      {"site", 0, [](json& q) { q["site"] = ""; }},
+      {"site", 0, [](json& q) { q["site"] = std::string(64, 'a'); }},
+      {"site", 0, [](json& q) { q.erase("site"); }},
+      {"parts", 0, [](json& q) { q["parts"] = 0; }},
+      {"part:", 0, [](json& q) { q["part"] = 4; }},
+      {"hash", 0, [](json& q) { q["hash"] = "xyz"; }},
+      {"hash", 0, [](json& q) { q["hash"] = "00000000000000001"; }},
+      {"hash", 0, [](json& q) { q["hash"] = 7; }},
+      {"fresh", 0, [](json& q) { q["fresh"] = 1; }},
+      {"position", 0, [](json& q) { q["position"] = -1; }},
+      {"elements", 0, [](json& q) { q["elements"] = 1e19; }},
+      {"address", 0, [](json& q) { q["address"] = "host:80"; }},
+      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:0"; }},
+      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:70000"; }},
+      {"address", 0, [](json& q) { q["address"] = "10.0.0.1"; }},
+      {"address", 0, [](json& q) { q["address"] = "[::1:5"; }},
+      {"address", 0, [](json& q) { q["address"] = "10.0.0.1:80 "; }},
+      {"epoch", 5, [](json& q) { q["epoch"] = 0; }},
+      {"suspect", 6, [](json& q) { q["suspect"] = "a b"; }},
+      {"reason", 6, [](json& q) { q["reason"] = std::string(1001, 'a'); }},
+  };
+  for (const OuterDefect& defect : defects) {
+    json question = to_json(outer_questions()[defect.which], 3);
+    REQUIRE(parse_outer_question(question));
+    defect.make(question);
+    CAPTURE(question.dump());
+    const auto parsed = parse_outer_question(question);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().code == ErrorCode::protocol);
+    CHECK(parsed.error().message.find(std::string("a leader's question: ") + defect.says) == 0);
+  }
+}
+
+TEST_CASE("an answer that is malformed or out of range is refused, and its member named") {
+  const std::vector<OuterDefect> defects = {
+      {"number", 2, [](json& a) { a["number"] = 0; }},
+      {"number", 2,
+       [](json& a) {
+         a = to_json(OuterAbort{4, ""}, 3);
+       }},
+      {"do", 2, [](json& a) { a["do"] = "join"; }},
+      {"donors", 0,
+       [](json& a) {
+         a["donors"] = {"berlin", "berlin"};
+       }},
+      {"donors", 0,
+       [](json& a) {
+         a["donors"] = {"berlin", 4};
+       }},
+      {"donors", 0, [](json& a) { a["donors"] = "berlin"; }},
+      {"donors", 0, [](json& a) { a["donors"] = json(257, "x"); }},
+      {"steps", 2, [](json& a) { a["steps"] = -1; }},
+      {"first_sample", 2, [](json& a) { a["first_sample"] = nullptr; }},
+      {"key", 3, [](json& a) { a["key"] = std::string(63, 'a'); }},
+      {"key", 3, [](json& a) { a["key"] = std::string(64, 'G'); }},
+      {"key", 3, [](json& a) { a.erase("key"); }},
+      {"members", 3, [](json& a) { a["members"] = json::array(); }},
+      {"members", 3, [](json& a) { a["members"][1] = 5; }},
+      {"members", 3, [](json& a) { a["members"][1]["site"] = "berlin"; }},
+      {"members", 3, [](json& a) { a["members"][1]["weight"] = 0.5; }},
+      {"weight", 3, [](json& a) { a["members"][0]["weight"] = 1.5; }},
+      {"address", 3, [](json& a) { a["members"][0]["address"] = "x"; }},
+      {"commit", 4, [](json& a) { a.erase("commit"); }},
+  };
+  for (const OuterDefect& defect : defects) {
+    json answer = to_json(outer_answers()[defect.which], 3);
+    REQUIRE(parse_outer_answer(answer));
+    defect.make(answer);
+    CAPTURE(answer.dump());
+    const auto parsed = parse_outer_answer(answer);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().code == ErrorCode::protocol);
+    CHECK(parsed.error().message.find(std::string("the coordinator's answer: ") + defect.says) ==
+          0);
+  }
+}
+
+}  // namespace
+}  // namespace sortie::training
