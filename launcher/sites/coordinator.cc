@@ -13,8 +13,7 @@ using namespace sortie::training;
 
 OuterCoordinator::OuterCoordinator(Settings settings, NewKey new_key)
     : settings_(std::move(settings)), new_key_(std::move(new_key)) {
-  fragments_.resize(
-      static_cast<std::size_t>(std::max<std::int64_t>(1, settings_.outer.fragments)));
+  fragments_.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, settings_.outer.fragments)));
   for (const std::string& name : settings_.sites) {
     Site& site = sites_.emplace_back();
     site.name = name;
@@ -114,11 +113,11 @@ void OuterCoordinator::watch_pause() {
   }
   if (now_ < *paused_ + settings_.rejoin) return due(*paused_ + settings_.rejoin);
   ended_ = true;
-  step_.end = End{kExitPreempted,
-                  fmt::format("outer.min_sites: only {} of at least {} sites were there for {:.0f} "
-                              "s; start the run again to go on from its checkpoints",
-                              count_in(), wanted,
-                              std::chrono::duration<double>(settings_.rejoin).count())};
+  step_.end =
+      End{kExitPreempted,
+          fmt::format("outer.min_sites: only {} of at least {} sites were there for {:.0f} "
+                      "s; start the run again to go on from its checkpoints",
+                      count_in(), wanted, std::chrono::duration<double>(settings_.rejoin).count())};
 }
 
 /// What can be done now is done, whatever came.
@@ -209,9 +208,8 @@ OuterCoordinator::Step OuterCoordinator::ask(Time now, const std::string& name, 
     return settle(now);
   }
   if (site->left) {
-    step_.messages.push_back(
-        {site->name, rank, question.number,
-         OuterRefused{fmt::format("site {} has left the run", site->name)}});
+    step_.messages.push_back({site->name, rank, question.number,
+                              OuterRefused{fmt::format("site {} has left the run", site->name)}});
     return settle(now);
   }
   if (std::holds_alternative<OuterJoin>(question.question)) {
@@ -221,8 +219,8 @@ OuterCoordinator::Step OuterCoordinator::ask(Time now, const std::string& name, 
   if (!leader) {
     step_.messages.push_back(
         {site->name, rank, question.number,
-         OuterRefused{fmt::format("rank {} of site {} has not joined; join first", rank,
-                                  site->name)}});
+         OuterRefused{
+             fmt::format("rank {} of site {} has not joined; join first", rank, site->name)}});
     return settle(now);
   }
   leader->number = question.number;

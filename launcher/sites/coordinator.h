@@ -73,8 +73,8 @@ class OuterCoordinator {
   OuterCoordinator(Settings settings, NewKey new_key);
 
   /// What an earlier supervisor of the run has written; before anything else. A line that is cut
-  /// off, as only the last one can be, was never acted on. ErrorCode::data names the line that makes
-  /// no sense.
+  /// off, as only the last one can be, was never acted on. ErrorCode::data names the line that
+  /// makes no sense.
   Result<> restore(std::string_view log);
 
   /// An attempt of the site has begun or goes on (one that was adopted). Whoever joined in an
@@ -109,7 +109,7 @@ class OuterCoordinator {
     std::uint32_t rank = 0;
     std::string address;
     std::int64_t elements = 0;
-    std::uint64_t number = 0;  // of the newest question
+    std::uint64_t number = 0;                      // of the newest question
     std::optional<training::OuterQuestion> asked;  // and not answered
     std::optional<training::OuterAnswer> answered;
   };
@@ -136,7 +136,7 @@ class OuterCoordinator {
     std::uint64_t epoch = 0;
     std::int64_t round = 0;
     std::vector<std::size_t> members;  // of sites_
-    Time since{0}, waited{0};  // since < 0: given by an earlier supervisor
+    Time since{0}, waited{0};          // since < 0: given by an earlier supervisor
     std::optional<Time> first_vote;
     std::map<std::size_t, std::map<std::int64_t, training::OuterVote>> votes;  // site, part
   };
@@ -148,7 +148,7 @@ class OuterCoordinator {
   struct Fragment {
     std::int64_t committed = 0;
     std::optional<Order> order;
-    int failures = 0;                    // orders of this round that were called off
+    int failures = 0;  // orders of this round that were called off
     Time retry_at{0};
     std::map<std::string, int> suspects;  // how often each was named in them
   };
@@ -209,13 +209,13 @@ class OuterCoordinator {
   const NewKey new_key_;
   std::vector<Site> sites_;  // in config order, then in the order in which they were added
   std::vector<Fragment> fragments_;
-  std::map<std::int64_t, Grant> grants_;       // by round; the newest few
-  std::map<std::uint64_t, Commit> commits_;    // by epoch; the newest few
+  std::map<std::int64_t, Grant> grants_;        // by round; the newest few
+  std::map<std::uint64_t, Commit> commits_;     // by epoch; the newest few
   std::map<std::int64_t, std::uint64_t> hash_;  // of each part's state in hash_round_
   std::int64_t hash_round_ = -1;
-  bool begun_ = false;                        // somebody has the state of round()
-  std::optional<Time> first_join_, paused_;   // since when
-  std::int64_t granted_ = 0;                  // samples, from the beginning of the data
+  bool begun_ = false;                       // somebody has the state of round()
+  std::optional<Time> first_join_, paused_;  // since when
+  std::int64_t granted_ = 0;                 // samples, from the beginning of the data
   std::uint64_t next_epoch_ = 1;
   RoundTimes times_;
   Time now_{0};

@@ -44,9 +44,10 @@ std::string OuterCoordinator::misfit(const Site& site, const OuterJoin& join) co
           site.name, join.parts, other.name, other.parts);
     const auto same = other.leaders.find(join.part);
     if (same != other.leaders.end() && same->second.elements != join.elements)
-      return fmt::format("part {} has {} elements at site {} and {} at site {}; all sites train "
-                         "one model with one config",
-                         join.part, join.elements, site.name, same->second.elements, other.name);
+      return fmt::format(
+          "part {} has {} elements at site {} and {} at site {}; all sites train "
+          "one model with one config",
+          join.part, join.elements, site.name, same->second.elements, other.name);
   }
   return "";
 }
@@ -71,8 +72,8 @@ void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQ
     return entry.second.rank == rank && entry.first != join.part;
   });
   site.parts = join.parts;
-  site.leaders[join.part] = {rank,           join.address, join.elements,
-                             question.number, question.question, {}};
+  site.leaders[join.part] = {rank, join.address, join.elements, question.number, question.question,
+                             {}};
   // As far as this attempt of it was in the rounds; another one has read a checkpoint.
   site.mixed = std::ranges::min(site.done) != std::ranges::max(site.done);
   if (!first_join_ && count_in() == 0) first_join_ = now_;
@@ -150,8 +151,8 @@ void OuterCoordinator::begin_rounds() {
   line(outer_line({{"do", "begin"}, {"round", first}, {"position", granted_}}));
   Note told{Note::Kind::begun, {}, first};
   for (const Site* site : come) told.members.push_back(site->name);
-  told.text = again ? "all sites were lost; the newest checkpoints are older than the last round"
-                    : "";
+  told.text =
+      again ? "all sites were lost; the newest checkpoints are older than the last round" : "";
   note(std::move(told));
   std::vector<const Site*> donors;
   for (Site* site : with)
@@ -166,7 +167,8 @@ void OuterCoordinator::begin_rounds() {
 
 /// Whether it has brought along what is known of the state of the round.
 bool OuterCoordinator::same_state(const Site& site) const {
-  return !site.mixed && hash_round_ == round() && std::ranges::all_of(site.leaders, [&](const auto& entry) {
+  return !site.mixed && hash_round_ == round() &&
+         std::ranges::all_of(site.leaders, [&](const auto& entry) {
            const OuterJoin& join = join_of(*entry.second.asked);
            const auto known = hash_.find(entry.first);
            return join.round == hash_round_ && known != hash_.end() && known->second == join.hash;
@@ -202,8 +204,7 @@ void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors,
   OuterJoined said{round(), {}};
   // Not all joiners from the same one.
   for (std::size_t i = 0; i < donors.size() && !same; ++i)
-    said.donors.push_back(
-        donors[(i + static_cast<std::size_t>(site.index)) % donors.size()]->name);
+    said.donors.push_back(donors[(i + static_cast<std::size_t>(site.index)) % donors.size()]->name);
   nlohmann::ordered_json leaders = nlohmann::ordered_json::array();
   for (const auto& [part, leader] : site.leaders)
     leaders.push_back({{"part", part},

@@ -26,8 +26,13 @@ Result<> OuterCoordinator::restore_line(std::string_view text) {
     const nlohmann::json json = nlohmann::json::parse(text);
     const std::string what = json.at("do");
     if (what == "order") {
-      Order order{json.at("epoch").get<std::uint64_t>(), json.at("round").get<std::int64_t>(),
-                  {}, Time{-1}, Time{0}, {}, {}};
+      Order order{json.at("epoch").get<std::uint64_t>(),
+                  json.at("round").get<std::int64_t>(),
+                  {},
+                  Time{-1},
+                  Time{0},
+                  {},
+                  {}};
       next_epoch_ = std::max(next_epoch_, order.epoch + 1);
       for (const std::string name : json.at("members"))
         if (const Site* const site = find(name))

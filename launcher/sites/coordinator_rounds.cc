@@ -117,8 +117,7 @@ void OuterCoordinator::grant_work() {
     if (granted) {
       nlohmann::ordered_json all = nlohmann::ordered_json::object();
       for (const auto& [name, what] : grants_[round].work) all[name] = {what.steps, what.first};
-      line(outer_line(
-          {{"do", "grant"}, {"round", round}, {"position", granted_}, {"work", all}}));
+      line(outer_line({{"do", "grant"}, {"round", round}, {"position", granted_}, {"work", all}}));
       granted = false;
     }
   }
@@ -178,15 +177,14 @@ void OuterCoordinator::order_exchange(std::int64_t number) {
     return;
   }
   // A round that was begun is brought to its end by whoever is left: only then can others join.
-  const bool begun = std::ranges::any_of(fragments_, [&](const Fragment& other) {
-    return other.committed > fragment.committed;
-  });
+  const bool begun = std::ranges::any_of(
+      fragments_, [&](const Fragment& other) { return other.committed > fragment.committed; });
   const std::int64_t wanted = begun ? 1 : wanted_sites();
   // After failures whoever was named most often stays outside, where enough others are there.
   std::string shunned;
   if (fragment.failures >= kOrdersAtOnce && !fragment.suspects.empty()) {
-    const auto worst = std::ranges::max_element(
-        fragment.suspects, {}, [](const auto& entry) { return entry.second; });
+    const auto worst = std::ranges::max_element(fragment.suspects, {},
+                                                [](const auto& entry) { return entry.second; });
     if (worst->second >= 2) shunned = worst->first;
   }
   if (!shunned.empty()) {
@@ -241,9 +239,9 @@ void OuterCoordinator::give_order(std::int64_t number, const std::vector<std::si
       abstains = abstains || ready.abstains;
     }
     const bool uniform = settings_.outer.weight == config::OuterWeight::uniform;
-    weights.push_back(abstains              ? 0.0
+    weights.push_back(abstains                 ? 0.0
                       : uniform || tokens == 0 ? (uniform ? 1.0 : 0.0)
-                                            : static_cast<double>(tokens));
+                                               : static_cast<double>(tokens));
     sum += weights.back();
   }
   if (sum <= 0) return refuse_abstainers(members);
@@ -257,8 +255,8 @@ void OuterCoordinator::give_order(std::int64_t number, const std::vector<std::si
                    {"epoch", order.epoch},
                    {"members", names}}));
   for (const Site& site : sites_) {
-    const bool member = std::ranges::find(members, static_cast<std::size_t>(site.index)) !=
-                        members.end();
+    const bool member =
+        std::ranges::find(members, static_cast<std::size_t>(site.index)) != members.end();
     if (!site.in || member) continue;
     note({Note::Kind::excluded, site.name, order.round, number, order.epoch});
   }
@@ -271,8 +269,7 @@ void OuterCoordinator::give_order(std::int64_t number, const std::vector<std::si
       OuterExchange what{order.round, number, order.epoch, {}, key};
       for (std::size_t i = 0; i < members.size(); ++i) {
         const Site& other = sites_[members[i]];
-        what.members.push_back(
-            {other.name, other.leaders.at(part).address, weights[i] / sum});
+        what.members.push_back({other.name, other.leaders.at(part).address, weights[i] / sum});
       }
       answer(site, leader, std::move(what));
     }

@@ -75,8 +75,8 @@ bool OuterCoordinator::judge(std::int64_t number) {
   }
   if (complete < order.members.size()) {
     if (!order.first_vote) return false;
-    const Time limit = *order.first_vote +
-                       std::max(kLeastVoteWait, 4 * times_.exchange().value_or(Time{0}));
+    const Time limit =
+        *order.first_vote + std::max(kLeastVoteWait, 4 * times_.exchange().value_or(Time{0}));
     if (now_ < limit) {
       due(limit);
       return false;
@@ -92,21 +92,23 @@ bool OuterCoordinator::judge(std::int64_t number) {
   };
   std::map<std::vector<std::uint64_t>, std::set<std::size_t>> groups;
   for (const std::size_t index : order.members) groups[hashes_of(index)].insert(index);
-  const auto largest = std::ranges::max_element(
-      groups, {}, [](const auto& group) { return group.second.size(); });
+  const auto largest =
+      std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
   if (groups.size() > 1) {
     std::vector<std::string> others;
     for (const std::size_t index : order.members)
       if (!largest->second.contains(index)) others.push_back(sites_[index].name);
     const bool most = 2 * largest->second.size() > order.members.size() &&
                       static_cast<std::int64_t>(largest->second.size()) >= wanted_sites();
-    Note told{Note::Kind::differs, others.size() == 1 ? others.front() : "", order.round, number,
-              order.epoch, others};
+    Note told{Note::Kind::differs, others.size() == 1 ? others.front() : "",
+              order.round,         number,
+              order.epoch,         others};
     told.text = most ? "their mean is not that of most sites" : "no two sites in three agree";
     note(std::move(told));
     if (!most) {
-      call_off(number, fmt::format("sites have come to different means; other than the first: {}",
-                                   fmt::join(others, ", ")),
+      call_off(number,
+               fmt::format("sites have come to different means; other than the first: {}",
+                           fmt::join(others, ", ")),
                "");
       return true;
     }
@@ -137,8 +139,7 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
   commits_[order.epoch] = std::move(what);
   while (commits_.size() > kKeptCommits) commits_.erase(commits_.begin());
   const auto grant = grants_.find(order.round);
-  if (order.since.count() >= 0 && grant != grants_.end() &&
-      grant->second.since.count() >= 0)
+  if (order.since.count() >= 0 && grant != grants_.end() && grant->second.since.count() >= 0)
     times_.note(order.waited, took, now_ - grant->second.since);
   fragment = Fragment{order.round, {}, 0, {}, {}};
   for (Site& site : sites_) {
@@ -156,9 +157,8 @@ void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& 
                            has ? "" : "its mean is not that of most sites; join again"});
     }
     if (has) continue;
-    answer_all(site, OuterRefused{fmt::format(
-                         "round {} was committed without site {}; join again", order.round,
-                         site.name)});
+    answer_all(site, OuterRefused{fmt::format("round {} was committed without site {}; join again",
+                                              order.round, site.name)});
     site.in = site.copying = site.late = false;
     site.ready_at.reset();
   }
@@ -178,8 +178,7 @@ void OuterCoordinator::call_off(std::int64_t number, std::string reason, std::st
     site.late = false;
     for (auto& [part, leader] : site.leaders) {
       if (leader.asked && std::holds_alternative<OuterVote>(*leader.asked))
-        answer(site, leader,
-               OuterDecision{order.round, number, order.epoch, false, reason});
+        answer(site, leader, OuterDecision{order.round, number, order.epoch, false, reason});
       else
         step_.messages.push_back({site.name, leader.rank, 0, OuterAbort{order.epoch, reason}});
     }

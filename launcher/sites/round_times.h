@@ -12,8 +12,8 @@ namespace sortie::launcher {
 class RoundTimes {
  public:
   using Time = std::chrono::milliseconds;
-  static constexpr std::size_t kKept = 8;     // rounds
-  static constexpr Time kLongest{600'000};    // the wait while nothing is known, and at most
+  static constexpr std::size_t kKept = 8;   // rounds
+  static constexpr Time kLongest{600'000};  // the wait while nothing is known, and at most
   static constexpr Time kShortest{2'000};
 
   /// A round was committed: how long after the first site the last one was ready, how long the

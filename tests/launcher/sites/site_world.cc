@@ -29,9 +29,8 @@ SiteWorld::SiteWorld(Config config) : config_(std::move(config)), random_(config
   start_coordinator();
   for (SimSite& site : sites_) start(site);
   for (int i = 0; i < config_.site_crashes; ++i)
-    at(jitter(500, 30'000), [this] {
-      crash(sites_[static_cast<std::size_t>(jitter(0, config_.sites - 1))]);
-    });
+    at(jitter(500, 30'000),
+       [this] { crash(sites_[static_cast<std::size_t>(jitter(0, config_.sites - 1))]); });
   for (int i = 0; i < config_.coordinator_crashes; ++i)
     at(jitter(500, 30'000), [this] { start_coordinator(); });
 }
@@ -56,9 +55,9 @@ std::string SiteWorld::state() const {
     out += fmt::format(" {} {} {}", site.name, site.state, site.round);
   for (const SimSite& site : sites_)
     for (const Leader& leader : site.leaders)
-      out += fmt::format("; {}/{} round {} question {}{}", site.name, leader.part, leader.round,
-                         leader.number, leader.asked ? fmt::format(" kind {}", leader.asked->index())
-                                                     : " answered");
+      out += fmt::format(
+          "; {}/{} round {} question {}{}", site.name, leader.part, leader.round, leader.number,
+          leader.asked ? fmt::format(" kind {}", leader.asked->index()) : " answered");
   return out;
 }
 
@@ -86,11 +85,10 @@ void SiteWorld::take(OuterCoordinator::Step step) {
     const auto json = nlohmann::json::parse(line);
     if (json["do"] == "commit") {
       ++commits;
-      const std::pair what{json["round"].get<std::int64_t>(),
-                           json["fragment"].get<std::int64_t>()};
+      const std::pair what{json["round"].get<std::int64_t>(), json["fragment"].get<std::int64_t>()};
       if (!epoch_of_.emplace(what, json["epoch"]).second)
-        broken.push_back(fmt::format("round {} fragment {} committed twice", what.first,
-                                     what.second));
+        broken.push_back(
+            fmt::format("round {} fragment {} committed twice", what.first, what.second));
       committed_.insert(json["epoch"].get<std::uint64_t>());
     } else if (json["do"] == "begin") {  // all that came after that round is as if it never was
       std::erase_if(epoch_of_, [&](const auto& entry) {
@@ -117,8 +115,7 @@ void SiteWorld::wake() {
   if (!due) return;
   const std::int64_t when = std::max(now, due->count());
   at(when, [this, life = life_] {
-    if (life == life_ && coordinator_->wake_at() &&
-        coordinator_->wake_at()->count() <= now)
+    if (life == life_ && coordinator_->wake_at() && coordinator_->wake_at()->count() <= now)
       take(coordinator_->tick(OuterCoordinator::Time(now)));
   });
 }
@@ -190,13 +187,13 @@ void SiteWorld::crash(SimSite& site) {
       const bool together = std::ranges::any_of(
           leader.order->members, [&](const OuterMember& m) { return m.site == site.name; });
       if (!together) continue;
-      at(now + jitter(10, 2000), [this, name = other.name, part = leader.part,
-                                  epoch = leader.epoch, gone = site.name] {
-        SimSite& waits = *find(name);
-        if (!waits.up) return;
-        Leader& its = waits.leaders[static_cast<std::size_t>(part)];
-        if (its.order && its.epoch == epoch) vote(waits, its, false, gone);
-      });
+      at(now + jitter(10, 2000),
+         [this, name = other.name, part = leader.part, epoch = leader.epoch, gone = site.name] {
+           SimSite& waits = *find(name);
+           if (!waits.up) return;
+           Leader& its = waits.leaders[static_cast<std::size_t>(part)];
+           if (its.order && its.epoch == epoch) vote(waits, its, false, gone);
+         });
     }
 }
 
@@ -233,34 +230,34 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterJoined& said) {
     return next(site, leader);
   }
   const int part = leader.part;
-  at(now + jitter(20, 3000), [this, name = site.name, attempt = site.attempt, part, said,
-                              number = leader.number] {
-    SimSite& joiner = *find(name);
-    if (!joiner.up || joiner.attempt != attempt) return;
-    Leader& its = joiner.leaders[static_cast<std::size_t>(part)];
-    if (its.number != number) return;
-    for (const std::string& donor : said.donors) {
-      SimSite& from = *find(donor);
-      if (!from.up) continue;
-      Leader& has = from.leaders[static_cast<std::size_t>(part)];
-      const bool whole = std::ranges::all_of(
-          has.done, [&](const auto& entry) { return entry.second == said.round; });
-      if (!whole || has.round != said.round) continue;
-      its.theta = has.theta;
-      its.done = has.done;
-      its.round = has.round;
-      its.position = has.position;
-      its.fragment = 0;
-      return next(joiner, its);
-    }
-    join(joiner, its);
-  });
+  at(now + jitter(20, 3000),
+     [this, name = site.name, attempt = site.attempt, part, said, number = leader.number] {
+       SimSite& joiner = *find(name);
+       if (!joiner.up || joiner.attempt != attempt) return;
+       Leader& its = joiner.leaders[static_cast<std::size_t>(part)];
+       if (its.number != number) return;
+       for (const std::string& donor : said.donors) {
+         SimSite& from = *find(donor);
+         if (!from.up) continue;
+         Leader& has = from.leaders[static_cast<std::size_t>(part)];
+         const bool whole = std::ranges::all_of(
+             has.done, [&](const auto& entry) { return entry.second == said.round; });
+         if (!whole || has.round != said.round) continue;
+         its.theta = has.theta;
+         its.done = has.done;
+         its.round = has.round;
+         its.position = has.position;
+         its.fragment = 0;
+         return next(joiner, its);
+       }
+       join(joiner, its);
+     });
 }
 
 void SiteWorld::on(SimSite& site, Leader& leader, const OuterWork& work) {
   if (work.round != leader.round + 1 || work.steps < 1 || work.batch != kBatch)
-    broken.push_back(fmt::format("site {}: work of round {}, {} steps", site.name, work.round,
-                                 work.steps));
+    broken.push_back(
+        fmt::format("site {}: work of round {}, {} steps", site.name, work.round, work.steps));
   const std::int64_t end = work.first_sample + work.steps * work.batch;
   if (leader.part == 0) {
     const auto after = ranges_.lower_bound(work.first_sample);
@@ -280,15 +277,15 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterWork& work) {
   const double seconds = static_cast<double>(work.steps) * site.step_seconds;
   const auto time = static_cast<std::int64_t>(seconds * 1000) + jitter(0, 20);
   if (leader.round >= 3) busy_ms[site.name] += time;
-  at(now + time, [this, name = site.name, attempt = site.attempt, part = leader.part,
-                  number = leader.number] {
-    SimSite& trained = *find(name);
-    if (!trained.up || trained.attempt != attempt) return;
-    Leader& its = trained.leaders[static_cast<std::size_t>(part)];
-    if (its.number != number) return;
-    its.fragment = 0;
-    ready(trained, its);
-  });
+  at(now + time,
+     [this, name = site.name, attempt = site.attempt, part = leader.part, number = leader.number] {
+       SimSite& trained = *find(name);
+       if (!trained.up || trained.attempt != attempt) return;
+       Leader& its = trained.leaders[static_cast<std::size_t>(part)];
+       if (its.number != number) return;
+       its.fragment = 0;
+       ready(trained, its);
+     });
 }
 
 void SiteWorld::on(SimSite& site, Leader& leader, const OuterExchange& order) {
@@ -312,13 +309,13 @@ void SiteWorld::on(SimSite& site, Leader& leader, const OuterExchange& order) {
   leader.epoch = order.epoch;
   leader.order = order;
   // Peers that are silent are given up.
-  at(now + 15'000, [this, name = site.name, attempt = site.attempt, part = leader.part,
-                    epoch = order.epoch] {
-    SimSite& waits = *find(name);
-    if (!waits.up || waits.attempt != attempt) return;
-    Leader& its = waits.leaders[static_cast<std::size_t>(part)];
-    if (its.order && its.epoch == epoch) vote(waits, its, false, "");
-  });
+  at(now + 15'000,
+     [this, name = site.name, attempt = site.attempt, part = leader.part, epoch = order.epoch] {
+       SimSite& waits = *find(name);
+       if (!waits.up || waits.attempt != attempt) return;
+       Leader& its = waits.leaders[static_cast<std::size_t>(part)];
+       if (its.order && its.epoch == epoch) vote(waits, its, false, "");
+     });
   try_exchange(order.epoch, leader.part);
 }
 
