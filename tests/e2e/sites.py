@@ -117,6 +117,8 @@ def scenario_one_site_dies_and_comes_back_alone(bed):
         before = sites.commits()[-1][0]
         wait_until(lambda: any(number > before and members == ["a", "b"] for number, members in sites.commits()), 15,
                    "a round without site c")
+        journal = sites.run.path / "sites/c/events.jsonl"
+        wait_until(lambda: '"host_lost"' in journal.read_text(), 20, "the loss of h03")
         bed.link("h03", "up")
         wait_until(lambda: sites.attempts()["c"] >= 3, 30, "attempt 3 of site c")
         back = len(sites.commits())
