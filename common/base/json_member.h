@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace sortie::json_member {
 
@@ -27,6 +28,16 @@ inline std::string text(const nlohmann::json& object, const char* key) {
 inline bool flag(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_boolean() && it->get<bool>();
+}
+
+/// The texts of an array; what is none is left out.
+inline std::vector<std::string> texts(const nlohmann::json& object, const char* key) {
+  std::vector<std::string> out;
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_array()) return out;
+  for (const nlohmann::json& item : *it)
+    if (item.is_string()) out.push_back(item.get<std::string>());
+  return out;
 }
 
 }  // namespace sortie::json_member

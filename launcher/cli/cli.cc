@@ -78,6 +78,7 @@ int run_cli(int argc, char** argv) {
   add_image_verbs(app, verbs, program);
   add_nodes_verbs(app, verbs);
   add_connections_verbs(app, verbs);
+  add_sites_verb(app, verbs);
   add_chaos_verb(app, verbs);
   add_config_verbs(app, verbs, program);
   add_report_verb(app, verbs);

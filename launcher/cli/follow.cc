@@ -45,6 +45,7 @@ void add_follow_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program&) 
   add_run_name(*logs_verb, logs->run, logs->log_dir);
   logs_verb->add_option("--rank", logs->ranks, "Only these ranks: 0,8-15");
   logs_verb->add_option("--host", logs->hosts, "Only ranks of these hosts: 'gpu[01-04]', @group");
+  logs_verb->add_option("--site", logs->site, "Only ranks of this site");
   logs_verb->add_option("--since", logs->since,
                         "Only what came since: 10m, 14:30, '2026-11-21 14:30'");
   logs_verb->add_option("--grep", logs->grep, "Only lines with this extended regular expression");

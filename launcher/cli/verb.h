@@ -32,6 +32,7 @@ void add_check_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& pr
 void add_copy_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_image_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
 void add_config_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& program);
+void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_chaos_verb(CLI::App& root, std::vector<Verb>& verbs);
 void add_nodes_verbs(CLI::App& root, std::vector<Verb>& verbs);
 void add_connections_verbs(CLI::App& root, std::vector<Verb>& verbs);

@@ -46,14 +46,25 @@ Console::Style Console::detect() {
 }
 
 Console::Console(Style style)
-    : style_(style), writer_(style.out, style.err, style.terminal, style.queue_bytes) {}
+    : style_(style),
+      writer_(std::make_shared<ConsoleWriter>(style.out, style.err, style.terminal,
+                                              style.queue_bytes)) {}
+
+Console::Console(const Console& of_run, std::string site, bool bottom)
+    : style_([&] {
+        Style style = of_run.style_;
+        style.terminal = style.terminal && bottom;
+        return style;
+      }()),
+      site_(std::move(site) + " "),
+      writer_(of_run.writer_) {}
 
 Console::Source& Console::source(std::uint32_t rank, std::string_view host, wire::Stream stream) {
   const auto [it, fresh] = sources_.try_emplace({rank, stream});
   std::string& prefix = it->second.prefix;
   if (!fresh || style_.prefix == Prefix::none) return it->second;
-  prefix = style_.prefix == Prefix::host ? fmt::format("[{}]", host)
-                                         : fmt::format("[{} {}]", rank, host);
+  prefix = style_.prefix == Prefix::host ? fmt::format("[{}{}]", site_, host)
+                                         : fmt::format("[{}{} {}]", site_, rank, host);
   if (stream == wire::Stream::out ? style_.color_out : style_.color_err)
     prefix = fmt::format("\x1b[2m{}\x1b[0m", prefix);
   prefix += ' ';
@@ -65,7 +76,7 @@ void Console::line(const Source& source, wire::Stream stream, std::string_view t
   shown += shown_line(text);
   shown += '\n';
   const auto to = stream == wire::Stream::out ? ConsoleWriter::To::out : ConsoleWriter::To::err;
-  if (!writer_.write(to, shown, false)) ++dropped_;
+  if (!writer_->write(to, shown, false)) ++dropped_;
 }
 
 /// Nothing of the lines that end in here is shown; returns what comes after them.
@@ -84,7 +95,7 @@ void Console::output(std::uint32_t rank, std::string_view host, wire::Stream str
                      std::string_view bytes) {
   if (!style_.ranks) return;
   Source& from = source(rank, host, stream);
-  if (bytes.size() >= kTorrentBytes && writer_.backlog() > style_.queue_bytes / 2)
+  if (bytes.size() >= kTorrentBytes && writer_->backlog() > style_.queue_bytes / 2)
     bytes = pass_over(from, bytes);
   while (!bytes.empty()) {
     const auto end = bytes.find('\n');
@@ -121,32 +132,33 @@ void Console::event(const nlohmann::json& event) {
   if (!known) return;
   const double now = unix_time();
   training_.take(*known, now);
-  if (training_.done) return writer_.status("");
+  if (training_.done) return progress("");
   if (std::holds_alternative<training::StepEvent>(*known) && now >= training_shown_ &&
       now - training_shown_ < kLiveSeconds)
     return;
   training_shown_ = now;
-  progress(printable(live_line(training_, now)));
+  progress(site_ + printable(live_line(training_, now)));
 }
 
 void Console::progress(std::string text) {
-  if (style_.terminal && !style_.quiet) writer_.status(std::move(text));
+  if (style_.terminal && !style_.quiet) writer_->status(std::move(text));
 }
 
 void Console::message(std::string_view text) {
   if (style_.quiet) return;
-  if (!writer_.write(ConsoleWriter::To::err, printable_lines(text) + "\n", true)) ++dropped_;
+  if (!writer_->write(ConsoleWriter::To::err, site_ + printable_lines(text) + "\n", true))
+    ++dropped_;
 }
 
 void Console::plain(std::string_view text) {
-  if (!writer_.write(ConsoleWriter::To::out, text, false)) ++dropped_;
+  if (!writer_->write(ConsoleWriter::To::out, text, false)) ++dropped_;
 }
 
 void Console::error(std::string_view text) {
-  const std::string shown = printable_lines(text);
-  if (!writer_.write(ConsoleWriter::To::err,
-                     (style_.color_err ? fmt::format("\x1b[31m{}\x1b[0m", shown) : shown) + "\n",
-                     true))
+  const std::string shown = site_ + printable_lines(text);
+  if (!writer_->write(ConsoleWriter::To::err,
+                      (style_.color_err ? fmt::format("\x1b[31m{}\x1b[0m", shown) : shown) + "\n",
+                      true))
     ++dropped_;
 }
 

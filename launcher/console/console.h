@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -23,8 +24,9 @@ std::string shown_line(std::string_view line);
 std::optional<nlohmann::json> parse_event(std::string_view line);
 
 /// "[rank host] text" and a line end, with the text printable; what follows the last '\r' is what
-/// shows of a progress line.
-std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color);
+/// shows of a progress line. With a site: "[site rank host] text".
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color,
+                      std::string_view site = "");
 
 class Console {
  public:
@@ -45,6 +47,9 @@ class Console {
 
   /// Its end flushes, bounded by two seconds.
   explicit Console(Style style);
+  /// What one site of a run says: on the same terminal, with the name of the site before each line.
+  /// `bottom`: it may have the line at the bottom.
+  Console(const Console& of_run, std::string site, bool bottom);
 
   /// Bytes of a rank: whole lines are shown as "[rank host] line"; a partial line waits for its
   /// rest (up to 64 KiB). '\r' progress lines: the last state is shown. When half of what may wait
@@ -68,12 +73,12 @@ class Console {
   /// Text for stdout as it is.
   void plain(std::string_view text);
   /// The line at the bottom of a terminal; "" for none.
-  void status(std::string text) { writer_.status(std::move(text)); }
+  void status(std::string text) { writer_->status(std::move(text)); }
   bool has_status() const { return style_.terminal; }
   /// Bytes that the terminal has not taken yet.
-  std::size_t backlog() const { return writer_.backlog(); }
+  std::size_t backlog() const { return writer_->backlog(); }
   /// Why stdout takes no more (EPIPE: nobody reads it), 0 while it does.
-  int out_error() const { return writer_.out_error(); }
+  int out_error() const { return writer_->out_error(); }
 
   /// Lines that were not shown, because the terminal was too slow.
   std::size_t dropped_lines() const { return dropped_; }
@@ -92,7 +97,8 @@ class Console {
   TrainingView training_;
   double training_shown_ = 0;  // when, in seconds since 1970
   std::size_t dropped_ = 0;
-  ConsoleWriter writer_;
+  std::string site_;  // with a blank after it; empty = of no site
+  std::shared_ptr<ConsoleWriter> writer_;
 };
 
 }  // namespace sortie::launcher

@@ -8,10 +8,10 @@
 #include "launcher/console/console.h"
 
 namespace sortie::launcher {
-std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text,
-                      bool color) {
-  return fmt::format(fmt::runtime(color ? "\x1b[2m[{} {}]\x1b[0m {}\n" : "[{} {}] {}\n"), rank,
-                     host, shown_line(text));
+std::string rank_line(std::uint32_t rank, std::string_view host, std::string_view text, bool color,
+                      std::string_view site) {
+  return fmt::format(fmt::runtime(color ? "\x1b[2m[{}{}{} {}]\x1b[0m {}\n" : "[{}{}{} {}] {}\n"),
+                     site, site.empty() ? "" : " ", rank, host, shown_line(text));
 }
 
 std::string shown_line(std::string_view line) {

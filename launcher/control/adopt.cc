@@ -21,8 +21,10 @@
 #include "launcher/plan/secrets.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/recovery/spares.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_command.h"
 #include "launcher/run/run_folder.h"
+#include "launcher/sites/site_runs.h"
 #include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
@@ -145,6 +147,47 @@ SuperviseParts::Adopted adopted_story(const RunRecord& record, const config::Job
   return story;
 }
 
+/// What is kept of each site of the run, with what its loop goes on from. Folders are in `sites`
+/// before anything is written to them.
+Result<std::vector<SiteOfRun>> adopted_sites(const RunRecord& record, const config::JobConfig& job,
+                                             const std::optional<Error>& no_plan) {
+  std::vector<SiteOfRun> sites;
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<config::HostSlots> configured,
+                          config::job_hosts(job.runner));
+  const auto count = static_cast<std::int64_t>(config::sites_of(configured).size());
+  const auto spares = job_spares(job, {});
+  for (const std::string& name : sites_in(record.path)) {
+    SORTIE_ASSIGN_OR_RETURN(const RunRecord part, read_run(site_folder(record.path, name)));
+    PlannedSite planned;
+    planned.place = {name, static_cast<std::int64_t>(sites.size()), count};
+    planned.plan = adopted_plan(part, job);
+    planned.hosts = hosts_of(part);
+    for (config::HostSlots& host : planned.hosts) host.site = name;
+    if (spares)
+      for (const config::HostSlots& spare : *spares)
+        if (spare.site == name) planned.spares.push_back(spare);
+    SORTIE_ASSIGN_OR_RETURN(
+        RunFolder folder,
+        RunFolder::open_site(record.path, name, run_id_of_site(record.id, planned.place.index),
+                             job.logger.tensorboard, part.attempt));
+    SiteOfRun& site = sites.emplace_back(SiteOfRun{std::move(planned), std::move(folder)});
+    std::error_code ignored;
+    const RunView view = read_journal(part.path);
+    site.removed = std::filesystem::exists(part.path / "removed", ignored);
+    if (view.ended) {  // it does not come back with another supervisor either
+      site.ended = Verdict();
+      site.ended->exit_code = view.exit_code.value_or(0);
+      site.ended->text = view.cause;
+      site.ended->shown = true;
+      continue;
+    }
+    SuperviseParts::Adopted story = adopted_story(part, job, site.folder);
+    story.no_plan = no_plan;
+    site.adopt = [story = std::move(story)](RunLoop::Parts& parts) { adopt_into(parts, story); };
+  }
+  return sites;
+}
+
 int supervise_adopted(const RunRecord& record, const config::JobConfig& job, StartNotice& notice) {
   const auto give_up = [&](const Error& error) {
     const int code = exit_code_for(error.code);
@@ -165,16 +208,24 @@ int supervise_adopted(const RunRecord& record, const config::JobConfig& job, Sta
   config::JobConfig with_secrets = job;
   const LauncherFacts facts = facts_of(record);
   // Ranks have their secrets already: only another attempt needs them again.
-  SuperviseParts::Adopted story = adopted_story(record, job, folder);
+  const bool has_sites = !sites_in(record.path).empty();
+  SuperviseParts::Adopted story;
+  if (!has_sites) story = adopted_story(record, job, folder);
   if (job.recovery.max_restarts > 0)
     if (auto filled = fill_in_secrets(with_secrets.runner, facts.environment); !filled)
       story.no_plan = std::move(filled).error();
   const std::vector<config::HostSlots> hosts = hosts_of(record);
+  std::vector<SiteOfRun> sites;
+  if (has_sites) {
+    auto read = adopted_sites(record, with_secrets, story.no_plan);
+    if (!read) return give_up(read.error());
+    sites = std::move(*read);
+  }
   const auto spares = job_spares(job, {});
   if (!spares) console.error(spares.error().message);
   return supervise({with_secrets, plan, facts, hosts,
                     spares.value_or(std::vector<config::HostSlots>()), *binary, folder, *lock,
-                    console, &notice, std::move(story)});
+                    console, &notice, std::move(story), has_sites ? &sites : nullptr});
 }
 
 /// A run that may be adopted, and its job.

@@ -9,9 +9,12 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <list>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
@@ -59,20 +62,82 @@ class LineTail {
   std::string pending_;
 };
 
-class Attachment {
+/// The output of a run, or of one of its sites, in the attempt that it is in.
+class Shown {
  public:
-  Attachment(RunRecord record, const AttachRequest& request, Fd signals)
+  /// `console` is shared by all that is shown of a run without sites.
+  Shown(RunRecord record, const AttachRequest& request, Console& console)
       : record_(std::move(record)),
-        signals_(std::move(signals)),
-        console_(Console::detect()),
+        console_(console),
         metrics_(record_.path / "metrics.jsonl", request.from_start) {
     open_feed();
     if (request.from_start || request.since_ms)
       feed_->replay(request.from_start ? std::nullopt : request.since_ms);
     else
       feed_->skip_to_end();
-    epoch_ = record_.supervisor.epoch;
     if (!request.from_start) console_.set_training(read_training(record_.path));
+  }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+  int fd() const { return feed_->fd(); }
+  const RunRecord& record() const { return record_; }
+  bool has_next() const { return latest_attempt(record_.path) > record_.attempt; }
+
+  bool show(bool everything) {
+    const bool more = feed_->take(everything);
+    metrics_.take([this](std::string_view line) {
+      if (const auto event = parse_event(line)) console_.event(*event);
+    });
+    return more;
+  }
+
+  /// The logs of the last one have been shown.
+  bool begin_next_attempt() {
+    auto next = read_run(record_.path, record_.attempt + 1);
+    if (!next) return false;  // its plan is not whole yet
+    end_ranks();
+    const RunView view = read_journal(record_.path);
+    for (const AttemptView& attempt : view.attempts)
+      if (attempt.number == record_.attempt && attempt.ended)
+        console_.message(fmt::format("attempt {} has failed: {}; {}", attempt.number,
+                                     attempt.end.cause, attempt.decision));
+    feed_.reset();
+    record_ = std::move(*next);
+    open_feed();
+    feed_->replay(std::nullopt);
+    return true;
+  }
+
+  void end_ranks() {
+    for (const RunRecord::Host& host : record_.hosts)
+      for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank);
+  }
+
+ private:
+  void open_feed() {
+    feed_.reset();  // it refers to the record
+    feed_.emplace(record_, std::set<std::uint32_t>{}, [this](const LogFeed::Chunk& chunk) {
+      console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
+    });
+  }
+
+  RunRecord record_;
+  Console& console_;
+  std::optional<LogFeed> feed_;
+  LineTail metrics_;
+};
+
+class Attachment {
+ public:
+  Attachment(RunRecord record, const AttachRequest& request, Fd signals)
+      : record_(std::move(record)),
+        request_(request),
+        signals_(std::move(signals)),
+        console_(Console::detect()) {
+    epoch_ = record_.supervisor.epoch;
+    if (record_.sites.empty()) shown_.emplace_back(record_, request_, console_);
+    take_sites();
   }
 
   int run() {
@@ -84,13 +149,19 @@ class Attachment {
                                    config::fold_host_names(record_.host_names())));
     for (bool more = false;;) {
       if (const int number = wait(more)) return detached(number);
+      take_sites();
       // First the state, then the files: what was written before the end is then there.
       const auto result = read_result(record_.path);
       const bool over = result || !client_;
-      const bool next = latest_attempt(record_.path) > record_.attempt;
-      more = show(over || next);
-      if (more) continue;
-      if (next && begin_next_attempt()) continue;
+      more = false;
+      bool begun = false;
+      for (Shown& shown : shown_) {
+        const bool next = shown.has_next();
+        const bool rest = shown.show(over || next);
+        more = more || rest;
+        if (!rest && next) begun = shown.begin_next_attempt() || begun;
+      }
+      if (more || begun) continue;
       if (result) return ended(result->exit_code, result->text, result->aftermath);
       if (client_) continue;
       if (said_code_) return ended(*said_code_, "", "");  // its disk is full, say
@@ -104,52 +175,34 @@ class Attachment {
     if (auto client = ControlClient::connect(record_.path, epoch_)) client_ = std::move(*client);
   }
 
-  void open_feed() {
-    feed_.reset();  // it refers to the record
-    feed_.emplace(record_, std::set<std::uint32_t>{}, [this](const LogFeed::Chunk& chunk) {
-      console_.output(chunk.rank, chunk.host, chunk.stream, chunk.bytes);
-    });
-  }
-
-  /// The logs of the last one have been shown.
-  bool begin_next_attempt() {
-    auto next = read_run(record_.path, record_.attempt + 1);
-    if (!next) return false;  // its plan is not whole yet
-    for_each_rank_end();
-    const RunView view = read_journal(record_.path);
-    for (const AttemptView& attempt : view.attempts)
-      if (attempt.number == record_.attempt && attempt.ended)
-        console_.message(fmt::format("attempt {} has failed: {}; {}", attempt.number,
-                                     attempt.end.cause, attempt.decision));
-    feed_.reset();
-    record_ = std::move(*next);
-    open_feed();
-    feed_->replay(std::nullopt);
-    return true;
+  /// Sites may be added to a living run.
+  void take_sites() {
+    for (const std::string& name : sites_in(record_.path)) {
+      if (!known_sites_.insert(name).second) continue;
+      auto part = read_run(site_folder(record_.path, name));
+      if (!part) {
+        known_sites_.erase(name);  // its plan is not whole yet
+        continue;
+      }
+      shown_.emplace_back(std::move(*part), request_,
+                          consoles_.emplace_back(console_, name, consoles_.empty()));
+    }
   }
 
   /// Waits for news; the number of a signal that came.
   int wait(bool at_once) {
-    pollfd polled[] = {{signals_.get(), POLLIN, 0},
-                       {feed_->fd(), POLLIN, 0},
-                       {client_ ? client_->fd() : -1, POLLIN, 0}};
-    ::poll(polled, std::size(polled), at_once ? 0 : static_cast<int>(kLook.count()));
+    std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0},
+                                  {client_ ? client_->fd() : -1, POLLIN, 0}};
+    for (const Shown& shown : shown_) polled.push_back({shown.fd(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), at_once ? 0 : static_cast<int>(kLook.count()));
     signalfd_siginfo info;
     if (::read(signals_.get(), &info, sizeof info) == sizeof info)
       return static_cast<int>(info.ssi_signo);
-    if (client_ && polled[2].revents != 0 && !client_->take()) {
+    if (client_ && polled[1].revents != 0 && !client_->take()) {
       said_code_ = client_->end_exit_code();
       client_.reset();
     }
     return 0;
-  }
-
-  bool show(bool everything) {
-    const bool more = feed_->take(everything);
-    metrics_.take([this](std::string_view line) {
-      if (const auto event = parse_event(line)) console_.event(*event);
-    });
-    return more;
   }
 
   /// Nobody is at the other end: the latest supervisor is looked for, or the run is lost.
@@ -187,25 +240,29 @@ class Attachment {
   }
 
   void for_each_rank_end() {
-    for (const RunRecord::Host& host : record_.hosts)
-      for (const std::uint32_t rank : host.ranks) console_.end_of_rank(rank);
+    for (Shown& shown : shown_) shown.end_ranks();
   }
 
   int ended(int code, const std::string& text, const std::string& aftermath) {
     for_each_rank_end();
     if (!text.empty()) console_.error(text);
     if (!aftermath.empty()) console_.message(aftermath);
-    if (console_.dropped_lines() > 0)
+    std::size_t dropped = console_.dropped_lines();
+    for (const Console& console : consoles_) dropped += console.dropped_lines();
+    if (dropped > 0)
       console_.message(fmt::format("{} lines of output were not shown; `sortie logs {}` has them",
-                                   console_.dropped_lines(), record_.id));
+                                   dropped, record_.id));
     say_training();
     console_.message(fmt::format("run {} ended with exit code {}", record_.id, code));
     return code;
   }
 
   void say_training() {
-    const std::string text = training_summary(read_training(record_.path),
-                                              {record_.path, record_.name, /*alive=*/false});
+    // Of a run over sites the first one's: the outer weights are those of all.
+    const std::filesystem::path& from =
+        shown_.empty() ? record_.path : shown_.front().record().path;
+    const std::string text =
+        training_summary(read_training(from), {from, record_.name, /*alive=*/false});
     if (!text.empty()) console_.message(text);
   }
 
@@ -217,11 +274,13 @@ class Attachment {
     return 128 + number;
   }
 
-  RunRecord record_;  // of the attempt that is shown
+  const RunRecord record_;
+  const AttachRequest& request_;
   Fd signals_;
   Console console_;
-  std::optional<LogFeed> feed_;
-  LineTail metrics_;
+  std::list<Console> consoles_;  // of sites
+  std::list<Shown> shown_;
+  std::set<std::string> known_sites_;
   std::optional<ControlClient> client_;
   std::optional<int> said_code_;
   std::optional<Clock::time_point> lost_since_;

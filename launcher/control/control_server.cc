@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr std::size_t kMaxClients = 128;
-constexpr std::size_t kMaxRequestBytes = 4096;
+constexpr std::size_t kMaxRequestBytes = 64u << 10;
 constexpr int kMaxCutMs = 3'600'000;
 
 std::string line_of(Json fields) {
@@ -115,6 +115,10 @@ std::string ControlServer::answer(const std::string& request) {
   } else if (name == "stop") {
     const auto now = json.find("now");
     orders_.stop(now != json.end() && now->is_boolean() && now->get<bool>());
+  } else if (name == "sites" && orders_.sites) {
+    const auto said = orders_.sites(json);
+    if (!said) return refusal(said.error().message);
+    fields.update(*said);
   } else if (name == "cut" && orders_.cut) {
     const auto host = json.find("host"), time = json.find("ms");
     if (host == json.end() || !host->is_string() || time == json.end() ||
@@ -124,7 +128,7 @@ std::string ControlServer::answer(const std::string& request) {
         orders_.cut(host->get<std::string>(), std::chrono::milliseconds(time->get<int>()));
     if (!done) return refusal(done.error().message);
   } else {
-    return refusal("no such order; there are: status, stop, cut");
+    return refusal("no such order; there are: status, stop, sites, cut");
   }
   return line_of(std::move(fields));
 }

@@ -21,6 +21,9 @@ class ControlServer {
   struct Orders {
     std::function<nlohmann::ordered_json()> status;  // {"state": ..., ...}
     std::function<void(bool now)> stop;
+    /// `sortie sites`: {"do": "ls" | "add" | "remove", ...}; the members of the answer. Empty =
+    /// refused.
+    std::function<Result<nlohmann::ordered_json>(const nlohmann::json& order)> sites = {};
     /// Cuts the link to a host for that time (`sortie chaos`). Empty = refused.
     std::function<Result<>(const std::string& host, std::chrono::milliseconds time)> cut = {};
   };

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<> cut_link(RunLoop& run, RunFolder& folder, const RunControl::CutLink& cut,
+Result<> cut_link(SupervisedRun& run, RunFolder& folder, const RunControl::CutLink& cut,
                   const std::string& host, std::chrono::milliseconds time) {
   if (!run.has_host(host))
     return fail(ErrorCode::usage, fmt::format("the run has no host {}", printable(host)));
@@ -26,7 +26,7 @@ Result<> cut_link(RunLoop& run, RunFolder& folder, const RunControl::CutLink& cu
   return {};
 }
 
-ControlServer::Orders orders_for(RunLoop& run, RunFolder& folder, unsigned epoch,
+ControlServer::Orders orders_for(SupervisedRun& run, RunFolder& folder, unsigned epoch,
                                  RunControl::CutLink cut) {
   ControlServer::Orders orders;
   orders.status = [&run, &folder, epoch] {
@@ -34,6 +34,7 @@ ControlServer::Orders orders_for(RunLoop& run, RunFolder& folder, unsigned epoch
                 {"epoch", epoch},     {"pid", ::getpid()},    {"progress", run.progress()}};
   };
   orders.stop = [&run](bool now) { run.stop(now); };
+  orders.sites = [&run](const nlohmann::json& order) { return run.sites_order(order); };
   orders.cut = [&run, &folder, cut = std::move(cut)](const std::string& host,
                                                      std::chrono::milliseconds time) {
     return cut_link(run, folder, cut, host, time);
@@ -43,7 +44,7 @@ ControlServer::Orders orders_for(RunLoop& run, RunFolder& folder, unsigned epoch
 
 }  // namespace
 
-RunControl::RunControl(RunLoop& run, Console& console, RunFolder& folder,
+RunControl::RunControl(SupervisedRun& run, Console& console, RunFolder& folder,
                        const SupervisorLock& lock, boost::asio::any_io_executor executor,
                        CutLink cut_link)
     : console_(console),

@@ -15,7 +15,7 @@ namespace sortie::launcher {
 
 class Console;
 class RunFolder;
-class RunLoop;
+class SupervisedRun;
 struct Verdict;
 
 class RunControl {
@@ -25,7 +25,7 @@ class RunControl {
 
   /// All references must outlive it. A socket that can not be made is said on the console: the run
   /// goes on, and can be ended by a signal only.
-  RunControl(RunLoop& run, Console& console, RunFolder& folder, const SupervisorLock& lock,
+  RunControl(SupervisedRun& run, Console& console, RunFolder& folder, const SupervisorLock& lock,
              boost::asio::any_io_executor executor, CutLink cut_link);
 
   /// Writes result.json, then tells everybody who listens. After the I/O thread has stopped.

@@ -152,10 +152,20 @@ Result<RunRecord> read_run(const fs::path& run, std::uint32_t attempt) {
     }
     record.world_size += static_cast<std::uint32_t>(record.hosts.back().ranks.size());
   }
-  // In this order: a supervisor writes the result before it goes.
-  record.supervisor = latest_supervisor(run);
-  const bool watched = !record.supervisor.alive && watcher_of(run).alive;
-  record.result = read_result(run);
+  record.sites = sites_in(run);
+  // In this order: a supervisor writes the result before it goes. That of a site is the run's.
+  const fs::path whole = run_of_site(run).value_or(run);
+  record.supervisor = latest_supervisor(whole);
+  const bool watched = !record.supervisor.alive && watcher_of(whole).alive;
+  record.result = read_result(whole == run ? run : whole);
+  if (whole != run) {
+    record.id = whole.filename().string();
+    record.name = read_label(whole).name;
+    const RunView view = read_journal(run);
+    if (view.ended)
+      record.result = RunResult{view.exit_code.value_or(0), view.cause, 0, "", view.begun,
+                                view.begun + *view.ended};
+  }
   if (record.result) {
     record.state = RunState::ended;
   } else if (record.supervisor.alive) {

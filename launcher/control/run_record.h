@@ -53,6 +53,9 @@ struct RunRecord {
   std::uint32_t attempt = 1;      // whose plan this is
   std::filesystem::path logs_of;  // the folder with its logs/ (run/attempt_folder.h)
   std::vector<std::string> argv;
+  /// Of a run over several: each has a folder like a run's (run/attempt_folder.h), which read_run()
+  /// reads, too. Ranks here are then counted over all of them.
+  std::vector<std::string> sites;
   std::vector<Host> hosts;
   std::uint32_t world_size = 0;
   RunState state = RunState::lost;

@@ -1,6 +1,7 @@
 #include "launcher/control/show_logs.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <regex.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "common/base/exit_code.h"
 #include "common/config/hostgroups.h"
@@ -54,8 +57,8 @@ class Pattern {
 /// Lines of ranks on stdout, all of them: whoever reads slowly makes this process wait.
 class LinePrinter {
  public:
-  explicit LinePrinter(Pattern pattern)
-      : pattern_(std::move(pattern)), color_(Console::detect().color_out) {}
+  LinePrinter(Pattern pattern, std::string site)
+      : pattern_(std::move(pattern)), site_(std::move(site)), color_(Console::detect().color_out) {}
 
   void add(const LogFeed::Chunk& chunk) {
     std::string& partial = partials_[{chunk.rank, chunk.stream}];
@@ -87,11 +90,12 @@ class LinePrinter {
  private:
   void print(std::uint32_t rank, const std::string& host, std::string_view line) {
     if (!good_ || !pattern_.matches(line)) return;
-    const std::string text = rank_line(rank, host, line, color_);
+    const std::string text = rank_line(rank, host, line, color_, site_);
     good_ = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   }
 
   const Pattern pattern_;
+  const std::string site_;  // empty = the run has none
   const bool color_;
   std::map<StreamKey, std::string> partials_;
   bool good_ = true;
@@ -131,15 +135,16 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
     const bool notified = ::poll(&polled, 1, feed.fd() < 0 ? 200 : 1000) > 0;
     // The state first: what it wrote before it ended is then there to be read.
     const bool next = !notified && latest_attempt(run) > record.attempt;
-    const bool over = !notified && (read_result(run) ||
-                                    (!latest_supervisor(run).alive && !watcher_of(run).alive));
+    const std::filesystem::path whole = run_of_site(run).value_or(run);
+    const bool over = !notified && (read_result(whole) ||
+                                    (!latest_supervisor(whole).alive && !watcher_of(whole).alive));
     while (feed.take(!notified)) {
     }
     printer.flush();
     if (!printer.good()) return std::unexpected(os_error(errno, "sortie: write to stdout"));
     if (next) return {};
     if (!over) continue;
-    if (read_result(run)) return {};
+    if (read_result(whole)) return {};
     return fail(ErrorCode::lost,
                 "its supervisor is gone without a result; `sortie status` has what "
                 "is known");
@@ -148,9 +153,9 @@ Result<> follow(LogFeed& feed, LinePrinter& printer, const RunRecord& record) {
 
 /// Of one attempt.
 Result<> print_attempt(const LogsRequest& request, const RunRecord& record, const Pattern& pattern,
-                       std::optional<std::int64_t> since) {
+                       std::optional<std::int64_t> since, const std::string& site) {
   SORTIE_ASSIGN_OR_RETURN(const auto ranks, chosen_ranks(request, record));
-  LinePrinter printer(pattern);
+  LinePrinter printer(pattern, site);
   LogFeed feed(record, ranks, [&](const LogFeed::Chunk& chunk) { printer.add(chunk); });
   feed.replay(since);
   Result<> done;
@@ -161,9 +166,9 @@ Result<> print_attempt(const LogsRequest& request, const RunRecord& record, cons
   return {};
 }
 
-Result<> print_logs(const LogsRequest& request) {
-  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
-  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
+/// Of a run, or of one of its sites.
+Result<> print_logs_in(const LogsRequest& request, const std::filesystem::path& run,
+                       const std::string& site) {
   SORTIE_ASSIGN_OR_RETURN(RunRecord record,
                           read_run(run, static_cast<std::uint32_t>(request.attempt)));
   SORTIE_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::compile(request.grep));
@@ -173,13 +178,43 @@ Result<> print_logs(const LogsRequest& request) {
         since, parse_since(request.since, static_cast<std::int64_t>(unix_time() * 1000)));
   }
   for (;;) {
-    SORTIE_TRY(print_attempt(request, record, pattern, since));
+    SORTIE_TRY(print_attempt(request, record, pattern, since, site));
     // Who follows a run follows it into its next attempt, unless one was named.
     const bool on = request.follow && request.attempt == 0;
     if (!on || latest_attempt(run) <= record.attempt) return {};
     SORTIE_ASSIGN_OR_RETURN(record, read_run(run, record.attempt + 1));
     since.reset();
   }
+}
+
+Result<> print_logs(const LogsRequest& request) {
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(request.log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(request.run));
+  std::vector<std::string> sites = sites_in(run);
+  if (!request.site.empty()) {
+    if (std::ranges::find(sites, request.site) == sites.end())
+      return fail(
+          ErrorCode::usage,
+          fmt::format("--site {}: {}", request.site,
+                      sites.empty() ? "the run has no sites"
+                                    : fmt::format("the run has {}", fmt::join(sites, ", "))));
+    sites = {request.site};
+  }
+  if (sites.empty()) return print_logs_in(request, run, "");
+  if (!request.follow) {
+    for (const std::string& site : sites)
+      SORTIE_TRY(print_logs_in(request, site_folder(run, site), site));
+    return {};
+  }
+  std::vector<Result<>> ends(sites.size());
+  {
+    std::vector<std::jthread> threads;  // lines are whole: each is one fwrite()
+    for (std::size_t i = 0; i < sites.size(); ++i)
+      threads.emplace_back(
+          [&, i] { ends[i] = print_logs_in(request, site_folder(run, sites[i]), sites[i]); });
+  }
+  for (const Result<>& end : ends) SORTIE_TRY(Result<>(end));
+  return {};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace sortie::launcher {
 
 struct LogsRequest {
   std::string run, log_dir;
-  std::string ranks, hosts, since, grep;  // empty: not given
+  std::string ranks, hosts, since, grep, site;  // empty: not given
   int attempt = 0;
   bool follow = false;
 };

@@ -13,6 +13,7 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/health/health_text.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/view/attempts_text.h"
 
@@ -53,6 +54,38 @@ Json run_json(const RunRecord& record, const TrainingView& training) {
                         {"alive", record.supervisor.alive}};
   json["training"] = training_json(training, record.training_run(), unix_time());
   return json;
+}
+
+/// Of a run over sites that of the one that has come farthest: after a round all have the same
+/// weights.
+TrainingView training_of(const RunRecord& record) {
+  if (record.sites.empty()) return read_training(record.path);
+  TrainingView farthest;
+  std::int64_t most = -1;
+  for (const std::string& site : record.sites) {
+    TrainingView training = read_training(site_folder(record.path, site));
+    const std::int64_t step = training.start ? training.step : -1;
+    if (step < most || (step == most && farthest.start)) continue;
+    most = step;
+    farthest = std::move(training);
+  }
+  return farthest;
+}
+
+/// "round 41 of 2 sites 12 s ago, 3 exchanges were called off".
+std::string rounds_text(const RunView& view) {
+  const RoundsView& rounds = view.rounds;
+  if (rounds.commits == 0) return rounds.trouble;
+  std::string text =
+      fmt::format("{}, of {} site{}, {} ago", rounds.round, rounds.members.size(),
+                  rounds.members.size() == 1 ? "" : "s", ago(view.begun + rounds.at));
+  const auto mean = [&](double seconds) { return seconds / static_cast<double>(rounds.commits); };
+  text += fmt::format("; exchange {:.3g} s, wait {:.3g} s on average", mean(rounds.exchanging),
+                      mean(rounds.waiting));
+  if (rounds.aborts > 0) text += fmt::format("; {} called off", rounds.aborts);
+  if (rounds.excluded > 0) text += fmt::format("; {} times without a site", rounds.excluded);
+  if (!rounds.trouble.empty()) text += "; " + rounds.trouble;
+  return text;
 }
 
 /// What the living supervisor of this machine says of itself.
@@ -120,6 +153,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   row("stop", view.stop_reason);
   row("hang", view.hang);
   for (const std::string& slow : view.stragglers) row("slow host", slow);
+  row("round", rounds_text(view));
   if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
   row("folder", record.path.string());
   for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
@@ -176,7 +210,8 @@ Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
           record->state == RunState::lost && unix_time() - record->started() < kLostNamedSeconds;
       continue;
     }
-    runs.push_back({std::move(*record), read_training(run)});
+    TrainingView training = training_of(*record);
+    runs.push_back({std::move(*record), std::move(training)});
   }
   if (json) {
     Json list = Json::array();
@@ -194,24 +229,25 @@ Result<std::string> ps_text(const std::string& log_dir, bool all, bool json) {
   return out;
 }
 
-Result<std::string> status_text(const std::string& name, const std::string& log_dir, bool json) {
-  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
-  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(name));
-  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
-  RunView view = read_journal(run);
-  view.training = read_training(run);
-  const Answer answer = ask_supervisor(record);
-  const std::string& quiet = answer.silence;
-  const std::map<std::uint32_t, Place> places = places_in(answer.status);
+namespace {
+
+struct HostRows {
+  std::string table;
   Json hosts = Json::array();
+};
+
+/// Hosts and ranks, of a run or of one of its sites.
+HostRows host_rows(const RunRecord& record, RunView& view, const nlohmann::json& status) {
+  HostRows out;
+  const std::map<std::uint32_t, Place> places = places_in(status);
   // Where ranks are: only where they tell it.
   const auto line = [&places](const std::string& host, const std::string& rank,
                               const std::string& pid, const std::string& state,
-                              const std::string& at, const std::string& status) {
+                              const std::string& at, const std::string& status_text) {
     return fmt::format("{:<20}  {:>6}  {:>8}  {:<9}  {}{}\n", host, rank, pid, state,
-                       places.empty() ? "" : fmt::format("{:<24}  ", at), status);
+                       places.empty() ? "" : fmt::format("{:<24}  ", at), status_text);
   };
-  std::string table = "\n" + line("host", "rank", "pid", "state", "step", "ended by");
+  out.table = "\n" + line("host", "rank", "pid", "state", "step", "ended by");
   for (const RunRecord::Host& host : record.hosts) {
     std::string host_state = view.host_state[host.name];
     if (host_state.empty()) host_state = "waiting";
@@ -231,19 +267,69 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
         entry["standing_s"] = place->second.standing_s;
       }
       ranks.push_back(std::move(entry));
-      table += line(first ? host.name : "", std::to_string(number),
-                    rank.pid == 0 ? "-" : std::to_string(rank.pid), rank.state,
-                    known ? place_text(place->second) : "", rank.status);
+      out.table += line(first ? host.name : "", std::to_string(number),
+                        rank.pid == 0 ? "-" : std::to_string(rank.pid), rank.state,
+                        known ? place_text(place->second) : "", rank.status);
       first = false;
     }
     const std::string trouble = view.host_trouble[host.name];
-    if (!trouble.empty()) table += fmt::format("  {}: {}\n", host_state, printable(trouble));
-    table += health_rows(view.health, host.name);
-    hosts.push_back({{"name", host.name},
-                     {"state", host_state},
-                     {"message", trouble},
-                     {"ranks", ranks},
-                     {"health", incidents_json(view.health, host.name)}});
+    if (!trouble.empty()) out.table += fmt::format("  {}: {}\n", host_state, printable(trouble));
+    out.table += health_rows(view.health, host.name);
+    out.hosts.push_back({{"name", host.name},
+                         {"state", host_state},
+                         {"message", trouble},
+                         {"ranks", ranks},
+                         {"health", incidents_json(view.health, host.name)}});
+  }
+  return out;
+}
+
+/// The part of a run that is at one site; `name` of it.
+Json site_json(const std::string& name, const RunView& whole, const RunRecord& part, RunView& view,
+               Json hosts) {
+  const auto known = std::ranges::find(whole.sites, name, &std::pair<std::string, SiteView>::first);
+  const SiteView said = known == whole.sites.end() ? SiteView() : known->second;
+  Json json = {{"site", name},
+               {"state", said.state == "removed" ? "removed" : run_state_name(part.state)},
+               {"attempt", part.attempt},
+               {"joined", said.joined}};
+  if (said.exit_code) json["exit_code"] = *said.exit_code;
+  if (!said.text.empty()) json["text"] = said.text;
+  json["training"] = training_json(view.training, part.training_run(), unix_time());
+  json["attempts"] = attempts_json(view);
+  json["hosts"] = std::move(hosts);
+  return json;
+}
+
+}  // namespace
+
+Result<std::string> status_text(const std::string& name, const std::string& log_dir, bool json) {
+  SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(log_dir));
+  SORTIE_ASSIGN_OR_RETURN(const auto run, index.find(name));
+  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(run));
+  RunView view = read_journal(run);
+  view.training = training_of(record);
+  const Answer answer = ask_supervisor(record);
+  const std::string& quiet = answer.silence;
+  std::string table;
+  Json hosts = Json::array(), sites = Json::array();
+  if (record.sites.empty()) {
+    HostRows rows = host_rows(record, view, answer.status);
+    table = std::move(rows.table);
+    hosts = std::move(rows.hosts);
+  }
+  for (const std::string& site : record.sites) {
+    const auto part = read_run(site_folder(run, site));
+    if (!part) continue;  // its plan is not whole yet
+    RunView part_view = read_journal(part->path);
+    part_view.training = read_training(part->path);
+    HostRows rows = host_rows(*part, part_view, nullptr);
+    Json entry = site_json(site, view, *part, part_view, std::move(rows.hosts));
+    table += fmt::format("\nsite {}  {}{}\n", site,
+                         entry["state"] == "removed" ? "removed" : part->state_text(),
+                         part->attempt > 1 ? fmt::format(", attempt {}", part->attempt) : "");
+    table += attempts_text(part_view) + rows.table.substr(1);
+    sites.push_back(std::move(entry));
   }
   if (!json) return header(record, view, quiet) + table;
   Json out = {{"schema", "sortie/status/1"}};
@@ -253,6 +339,16 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   out["hosts"] = hosts;
   out["hang"] = view.hang.empty() ? Json(nullptr) : Json(view.hang);
   out["stragglers"] = view.stragglers;
+  if (!record.sites.empty()) {
+    out["rounds"] = {{"round", view.rounds.round},
+                     {"commits", view.rounds.commits},
+                     {"sites", view.rounds.members},
+                     {"called_off", view.rounds.aborts},
+                     {"without_a_site", view.rounds.excluded},
+                     {"exchange_s", view.rounds.exchanging},
+                     {"wait_s", view.rounds.waiting}};
+    out["sites"] = sites;
+  }
   return dump(out);
 }
 

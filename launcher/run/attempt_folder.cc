@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <string>
 
 namespace sortie::launcher {
@@ -24,6 +25,25 @@ std::uint32_t latest_attempt(const fs::path& run) {
       latest = number;
   }
   return latest;
+}
+
+fs::path site_folder(const fs::path& run, const std::string& site) {
+  return run / "sites" / site;
+}
+
+std::vector<std::string> sites_in(const fs::path& run) {
+  std::vector<std::string> names;
+  std::ifstream file(run / "sites" / "names");
+  for (std::string name; std::getline(file, name);)
+    if (!name.empty() && !file.eof()) names.push_back(name);
+  return names;
+}
+
+std::optional<fs::path> run_of_site(const fs::path& folder) {
+  const fs::path sites = folder.parent_path();
+  std::error_code ignored;
+  if (sites.filename() != "sites" || !fs::exists(sites / "names", ignored)) return std::nullopt;
+  return sites.parent_path();
 }
 
 }  // namespace sortie::launcher

@@ -29,6 +29,7 @@
 #include "launcher/recovery/spares.h"
 #include "launcher/run/ask_trainer.h"
 #include "launcher/run/run_loop.h"
+#include "launcher/sites/site_runs.h"
 #include "launcher/view/training_text.h"
 
 namespace sortie::launcher {
@@ -37,7 +38,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-asio::awaitable<void> watch_signals(asio::signal_set& signals, RunLoop& run, Console& console) {
+asio::awaitable<void> watch_signals(asio::signal_set& signals, SupervisedRun& run,
+                                    Console& console) {
   for (;;) {
     const int number = co_await signals.async_wait(asio::use_awaitable);
     if (number == SIGTSTP)
@@ -141,7 +143,12 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
     runner.hosts = config::host_lines(hosts);
   job.facts = launcher_facts();
   SORTIE_TRY(fill_in_secrets(runner, job.facts.environment));
-  SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, job.facts));
+  if (config::sites_of(hosts).empty()) {
+    SORTIE_ASSIGN_OR_RETURN(job.plan, make_plan(job.loaded.job, hosts, job.facts));
+  } else {
+    SORTIE_ASSIGN_OR_RETURN(job.sites, plan_sites(job.loaded.job, hosts, job.spares, job.facts));
+    job.plan = plan_of_all(job.sites);
+  }
   job.hosts = hosts;
   job.plan.config_warnings = job.loaded.warnings;
   std::error_code error;
@@ -149,6 +156,11 @@ Result<PlannedJob> plan_job(const JobOptions& options) {
   job.label.name =
       options.name.empty() ? default_run_name(job.label.config, runner.program) : options.name;
   return job;
+}
+
+namespace {
+Result<SiteOfRun> make_site(const PlannedSite& planned, RunFolder& run,
+                            const config::JobConfig& job);
 }
 
 int run_job(const PlannedJob& planned, StartNotice* detached) {
@@ -177,6 +189,12 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
     if (auto written = folder->write(name, content); !written) return give_up(written.error());
   if (auto written = write_label(folder->path(), planned.label); !written)
     return give_up(written.error());
+  std::vector<SiteOfRun> sites;
+  for (const PlannedSite& site : planned.sites) {
+    auto made = make_site(site, *folder, job);
+    if (!made) return give_up(made.error());
+    sites.push_back(std::move(*made));
+  }
   {
     Console before(Console::detect());  // on the terminal, of a detached run too
     for (const std::string& warning : planned.plan.warnings) before.message("warning: " + warning);
@@ -190,13 +208,129 @@ int run_job(const PlannedJob& planned, StartNotice* detached) {
   Console console(style);
   for (const std::string& warning : planned.loaded.warnings)
     console.message(fmt::format("warning: {}", warning));
-  const int code = supervise({job, planned.plan, planned.facts, planned.hosts, planned.spares,
-                              *binary, *folder, *lock, console, detached});
+  const int code = supervise({job,
+                              planned.plan,
+                              planned.facts,
+                              planned.hosts,
+                              planned.spares,
+                              *binary,
+                              *folder,
+                              *lock,
+                              console,
+                              detached,
+                              {},
+                              sites.empty() ? nullptr : &sites});
   if (!detached && planned.next_steps)
     if (const std::string next = planned.next_steps(code, folder->id()); !next.empty())
       console.message(next);
   return code;
 }
+
+void adopt_into(RunLoop::Parts& parts, const SuperviseParts::Adopted& adopted) {
+  parts.attempt.adopts = !adopted.between_attempts;
+  parts.attempt.cgroups = adopted.cgroups;
+  parts.history = adopted.history;
+  parts.between_attempts = adopted.between_attempts;
+  parts.configured_ranks = adopted.configured_ranks;
+  parts.before = adopted.before;
+  if (adopted.no_plan)
+    parts.replan = [why = *adopted.no_plan](const auto&, const auto&) {
+      return Result<LaunchPlan>(std::unexpected(why));
+    };
+}
+
+namespace {
+
+RunLoop::Parts loop_parts(const SuperviseParts& with, Console& console, RunFolder& folder,
+                          Transport& transport, const asio::any_io_executor& executor) {
+  RunLoop::Parts parts{{executor, transport, with.binary, console, folder},
+                       replan_with(with.facts),
+                       with.hosts,
+                       with.spares};
+  parts.known_hosts = hosts_that_are_known;
+  parts.acceptance = std::chrono::seconds(20);
+  parts.cordon = [id = with.folder.id()](
+                     const std::vector<std::string>& hosts, const RunLoop::ReasonOf& reason_of,
+                     const std::vector<std::string>& all) -> Result<CordonOutcome> {
+    SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
+    return cordon_hosts_of_run(store, id, hosts, reason_of, all);
+  };
+  parts.attempt.epoch = with.lock.epoch();
+  return parts;
+}
+
+/// A new site, with its folder below the run's.
+Result<SiteOfRun> make_site(const PlannedSite& planned, RunFolder& run,
+                            const config::JobConfig& job) {
+  SORTIE_ASSIGN_OR_RETURN(
+      RunFolder folder,
+      RunFolder::open_site(run.path(), planned.place.name,
+                           run_id_of_site(run.id(), planned.place.index), job.logger.tensorboard));
+  SORTIE_TRY(folder.write("plan.json", plan_json_text(planned.plan)));
+  return SiteOfRun{planned, std::move(folder)};
+}
+
+/// `sortie sites add`: host lines, one a line.
+Result<SiteOfRun> plan_added_site(const SuperviseParts& with, const std::string& name,
+                                  const std::string& lines, std::int64_t index,
+                                  std::int64_t count) {
+  PlannedSite site;
+  site.place = {name, index, count};
+  SORTIE_ASSIGN_OR_RETURN(
+      site.hosts,
+      config::parse_host_file(lines, "sites add", static_cast<int>(with.job.runner.default_slots)));
+  if (site.hosts.empty()) return fail(ErrorCode::usage, "sites add: no host is named");
+  for (config::HostSlots& host : site.hosts) host.site = name;
+  SORTIE_ASSIGN_OR_RETURN(site.plan, make_site_plan(with.job, site.hosts, with.facts, site.place));
+  SORTIE_ASSIGN_OR_RETURN(SiteOfRun made, make_site(site, with.folder, with.job));
+  if (with.job.runner.on_launcher_loss != "kill" || with.job.recovery.max_restarts > 0)
+    made.folder.obey(supervisor_file(with.folder.path(), with.lock.epoch() + 1));
+  return made;
+}
+
+Result<std::unique_ptr<SupervisedRun>> run_of(const SuperviseParts& with, Transport& transport,
+                                              const asio::any_io_executor& executor) {
+  const auto on_started = [detached = with.detached, &folder = with.folder] {
+    if (detached) detached->started(folder.id());
+  };
+  if (!with.sites) {
+    RunLoop::Parts parts = loop_parts(with, with.console, with.folder, transport, executor);
+    parts.attempt.on_started = on_started;
+    if (with.adopted) adopt_into(parts, *with.adopted);
+    return std::make_unique<RunLoop>(std::move(parts), with.job, with.plan);
+  }
+  std::int64_t count = 0;
+  for (SiteOfRun& site : *with.sites) {
+    count = site.planned.place.count;
+    if (with.job.runner.on_launcher_loss != "kill" || with.job.recovery.max_restarts > 0)
+      site.folder.obey(supervisor_file(with.folder.path(), with.lock.epoch() + 1));
+    site.folder.track(with.job);
+  }
+  SiteRuns::Parts parts{executor, with.console, with.folder, with.job, std::move(*with.sites)};
+  parts.epoch = with.lock.epoch();
+  parts.adopts = with.adopted.has_value();
+  parts.on_started = on_started;
+  parts.loop_parts = [&with, &transport, executor](Console& console, RunFolder& folder) {
+    return loop_parts(with, console, folder, transport, executor);
+  };
+  LauncherFacts facts = with.facts;
+  facts.ask_trainer = {};
+  parts.replan = [facts](const SitePlace& place) -> RunLoop::Replan {
+    return
+        [facts, place](const config::JobConfig& job, const std::vector<config::HostSlots>& hosts) {
+          return make_site_plan(job, hosts, facts, place);
+        };
+  };
+  parts.plan_site = [&with, count](const std::string& name, const std::string& lines,
+                                   std::int64_t index) {
+    return plan_added_site(with, name, lines, index, count);
+  };
+  auto runs = std::make_unique<SiteRuns>(std::move(parts));
+  SORTIE_TRY(runs->open());
+  return runs;
+}
+
+}  // namespace
 
 int supervise(const SuperviseParts& with) {
   const config::JobConfig& job = with.job;
@@ -205,37 +339,18 @@ int supervise(const SuperviseParts& with) {
   StartNotice* const detached = with.detached;
   if (job.runner.on_launcher_loss != "kill" || job.recovery.max_restarts > 0)
     folder.obey(supervisor_file(folder.path(), with.lock.epoch() + 1));
-  folder.track(job);
+  if (!with.sites) folder.track(job);
   std::signal(SIGPIPE, SIG_IGN);
   asio::io_context io(1);
   const auto transport = make_transport(io.get_executor(), job.runner);
-  RunLoop::Parts parts{{io.get_executor(), *transport, with.binary, console, folder},
-                       replan_with(with.facts),
-                       with.hosts,
-                       with.spares};
-  parts.known_hosts = hosts_that_are_known;
-  parts.acceptance = std::chrono::seconds(20);
-  parts.cordon = [&folder](const std::vector<std::string>& hosts,
-                           const RunLoop::ReasonOf& reason_of,
-                           const std::vector<std::string>& all) -> Result<CordonOutcome> {
-    SORTIE_ASSIGN_OR_RETURN(const NodeStore store, NodeStore::open());
-    return cordon_hosts_of_run(store, folder.id(), hosts, reason_of, all);
-  };
-  if (detached) parts.attempt.on_started = [detached, &folder] { detached->started(folder.id()); };
-  parts.attempt.epoch = with.lock.epoch();
-  if (with.adopted) {
-    parts.attempt.adopts = !with.adopted->between_attempts;
-    parts.attempt.cgroups = with.adopted->cgroups;
-    parts.history = with.adopted->history;
-    parts.between_attempts = with.adopted->between_attempts;
-    parts.configured_ranks = with.adopted->configured_ranks;
-    parts.before = with.adopted->before;
-    if (with.adopted->no_plan)
-      parts.replan = [why = *with.adopted->no_plan](const auto&, const auto&) {
-        return Result<LaunchPlan>(std::unexpected(why));
-      };
+  auto made = run_of(with, *transport, io.get_executor());
+  if (!made) {
+    console.error(made.error().message);
+    const int code = exit_code_for(made.error().code);
+    if (detached) detached->failed(code, made.error().message);
+    return code;
   }
-  RunLoop run(std::move(parts), job, with.plan);
+  SupervisedRun& run = **made;
   RunControl control(run, console, folder, with.lock, io.get_executor(),
                      [&transport](const std::string& host, std::chrono::milliseconds time) {
                        transport->cut_link(host, time);

@@ -15,6 +15,8 @@
 #include "launcher/plan/plan.h"
 #include "launcher/recovery/decide.h"
 #include "launcher/run/job_options.h"
+#include "launcher/run/run_loop.h"
+#include "launcher/sites/site_plan.h"
 
 namespace sortie::launcher {
 
@@ -26,6 +28,8 @@ struct PlannedJob {
   std::vector<config::HostSlots> spares;  // recovery.spares
   LauncherFacts facts;                    // that the plan was made with
   RunLabel label;
+  /// Where the hosts are at sites: what is started on each. `plan` is then that of all, in a row.
+  std::vector<PlannedSite> sites;
   /// What to try after it, for a person: from the exit code and the run's id; may be empty.
   std::function<std::string(int exit_code, const std::string& run)> next_steps;
 };
@@ -33,6 +37,7 @@ Result<PlannedJob> plan_job(const JobOptions& options);
 
 class Console;
 class RunFolder;
+struct SiteOfRun;
 class StartNotice;
 class SupervisorLock;
 
@@ -71,8 +76,13 @@ struct SuperviseParts {
     std::optional<Error> no_plan;      // why no further attempt can be planned
   };
   std::optional<Adopted> adopted = {};
+  /// Of a run over several sites; `hosts` and `spares` are then those of all. Taken from here.
+  std::vector<SiteOfRun>* sites = nullptr;
 };
 int supervise(const SuperviseParts& parts);
+
+/// What the loop of an adopted run, or of one of its sites, has to know.
+void adopt_into(RunLoop::Parts& parts, const SuperviseParts::Adopted& adopted);
 
 /// Runs it and returns the exit code. With `detached` (control/detach.h) it lets go of the
 /// terminal, and says there how the start went.

@@ -163,6 +163,22 @@ RunFolder RunFolder::open(const fs::path& path, bool tensorboard, std::uint32_t 
   return folder;
 }
 
+Result<RunFolder> RunFolder::open_site(const fs::path& run, const std::string& site,
+                                       const std::string& id, bool tensorboard,
+                                       std::uint32_t attempt) {
+  RunFolder folder;
+  folder.attempt_ = attempt;
+  folder.id_ = id;
+  folder.path_ = site_folder(run, site);
+  std::error_code ignored;
+  folder.adopted_ = fs::exists(folder.path_ / "plan.json", ignored);
+  for (const fs::path& path : {folder.path_.parent_path(), folder.path_, folder.path_ / "logs"})
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+      return std::unexpected(os_error(errno, path.string()));
+  folder.start(tensorboard);
+  return folder;
+}
+
 void RunFolder::obey(fs::path newer) {
   thread_->post([journal = journal_.get(), newer] { journal->obey(newer); });
 }

@@ -4,6 +4,7 @@
 //   profile-rank-N.json  run.json  tensorboard/  wandb/  wandb-run  result.json
 //   supervisor-N  control-N.sock  (the last: control/)
 //   attempts/N/stacks/rank-R.txt  of ranks that hung
+//   sites/NAME/  outer.log  of a run over several sites: a folder like this one for each of them
 //
 // What is written while the run goes on is queued for a thread of the folder (file_thread.h): no
 // call waits for the disk, unless it says so. Memory: ranks' output is bounded by the credit that
@@ -41,6 +42,12 @@ class RunFolder {
   /// The folder of a run that goes on under another supervisor, in that attempt.
   static RunFolder open(const std::filesystem::path& path, bool tensorboard,
                         std::uint32_t attempt = 1);
+
+  /// The part of a run that one of its sites has, sites/NAME in the run's folder: made where it is
+  /// not there. `id`: by which hosts know that part.
+  static Result<RunFolder> open_site(const std::filesystem::path& run, const std::string& site,
+                                     const std::string& id, bool tensorboard,
+                                     std::uint32_t attempt = 1);
 
   RunFolder(RunFolder&&) noexcept;
   RunFolder& operator=(RunFolder&&) = delete;

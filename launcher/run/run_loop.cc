@@ -11,6 +11,7 @@
 #include "common/asio/token.h"
 #include "common/base/exit_code.h"
 #include "common/base/process_status.h"
+#include "common/config/outer.h"
 #include "launcher/recovery/attempt_events.h"
 #include "launcher/recovery/shrink.h"
 #include "launcher/recovery/spares.h"
@@ -112,7 +113,9 @@ asio::awaitable<Verdict> RunLoop::one_attempt(bool adopts) {
   started.attempt = std::make_unique<Attempt>(std::move(parts), started.job, started.plan);
   started_.push_back(std::move(entry));
   between_ = false;
+  if (parts_.on_attempt) parts_.on_attempt(started.plan.attempt);
   Verdict verdict = co_await started.attempt->run();
+  if (parts_.on_attempt_end) parts_.on_attempt_end();
   co_return verdict;
 }
 
@@ -242,6 +245,16 @@ asio::awaitable<bool> RunLoop::pause(Clock::time_point until, Verdict& verdict) 
   co_return false;
 }
 
+/// Of the whole job, for this site on so many ranks.
+std::optional<config::TopologyConfig> RunLoop::topology_on(std::int64_t ranks) const {
+  if (parts_.sites <= 1) return topology_for(first_job_, configured_ranks_, ranks);
+  config::JobConfig site = first_job_;
+  site.topology = config::topology_of_site(first_job_.topology, parts_.sites);
+  auto topology = topology_for(site, configured_ranks_, ranks);
+  if (topology) topology->global_batch_size *= parts_.sites;
+  return topology;
+}
+
 Result<> RunLoop::plan_next(const Decision& decision) {
   const std::uint32_t number = history_.back().attempt + 1;
   std::vector<config::HostSlots> hosts =
@@ -251,7 +264,7 @@ Result<> RunLoop::plan_next(const Decision& decision) {
     std::int64_t ranks = 0;
     for (const config::HostSlots& host : hosts)
       ranks += static_cast<std::int64_t>(host.slots.size());
-    auto topology = topology_for(first_job_, configured_ranks_, ranks);
+    auto topology = topology_on(ranks);
     if (!topology)
       return fail(ErrorCode::config,
                   fmt::format("topology: {} ranks can not share the global batch size", ranks));

@@ -19,11 +19,12 @@
 #include "launcher/plan/plan.h"
 #include "launcher/recovery/decide.h"
 #include "launcher/run/memory_holders.h"
+#include "launcher/run/supervised_run.h"
 #include "launcher/supervise/attempt.h"
 
 namespace sortie::launcher {
 
-class RunLoop {
+class RunLoop : public SupervisedRun {
  public:
   /// The plan of `job` on other hosts than the first ones. Touches no host.
   using Replan = std::function<Result<LaunchPlan>(const config::JobConfig& job,
@@ -57,30 +58,33 @@ class RunLoop {
     std::optional<AttemptEnd> before = {};
     /// It was between two attempts: the last one in `history` is decided about first.
     bool between_attempts = false;
+    /// Called when an attempt begins, or is adopted, and when all its ranks have ended. May be
+    /// empty.
+    std::function<void(std::uint32_t attempt)> on_attempt = {};
+    std::function<void()> on_attempt_end = {};
+    /// How many sites share the global batch size of the job; this run is one of them.
+    std::int64_t sites = 1;
   };
 
   /// All references must outlive the loop and the executor's work. `plan` is that of the first
   /// attempt here; its number is in it.
   RunLoop(Parts parts, const config::JobConfig& job, LaunchPlan plan);
-  ~RunLoop();
+  ~RunLoop() override;
   RunLoop(const RunLoop&) = delete;
   RunLoop& operator=(const RunLoop&) = delete;
 
   /// The whole run; the verdict is that of its last attempt.
-  boost::asio::awaitable<Verdict> run();
+  boost::asio::awaitable<Verdict> run() override;
 
-  /// Ctrl-C, TERM or HUP: no further attempt. The first call stops ranks with the grace, the next
-  /// one at once; between attempts it ends the run.
-  void interrupt(int signal_number);
-  /// `sortie stop`: the same with the grace, or at once; the run then ends as after TERM.
-  void stop(bool now);
-  /// "starting", "running", "stopping", or between attempts "restarting".
-  const char* state() const;
-  std::uint32_t attempt() const { return plan_.attempt; }
-  /// Whether the current attempt, or the next one, is on that host.
-  bool has_host(const std::string& name) const;
-  /// Where the ranks of the current attempt are (RankWatch::status); null between attempts.
-  nlohmann::ordered_json progress() const;
+  void interrupt(int signal_number) override;
+  void stop(bool now) override;
+  const char* state() const override;
+  std::uint32_t attempt() const override { return plan_.attempt; }
+  bool has_host(const std::string& name) const override;
+  nlohmann::ordered_json progress() const override;
+
+  /// A line for a rank of the current attempt (wire::RankAnswer); dropped between attempts.
+  void answer(std::uint32_t rank, std::string json);
 
  private:
   /// One attempt with what it refers to.
@@ -109,6 +113,7 @@ class RunLoop {
   void cordon(const std::vector<std::string>& hosts);
   boost::asio::awaitable<bool> pause(std::chrono::steady_clock::time_point until, Verdict& verdict);
   Result<> plan_next(const Decision& decision);
+  std::optional<config::TopologyConfig> topology_on(std::int64_t ranks) const;
   void conclude(const Decision& decision, Verdict& verdict);
   void say_restart(const Decision& decision, const Verdict& verdict);
   void after_adoption(std::function<void()> act);

@@ -5,7 +5,6 @@
 
 #include "common/config/hostlist.h"
 #include "launcher/nodes/acceptance.h"
-#include "launcher/recovery/shrink.h"
 #include "launcher/run/run_loop.h"
 
 namespace sortie::launcher {
@@ -41,7 +40,7 @@ bool RunLoop::may_run_on(const std::vector<std::string>& hosts) const {
   for (const config::HostSlots& host : hosts_)
     if (std::ranges::find(hosts, host.name) != hosts.end())
       ranks += static_cast<std::int64_t>(host.slots.size());
-  return parts_.replan && ranks > 0 && topology_for(first_job_, configured_ranks_, ranks);
+  return parts_.replan && ranks > 0 && topology_on(ranks);
 }
 
 void RunLoop::cordon(const std::vector<std::string>& hosts) {

@@ -64,6 +64,8 @@ class Attempt {
     std::map<std::string, std::string> cgroups = {};
     // The last step that the attempt before has done; none = not known, or there was none.
     std::optional<std::uint64_t> reached_before = {};
+    // Takes what leaders of sites ask (common/training/outer.h). Empty: it is refused.
+    std::function<void(std::uint32_t rank, const nlohmann::json& question)> on_outer = {};
   };
 
   /// All references must outlive the attempt, and the executor's work.
@@ -108,6 +110,8 @@ class Attempt {
   const char* state() const;
   /// Where the ranks are in their training (RankWatch::status).
   nlohmann::ordered_json progress() const { return watch_.status(); }
+  /// A line for a rank (wire::RankAnswer); dropped where its host is not there at present.
+  void answer(std::uint32_t rank, std::string json);
   /// What hosts have reported; times in seconds of the boot clock.
   const HealthView& health() const { return health_; }
   /// The host whose hardware explains the first cause, and how; none without such a report.

@@ -21,6 +21,11 @@ constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kKeptLineBytes = 500;
 constexpr int kMaxHostErrors = 256;
 
+/// Other events of that type tell of rounds that have been.
+bool is_outer_question(const nlohmann::json& event) {
+  return event["type"] == "outer" && event.contains("do");
+}
+
 }  // namespace
 
 void Attempt::on_message(Host& host, wire::Message message) {
@@ -131,6 +136,13 @@ void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
   auto json = check_rank_event(event.json);
   if (!json) return refuse_event(host, event.rank, json.error());
   nlohmann::json& known = *json;
+  if (is_outer_question(known)) {
+    if (parts_.on_outer) return parts_.on_outer(event.rank, known);
+    return refuse_event(host, event.rank,
+                        {ErrorCode::unsupported,
+                         "a question about rounds, and the hosts of the job have no site; give "
+                         "them site=NAME"});
+  }
   if (known["type"] == training::ProfileEvent::kType) {
     known["rank"] = event.rank;
     known["host"] = host.plan->name;
@@ -140,6 +152,13 @@ void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
   if (const auto said = training::read_event(known)) note_training(*said);
   parts_.console.event(known);
   parts_.folder.metric(std::move(known));
+}
+
+void Attempt::answer(std::uint32_t rank, std::string json) {
+  if (rank >= ranks_.size()) return;
+  Host& host = hosts_[ranks_[rank].host];
+  if (host.state == HostState::running && !host.way_back)
+    host.session->send(wire::RankAnswer{rank, std::move(json)});
 }
 
 /// What decisions and the journal need to know of a training.

@@ -41,18 +41,20 @@ enum class JournalEvent {
   stalled,
   attempt_end,
   decision,
+  site,
+  round,
   end,
 };
 
 /// In the order of the enumeration; the only spelling of each.
-inline constexpr std::array<std::string_view, 32> kJournalEvents = {
+inline constexpr std::array<std::string_view, 34> kJournalEvents = {
     "begin",           "attempt",   "connected",     "staged",       "image",
     "ready",           "master",    "started",       "rank_started", "rank_exited",
     "notice",          "resumed",   "cause",         "stop",         "host_failed",
     "host_lost",       "link_lost", "link_restored", "health",       "event_refused",
     "metrics_dropped", "not_ended", "swept",         "unconfirmed",  "adopted",
     "fault",           "hang",      "straggler",     "stalled",      "attempt_end",
-    "decision",        "end",
+    "decision",        "site",      "round",         "end",
 };
 static_assert(kJournalEvents.size() == static_cast<std::size_t>(JournalEvent::end) + 1);
 

@@ -127,6 +127,40 @@ void RunReducer::health(const Json& event, double time) {
   view_.health.take(host, *finding, time, used == event.end() || *used != false);
 }
 
+SiteView& RunReducer::site(const std::string& name) {
+  const auto known = std::ranges::find(view_.sites, name, &std::pair<std::string, SiteView>::first);
+  return known != view_.sites.end() ? known->second
+                                    : view_.sites.emplace_back(name, SiteView()).second;
+}
+
+void RunReducer::round(const Json& event, double at) {
+  RoundsView& rounds = view_.rounds;
+  const std::string what = text(event, "what");
+  if (what == "committed") {
+    rounds.round = static_cast<std::int64_t>(std::clamp(number(event, "round"), 0.0, 9e15));
+    rounds.members = json_member::texts(event, "sites");
+    rounds.at = at;
+    ++rounds.commits;
+    rounds.exchanging += std::max(0.0, number(event, "seconds"));
+    rounds.waiting += std::max(0.0, number(event, "waited"));
+    rounds.trouble.clear();
+  } else if (what == "begun") {
+    rounds.round = static_cast<std::int64_t>(std::clamp(number(event, "round"), 0.0, 9e15));
+    rounds.trouble.clear();
+  } else if (what == "joined") {
+    ++site(text(event, "site")).joined;
+  } else if (what == "aborted") {
+    ++rounds.aborts;
+    rounds.trouble = text(event, "text");
+  } else if (what == "excluded") {
+    ++rounds.excluded;
+  } else if (what == "paused") {
+    rounds.trouble = text(event, "text");
+  } else if (what == "resumed") {
+    rounds.trouble.clear();
+  }
+}
+
 void RunReducer::journal(const Json& event) {
   const double time = number(event, "time");
   if (view_.begun == 0) view_.begun = time;
@@ -138,6 +172,7 @@ void RunReducer::journal(const Json& event) {
     case JournalEvent::begin:
       view_.hosts = count(event, "hosts");
       view_.ranks = count(event, "ranks");
+      for (const std::string& name : json_member::texts(event, "sites")) site(name).state = "begun";
       break;
     case JournalEvent::attempt:
       begin_attempt(event, at);
@@ -246,6 +281,18 @@ void RunReducer::journal(const Json& event) {
       add(view_.stragglers, event,
           fmt::format("own work {:.2f} times the median of all hosts, since +{:.1f} s",
                       number(event, "ratio"), at));
+      break;
+    case JournalEvent::site: {
+      SiteView& known = site(text(event, "site"));
+      known.state = text(event, "state");
+      known.exit_code.reset();
+      if (event.contains("exit_code"))
+        known.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
+      known.text = text(event, "text");
+      break;
+    }
+    case JournalEvent::round:
+      round(event, at);
       break;
     case JournalEvent::end:
       if (!view_.attempts.empty()) view_.attempts.back().restarts = false;

@@ -47,6 +47,23 @@ struct AttemptView {
   bool restarts = false;                  // and that was to start again
 };
 
+/// A site of a run over several, as the journal of the whole run has it.
+struct SiteView {
+  std::string state;  // begun, added, removed, ended
+  std::optional<int> exit_code;
+  std::string text;        // why it ended; empty = nothing was wrong
+  std::size_t joined = 0;  // times that it came into the rounds
+};
+/// The rounds of such a run.
+struct RoundsView {
+  std::int64_t round = 0;  // committed last
+  std::vector<std::string> members;
+  double at = 0;  // seconds from the start of the run
+  std::size_t commits = 0, aborts = 0, excluded = 0;
+  double exchanging = 0, waiting = 0;  // seconds, of all rounds
+  std::string trouble;  // why no round can be committed at present, or why the last exchange failed
+};
+
 /// Times, ranks and states of hosts are those of the newest attempt; lists of hosts that something
 /// happened to are of all.
 struct RunView {
@@ -78,10 +95,12 @@ struct RunView {
   std::vector<AttemptView> attempts;       // empty where the journal is of an earlier version
   std::vector<std::string> cordoned;       // hosts that this run has cordoned
   std::map<std::uint32_t, RankView> rank;  // by number, those that were heard of
-  std::map<std::string, std::string> host_state;    // connected, ready, lost, failed
-  std::map<std::string, std::string> host_trouble;  // why a host is lost or failed
-  std::map<std::string, std::string> cgroups;       // of the job on a host, where there is one
-  HealthView health;                                // times in seconds since 1970
+  std::map<std::string, std::string> host_state;        // connected, ready, lost, failed
+  std::map<std::string, std::string> host_trouble;      // why a host is lost or failed
+  std::map<std::string, std::string> cgroups;           // of the job on a host, where there is one
+  std::vector<std::pair<std::string, SiteView>> sites;  // in the order in which they came
+  RoundsView rounds;
+  HealthView health;  // times in seconds since 1970
   TrainingView training;
   std::size_t unreadable_lines = 0;
 
@@ -106,6 +125,8 @@ class RunReducer {
   void begin_attempt(const nlohmann::json& event, double at);
   void end_attempt(const nlohmann::json& event, double at);
   void health(const nlohmann::json& event, double time);
+  SiteView& site(const std::string& name);
+  void round(const nlohmann::json& event, double at);
 
   RunView& view_;
   std::size_t running_ = 0;

@@ -25,7 +25,9 @@ class Detached:
         self.bed = bed
         self.folder = Path(tempfile.mkdtemp(prefix="sortie-e2e-"))
         self.environment = {**os.environ, "XDG_STATE_HOME": str(self.folder)}
-        argv = ["run", *([config] if config else []), "--detach", "--hosts", hosts, "--slots", str(slots), "--ssh-config", bed.ssh_config]
+        argv = ["run", *([config] if config else []), "--detach", "--ssh-config", bed.ssh_config]
+        if hosts:  # else the config has them
+            argv += ["--hosts", hosts, "--slots", str(slots)]
         for key, value in {**QUICK, **dict(settings)}.items():
             argv += ["--set", f"{key}={value}"]
         done = self.sortie(*argv, *(["--", *program] if program else []))

@@ -1,0 +1,78 @@
+// `sortie sites`: the sites that train together in a living run.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "launcher/cli/verb.h"
+#include "launcher/control/site_orders_client.h"
+
+namespace sortie::launcher {
+namespace {
+
+constexpr const char* kSitesFooter = R"(Examples:
+  sortie sites ls                                     who takes part in the rounds of the last run
+  sortie sites add oslo 'gpu[01-04] slots=8'          a site comes; it gets the weights of another one
+  sortie sites remove oslo --run k3f9                 it leaves, and the others go on
+)";
+
+constexpr const char* kSitesLsFooter = R"(Examples:
+  sortie sites ls                  the sites of the last run: their ranks, and where they are in the rounds
+  sortie sites ls --json k3f9      for a program to read (schema sortie/sites/1)
+)";
+
+constexpr const char* kSitesAddFooter = R"(Examples:
+  sortie sites add oslo 'gpu[01-04] slots=8'
+  sortie sites add oslo gpu01 gpu02 --run k3f9     runner.default_slots ranks each
+
+It starts as the other sites did, with the config of the run, and joins between two rounds.
+)";
+
+constexpr const char* kSitesRemoveFooter = R"(Examples:
+  sortie sites remove oslo
+  sortie sites remove oslo --run k3f9
+)";
+
+}  // namespace
+
+void add_sites_verb(CLI::App& root, std::vector<Verb>& verbs) {
+  CLI::App* const sites =
+      root.add_subcommand("sites", "The sites of a living run: list, add or remove them");
+  sites->require_subcommand(1);
+  sites->footer(kSitesFooter);
+  const auto request = std::make_shared<SitesRequest>();
+  request->run = "last";
+  const auto add_run = [request](CLI::App& app) {
+    app.add_option("--run", request->run,
+                   "Id of a run, its unique beginning or end, or its folder; none = `last`");
+    add_log_dir(app, request->log_dir);
+  };
+
+  CLI::App* const ls = sites->add_subcommand("ls", "List the sites and how they stand");
+  ls->footer(kSitesLsFooter);
+  add_run_name(*ls, request->run, request->log_dir);
+  ls->add_flag("--json", request->json, "As JSON (schema sortie/sites/1)");
+  verbs.push_back({ls, [request] { return order_sites(*request); }});
+
+  CLI::App* const add = sites->add_subcommand("add", "A site comes into the run");
+  add->footer(kSitesAddFooter);
+  add->add_option("site", request->site, "Its name, which no site of the run had before")
+      ->required();
+  add->add_option("hosts", request->hosts,
+                  "Its hosts, each a host line of the config: 'gpu[01-04] slots=8'")
+      ->required();
+  add_run(*add);
+  verbs.push_back({add, [request] {
+                     request->order = "add";
+                     return order_sites(*request);
+                   }});
+
+  CLI::App* const remove = sites->add_subcommand("remove", "A site leaves; its ranks are stopped");
+  remove->footer(kSitesRemoveFooter);
+  remove->add_option("site", request->site, "Its name")->required();
+  add_run(*remove);
+  verbs.push_back({remove, [request] {
+                     request->order = "remove";
+                     return order_sites(*request);
+                   }});
+}
+
+}  // namespace sortie::launcher

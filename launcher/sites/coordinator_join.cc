@@ -1,0 +1,225 @@
+// The coordinator: who comes, and whose weights are those of the run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "launcher/sites/coordinator.h"
+#include "launcher/sites/coordinator_lines.h"
+
+namespace sortie::launcher {
+using namespace sortie::training;
+
+template <class Question>
+bool OuterCoordinator::all_ask(const Site& site) const {
+  return site.parts > 0 && static_cast<std::int64_t>(site.leaders.size()) == site.parts &&
+         std::ranges::all_of(site.leaders, [](const auto& entry) {
+           const auto& asked = entry.second.asked;
+           return asked && std::holds_alternative<Question>(*asked);
+         });
+}
+template bool OuterCoordinator::all_ask<OuterNext>(const Site&) const;
+template bool OuterCoordinator::all_ask<OuterReady>(const Site&) const;
+
+namespace {
+
+const OuterJoin& join_of(const OuterQuestion& question) {
+  return std::get<OuterJoin>(question);
+}
+
+}  // namespace
+
+/// Why these weights are not those of the other sites; empty where they may be.
+std::string OuterCoordinator::misfit(const Site& site, const OuterJoin& join) const {
+  if (site.parts > 0 && site.parts != join.parts)
+    return fmt::format("one leader of site {} says that there are {} parts, another one {}",
+                       site.name, join.parts, site.parts);
+  for (const Site& other : sites_) {
+    if (other.name == site.name || other.parts == 0 || other.left) continue;
+    if (other.parts != join.parts)
+      return fmt::format(
+          "site {} holds the model in {} parts, site {} in {}; give all sites the same tensor, "
+          "pipeline and expert parallelism",
+          site.name, join.parts, other.name, other.parts);
+    const auto same = other.leaders.find(join.part);
+    if (same != other.leaders.end() && same->second.elements != join.elements)
+      return fmt::format(
+          "part {} has {} elements at site {} and {} at site {}; all sites train "
+          "one model with one config",
+          join.part, join.elements, site.name, same->second.elements, other.name);
+  }
+  return "";
+}
+
+void OuterCoordinator::take_join(Site& site, std::uint32_t rank, const NumberedQuestion& question) {
+  const OuterJoin& join = join_of(question.question);
+  if (site.in) {  // it has lost its state: so have, for the run, its other parts
+    answer_all(site, OuterRefused{fmt::format("rank {} of site {} joins again; join again", rank,
+                                              site.name)});
+    const auto numbers = site.leaders;
+    lose(site, "joins again");
+    // Late repeats of what they have asked are known as such.
+    for (const auto& [part, old] : numbers)
+      site.leaders[part] = {old.rank, old.address, old.elements, old.number, {}, old.answered};
+    site.parts = static_cast<std::int64_t>(site.leaders.size());
+  }
+  if (const std::string why = misfit(site, join); !why.empty()) {
+    step_.messages.push_back({site.name, rank, question.number, OuterRefused{why}});
+    return;
+  }
+  std::erase_if(site.leaders, [&](const auto& entry) {
+    return entry.second.rank == rank && entry.first != join.part;
+  });
+  site.parts = join.parts;
+  site.leaders[join.part] = {rank, join.address, join.elements, question.number, question.question,
+                             {}};
+  // As far as this attempt of it was in the rounds; another one has read a checkpoint.
+  site.mixed = std::ranges::min(site.done) != std::ranges::max(site.done);
+  if (!first_join_ && count_in() == 0) first_join_ = now_;
+}
+
+/// Nobody has the state of the run, at its start or because all sites were lost: it goes on from
+/// the newest that somebody brings along.
+void OuterCoordinator::begin_rounds() {
+  if (count_in() > 0) return;
+  std::vector<Site*> come;
+  bool newest = false, waiting = false;
+  for (Site& site : sites_) {
+    if (site.left || site.failed) continue;
+    if (!all_ask<OuterJoin>(site)) {
+      waiting = true;
+      continue;
+    }
+    come.push_back(&site);
+    const bool has = !site.mixed && std::ranges::all_of(site.leaders, [&](const auto& entry) {
+      return join_of(*entry.second.asked).round >= round();
+    });
+    newest = newest || (begun_ && has);
+  }
+  if (come.empty()) return;
+  if (waiting && !newest) {
+    const Time until = first_join_.value_or(now_) + settings_.start_wait;
+    if (now_ < until) return due(until);
+    if (static_cast<std::int64_t>(come.size()) < wanted_sites()) return;
+  }
+  // A site whose parts or fragments are of different rounds has no state.
+  const auto round_at = [](const Site& site) {
+    std::int64_t least = join_of(*site.leaders.begin()->second.asked).round;
+    const bool same = std::ranges::all_of(site.leaders, [&](const auto& entry) {
+      return join_of(*entry.second.asked).round == least;
+    });
+    return same && !site.mixed ? least : -1;
+  };
+  std::int64_t first = -1, position = 0;
+  for (const Site* site : come) first = std::max(first, round_at(*site));
+  if (first < 0) {
+    for (Site* site : come)
+      answer_all(*site, OuterRefused{fmt::format(
+                            "the parts or fragments of site {} are of different rounds, and no "
+                            "other site has whole ones; start again from a checkpoint",
+                            site->name)});
+    return;
+  }
+  std::vector<Site*> with, without;
+  for (Site* site : come) (round_at(*site) == first ? with : without).push_back(site);
+  for (const Site* site : with)
+    for (const auto& [part, leader] : site->leaders)
+      position = std::max(position, join_of(*leader.asked).position);
+  // The state that most of them have, and of as many the first one's.
+  const auto state_of = [](const Site& site) {
+    std::vector<std::uint64_t> hashes;
+    for (const auto& [part, leader] : site.leaders) hashes.push_back(join_of(*leader.asked).hash);
+    return hashes;
+  };
+  std::map<std::vector<std::uint64_t>, int> votes;
+  for (const Site* site : with) ++votes[state_of(*site)];
+  const Site* model = with.front();
+  for (const Site* site : with)
+    if (votes[state_of(*site)] > votes[state_of(*model)]) model = site;
+  const auto most = state_of(*model);
+
+  const bool again = begun_ && first < round();
+  begun_ = true;
+  first_join_.reset();
+  granted_ = first == 0 || again || granted_ < position ? position : granted_;
+  grants_.clear();
+  for (Fragment& fragment : fragments_) fragment = Fragment{first, {}, 0, {}, {}};
+  hash_round_ = first;
+  hash_.clear();
+  for (const auto& [part, leader] : model->leaders) hash_[part] = join_of(*leader.asked).hash;
+  line(outer_line({{"do", "begin"}, {"round", first}, {"position", granted_}}));
+  Note told{Note::Kind::begun, {}, first};
+  for (const Site* site : come) told.members.push_back(site->name);
+  told.text =
+      again ? "all sites were lost; the newest checkpoints are older than the last round" : "";
+  note(std::move(told));
+  std::vector<const Site*> donors;
+  for (Site* site : with)
+    if (state_of(*site) == most) {
+      admit(*site, {}, /*same=*/true);
+      donors.push_back(site);
+    }
+  for (Site* site : with)
+    if (!site->in) admit(*site, donors, false);
+  for (Site* site : without) admit(*site, donors, false);
+}
+
+/// Whether it has brought along what is known of the state of the round.
+bool OuterCoordinator::same_state(const Site& site) const {
+  return !site.mixed && hash_round_ == round() &&
+         std::ranges::all_of(site.leaders, [&](const auto& entry) {
+           const OuterJoin& join = join_of(*entry.second.asked);
+           const auto known = hash_.find(entry.first);
+           return join.round == hash_round_ && known != hash_.end() && known->second == join.hash;
+         });
+}
+
+/// At a boundary between rounds, where all fragments are of one.
+void OuterCoordinator::admit_joiners() {
+  if (!begun_ || count_in() == 0) return;
+  const bool boundary = std::ranges::all_of(fragments_, [&](const Fragment& fragment) {
+    return !fragment.order && fragment.committed == round();
+  });
+  if (!boundary) return;
+  std::vector<const Site*> donors;
+  for (const Site& site : sites_)
+    if (site.in && !site.copying && std::ranges::min(site.done) == round()) donors.push_back(&site);
+  for (Site& site : sites_) {
+    if (site.in || site.left || !all_ask<OuterJoin>(site)) continue;
+    const bool same = same_state(site);
+    if (same || !donors.empty()) admit(site, donors, same);
+  }
+}
+
+void OuterCoordinator::admit(Site& site, const std::vector<const Site*>& donors, bool same) {
+  site.in = true;
+  site.copying = !same;
+  site.late = false;
+  site.joined_at = now_;
+  site.ready_at.reset();
+  site.step_seconds = 0;
+  site.at = round();
+  std::ranges::fill(site.done, round());
+  OuterJoined said{round(), {}};
+  // Not all joiners from the same one.
+  for (std::size_t i = 0; i < donors.size() && !same; ++i)
+    said.donors.push_back(donors[(i + static_cast<std::size_t>(site.index)) % donors.size()]->name);
+  nlohmann::ordered_json leaders = nlohmann::ordered_json::array();
+  for (const auto& [part, leader] : site.leaders)
+    leaders.push_back({{"part", part},
+                       {"rank", leader.rank},
+                       {"address", leader.address},
+                       {"elements", leader.elements}});
+  line(outer_line({{"do", "joined"},
+                   {"site", site.name},
+                   {"attempt", site.attempt},
+                   {"round", round()},
+                   {"leaders", leaders}}));
+  answer_all(site, said);
+  Note told{Note::Kind::joined, site.name, round()};
+  told.members = said.donors;
+  note(std::move(told));
+}
+
+}  // namespace sortie::launcher

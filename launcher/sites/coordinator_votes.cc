@@ -1,0 +1,189 @@
+// The coordinator: how an exchange went, and whether it counts.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launcher/sites/coordinator.h"
+#include "launcher/sites/coordinator_lines.h"
+
+namespace sortie::launcher {
+using namespace sortie::training;
+
+namespace {
+
+constexpr std::size_t kKeptCommits = 64;
+/// After the first site is done the others are, too, but for what is still under way to them.
+constexpr OuterCoordinator::Time kLeastVoteWait{30'000};
+constexpr OuterCoordinator::Time kFirstRetry{5'000}, kLongestRetry{60'000};
+
+/// How long until the next order of a fragment whose orders have failed so often in a row.
+OuterCoordinator::Time pause_after(int failures, int at_once) {
+  if (failures < at_once) return OuterCoordinator::Time{0};
+  return std::min(kFirstRetry * (1 << std::min(failures - at_once, 4)), kLongestRetry);
+}
+
+}  // namespace
+
+void OuterCoordinator::take_vote(Site& site, Leader& leader, const OuterVote& vote) {
+  const auto index = static_cast<std::size_t>(site.index);
+  const bool known =
+      vote.fragment >= 0 && vote.fragment < static_cast<std::int64_t>(fragments_.size());
+  Fragment* const fragment = known ? &fragments_[static_cast<std::size_t>(vote.fragment)] : nullptr;
+  if (fragment && fragment->order && fragment->order->epoch == vote.epoch &&
+      fragment->order->round == vote.round &&
+      std::ranges::find(fragment->order->members, index) != fragment->order->members.end()) {
+    const auto part = std::ranges::find_if(
+        site.leaders, [&](const auto& entry) { return entry.second.rank == leader.rank; });
+    fragment->order->votes[index][part->first] = vote;
+    if (!fragment->order->first_vote) fragment->order->first_vote = now_;
+    return;  // answered when all have voted
+  }
+  const auto done = commits_.find(vote.epoch);
+  const bool counts = done != commits_.end() && done->second.round == vote.round &&
+                      done->second.fragment == vote.fragment &&
+                      done->second.members.contains(site.name);
+  answer(site, leader,
+         OuterDecision{vote.round, vote.fragment, vote.epoch, counts,
+                       counts ? "" : fmt::format("epoch {} was called off", vote.epoch)});
+}
+
+void OuterCoordinator::judge_votes() {
+  for (std::size_t i = 0; i < fragments_.size(); ++i)
+    if (fragments_[i].order) judge(static_cast<std::int64_t>(i));
+}
+
+/// True when the order came to its end.
+bool OuterCoordinator::judge(std::int64_t number) {
+  const Order& order = *fragments_[static_cast<std::size_t>(number)].order;
+  std::size_t complete = 0;
+  std::string silent;
+  for (const std::size_t index : order.members) {
+    const auto votes = order.votes.find(index);
+    const Site& site = sites_[index];
+    if (votes != order.votes.end())
+      for (const auto& [part, vote] : votes->second)
+        if (!vote.done) {
+          call_off(number, fmt::format("site {}: {}", site.name, vote.reason), vote.suspect);
+          return true;
+        }
+    if (votes != order.votes.end() && votes->second.size() == site.leaders.size())
+      ++complete;
+    else
+      silent = site.name;
+  }
+  if (complete < order.members.size()) {
+    if (!order.first_vote) return false;
+    const Time limit =
+        *order.first_vote + std::max(kLeastVoteWait, 4 * times_.exchange().value_or(Time{0}));
+    if (now_ < limit) {
+      due(limit);
+      return false;
+    }
+    call_off(number, fmt::format("site {} does not say how it went", silent), silent);
+    return true;
+  }
+  // What most sites have, of all parts.
+  const auto hashes_of = [&](std::size_t index) {
+    std::vector<std::uint64_t> out;
+    for (const auto& [part, vote] : order.votes.at(index)) out.push_back(vote.hash);
+    return out;
+  };
+  std::map<std::vector<std::uint64_t>, std::set<std::size_t>> groups;
+  for (const std::size_t index : order.members) groups[hashes_of(index)].insert(index);
+  const auto largest =
+      std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
+  if (groups.size() > 1) {
+    std::vector<std::string> others;
+    for (const std::size_t index : order.members)
+      if (!largest->second.contains(index)) others.push_back(sites_[index].name);
+    const bool most = 2 * largest->second.size() > order.members.size() &&
+                      static_cast<std::int64_t>(largest->second.size()) >= wanted_sites();
+    Note told{Note::Kind::differs, others.size() == 1 ? others.front() : "",
+              order.round,         number,
+              order.epoch,         others};
+    told.text = most ? "their mean is not that of most sites" : "no two sites in three agree";
+    note(std::move(told));
+    if (!most) {
+      call_off(number,
+               fmt::format("sites have come to different means; other than the first: {}",
+                           fmt::join(others, ", ")),
+               "");
+      return true;
+    }
+  }
+  commit(number, largest->second, largest->first.front());
+  return true;
+}
+
+void OuterCoordinator::commit(std::int64_t number, const std::set<std::size_t>& agreed,
+                              std::uint64_t hash) {
+  Fragment& fragment = fragments_[static_cast<std::size_t>(number)];
+  const Order order = *std::exchange(fragment.order, std::nullopt);
+  Commit what{order.round, number, {}};
+  for (const std::size_t index : agreed) what.members.insert(sites_[index].name);
+  line(outer_line({{"do", "commit"},
+                   {"round", order.round},
+                   {"fragment", number},
+                   {"epoch", order.epoch},
+                   {"hash", fmt::format("{:016x}", hash)},
+                   {"position", granted_},
+                   {"members", what.members}}));
+  Note told{Note::Kind::committed, {}, order.round, number, order.epoch};
+  told.members.assign(what.members.begin(), what.members.end());
+  const Time took = order.since.count() < 0 ? Time{0} : now_ - order.since;
+  told.seconds = std::chrono::duration<double>(took).count();
+  told.waited = std::chrono::duration<double>(order.waited).count();
+  note(std::move(told));
+  commits_[order.epoch] = std::move(what);
+  while (commits_.size() > kKeptCommits) commits_.erase(commits_.begin());
+  const auto grant = grants_.find(order.round);
+  if (order.since.count() >= 0 && grant != grants_.end() && grant->second.since.count() >= 0)
+    times_.note(order.waited, took, now_ - grant->second.since);
+  fragment = Fragment{order.round, {}, 0, {}, {}};
+  for (Site& site : sites_) {
+    if (!site.in) continue;
+    const auto index = static_cast<std::size_t>(site.index);
+    const bool has = agreed.contains(index);
+    if (has) {
+      site.done[static_cast<std::size_t>(number)] = order.round;
+      site.copying = site.late = false;
+    }
+    for (auto& [part, leader] : site.leaders) {
+      if (!leader.asked || !std::holds_alternative<OuterVote>(*leader.asked)) continue;
+      answer(site, leader,
+             OuterDecision{order.round, number, order.epoch, has,
+                           has ? "" : "its mean is not that of most sites; join again"});
+    }
+    if (has) continue;
+    answer_all(site, OuterRefused{fmt::format("round {} was committed without site {}; join again",
+                                              order.round, site.name)});
+    site.in = site.copying = site.late = false;
+    site.ready_at.reset();
+  }
+}
+
+void OuterCoordinator::call_off(std::int64_t number, std::string reason, std::string suspect) {
+  Fragment& fragment = fragments_[static_cast<std::size_t>(number)];
+  const Order order = *std::exchange(fragment.order, std::nullopt);
+  Note told{Note::Kind::aborted, suspect, order.round, number, order.epoch};
+  told.text = reason;
+  note(std::move(told));
+  ++fragment.failures;
+  if (!suspect.empty()) ++fragment.suspects[suspect];
+  fragment.retry_at = now_ + pause_after(fragment.failures, kOrdersAtOnce);
+  for (const std::size_t index : order.members) {
+    Site& site = sites_[index];
+    site.late = false;
+    for (auto& [part, leader] : site.leaders) {
+      if (leader.asked && std::holds_alternative<OuterVote>(*leader.asked))
+        answer(site, leader, OuterDecision{order.round, number, order.epoch, false, reason});
+      else
+        step_.messages.push_back({site.name, leader.rank, 0, OuterAbort{order.epoch, reason}});
+    }
+  }
+  for (Site& site : sites_) site.late = false;
+}
+
+}  // namespace sortie::launcher

@@ -1,0 +1,162 @@
+"""Runs over several sites: each is a job of its own, and the supervisor decides which rounds count. A site that dies
+comes back alone; the others go on; nothing is lost when the supervisor is killed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+from adopt import adopt, lose_supervisor
+from detach import Detached, ended
+from harness import PROGRAMS, check, equal, wait_until
+
+SETTINGS = {"recovery.max_restarts": 20, "recovery.backoff": "200ms", "recovery.backoff_max": "500ms",
+            "recovery.healthy_after": "1s", "outer.every": 4,
+            "outer.min_sites": 1}
+
+
+class Sites:
+    """A detached run over sites a, b, c on h01, h02, h03, whose leaders do so many rounds."""
+
+    def __init__(self, bed, rounds, step=0.02, settings=(), sites="abc"):
+        self.bed, self.rounds = bed, rounds
+        self.shared = Path(tempfile.mkdtemp(dir=bed.shared))
+        self.shared.chmod(0o777)
+        self.own = Path(tempfile.mkdtemp())
+        config = self.own / "job.toml"
+        hosts = ", ".join(f'"h0{number} slots=1 site={site}"' for number, site in enumerate(sites, 1))
+        config.write_text(f"[runner]\nhosts = [{hosts}]\n")
+        program = ("/usr/bin/python3", "-S", PROGRAMS / "site_leader.py", self.shared, rounds, step)
+        self.run = Detached(bed, *program, hosts="", config=config, settings={**SETTINGS, **dict(settings)})
+
+    def __enter__(self):
+        self.run.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error:
+            for log in sorted(self.run.path.glob("sites/*/**/rank-*.*")):
+                print(f"--- {log.relative_to(self.run.path)}\n" + log.read_text()[-600:])
+        self.run.__exit__(kind, error, trace)
+        shutil.rmtree(self.shared, ignore_errors=True)
+        shutil.rmtree(self.own, ignore_errors=True)
+
+    def commits(self):
+        """(round, members) in the order of the log."""
+        lines = (self.run.path / "outer.log").read_text().splitlines()
+        objects = [json.loads(line) for line in lines if line.endswith("}")]
+        return [(line["round"], line["members"]) for line in objects if line["do"] == "commit"]
+
+    def wait_for_round(self, number, seconds=30):
+        wait_until(lambda: any(done >= number for done, _ in self.commits()), seconds, f"round {number}")
+
+    def leader(self, site):
+        """(host, pid) of the rank of a site, None while it has none."""
+        for host in self.bed.hosts:
+            for pid, *_ in self.bed.processes(host):
+                try:
+                    variables = Path(f"/proc/{pid}/environ").read_bytes()
+                except OSError:
+                    continue
+                if b"\0SORTIE_SITE=" + site.encode() + b"\0" in b"\0" + variables and b"RANK=" in variables:
+                    return host, pid
+        return None
+
+    def expect_whole(self, sites="abc"):
+        """Every round was committed once, all sites came to the same weights, no sample was taken by two."""
+        rounds = [number for number, _ in self.commits()]
+        equal(rounds, list(range(1, self.rounds + 1)), "rounds that were committed")
+        states = {(self.shared / f"checkpoint-{site}").read_text().split('"')[1] for site in sites}
+        equal(len(states), 1, f"different weights at the end ({states})")
+        taken = {}
+        for line in (self.shared / "samples").read_text().splitlines():
+            first, end, site = line.split()
+            for sample in range(int(first), int(end)):
+                equal(taken.setdefault(sample, site), site, f"site of sample {sample}")
+
+    def attempts(self):
+        return {site["site"]: site["attempt"] for site in self.run.status()["sites"]}
+
+
+def scenario_ranks_know_their_site_and_all_verbs_show_it(bed):
+    with Sites(bed, 10) as sites:
+        run = sites.run
+        attached = run.start("attach", "--from-start", run.id)
+        sites.wait_for_round(2)
+        listed = json.loads(run.sortie("sites", "ls", "--json", run.id).stdout)
+        equal([(site["site"], site["ranks"], site["attempt"]) for site in listed["sites"]],
+              [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)], "sites ls")
+        text = ended(attached, 40, 0)
+        for site, host in zip("abc", ("h01", "h02", "h03")):
+            check(re.search(rf"^\[{site} 0 {host}\] round 10 epoch", text, re.M), f"attach shows no {site}: {text[-800:]}")
+        sites.expect_whole()
+        logs = run.sortie("logs", "--site", "b", "--grep", "round 3 ", run.id).stdout
+        check(logs.startswith("[b 0 h02] round 3 epoch"), f"logs --site b: {logs!r}")
+        equal(len(run.sortie("logs", "--grep", "round 3 ", run.id).stdout.splitlines()), 3, "lines of all sites")
+        status = run.status()
+        equal((status["state"], status["exit_code"], status["rounds"]["round"]), ("ended", 0, 10), "status")
+        check("site b  ended 0" in run.sortie("status", run.id).stdout, "status shows no site b")
+        check("no site d" in run.sortie("sites", "remove", "d", "--run", run.id).stderr
+              or "supervises" in run.sortie("sites", "remove", "d", "--run", run.id).stderr, "sites remove")
+        bed.expect_nothing_left(5)
+
+
+def scenario_one_site_dies_and_comes_back_alone(bed):
+    """Its rank, then the link of its host; the others commit rounds meanwhile and are not restarted."""
+    with Sites(bed, 60, step=0.05) as sites:
+        sites.wait_for_round(2)
+        _, pid = sites.leader("c")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: sites.attempts()["c"] == 2, 20, "attempt 2 of site c")
+        back = len(sites.commits())
+        wait_until(lambda: any("c" in members for _, members in sites.commits()[back:]), 20, "c in a round")
+        bed.link("h03", "down")
+        before = sites.commits()[-1][0]
+        wait_until(lambda: any(number > before and members == ["a", "b"] for number, members in sites.commits()), 15,
+                   "a round without site c")
+        journal = sites.run.path / "sites/c/events.jsonl"
+        wait_until(lambda: '"host_lost"' in journal.read_text(), 20, "the loss of h03")
+        bed.link("h03", "up")
+        wait_until(lambda: sites.attempts()["c"] >= 3, 30, "attempt 3 of site c")
+        back = len(sites.commits())
+        wait_until(lambda: any("c" in members for _, members in sites.commits()[back:]), 30, "c in a round again")
+        equal({site: sites.attempts()[site] for site in "ab"}, {"a": 1, "b": 1}, "attempts of the others")
+        wait_until(lambda: sites.run.status()["state"] == "ended", 60, "the end")
+        equal(sites.run.status()["exit_code"], 0, "exit code")
+        sites.expect_whole()
+        bed.expect_nothing_left(8)
+
+
+def scenario_supervisor_is_killed_and_no_round_is_lost(bed):
+    """Twice; the leaders go on asking, and each round counts once. No site starts again."""
+    with Sites(bed, 40, settings={"runner.on_launcher_loss": "hold 60s"}) as sites:
+        for number in (3, 12):
+            sites.wait_for_round(number)
+            lose_supervisor(sites.run)
+            adopter = adopt(sites.run)
+            equal(adopter.poll(), None, "the adopter")
+        equal(sites.attempts(), {"a": 1, "b": 1, "c": 1}, "attempts")
+        ended(adopter, 60, 0)
+        sites.expect_whole()
+        bed.expect_nothing_left(5)
+
+
+def scenario_a_site_is_added_and_another_removed(bed):
+    with Sites(bed, 60, step=0.05, sites="ab") as sites:
+        run = sites.run
+        sites.wait_for_round(2)
+        said = run.sortie("sites", "add", "c", "h04 slots=1", "--run", run.id)
+        equal(said.returncode, 0, f"sites add ({said.stderr})")
+        wait_until(lambda: any("c" in members for _, members in sites.commits()), 30, "c in a round")
+        said = run.sortie("sites", "add", "d", "h01", "--run", run.id)
+        check(said.returncode != 0 and "h01 is at site a" in said.stderr, f"sites add of a host in use: {said.stderr}")
+        said = run.sortie("sites", "remove", "b", "--run", run.id)
+        equal(said.returncode, 0, f"sites remove ({said.stderr})")
+        wait_until(lambda: sites.commits()[-1][1] == ["a", "c"], 20, "a round of a and c")
+        wait_until(lambda: run.status()["state"] == "ended", 60, "the end")
+        equal(run.status()["exit_code"], 0, "exit code")
+        sites.expect_whole("ac")
+        bed.expect_nothing_left(5)
