@@ -68,7 +68,7 @@ const Section kSections[] = {
 // clang-format off
 const Field kFields[] = {
     {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...] [site=NAME]", check_host_item}, "",
-     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; site=NAME where there are several datacenters; with no hosts and no hosts_file the job runs on this machine", kShown},
+     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; with no hosts and no hosts_file the job runs on this machine", kShown},
     {"runner.hosts_file", runner<&Runner::hosts_file>, kPathForm, "",
      "File with one such host line per line and # comments, instead of hosts", kPath},
     {"runner.groups_file", runner<&Runner::groups_file>, kPathForm, "",

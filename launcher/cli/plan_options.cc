@@ -1,10 +1,14 @@
-// The options of `sortie plan` about failures and layouts.
+// The options of `sortie plan` about failures, layouts and sites.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/base/atomic_file.h"
+#include "launcher/check/comm.h"
 #include "launcher/cli/verb.h"
 #include "launcher/copy/progress.h"
+#include "launcher/plan/plan_sites.h"
 #include "launcher/plan/suggest.h"
 
 namespace sortie::launcher {
@@ -28,7 +32,9 @@ void add_reliability_options(CLI::App& app, AskedReliability& asked) {
          "Seconds that training stands still for a save, where that is known", 1e-6, 1e6);
   number("--restart-time", options.restart_time,
          "Seconds from a failure to the next first step (60)", 0, 1e6);
-  number("--step-time", options.step_time, "Seconds of a step: intervals in steps too", 1e-6, 1e6);
+  number("--step-time", options.step_time,
+         "Seconds of a step: intervals in steps too, and what several sites wait for each other",
+         1e-6, 1e6);
 }
 
 bool wants_reliability(const AskedReliability& asked) {
@@ -81,6 +87,48 @@ Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& ask
              {{"schema", "sortie/suggest/1"}, {"suggestions", suggestions_json(found)}})
              .dump(2) +
          "\n";
+}
+
+void add_site_options(CLI::App& app, AskedSites& asked) {
+  app.add_option(
+         "--site-rate", asked.rate,
+         "Rate of the slowest way between two sites, 100Mbit/s; else what `sortie check` has "
+         "measured")
+      ->check([](const std::string& text) {
+        const auto rate = check::parse_bit_rate(text);
+        return rate ? std::string() : rate.error().message;
+      });
+  app.add_option("--site-round-trip", asked.round_trip, "Milliseconds there and back between sites")
+      ->check(CLI::Range(0.0, 60000.0));
+}
+
+Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
+                                  std::optional<double> step_time, bool json) {
+  using Json = nlohmann::ordered_json;
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<SitePlan> plans,
+                          make_site_plans(job.loaded.job, job.hosts, job.facts));
+  SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path file, site_links_file());
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<SiteLink> known, read_site_links(file));
+  SiteOptions options;
+  if (!asked.rate.empty()) {
+    SORTIE_ASSIGN_OR_RETURN(const double gbit, check::parse_bit_rate(asked.rate));
+    options.byte_s = gbit * 1e9 / 8.0;
+  }
+  if (asked.round_trip) options.round_trip = *asked.round_trip / 1e3;
+  options.step_time = step_time;
+  options.config = job.label.config;
+  const SitesPlan between = plan_sites(job.loaded.job, job.hosts, plans, known, options);
+  if (!json) {
+    std::string text;
+    for (const SitePlan& site : plans)
+      text +=
+          fmt::format("{}site {}: {}", text.empty() ? "" : "\n", site.name, plan_text(site.plan));
+    return text + sites_text(between);
+  }
+  Json out = {{"schema", "sortie/plan-sites/1"}, {"plans", Json::object()}};
+  for (const SitePlan& site : plans) out["plans"][site.name] = plan_json(site.plan);
+  out["between"] = sites_json(between);
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sortie::launcher

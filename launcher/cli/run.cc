@@ -32,6 +32,7 @@ constexpr const char* kPlanFooter = R"(Examples:
   sortie plan job.toml --connect                          and on which CPUs, as the hosts say
   sortie plan job.toml --mttf-node-hours 3700             how often to save, how many spares
   sortie plan job.toml --suggest --rates measured.json    which layouts these hosts allow, how fast
+  sortie plan job.toml --step-time 0.8 --site-rate 50Mbit/s  sites: useful time of each level
   sortie plan --json --hosts h1,h2 -- ./my_mpi            for a program to read
 )";
 
@@ -91,7 +92,18 @@ Result<PlannedJob> planned_for_layouts(JobOptions& options, const Program& progr
   return other ? std::move(other) : std::move(job);
 }
 
-std::string shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked) {
+Result<std::string> shown_plan(const PlannedJob& job, bool json, const AskedReliability& asked,
+                               const AskedSites& sites) {
+  if (config::sites_of(job.hosts).size() > 1) {
+    // The time of a step is asked for both; of failures only where something else says so.
+    AskedReliability others = asked;
+    others.options.step_time.reset();
+    if (wants_reliability(others))
+      return fail(ErrorCode::usage,
+                  "plan --reliability: it is about one site, and this job has several; name the "
+                  "hosts of one with --hosts");
+    return plan_of_sites(job, sites, asked.options.step_time, json);
+  }
   if (!wants_reliability(asked)) return json ? plan_json_text(job.plan) : plan_text(job.plan);
   const Reliability found =
       reliability(reliability_inputs(job.plan, job.loaded.job, asked.options));
@@ -144,23 +156,33 @@ void add_run_verbs(CLI::App& root, std::vector<Verb>& verbs, const Program& prog
   add_reliability_options(*plan, *asked);
   const auto layouts = std::make_shared<AskedSuggestions>();
   add_suggest_options(*plan, *layouts);
-  verbs.push_back({plan,
-                   [options, json, connect, asked, layouts, &program, &root] {
-                     auto job = layouts->wanted ? planned_for_layouts(*options, program)
-                                                : planned(*options, program);
-                     if (!job) return print_error(job.error());
-                     if (*connect)
-                       if (auto good = survey(*job); !good) return print_error(good.error());
-                     if (layouts->wanted) {
-                       const auto text = suggested(*job, *layouts, *json);
-                       return text ? print_text(*text) : print_error(text.error());
-                     }
-                     const int code = print_text(shown_plan(*job, *json, *asked));
-                     if (*json) return code;
-                     if (code == kExitOk) print_next_steps(root, after_plan(*options));
-                     return code;
-                   },
-                   true});
+  const auto sites = std::make_shared<AskedSites>();
+  add_site_options(*plan, *sites);
+  verbs.push_back(
+      {plan,
+       [options, json, connect, asked, layouts, sites, &program, &root] {
+         auto job =
+             layouts->wanted ? planned_for_layouts(*options, program) : planned(*options, program);
+         if (!job) return print_error(job.error());
+         if ((*connect || layouts->wanted) && config::sites_of(job->hosts).size() > 1)
+           return print_error(
+               {ErrorCode::usage, fmt::format("plan --{}: it is about one site, and this job has "
+                                              "several; name the hosts of one with --hosts",
+                                              *connect ? "connect" : "suggest")});
+         if (*connect)
+           if (auto good = survey(*job); !good) return print_error(good.error());
+         if (layouts->wanted) {
+           const auto text = suggested(*job, *layouts, *json);
+           return text ? print_text(*text) : print_error(text.error());
+         }
+         const auto shown = shown_plan(*job, *json, *asked, *sites);
+         if (!shown) return print_error(shown.error());
+         const int code = print_text(*shown);
+         if (*json) return code;
+         if (code == kExitOk) print_next_steps(root, after_plan(*options));
+         return code;
+       },
+       true});
 }
 
 }  // namespace sortie::launcher

@@ -78,6 +78,17 @@ void add_suggest_options(CLI::App& app, AskedSuggestions& asked);
 Result<std::string> suggested(const PlannedJob& job, const AskedSuggestions& asked, bool json);
 bool wants_reliability(const AskedReliability& asked);
 
+/// Options of `plan` about the links between sites.
+struct AskedSites {
+  std::string rate;                  // "100Mbit/s"
+  std::optional<double> round_trip;  // milliseconds
+};
+void add_site_options(CLI::App& app, AskedSites& asked);
+/// The plan of a job with several sites: each site's own, then what lies between them, as text or
+/// JSON. `step_time`: seconds, where it was given.
+Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
+                                  std::optional<double> step_time, bool json);
+
 /// All of `text` on stdout, or an error (common/cli/print.h).
 int print_text(std::string_view text);
 
