@@ -84,8 +84,8 @@ const Field kTrainingFields[] = {
     {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
      "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time", kCommon},
     {"topology.gradient_compression", topology<&Topology::gradient_compression>, Choices{{"auto", "none", "low", "medium", "high", "no", "weak", "strong"}}, "",
-     "What sites send each other, as defaults of [outer]: none (no) = the gradients of every step; low (weak) = the change of 20 steps in bf16; "
-     "medium = of 50 in 8 bits; high (strong) = of 100 in 4 bits while training goes on; auto = medium for several sites, else none", kCommon},
+     "What sites send each other: none (no) = the gradients of every step; low (weak), medium, high (strong) = the change of 20, 50, 100 steps in bf16, 8 bits, 4 bits; "
+     "auto = medium for several sites, else none"},
     {"topology.batch_rampup_start", topology<&Topology::batch_rampup_start>, IntegerRange{0, kTrillion}, "sequences",
      "Global batch size of the first steps, from where it grows to global_batch_size; 0 = no ramp-up"},
     {"topology.batch_rampup_increment", topology<&Topology::batch_rampup_increment>, IntegerRange{0, kTrillion}, "sequences",

@@ -22,10 +22,12 @@
 #include "launcher/check/pass.h"
 #include "launcher/check/present.h"
 #include "launcher/check/requests.h"
+#include "launcher/check/sites.h"
 #include "launcher/cli/verb.h"
 #include "launcher/console/console.h"
 #include "launcher/console/output_options.h"
 #include "launcher/console/terminal_signals.h"
+#include "launcher/run/run_folder.h"
 #include "launcher/warm/warm_transport.h"
 
 namespace sortie::launcher::check {
@@ -109,6 +111,16 @@ int exit_code_with(const CommOutcome& comm, Verdict verdict) {
   return comm.judgement.slow.empty() ? check_exit_code(verdict) : kExitPreflight;
 }
 
+/// For `sortie plan`. A state folder that can not be written spoils no check.
+void keep_links(const std::vector<SiteLink>& links) {
+  const auto file = site_links_file();
+  const Result<> kept =
+      file ? keep_site_links(*file, links) : Result<>(std::unexpected(file.error()));
+  if (!kept)
+    fmt::print(stderr, "sortie: warning: what was measured between sites is not kept: {}\n",
+               kept.error().message);
+}
+
 std::size_t terminal_width() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
@@ -145,6 +157,9 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
     comm = measure_links(job, *options.comm, findings, progress);
     if (comm->interrupted != 0) return 128 + comm->interrupted;
   }
+  const std::vector<SiteLink> links =
+      expect.sites ? site_links(results, unix_time()) : std::vector<SiteLink>();
+  if (!links.empty()) keep_links(links);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   PresentOptions look;
   look.color = Console::detect().color_out;
@@ -152,10 +167,12 @@ int run_check(const PlannedJob& job, const CheckOptions& options) {
   look.width = terminal_width();
   std::string text;
   if (options.json) {
-    const auto links = comm ? comm_json(comm->outcome) : nlohmann::ordered_json();
-    text = check_json_text(results, findings, seconds, comm ? &links : nullptr);
+    const auto measured = comm ? comm_json(comm->outcome) : nlohmann::ordered_json();
+    const auto between = site_links_json(links);
+    text = check_json_text(results, findings, seconds, comm ? &measured : nullptr,
+                           expect.sites ? &between : nullptr);
   } else {
-    text = check_text(results, findings, look);
+    text = check_text(results, findings, look) + site_links_text(links);
     if (comm) text += comm_text(comm->outcome, {look.color, look.verbose});
   }
   if (const int code = print_text(text); code != kExitOk) return code;

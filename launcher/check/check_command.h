@@ -17,7 +17,9 @@ struct CheckOptions {
   std::optional<CommOptions> comm;              // measure the links between the hosts, too
 };
 
-/// Prints the table (or JSON) on stdout; returns 0, 1 or 2, or 3 when a link is too slow.
+/// Prints the table, keeps what it has measured between sites for `sortie plan` (site_links.h),
+/// and prints that, too. Prints (or JSON) on stdout; returns 0, 1 or 2, or 3 when a link is too
+/// slow.
 int run_check(const PlannedJob& job, const CheckOptions& options);
 
 }  // namespace sortie::launcher::check

@@ -45,6 +45,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
     names.insert(names.end(), {"program", "mpi"});
   names.push_back("network");
   if (expect.bandwidth) names.push_back("bandwidth");
+  if (expect.sites) names.push_back("sites");
   return names;
 }
 
@@ -53,9 +54,11 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
   const std::vector<std::string> names = check_names(expect);
   std::vector<std::vector<Finding>> findings(hosts.size());
   std::vector<std::vector<Finding>> compared = {
-      judge_kernels(hosts),        judge_gpus(hosts),           judge_files(hosts, expect),
-      judge_mpi(hosts, expect),    judge_network(hosts),        judge_bandwidth(hosts),
-      judge_images(hosts, expect), judge_reached(hosts, expect)};
+      judge_kernels(hosts),        judge_gpus(hosts),
+      judge_files(hosts, expect),  judge_mpi(hosts, expect),
+      judge_network(hosts),        judge_bandwidth(hosts),
+      judge_images(hosts, expect), judge_reached(hosts, expect),
+      judge_sites(hosts, expect)};
   const bool own_shm = expect.container && expect.container->ipc != "host";
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];

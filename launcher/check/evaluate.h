@@ -42,6 +42,13 @@ struct StagedFile {
   std::string error;  // why it can not be staged; empty = it can
 };
 
+/// Of a job whose hosts are in several sites.
+struct SiteExpectations {
+  std::string link = "auto";  // outer.link
+  std::int64_t port = 0;      // outer.port
+  std::int64_t streams = 1;   // outer.streams
+};
+
 /// What is asked of the hosts.
 struct Expectations {
   std::string program;  // empty: none was named, only hosts
@@ -55,6 +62,7 @@ struct Expectations {
   bool bandwidth = false;
   bool allow_same_machine = false;
   std::optional<ContainerExpectations> container;
+  std::optional<SiteExpectations> sites;
 };
 
 struct Stage {
@@ -75,6 +83,13 @@ struct HostResult {
   std::vector<std::string> asked_peers;            // whom it was to reach
   std::string asked_bandwidth;                     // the peer it was to send to
   HostReport report;
+  std::string site;
+  // Of the host that stands for its site: where those of the others reach it, on which port, and
+  // which of them it was to reach.
+  std::string site_address;
+  std::uint64_t site_port = 0;
+  std::string site_error;  // why it does not listen there
+  std::vector<std::string> asked_links;
   std::string through;  // the socket of the OpenSSH master that it was reached through
 };
 
@@ -122,6 +137,7 @@ std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Exp
 std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_network(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_bandwidth(const std::vector<HostResult>& hosts);
+std::vector<Finding> judge_sites(const std::vector<HostResult>& hosts, const Expectations& expect);
 
 /// "1.5 GiB"
 std::string size_text(std::uint64_t bytes);

@@ -35,6 +35,9 @@ Pass::Pass(PassEnvironment environment, const PlannedJob& job, const Expectation
     for (const RankPlan& rank : host.ranks) slots.push_back(rank.slot);
     hosts_.push_back(
         std::make_shared<CheckHost>(environment.executor, host.name, std::move(slots)));
+    const std::size_t index = hosts_.size() - 1;
+    if (expect.sites && index < job.hosts.size())
+      hosts_.back()->result.site = job.hosts[index].site;
   }
 }
 
@@ -69,12 +72,16 @@ asio::awaitable<void> Pass::run() {
   if (all < 2) co_return;
   Work listen_on = [this](std::size_t i) { return listen(i); };
   co_await for_all("listening", std::move(listen_on));
-  peers_ = choose_peers(all, std::random_device()());
+  std::vector<std::string> sites;
+  for (const auto& host : hosts_) sites.push_back(host->result.site);
+  peers_ = choose_site_peers(sites, std::random_device()());
   Work reach_from = [this](std::size_t i) { return reach(i); };
   co_await for_all("reaching each other", std::move(reach_from));
-  if (!expect_.bandwidth) co_return;
-  Work measure_from = [this](std::size_t i) { return measure(i); };
-  co_await for_all("measuring bandwidth", std::move(measure_from));
+  if (expect_.bandwidth) {
+    Work measure_from = [this](std::size_t i) { return measure(i); };
+    co_await for_all("measuring bandwidth", std::move(measure_from));
+  }
+  if (expect_.sites && expect_.sites->link != "launcher") co_await measure_sites();
 }
 
 asio::awaitable<void> Pass::look(std::size_t index) {
@@ -124,6 +131,7 @@ std::size_t Pass::next_listening(std::size_t index) const {
   for (std::size_t step = 1; step < hosts_.size(); ++step) {
     const std::size_t other = (index + step) % hosts_.size();
     const HostResult& peer = hosts_[other]->result;
+    if (peer.site != hosts_[index]->result.site) continue;
     if (hosts_[other]->usable() && peer.report.listen_port && !peer.address.empty()) return other;
   }
   return index;

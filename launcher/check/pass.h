@@ -1,6 +1,6 @@
-// A pass over the hosts in three steps, each with all of them at once: look at each host, let them
-// reach each other, measure bandwidth. A step is over when its last host is or has used up its
-// time.
+// A pass over the hosts in steps, each with all of them at once: look at each host, let those of a
+// site reach each other, measure bandwidth, measure between sites. A step is over when its last
+// host is or has used up its time.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -41,6 +41,11 @@ class Pass {
   boost::asio::awaitable<void> listen(std::size_t index);
   boost::asio::awaitable<void> reach(std::size_t index);
   boost::asio::awaitable<void> measure(std::size_t index);
+  boost::asio::awaitable<void> measure_sites();
+  boost::asio::awaitable<void> listen_for_sites(std::size_t index);
+  boost::asio::awaitable<void> measure_pair(std::size_t index, std::size_t other);
+  boost::asio::awaitable<bool> link_to(std::size_t index, std::size_t other,
+                                       std::chrono::milliseconds duration);
   std::size_t next_listening(std::size_t index) const;
 
   PassEnvironment environment_;

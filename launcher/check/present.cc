@@ -202,7 +202,8 @@ std::string check_text(const std::vector<HostResult>& hosts,
 
 std::string check_json_text(const std::vector<HostResult>& hosts,
                             const std::vector<std::vector<Finding>>& findings, double seconds,
-                            const nlohmann::ordered_json* comm) {
+                            const nlohmann::ordered_json* comm,
+                            const nlohmann::ordered_json* sites) {
   const bool slow = comm != nullptr && (*comm)["verdict"] == "fail";
   nlohmann::ordered_json out = {{"schema", "sortie/check/1"},
                                 {"verdict", slow ? "fail" : lower(worst(findings))},
@@ -211,6 +212,7 @@ std::string check_json_text(const std::vector<HostResult>& hosts,
   for (std::size_t i = 0; i < hosts.size(); ++i) list.push_back(host_json(hosts[i], findings[i]));
   out["hosts"] = list;
   if (comm != nullptr) out["comm"] = *comm;
+  if (sites != nullptr) out["sites"] = *sites;
   return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 

@@ -22,10 +22,11 @@ std::string check_text(const std::vector<HostResult>& hosts,
                        const PresentOptions& options);
 
 /// {"schema":"sortie/check/1", ...}: README.md has the members. `comm`: what was measured between
-/// the hosts (comm.h), where that was asked for.
+/// the hosts (comm.h), where that was asked for; `sites`: between sites (sites.h).
 std::string check_json_text(const std::vector<HostResult>& hosts,
                             const std::vector<std::vector<Finding>>& findings, double seconds,
-                            const nlohmann::ordered_json* comm = nullptr);
+                            const nlohmann::ordered_json* comm = nullptr,
+                            const nlohmann::ordered_json* sites = nullptr);
 
 /// 0 all passed, 1 warnings, 2 failures.
 int check_exit_code(Verdict verdict);

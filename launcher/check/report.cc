@@ -126,6 +126,19 @@ ContainerFacts container_facts(const json& part) {
   return facts;
 }
 
+WayFacts way_facts(const json& part, const char* key) {
+  const json& way = object(part, key);
+  return {number(way, "bytes"), number(way, "us"), number(way, "segments"), number(way, "again")};
+}
+
+LinkFacts link_facts(const json& part) {
+  return {text(part, "name"),         text(part, "error"),
+          text(part, "rate_error"),   number(part, "round_trip_us"),
+          number(part, "mtu"),        number(part, "own_mtu"),
+          flag(part, "mtu_reported"), way_facts(part, "out"),
+          way_facts(part, "back")};
+}
+
 PeerFacts peer_facts(const json& part) {
   return {text(part, "name"),         text(part, "error"),
           number(part, "connect_us"), number(part, "round_trip_us"),
@@ -144,6 +157,7 @@ Result<> append(std::vector<T>& list, T item) {
 Result<> take(HostReport& report, const std::string& kind, const json& part) {
   if (kind == "folder") return append(report.folders, folder_facts(part));
   if (kind == "peer") return append(report.peers, peer_facts(part));
+  if (kind == "link") return append(report.links, link_facts(part));
   if (kind == "file")
     return append(report.files, {text(part, "path"), text(part, "error"), text(part, "hash"),
                                  number(part, "size")});

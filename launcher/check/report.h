@@ -79,6 +79,18 @@ struct BandwidthFacts {
   std::uint64_t bytes = 0, us = 0;
 };
 
+/// One way of a link to a host of another site.
+struct WayFacts {
+  std::uint64_t bytes = 0, us = 0, segments = 0, again = 0;
+};
+
+struct LinkFacts {
+  std::string name, error, rate_error;  // rate_error: of a host that was reached
+  std::uint64_t round_trip_us = 0, mtu = 0, own_mtu = 0;
+  bool mtu_reported = false;
+  WayFacts out, back;
+};
+
 struct HostReport {
   std::optional<HostFacts> host;
   std::vector<FolderFacts> folders;
@@ -93,6 +105,7 @@ struct HostReport {
   std::optional<std::int64_t> clock_us;  // the last one
   std::vector<PeerFacts> peers;
   std::optional<BandwidthFacts> bandwidth;
+  std::vector<LinkFacts> links;      // to hosts of other sites
   std::string at;                    // what it was about to look at
   std::string done;                  // kind of the request that is answered in full
   std::size_t parts = 0, bytes = 0;  // taken so far

@@ -12,6 +12,7 @@
 #include "common/base/hex.h"
 #include "common/config/container.h"
 #include "common/config/forms.h"
+#include "common/config/hostlist.h"
 #include "common/config/stage.h"
 #include "common/config/validation_sets.h"
 #include "launcher/check/local_address.h"
@@ -128,6 +129,8 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   Expectations expect;
   expect.world_size = planned.plan.world_size;
   expect.allow_same_machine = job.runner.allow_same_machine;
+  if (config::sites_of(planned.hosts).size() > 1)
+    expect.sites = {job.outer.link, job.outer.port, job.outer.streams};
   const config::ContainerConfig& container = job.runner.container;
   if (planned.plan.container) {
     const wire::ContainerSpec& spec = *planned.plan.container;
@@ -177,8 +180,22 @@ std::string look_request(const PlannedJob& job, const Expectations& expect, bool
   return dump(request);
 }
 
-std::string listen_request(const std::string& token, const std::string& address) {
-  return dump({{"kind", "listen"}, {"token", token}, {"address", address}});
+std::string listen_request(const std::string& token, const std::string& address,
+                           std::int64_t port) {
+  json request = {{"kind", "listen"}, {"token", token}, {"address", address}};
+  if (port > 0) request["port"] = static_cast<std::uint64_t>(port);
+  return dump(request);
+}
+
+std::string link_request(const PeerAddress& peer, std::uint64_t limit_ms, std::uint64_t duration_ms,
+                         std::int64_t streams) {
+  return dump({{"kind", "link"},
+               {"name", peer.name},
+               {"address", peer.address},
+               {"port", peer.port},
+               {"limit_ms", limit_ms},
+               {"duration_ms", duration_ms},
+               {"streams", static_cast<std::uint64_t>(streams)}});
 }
 
 std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms) {

@@ -16,7 +16,9 @@ Expectations expectations(const PlannedJob& job, bool only_hosts);
 /// About the host itself. `first`: its the host of rank 0, where MASTER_PORT must be free.
 std::string look_request(const PlannedJob& job, const Expectations& expect, bool first);
 
-std::string listen_request(const std::string& token, const std::string& address);
+/// `port`: 0 = any free one.
+std::string listen_request(const std::string& token, const std::string& address,
+                           std::int64_t port = 0);
 
 struct PeerAddress {
   std::string name, address;
@@ -24,6 +26,9 @@ struct PeerAddress {
 };
 std::string reach_request(const std::vector<PeerAddress>& peers, std::uint64_t limit_ms);
 std::string bandwidth_request(const PeerAddress& peer, std::uint64_t duration_ms);
+/// Each way for `duration_ms`; 0: only whether it can be reached.
+std::string link_request(const PeerAddress& peer, std::uint64_t limit_ms, std::uint64_t duration_ms,
+                         std::int64_t streams);
 
 /// 32 hex digits that nobody can guess.
 std::string random_token();

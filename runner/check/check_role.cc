@@ -11,6 +11,7 @@
 #include "runner/check/folders.h"
 #include "runner/check/parts.h"
 #include "runner/check/peers.h"
+#include "runner/check/site_link.h"
 #include "runner/cleanup/run_folder.h"
 #include "runner/streams/json_text.h"
 
@@ -129,6 +130,8 @@ asio::awaitable<void> CheckRole::answer(const json& request) {
     co_await reach(request);
   } else if (kind == "bandwidth") {
     co_await bandwidth(request);
+  } else if (kind == "link") {
+    co_await link(request);
   }
 }
 
@@ -183,7 +186,9 @@ void CheckRole::listen(const json& request) {
   if (listener_) listener_->close();
   listener_ = std::make_shared<PeerListener>(io_, token_);
   json part = {{"part", "listen"}};
-  if (auto opened = listener_->open(text_in(request, "address")); opened) {
+  const std::uint64_t port = number_in(request, "port");
+  const auto wanted = static_cast<unsigned short>(port < 65536 ? port : 0);
+  if (auto opened = listener_->open(text_in(request, "address"), wanted); opened) {
     listener_->start();
     part["port"] = listener_->port();
   } else {
@@ -222,6 +227,30 @@ asio::awaitable<void> CheckRole::bandwidth(const json& request) {
         {"error", result.error},
         {"bytes", result.bytes},
         {"us", result.us}});
+}
+
+asio::awaitable<void> CheckRole::link(const json& request) {
+  Peer peer;
+  if (!peer_in(request, peer)) co_return;
+  const auto streams =
+      static_cast<int>(std::clamp<std::uint64_t>(number_in(request, "streams"), 1, 64));
+  const LinkFacts facts =
+      co_await measure_link(io_, peer, token_, time_in(request, "limit_ms", kMaxReach),
+                            time_in(request, "duration_ms", kMaxWay), streams);
+  const auto way = [](const WayRate& rate) {
+    return json{
+        {"bytes", rate.bytes}, {"us", rate.us}, {"segments", rate.segments}, {"again", rate.again}};
+  };
+  send({{"part", "link"},
+        {"name", peer.name},
+        {"error", facts.reached.error},
+        {"rate_error", facts.rate_error},
+        {"round_trip_us", facts.reached.round_trip_us},
+        {"mtu", facts.reached.mtu.path},
+        {"own_mtu", facts.reached.mtu.own},
+        {"mtu_reported", facts.reached.mtu.reported},
+        {"out", way(facts.out)},
+        {"back", way(facts.back)}});
 }
 
 void CheckRole::send(const json& part) {

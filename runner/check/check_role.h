@@ -31,6 +31,7 @@ class CheckRole : public std::enable_shared_from_this<CheckRole> {
   boost::asio::awaitable<void> look_around(const nlohmann::json& request);
   boost::asio::awaitable<void> reach(const nlohmann::json& request);
   boost::asio::awaitable<void> bandwidth(const nlohmann::json& request);
+  boost::asio::awaitable<void> link(const nlohmann::json& request);
   void listen(const nlohmann::json& request);
   /// Sends and waits until it is out: what comes next may hold this thread up.
   boost::asio::awaitable<void> report(const nlohmann::json& part);

@@ -7,10 +7,12 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
+#include <charconv>
 #include <chrono>
 #include <vector>
 
 #include "common/asio/spawn.h"
+#include "runner/check/site_link.h"
 #include "runner/streams/wakeup.h"
 
 namespace sortie::runner::check {
@@ -26,6 +28,7 @@ constexpr int kMaxPings = 64;
 constexpr int kPortTries = 8;
 constexpr auto kTokenLimit = std::chrono::seconds(2);
 constexpr auto kServeLimit = std::chrono::seconds(15);
+constexpr auto kWayLimit = std::chrono::seconds(30);
 
 /// Cuts the socket off when the time is up; gone with the coroutine that holds it.
 class CutOff {
@@ -53,34 +56,39 @@ class CutOff {
 
 }  // namespace
 
-boost::system::error_code PeerListener::bind_both(const asio::ip::address& address) {
+boost::system::error_code PeerListener::bind_both(const asio::ip::address& address,
+                                                  unsigned short port) {
   boost::system::error_code error;
   for (int tries = 0; tries < kPortTries; ++tries) {
     acceptor_.close(error);
     udp_.close(error);
-    const tcp::endpoint wanted(address, 0);
+    const tcp::endpoint wanted(address, port);
     acceptor_.open(wanted.protocol(), error);
+    // A port that was listened on a moment ago, by a check before this one for instance.
+    if (!error && port != 0) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(wanted, error);
+    // What it has accepted keeps no later listener from the port.
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.listen(128, error);
     if (error) return error;
     port_ = acceptor_.local_endpoint().port();
     const udp::endpoint same(address, port_);
     udp_.open(same.protocol(), error);
     if (!error) udp_.bind(same, error);
-    if (!error) return error;  // else somebody's UDP port: another pair
+    if (!error || port != 0) return error;  // else somebody's UDP port: another pair
   }
   return error;
 }
 
-Result<> PeerListener::open(const std::string& text) {
+Result<> PeerListener::open(const std::string& text, unsigned short port) {
   boost::system::error_code error;
   asio::ip::address address = asio::ip::make_address(text, error);
-  if (!error) error = bind_both(address);
+  if (!error) error = bind_both(address, port);
   if (error) {
     const bool v6 = address.is_v6();
     address = v6 ? asio::ip::address(asio::ip::address_v6::any())
                  : asio::ip::address(asio::ip::address_v4::any());
-    error = bind_both(address);
+    error = bind_both(address, port);
   }
   if (error) return fail(ErrorCode::io, "listen for the other hosts: " + error.message());
   return {};
@@ -128,6 +136,10 @@ asio::awaitable<void> PeerListener::serve(tcp::socket socket) {
       cut_off.extend(kServeLimit);
       if (opening[kTokenSize] == kPing) co_await answer_pings(socket);
       if (opening[kTokenSize] == kBandwidth) co_await take_bytes(socket);
+      if (opening[kTokenSize] == kTake || opening[kTokenSize] == kGive) {
+        cut_off.extend(kWayLimit);
+        co_await serve_way(socket, opening[kTokenSize]);
+      }
     }
   }
   --connections_;
@@ -144,6 +156,21 @@ asio::awaitable<void> PeerListener::answer_pings(tcp::socket& socket) {
     const auto [read_error, count] = co_await socket.async_read_some(buffer, kAsTuple);
     if (read_error) co_return;
   }
+}
+
+asio::awaitable<void> PeerListener::serve_way(tcp::socket& socket, char mode) {
+  std::array<char, kDurationDigits> digits;
+  const auto buffer = asio::buffer(digits);
+  const auto [error, count] = co_await asio::async_read(socket, buffer, kAsTuple);
+  std::int64_t ms = 0;
+  const char* const end = digits.data() + digits.size();
+  if (error || std::from_chars(digits.data(), end, ms).ptr != end || ms < 0 || ms > kMaxWay.count())
+    co_return;
+  const std::chrono::milliseconds duration(ms);
+  if (mode == kTake)
+    co_await take_way(socket, duration);
+  else
+    co_await give_way(socket, duration);
 }
 
 asio::awaitable<void> PeerListener::take_bytes(tcp::socket& socket) {

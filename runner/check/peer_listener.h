@@ -20,6 +20,9 @@ inline constexpr std::size_t kTokenSize = 32;
 inline constexpr char kPing = 'p';       // answered kReady; then each byte comes back
 inline constexpr char kBandwidth = 'b';  // then bytes to the end; answered their number and time
 inline constexpr char kReady = 'k';
+/// Followed by milliseconds as 8 digits (site_link.h): takes bytes and says what came; or sends
+/// them.
+inline constexpr char kTake = 't', kGive = 'g';
 /// Of a datagram: the token, and any padding; the answer is its size as decimal digits.
 inline constexpr std::size_t kMaxDatagram = 65535;
 
@@ -30,19 +33,21 @@ class PeerListener : public std::enable_shared_from_this<PeerListener> {
   PeerListener(boost::asio::io_context& io, std::string token)
       : io_(io), token_(std::move(token)), acceptor_(io), udp_(io) {}
 
-  /// Listens at `address`, or at all of the host's when that is none of its own (NAT).
-  Result<> open(const std::string& address);
+  /// Listens at `address`, or at all of the host's when that is none of its own (NAT). `port`: 0 =
+  /// any free one.
+  Result<> open(const std::string& address, unsigned short port = 0);
   /// Serves until close(); held by its own coroutines.
   void start();
   void close();
   unsigned short port() const { return port_; }
 
  private:
-  boost::system::error_code bind_both(const boost::asio::ip::address& address);
+  boost::system::error_code bind_both(const boost::asio::ip::address& address, unsigned short port);
   boost::asio::awaitable<void> accept_all();
   boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> answer_datagrams();
   boost::asio::awaitable<void> answer_pings(boost::asio::ip::tcp::socket& socket);
+  boost::asio::awaitable<void> serve_way(boost::asio::ip::tcp::socket& socket, char mode);
   boost::asio::awaitable<void> take_bytes(boost::asio::ip::tcp::socket& socket);
   bool right_token(std::string_view bytes) const;
 

@@ -22,7 +22,8 @@ class Checked:
     """One `sortie check --json`."""
 
     def __init__(self, bed, *arguments, hosts="h[01-04]", seconds=30):
-        argv = [SORTIE, "check", *arguments, "--hosts", hosts, "--ssh-config", bed.ssh_config, "--json"]
+        argv = [SORTIE, "check", *arguments, "--ssh-config", bed.ssh_config, "--json"]
+        argv += ["--hosts", hosts] if hosts else []
         started = time.monotonic()
         done = subprocess.run([str(word) for word in argv], text=True, capture_output=True,
                               stdin=subprocess.DEVNULL, timeout=seconds)
@@ -192,6 +193,37 @@ def shaped(bed, rates):
 
 # Far apart, so that a busy machine does not make a sound link a slow one.
 RATES = {host: "8mbit" if host == "h03" else "60mbit" for host in HOSTS}
+
+
+class CheckedSites(Checked):
+    """The same of a job whose hosts are in two sites."""
+
+    def __init__(self, bed, folder, *arguments):
+        config = Path(folder) / "sites.toml"
+        config.write_text('[runner]\nhosts = ["h[01-02] slots=1 site=oslo", "h[03-04] slots=1 site=rome"]\n'
+                          'program = ["true"]\nallow_same_machine = true\n')
+        super().__init__(bed, config, "--set", "outer.port=52100", *arguments, hosts=None)
+
+    def way(self, start, end):
+        return next(way for way in self.json["sites"] if (way["from"], way["to"]) == (start, end))
+
+
+def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
+    with tempfile.TemporaryDirectory() as folder, shaped(bed, {"h03": "40mbit"}):
+        result = CheckedSites(bed, folder)
+        result.expect("h01", "sites", "pass", "oslo (h01) and rome (h03): ")
+        equal(result.code, 0, f"exit code ({result.failed()})")
+        for way in (result.way("oslo", "rome"), result.way("rome", "oslo")):
+            check(30 < way["mbit_s"] < 41 and way["reached"] and way["port"] == 52100, f"40 Mbit/s were measured as {way}")
+        plan = subprocess.run([str(SORTIE), "plan", f"{folder}/sites.toml", "--json"], text=True, capture_output=True)
+        between = json.loads(plan.stdout)["between"]
+        check(30 < between["mbit_s"] < 41 and not between["not_measured"], f"the plan has {between}")
+        dead = f"{bed.address('h03')}/32"
+        with undone(bed, "h01", f"ip route add blackhole {dead}", f"ip route del blackhole {dead}"):
+            result = CheckedSites(bed, folder, "--set", "outer.link=direct")
+        equal(result.failed(), {("h01", "sites"), ("h03", "sites")}, "failures")
+        result.expect("h01", "sites", "fail", "oslo (h01) and rome (h03) do not reach each other: ")
+        check("`ufw allow 52100/tcp`" in result.finding("h03", "sites")["fix"], "no command to run")
 
 
 def scenario_comm_names_the_host_with_the_slow_link(bed):

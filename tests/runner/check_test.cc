@@ -298,6 +298,46 @@ TEST_CASE("check: two runners reach each other; without the token there is nothi
   CHECK_FALSE(connect_to(port));
 }
 
+TEST_CASE("check: the link to another site is measured both ways from one side") {
+  CheckedRunner site, other;
+  const json listen = {{"kind", "listen"}, {"token", kToken}, {"address", "127.0.0.1"}};
+  const json there = other.part_of(listen, "listen");
+  site.part_of(listen, "listen");  // says the token that it uses itself
+  json link = {{"kind", "link"},        {"name", "o"},      {"address", "127.0.0.1"},
+               {"port", there["port"]}, {"limit_ms", 2000}, {"duration_ms", 200},
+               {"streams", 3}};
+  const json measured = site.part_of(link, "link");
+  CHECK(measured["name"] == "o");
+  CHECK(measured["error"] == "");
+  CHECK(measured["rate_error"] == "");
+  CHECK(measured["round_trip_us"].get<std::uint64_t>() > 0);
+  CHECK(measured["own_mtu"].get<std::uint64_t>() > 1000);
+  for (const char* way : {"out", "back"}) {
+    CAPTURE(way);
+    CHECK(measured[way]["bytes"].get<std::uint64_t>() > 1'000'000);
+    CHECK(measured[way]["us"].get<std::uint64_t>() > 50'000);
+    CHECK(measured[way]["segments"].get<std::uint64_t>() > 10);
+    CHECK(measured[way]["again"].get<std::uint64_t>() <= measured[way]["segments"]);
+  }
+  link["duration_ms"] = 0;
+  const json reached = site.part_of(link, "link");
+  CHECK(reached["error"] == "");
+  CHECK(reached["out"]["bytes"] == 0);
+  // The port that training will use, where the config names it; a second one does not get it.
+  json again = listen;
+  again["port"] = there["port"];
+  CHECK(site.part_of(again, "listen")["error"] ==
+        "listen for the other hosts: Address already in use");
+  other.client.send(wire::Goodbye{});
+  REQUIRE(other.client.wait_exit());
+  const json mine = site.part_of(again, "listen");
+  CHECK(mine["port"] == there["port"]);
+  CheckedRunner late;
+  late.part_of(listen, "listen");
+  link["port"] = 1;
+  CHECK(late.part_of(link, "link")["error"] == "Connection refused");
+}
+
 TEST_CASE("check: what is no request is answered with nothing but its end; a job can not follow") {
   CheckedRunner runner;
   for (const char* nonsense : {"", "[]", "{", R"({"kind":7})", R"({"kind":"reach","peers":{}})",

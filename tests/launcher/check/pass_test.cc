@@ -6,7 +6,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "launcher/check/sites.h"
 #include "tests/launcher/check/reports.h"
 #include "tests/support/fake_hosts.h"
 #include "tests/support/temp_dir.h"
@@ -53,6 +55,16 @@ boost::asio::awaitable<void> sound(FakeRunner& runner, std::chrono::seconds ahea
                         {"round_trip_us", 100},
                         {"mtu", 1500},
                         {"own_mtu", 1500}});
+    if (kind == "link") {
+      const nlohmann::json way = {
+          {"bytes", 1000000}, {"us", 1000000}, {"segments", 700}, {"again", 7}};
+      const bool measures = request["duration_ms"] > 0;
+      answer(runner, {{"part", "link"},
+                      {"name", request["name"]},
+                      {"round_trip_us", 100},
+                      {"out", measures ? way : nlohmann::json::object()},
+                      {"back", measures ? way : nlohmann::json::object()}});
+    }
     answer_done(runner, kind);
   }
 }
@@ -104,6 +116,10 @@ boost::asio::awaitable<void> talks_at_length(FakeRunner& runner) {
   co_await runner.sleep(milliseconds(100));
 }
 
+struct InSites {
+  std::vector<config::HostSlots> hosts;
+};
+
 struct Checked {
   explicit Checked(std::vector<std::string> names) {
     std::vector<config::HostSlots> hosts;
@@ -116,11 +132,22 @@ struct Checked {
     options.host_limit = kLimit;
   }
 
+  /// The same of hosts in sites.
+  explicit Checked(const InSites& sites) : Checked(names_of(sites.hosts)) {
+    job.hosts = sites.hosts;
+    expect.sites = {"auto", 51000, 2};
+  }
+
+  static std::vector<std::string> names_of(const std::vector<config::HostSlots>& hosts) {
+    std::vector<std::string> names;
+    for (const config::HostSlots& host : hosts) names.push_back(host.name);
+    return names;
+  }
+
   std::vector<HostResult> run() {
     auto binary = launcher::RunnerBinary::open(dir / "runner");
     REQUIRE(binary);
     std::vector<HostResult> results;
-    Expectations expect;
     bool done = false;
     const auto begin = std::chrono::steady_clock::now();
     {
@@ -142,6 +169,7 @@ struct Checked {
   FakeTransport transport{io.get_executor()};
   launcher::PlannedJob job;
   CheckOptions options;
+  Expectations expect;
   milliseconds took{};
 };
 
@@ -160,6 +188,35 @@ TEST_CASE("pass: a clock that is off is seen whatever the network does") {
   CHECK(judge_clock(results[1]).verdict == Verdict::fail);
   CHECK(judge_clock(results[1]).reason == "90.0 s behind this machine's clock");
   CHECK(judge_network(results)[0].verdict == Verdict::pass);
+}
+
+TEST_CASE(
+    "pass: hosts reach out within their site, and one of each measures the way to the others") {
+  Checked checked(InSites{
+      {{"a1", {0}, "a"}, {"b1", {0}, "b"}, {"a2", {0}, "a"}, {"c1", {0}, "c"}, {"b2", {0}, "b"}}});
+  for (const char* name : {"a1", "a2", "b2", "c1"})
+    checked.transport.host(name).script = [](FakeRunner& r) {
+      return sound(r, std::chrono::seconds(0));
+    };
+  checked.transport.host("b1").connect_error = Error{ErrorCode::auth, "no key"};
+  const auto results = checked.run();
+  using Names = std::vector<std::string>;
+  CHECK(results[0].asked_peers == Names{"a2"});
+  CHECK(results[2].asked_peers == Names{"a1"});
+  CHECK(results[4].asked_peers.empty());  // the other one of its site is not there
+  // b2 stands for b, whose first host is not reached.
+  CHECK(std::set<std::string>(results[0].asked_links.begin(), results[0].asked_links.end()) ==
+        std::set<std::string>{"b2", "c1"});
+  CHECK(results[2].asked_links.empty());
+  CHECK(results[3].asked_links.size() == 2);
+  const auto links = site_links(results, 1.0);
+  REQUIRE(links.size() == 6);
+  for (const launcher::SiteLink& link : links) {
+    CHECK(link.works);
+    CHECK(link.byte_s == 1e6);
+    CHECK(link.loss == 0.01);
+  }
+  CHECK(judge_sites(results, checked.expect)[0].verdict == Verdict::pass);
 }
 
 TEST_CASE("pass: the error of a host is short and takes over no terminal") {
