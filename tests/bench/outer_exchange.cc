@@ -31,8 +31,8 @@ using config::OuterWire;
 namespace {
 
 struct Site {
+  outer::ExchangeMemory memory;  // outlives the links
   std::unique_ptr<outer::SiteLinks> links;
-  outer::ExchangeMemory memory;
   std::vector<float> delta, mean;
   std::optional<outer::ErrorFeedback> feedback;
   outer::ExchangeFigures figures;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <thread>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/config/outer.h"
@@ -69,8 +71,8 @@ bool in_parts(const WireFormat& format, const Layout& layout, std::size_t values
   const auto block = static_cast<std::size_t>(format.block);
   const std::size_t blocks = (values + block - 1) / block;
   const std::size_t scales_at = encoded - blocks * layout.scale_bytes;
-  // Less is not worth waking a thread.
-  constexpr std::size_t kFewest = 1 << 14;
+  // Less is not worth a thread.
+  constexpr std::size_t kFewest = 1 << 15;
   const std::size_t most = std::max<std::size_t>(values / kFewest, 1);
   const std::size_t parts = std::clamp<std::size_t>(static_cast<std::size_t>(threads), 1, most);
   const auto part = [&](std::size_t number) {
@@ -80,11 +82,15 @@ bool in_parts(const WireFormat& format, const Layout& layout, std::size_t values
                scales_at + first * layout.scale_bytes);
   };
   if (parts == 1) return part(0);
+  // Not OpenMP's: its threads would go on spinning for a while beside the training.
   std::atomic<bool> good{true};
-  const auto team = static_cast<std::int64_t>(parts);
-#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static, 1)
-  for (std::int64_t number = 0; number < team; ++number)
-    if (!part(static_cast<std::size_t>(number))) good = false;
+  std::vector<std::jthread> helpers;
+  for (std::size_t number = 1; number < parts; ++number)
+    helpers.emplace_back([&, number] {
+      if (!part(number)) good = false;
+    });
+  if (!part(0)) good = false;
+  helpers.clear();
   return good;
 }
 

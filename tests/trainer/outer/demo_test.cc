@@ -190,9 +190,11 @@ TEST_CASE("two sites with different goals come to the mean of them") {
     sites.emplace_back(std::vector<DemoTensor>{{0, 64, 64}}, outer::DemoSettings{0.95, 64});
   std::vector<std::vector<float>> goals(2, std::vector<float>(count));
   for (std::size_t site = 0; site < 2; ++site)
-    for (std::size_t i = 0; i < count; ++i)
-      goals[site][i] = std::sin(0.1f * static_cast<float>((site + 1) * (i / 64))) +
-                       std::cos(0.07f * static_cast<float>(i % 64 + 30 * site));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t row = i / 64, column = i % 64;
+      goals[site][i] = std::sin(0.1f * static_cast<float>((site + 1) * row)) +
+                       std::cos(0.07f * static_cast<float>(column + 30 * site));
+    }
   std::vector<float> weights(count), gradient(count);
   const auto distance = [&] {
     double sum = 0;

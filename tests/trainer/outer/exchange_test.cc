@@ -49,8 +49,8 @@ ExchangeSettings small(OuterWire wire) {
 struct Member {
   std::string site;
   double weight = 0.0;
+  outer::ExchangeMemory memory;  // outlives the links
   std::unique_ptr<outer::SiteLinks> links;
-  outer::ExchangeMemory memory;
   Vector delta, mean;
   std::optional<ErrorFeedback> feedback;
   Result<> done;
