@@ -1,7 +1,9 @@
 // `sortie report`.
 #include "launcher/report/report.h"
 
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/report/goodput.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -25,6 +28,23 @@ struct ReportOptions {
   bool json = false;
 };
 
+struct SiteReport {
+  RunView view;
+  TrainingRun training;
+  Goodput time;
+};
+/// Nothing while the site has no journal yet.
+std::optional<SiteReport> report_of_site(const std::filesystem::path& run,
+                                         const std::string& site) {
+  const std::filesystem::path folder = site_folder(run, site);
+  auto view = read_run_view(folder);
+  const auto record = read_run(folder);
+  if (!view || !record) return std::nullopt;
+  SiteReport out{std::move(*view), record->training_run(), {}};
+  out.time = read_goodput(folder, record->alive() ? std::optional(unix_time()) : std::nullopt);
+  return out;
+}
+
 Result<std::string> made(const ReportOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RunIndex index, RunIndex::open(options.log_dir));
   SORTIE_ASSIGN_OR_RETURN(const auto folder, index.find(options.run));
@@ -34,9 +54,24 @@ Result<std::string> made(const ReportOptions& options) {
   const TrainingRun training = record ? record->training_run() : TrainingRun{folder, "", false};
   const Goodput time =
       read_goodput(folder, training.alive ? std::optional(unix_time()) : std::nullopt);
-  if (!options.json) return report_text(view, training) + goodput_text(time);
+  const std::vector<std::string> sites = sites_in(folder);
+  if (!options.json) {
+    // Of a run over sites each has a story of its own; those between them come first.
+    std::string text = report_text(view, training);
+    if (sites.empty()) text += goodput_text(time);
+    for (const std::string& site : sites)
+      if (const auto part = report_of_site(folder, site))
+        text += fmt::format("\n--- site {}\n{}{}", site, report_text(part->view, part->training),
+                            goodput_text(part->time));
+    return text;
+  }
   nlohmann::ordered_json json = report_json(view, training);
   json["goodput"] = goodput_json(time);
+  for (const std::string& site : sites)
+    if (const auto part = report_of_site(folder, site)) {
+      json["sites"][site] = report_json(part->view, part->training);
+      json["sites"][site]["goodput"] = goodput_json(part->time);
+    }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -16,6 +16,7 @@
 #include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/view/attempts_text.h"
+#include "launcher/view/rounds_text.h"
 
 namespace sortie::launcher {
 namespace {
@@ -70,22 +71,6 @@ TrainingView training_of(const RunRecord& record) {
     farthest = std::move(training);
   }
   return farthest;
-}
-
-/// "round 41 of 2 sites 12 s ago, 3 exchanges were called off".
-std::string rounds_text(const RunView& view) {
-  const RoundsView& rounds = view.rounds;
-  if (rounds.commits == 0) return rounds.trouble;
-  std::string text =
-      fmt::format("{}, of {} site{}, {} ago", rounds.round, rounds.members.size(),
-                  rounds.members.size() == 1 ? "" : "s", ago(view.begun + rounds.at));
-  const auto mean = [&](double seconds) { return seconds / static_cast<double>(rounds.commits); };
-  text += fmt::format("; exchange {:.3g} s, wait {:.3g} s on average", mean(rounds.exchanging),
-                      mean(rounds.waiting));
-  if (rounds.aborts > 0) text += fmt::format("; {} called off", rounds.aborts);
-  if (rounds.excluded > 0) text += fmt::format("; {} times without a site", rounds.excluded);
-  if (!rounds.trouble.empty()) text += "; " + rounds.trouble;
-  return text;
 }
 
 /// What the living supervisor of this machine says of itself.
@@ -153,7 +138,7 @@ std::string header(const RunRecord& record, const RunView& view, const std::stri
   row("stop", view.stop_reason);
   row("hang", view.hang);
   for (const std::string& slow : view.stragglers) row("slow host", slow);
-  row("round", rounds_text(view));
+  row("round", rounds_text(view, unix_time()));
   if (view.adoptions > 0) row("adopted", fmt::format("{} times", view.adoptions));
   row("folder", record.path.string());
   for (const auto& [name, value] : training_rows(view.training, record.training_run(), unix_time()))
@@ -340,13 +325,7 @@ Result<std::string> status_text(const std::string& name, const std::string& log_
   out["hang"] = view.hang.empty() ? Json(nullptr) : Json(view.hang);
   out["stragglers"] = view.stragglers;
   if (!record.sites.empty()) {
-    out["rounds"] = {{"round", view.rounds.round},
-                     {"commits", view.rounds.commits},
-                     {"sites", view.rounds.members},
-                     {"called_off", view.rounds.aborts},
-                     {"without_a_site", view.rounds.excluded},
-                     {"exchange_s", view.rounds.exchanging},
-                     {"wait_s", view.rounds.waiting}};
+    out["rounds"] = rounds_json(view);
     out["sites"] = sites;
   }
   return dump(out);

@@ -10,6 +10,7 @@
 #include "launcher/health/health_text.h"
 #include "launcher/run/run_folder.h"
 #include "launcher/view/attempts_text.h"
+#include "launcher/view/rounds_text.h"
 
 namespace sortie::launcher {
 
@@ -93,6 +94,11 @@ std::string report_text(const RunView& report, const TrainingRun& training) {
   out += times.text();
   if (const auto rest = report.cause.find('\n'); rest != std::string::npos)
     out += "\n" + printable_lines(report.cause.substr(rest + 1)) + "\n";
+  if (const std::string sites = sites_text(report); !sites.empty()) out += "\nsites\n" + sites;
+  if (const std::string rounds =
+          rounds_text(report, report.ended ? report.begun + *report.ended : unix_time());
+      !rounds.empty())
+    out += fmt::format("\nlast round: {}\n", printable(rounds));
   if (const std::string attempts = attempts_text(report); !attempts.empty())
     out += "\nattempts; the times above are of the last one\n" + attempts;
   if (report.exited_well > 0 || report.consequences > 0)
@@ -178,6 +184,7 @@ nlohmann::ordered_json report_json(const RunView& report, const TrainingRun& tra
   json["health"] = health;
   json["swept"] = report.swept;
   json["unconfirmed"] = report.unconfirmed;
+  if (!report.sites.empty()) json["rounds"] = rounds_json(report);
   return json;
 }
 
