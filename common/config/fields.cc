@@ -52,6 +52,9 @@ const Section kSections[] = {
     {"topology", "How a batch is spread over the ranks"},
     {"optimizer", "AdamW with decoupled decay on matrices only"},
     {"learning_rate_scheduler", "The learning rate of each step"},
+    {"outer",
+     "Training over several sites (site=NAME in host lines) on slow links; what is not set is as "
+     "topology.gradient_compression says"},
     {"lora", "Fine-tuning by low-rank updates beside frozen weights"},
     {"trainer", "Length of the run, checkpoints, validation"},
     {"profiler", "Times of the sections of some steps, as a Chrome trace"},
@@ -64,8 +67,8 @@ const Section kSections[] = {
 
 // clang-format off
 const Field kFields[] = {
-    {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...]", check_host_item}, "",
-     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; with no hosts and no hosts_file the job runs on this machine", kShown},
+    {"runner.hosts", runner<&Runner::hosts>, Form{"NAME [slots=N | slots=A,B,...] [site=NAME]", check_host_item}, "",
+     "Hosts in rank order, like \"gpu-01 slots=4\", \"h slots=0,2,5\", \"gpu[01-08] slots=8\" or \"@gpu,!gpu07\"; site=NAME where there are several datacenters; with no hosts and no hosts_file the job runs on this machine", kShown},
     {"runner.hosts_file", runner<&Runner::hosts_file>, kPathForm, "",
      "File with one such host line per line and # comments, instead of hosts", kPath},
     {"runner.groups_file", runner<&Runner::groups_file>, kPathForm, "",

@@ -39,7 +39,7 @@ const Field kRecoveryFields[] = {
      "An attempt that lasted so long ends a row of restarts: the pause is backoff again"},
     {"recovery.no_progress_limit", recovery<&Recovery::no_progress_limit>, IntegerRange{0, 1000}, "attempts",
      "Attempts in a row that end without a newer committed step than the one before, after which the run stops; 0 = no limit"},
-    {"recovery.spares", recovery<&Recovery::spares>, Form{"NAME [slots=N | slots=A,B,...]", check_host_item}, "",
+    {"recovery.spares", recovery<&Recovery::spares>, Form{"NAME [slots=N | slots=A,B,...] [site=NAME]", check_host_item}, "",
      "Hosts that take the place of hosts that are blamed for a failure, like \"gpu[17-18]\"; each with at least the slots of the host that it replaces"},
     {"recovery.min_hosts", recovery<&Recovery::min_hosts>, IntegerRange{0, 65536}, "hosts",
      "Where no spare is left, a run goes on without the blamed host on at least so many hosts, with the global batch size as configured; 0 = on all of them"},

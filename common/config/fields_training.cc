@@ -16,6 +16,8 @@ constexpr auto optimizer = member<&JobConfig::optimizer, M>;
 template <auto M>
 constexpr auto schedule = member<&JobConfig::learning_rate_scheduler, M>;
 template <auto M>
+constexpr auto outer = member<&JobConfig::outer, M>;
+template <auto M>
 constexpr auto lora = member<&JobConfig::lora, M>;
 template <auto M>
 constexpr auto trainer = member<&JobConfig::trainer, M>;
@@ -26,6 +28,7 @@ using Logger = LoggerConfig;
 using Topology = TopologyConfig;
 using Optimizer = OptimizerConfig;
 using Schedule = LearningRateSchedulerConfig;
+using Outer = OuterConfig;
 using Lora = LoraConfig;
 using Trainer = TrainerConfig;
 using Profiler = ProfilerConfig;
@@ -80,6 +83,9 @@ const Field kTrainingFields[] = {
      "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those", kCommon},
     {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
      "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time", kCommon},
+    {"topology.gradient_compression", topology<&Topology::gradient_compression>, Choices{{"auto", "none", "low", "medium", "high", "no", "weak", "strong"}}, "",
+     "What sites send each other, as defaults of [outer]: none (no) = the gradients of every step; low (weak) = the change of 20 steps in bf16; "
+     "medium = of 50 in 8 bits; high (strong) = of 100 in 4 bits while training goes on; auto = medium for several sites, else none", kCommon},
     {"topology.batch_rampup_start", topology<&Topology::batch_rampup_start>, IntegerRange{0, kTrillion}, "sequences",
      "Global batch size of the first steps, from where it grows to global_batch_size; 0 = no ramp-up"},
     {"topology.batch_rampup_increment", topology<&Topology::batch_rampup_increment>, IntegerRange{0, kTrillion}, "sequences",
@@ -116,6 +122,33 @@ const Field kTrainingFields[] = {
      "Last steps of warmup-stable-decay, in which the learning rate falls to its minimum; 0 = a tenth of all steps"},
     {"learning_rate_scheduler.wsd_decay_style", schedule<&Schedule::wsd_decay_style>, Choices{{"linear", "cosine", "minus-sqrt", "exponential"}}, "",
      "The shape of that fall: 1 - r, (1 + cos(pi r)) / 2, 1 - sqrt(r), or 2 * 0.5^r - 1"},
+
+    {"outer.every", outer<&Outer::every>, IntegerRange{0, 1'000'000}, "steps",
+     "Inner steps of each site between two outer ones; 0 = 20, 50 or 100, as topology.gradient_compression says. With one site it averages weights over time (Lookahead)"},
+    {"outer.learning_rate", outer<&Outer::learning_rate>, NumberRange{0, 10}, "", "Learning rate of the outer step; 0 = 0.6 for up to two sites, 0.7 for more"},
+    {"outer.momentum", outer<&Outer::momentum>, NumberRange{0, 1, false, true}, "", "Momentum of the outer step"},
+    {"outer.nesterov", outer<&Outer::nesterov>, {}, "", "Nesterov's momentum instead of the plain one"},
+    {"outer.wire", outer<&Outer::wire>, Choices{{"auto", "f32", "bf16", "int8", "e4m3", "e5m2", "e2m1", "e3m0"}}, "",
+     "Number format between sites: e4m3 and e5m2 have 8 bits, e2m1 and e3m0 4, and all of these a power of two per block, int8 an f32 scale; auto = by topology.gradient_compression"},
+    {"outer.block", outer<&Outer::block>, IntegerRange{16, 4096}, "values", "Values that share a scale; a multiple of 16"},
+    {"outer.error_feedback", outer<&Outer::error_feedback>, Choices{{"auto", "on", "off"}}, "",
+     "Send what rounding has lost with the next round: auto = for formats of 4 bits"},
+    {"outer.fragments", outer<&Outer::fragments>, IntegerRange{0, 65536}, "",
+     "Parts of the model's layers that are exchanged one after the other within a round; 0 = by topology.gradient_compression, 4 for high, else 1"},
+    {"outer.overlap", outer<&Outer::overlap>, IntegerRange{-1, 1'000'000}, "steps",
+     "Inner steps for which training goes on while a fragment is exchanged; 0 = it waits; -1 = by topology.gradient_compression, 5 for high, else 0"},
+    {"outer.mix", outer<&Outer::mix>, NumberRange{-1, 1, false, true}, "",
+     "Share of a site's own weights that it keeps when an outer step comes in; -1 = 0.5 with overlap, else 0"},
+    {"outer.streams", outer<&Outer::streams>, IntegerRange{1, 64}, "connections", "Connections between two sites, which a long link with one stream does not fill"},
+    {"outer.min_sites", outer<&Outer::min_sites>, IntegerRange{0, 1024}, "sites",
+     "Fewest sites that go on without the others; 0 = half of them, rounded up"},
+    {"outer.deadline", outer<&Outer::deadline>, DurationRange{"0s", "24h"}, "",
+     "Time after the first site is ready for a round until it goes on without those that are late; 0s = learned from the last rounds"},
+    {"outer.weight", outer<&Outer::weight>, Choices{{"tokens", "uniform"}}, "", "What the change of a site counts in the mean: as much as the tokens that it trained on, or the same"},
+    {"outer.start_after", outer<&Outer::start_after>, kSteps, "steps", "Plain data-parallel steps over all sites before the first round"},
+    {"outer.link", outer<&Outer::link>, Choices{{"auto", "direct", "launcher"}}, "",
+     "Way between two sites: direct = TCP from one to the other; launcher = through the launcher's SSH connections; auto = direct where one of the two can be reached"},
+    {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port that sites listen on for each other; 0 = any free one"},
 
     {"lora.rank", lora<&Lora::rank>, IntegerRange{0, 65536}, "", "Rank of the updates; 0 = none, all parameters are trained as usual"},
     {"lora.alpha", lora<&Lora::alpha>, NumberRange{0, 1e6, true, false}, "", "Scale of an update: alpha / rank"},

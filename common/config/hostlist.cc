@@ -52,7 +52,42 @@ Result<std::vector<int>> parse_slots(std::string_view text) {
   return slots;
 }
 
-/// Collects hosts and refuses the second line that names one of them.
+constexpr std::string_view kBlanks = " \t";
+
+/// What follows the name in a host line; without "slots=" and "site=" they are empty.
+struct LineOptions {
+  std::vector<int> slots;
+  std::string site;
+};
+
+Result<LineOptions> parse_line_options(std::string_view text) {
+  LineOptions options;
+  for (text = trim(text); !text.empty();) {
+    const std::size_t end = std::min(text.find_first_of(kBlanks), text.size());
+    const std::string_view option = text.substr(0, end);
+    text = trim(text.substr(end));
+    const bool is_site = option.starts_with("site=");
+    if (!is_site && !option.starts_with("slots="))
+      return bad_host(
+          fmt::format("{} after the host name is not understood; a line is NAME, NAME slots=N "
+                      "or NAME slots=A,B,..., each with site=NAME where sites train together",
+                      quote(shorten(option))));
+    if (is_site ? !options.site.empty() : !options.slots.empty())
+      return bad_host(
+          fmt::format("{} twice in one host line; remove one", is_site ? "site=" : "slots="));
+    if (is_site) {
+      options.site = option.substr(5);
+      if (std::string error = check_site_name(options.site); !error.empty())
+        return bad_host(std::move(error));
+    } else {
+      SORTIE_ASSIGN_OR_RETURN(options.slots, parse_slots(option.substr(6)));
+    }
+  }
+  return options;
+}
+
+/// Collects hosts and refuses the second line that names one of them, and hosts without a site
+/// beside those with one.
 class HostCollector {
  public:
   /// `place` is how messages call the line ("line 3", "runner.hosts[0]").
@@ -62,6 +97,14 @@ class HostCollector {
       if (!is_new)
         return bad_host(fmt::format("host {} is already in {}; remove one of the two", host.name,
                                     entry->second));
+      if (!all_.empty() && host.site.empty() != all_.front().site.empty())
+        return bad_host(host.site.empty()
+                            ? fmt::format("host {} has no site, and {} is in site {}; write "
+                                          "site=NAME for every host, or for none",
+                                          host.name, all_.front().name, all_.front().site)
+                            : fmt::format("host {} is in site {}, and {} has none; write "
+                                          "site=NAME for every host, or for none",
+                                          host.name, host.site, all_.front().name));
       num_ranks_ += host.slots.size();
       all_.push_back(std::move(host));
     }
@@ -81,30 +124,42 @@ class HostCollector {
 
 }  // namespace
 
+std::string check_site_name(std::string_view name) {
+  constexpr std::size_t kMaxSiteName = 63;
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (!name.empty() && name.size() <= kMaxSiteName && is_plain(name.front()) &&
+      std::ranges::all_of(name, [&](char c) { return is_plain(c) || c == '-'; }))
+    return {};
+  return fmt::format(
+      "{} is no name of a site; use at most {} letters, digits, '_' and '-', no '-' first",
+      quote(shorten(name)), kMaxSiteName);
+}
+
+std::vector<std::string> sites_of(const std::vector<HostSlots>& hosts) {
+  std::vector<std::string> sites;
+  for (const HostSlots& host : hosts)
+    if (!host.site.empty() && std::ranges::find(sites, host.site) == sites.end())
+      sites.push_back(host.site);
+  return sites;
+}
+
 Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int default_slots,
                                                const HostGroups* groups) {
   const std::string_view text = trim(line);
-  const std::size_t blank = std::min(text.find_first_of(" \t"), text.size());
-  const std::string_view option = trim(text.substr(blank));
+  const std::size_t blank = std::min(text.find_first_of(kBlanks), text.size());
   if (text.empty()) return bad_host("a host line is empty; write NAME or NAME slots=N");
   SORTIE_ASSIGN_OR_RETURN(const Names names, expand_host_expression(text.substr(0, blank), groups));
-  std::vector<int> slots;
-  if (option.empty()) {
-    for (int slot = 0; slot < default_slots; ++slot) slots.push_back(slot);
-  } else if (option.starts_with("slots=")) {
-    SORTIE_ASSIGN_OR_RETURN(slots, parse_slots(option.substr(6)));
-  } else {
-    return bad_host(
-        fmt::format("{} after the host name is not understood; a line is NAME, NAME slots=N "
-                    "or NAME slots=A,B,...",
-                    quote(shorten(option))));
-  }
-  if (names.size() * slots.size() > kMaxRanks)
+  SORTIE_ASSIGN_OR_RETURN(LineOptions options, parse_line_options(text.substr(blank)));
+  if (options.slots.empty())
+    for (int slot = 0; slot < default_slots; ++slot) options.slots.push_back(slot);
+  if (names.size() * options.slots.size() > kMaxRanks)
     return bad_host(fmt::format("{} hosts with {} slots are more than {} ranks; split the job",
-                                names.size(), slots.size(), kMaxRanks));
+                                names.size(), options.slots.size(), kMaxRanks));
   std::vector<HostSlots> hosts;
   hosts.reserve(names.size());
-  for (const std::string& name : names) hosts.push_back({name, slots});
+  for (const std::string& name : names) hosts.push_back({name, options.slots, options.site});
   return hosts;
 }
 
@@ -142,10 +197,10 @@ Result<std::vector<HostSlots>> collect(const RunnerConfig& runner, const HostGro
 
 }  // namespace
 
-Result<> check_host_lines(const RunnerConfig& runner) {
+Result<std::vector<std::string>> check_host_lines(const RunnerConfig& runner) {
   const HostGroups any = HostGroups::any();
-  SORTIE_TRY(collect(runner, any));
-  return {};
+  SORTIE_ASSIGN_OR_RETURN(const auto hosts, collect(runner, any));
+  return sites_of(hosts);
 }
 
 Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner) {
@@ -180,6 +235,7 @@ std::vector<std::string> host_lines(const std::vector<HostSlots>& hosts) {
     std::string& line = lines.emplace_back(host.name + " slots=");
     for (const int slot : host.slots) line += fmt::format("{},", slot);
     if (host.slots.size() > 1) line.pop_back();  // the comma of one says that it is a device
+    if (!host.site.empty()) line += " site=" + host.site;
   }
   return lines;
 }

@@ -1,5 +1,5 @@
 // Host lines and host expressions: "gpu-01 slots=4", "h slots=0,2,5", "gpu[01-08,11] slots=8",
-// "@gpu,!gpu07".
+// "@gpu,!gpu07"; "gpu[01-08] slots=8 site=oslo" where several datacenters train together.
 #pragma once
 
 #include <string>
@@ -25,13 +25,22 @@ inline constexpr std::size_t kMaxHosts = 65536;    // an expansion beyond this i
 inline constexpr int kMaxSlots = 4096;             // per host; device ids are below it
 inline constexpr std::size_t kMaxRanks = 1 << 20;  // slots of all hosts together
 
-/// Parses one line, "EXPRESSION [slots=N | slots=A,B,...]". `default_slots` is used when the line
-/// has no "slots=".
+/// What is wrong with the name of a site ("why; what to do"), empty for [A-Za-z0-9_][A-Za-z0-9_-]*
+/// of at most 63 characters: it is a part of file names and of messages.
+std::string check_site_name(std::string_view name);
+
+/// Names of the sites of these hosts, in the order in which they first appear; empty where no host
+/// has one.
+std::vector<std::string> sites_of(const std::vector<HostSlots>& hosts);
+
+/// Parses one line, "EXPRESSION [slots=N | slots=A,B,...] [site=NAME]", its options in any order.
+/// `default_slots` is used when the line has no "slots=".
 Result<std::vector<HostSlots>> parse_host_line(std::string_view line, int default_slots,
                                                const HostGroups* groups = nullptr);
 
 /// Parses host lines ('#' comments, blank lines allowed); a host twice is an error naming both
-/// lines. `where` prefixes errors as "<where>:<line>: ".
+/// lines, and so is a host without a site beside one with it. `where` prefixes errors as
+/// "<where>:<line>: ".
 Result<std::vector<HostSlots>> parse_host_file(std::string_view text, std::string_view where,
                                                int default_slots,
                                                const HostGroups* groups = nullptr);
@@ -51,12 +60,13 @@ Result<std::vector<std::string>> exclude_hosts(const std::vector<std::string>& n
 /// The groups that an expression names, without '@'; nothing when it is malformed.
 std::vector<std::string> mentioned_groups(std::string_view expression);
 
-/// Checks runner.hosts as far as that is possible without reading a groups file.
-Result<> check_host_lines(const RunnerConfig& runner);
+/// Checks runner.hosts as far as that is possible without reading a groups file, and gives their
+/// sites.
+Result<std::vector<std::string>> check_host_lines(const RunnerConfig& runner);
 
 /// The hosts of a job in rank order: runner.hosts, or the lines of runner.hosts_file (read here),
 /// or with neither localhost; groups are those of runner.groups_file, read when one is mentioned.
-/// Both, a host twice, or no host at all is ErrorCode::config.
+/// Both, a host twice, hosts with and without a site, or no host at all is ErrorCode::config.
 Result<std::vector<HostSlots>> job_hosts(const RunnerConfig& runner);
 
 /// The hosts as lines that job_hosts() reads back.

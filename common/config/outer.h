@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/hostlist.h"
 #include "common/config/schema.h"
+#include "common/config/validate.h"
 
 namespace sortie::config {
 
@@ -18,6 +20,8 @@ std::string_view outer_wire_name(OuterWire wire);
 Result<OuterWire> parse_outer_wire(std::string_view name);
 /// With scales, without headers: 4, 2, 1 + 4/block, 1 + 1/block, 1/2 + 1/block.
 double bytes_per_value(OuterWire wire, std::int64_t block);
+/// Formats of four bits, whose rounding is sent later by error feedback unless that is off.
+bool is_sub_byte(OuterWire wire);
 
 enum class OuterWeight : std::uint8_t { tokens, uniform };
 
@@ -44,12 +48,17 @@ struct OuterSettings {
 /// medium for more than one site and none for one.
 std::string_view gradient_compression_level(const TopologyConfig& topology, std::int64_t sites);
 
-/// Of a checked config. One site with every = 0 in [outer]: no rounds.
+/// Of a checked config. `sites`: how many are configured; 0 is as 1, hosts without a site. One site
+/// has rounds where outer.every or a level asks for them (Lookahead, Zhang et al. 2019).
 OuterSettings resolve_outer(const JobConfig& job, std::int64_t sites);
 
-/// Names of the sites of these hosts, in the order in which they first appear; empty where no host
-/// has one.
-struct HostSlots;
-std::vector<std::string> sites_of(const std::vector<HostSlots>& hosts);
+/// [topology] as the world of one site has it: its share of the global batch. Of a checked config.
+TopologyConfig topology_of_site(const TopologyConfig& topology, std::int64_t sites);
+
+/// What is wrong with [outer] whatever the hosts are (part of validate()): rules W1 to W4.
+std::vector<Violation> check_outer(const JobConfig& job);
+/// What is wrong for exactly these hosts, those of all sites: rules W1 and W4 to W8. Nothing for
+/// hosts without a site but that keys of rounds do nothing there.
+std::vector<Violation> check_sites(const JobConfig& job, const std::vector<HostSlots>& hosts);
 
 }  // namespace sortie::config

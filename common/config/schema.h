@@ -35,7 +35,6 @@ struct SshConfig {
 /// [runner.network]: on which of the hosts' networks ranks talk to each other.
 struct NetworkConfig {
   std::string interface;  // "eth1", "eth*" or "10.1.0.0/16"; empty = the route between the hosts
-  std::string tunnel = "none";  // none | wireguard: a mesh between the hosts, set up for the run
 };
 
 /// runner.container.entrypoint when nothing is said: the image's own.
@@ -168,9 +167,9 @@ struct TopologyConfig {
   std::int64_t gradient_accumulation_steps = 0;  // two of these three decide; 0 = derived
   std::int64_t global_batch_size = 0;            // sequences per step over all ranks
   std::string activation_checkpointing_type = "disabled";  // disabled | every_layer
-  // none | low | medium | high: how little sites send each other, by the defaults of [outer] that
-  // each stands for (outer.h); empty = medium where there is more than one site.
-  std::string gradient_compression;
+  // auto | none | low | medium | high: how little sites send each other, by the defaults of [outer]
+  // that each stands for (outer.h); auto = medium where there is more than one site.
+  std::string gradient_compression = "auto";
   // Batch ramp-up: from `start` by `increment` sequences up to the global batch size, in equal
   // shares of `samples` trained sequences; 0 = the full batch from the first step on.
   std::int64_t batch_rampup_start = 0;
@@ -209,23 +208,24 @@ struct LearningRateSchedulerConfig {
 /// [outer]: training over several sites. What is not set is as topology.gradient_compression says;
 /// outer.h has the values that then hold.
 struct OuterConfig {
-  std::optional<std::int64_t> every;  // inner steps between two outer ones
-  std::optional<double> learning_rate;
-  std::optional<double> momentum;
-  std::optional<bool> nesterov;
-  std::string wire;         // f32 | bf16 | int8 | e4m3 | e5m2 | e2m1 | e3m0; empty = by level
+  std::int64_t every = 0;      // inner steps between two outer ones; 0 = by level
+  double learning_rate = 0.0;  // 0 = by the number of sites
+  double momentum = 0.9;
+  bool nesterov = true;
+  std::string wire =
+      "auto";               // auto | f32 | bf16 | int8 | e4m3 | e5m2 | e2m1 | e3m0; auto = by level
   std::int64_t block = 32;  // values that share a scale
-  std::optional<bool> error_feedback;     // what rounding has lost is sent with the next round
-  std::optional<std::int64_t> fragments;  // parts of the model that are sent one after the other
-  std::optional<std::int64_t> overlap;    // inner steps for which a fragment may be under way
-  std::optional<double> mix;              // share of the site's own weights that it keeps
-  std::int64_t streams = 4;               // connections between two sites
-  std::int64_t min_sites = 0;             // fewest to go on with; 0 = half of them, rounded up
-  Milliseconds deadline{0};               // for sites that are late; 0 = learned
-  std::string weight = "tokens";          // tokens | uniform: what a site's change counts
-  std::int64_t start_after = 0;           // plain data-parallel steps before the first round
-  std::string link = "auto";              // auto | direct | launcher: the way between two sites
-  std::int64_t port = 0;                  // that sites listen on; 0 = any free one
+  std::string error_feedback = "auto";  // auto | on | off: send what rounding has lost next time
+  std::int64_t fragments = 0;  // parts of the model that are sent one after the other; 0 = by level
+  std::int64_t overlap = -1;   // inner steps for which a fragment may be under way; -1 = by level
+  double mix = -1.0;           // share of the site's own weights that it keeps; -1 = by level
+  std::int64_t streams = 4;    // connections between two sites
+  std::int64_t min_sites = 0;  // fewest to go on with; 0 = half of them, rounded up
+  Milliseconds deadline{0};    // for sites that are late; 0 = learned
+  std::string weight = "tokens";  // tokens | uniform: what a site's change counts
+  std::int64_t start_after = 0;   // plain data-parallel steps before the first round
+  std::string link = "auto";      // auto | direct | launcher: the way between two sites
+  std::int64_t port = 0;          // that sites listen on; 0 = any free one
 };
 
 /// [lora]: low-rank updates beside frozen weights (Hu et al. 2021).

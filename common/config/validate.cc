@@ -8,6 +8,7 @@
 #include "common/config/fields.h"
 #include "common/config/forms.h"
 #include "common/config/hostlist.h"
+#include "common/config/outer.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
 #include "common/config/validation_sets.h"
@@ -117,6 +118,7 @@ std::vector<Violation> validate(const JobConfig& job) {
   for (Violation& violation : check_batch(job.topology)) rules.add(std::move(violation));
   for (Violation& violation : check_layout(job)) rules.add(std::move(violation));
   for (Violation& violation : check_training(job)) rules.add(std::move(violation));
+  for (Violation& violation : check_outer(job)) rules.add(std::move(violation));
   for (Violation& violation : check_model(job.model)) rules.add(std::move(violation));
   for (Violation& violation : check_stage(job)) rules.add(std::move(violation));
   for (Violation& violation : check_container(job.runner)) rules.add(std::move(violation));

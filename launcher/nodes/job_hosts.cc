@@ -27,8 +27,9 @@ Result<SoundHosts> without_cordoned(const Hosts& hosts, const Hosts& spares, con
       continue;
     }
     const std::string why = fmt::format("{} is cordoned {}", host.name, cordon_text(*cordon, now));
-    const auto spare = std::ranges::find_if(
-        free, [&](const config::HostSlots& one) { return one.slots.size() >= host.slots.size(); });
+    const auto spare = std::ranges::find_if(free, [&](const config::HostSlots& one) {
+      return one.site == host.site && one.slots.size() >= host.slots.size();
+    });
     if (spare == free.end()) {
       stuck.push_back(why);
       names.push_back(host.name);

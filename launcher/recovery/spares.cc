@@ -1,6 +1,7 @@
 #include "launcher/recovery/spares.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -10,6 +11,28 @@
 namespace sortie::launcher {
 
 using Hosts = std::vector<config::HostSlots>;
+
+namespace {
+
+/// A spare takes the place of a host of its own site. Without hosts, what a run goes on with,
+/// nothing is wrong.
+std::string site_of_spare(const config::HostSlots& spare, const Hosts& hosts) {
+  const std::vector<std::string> sites = config::sites_of(hosts);
+  if (hosts.empty() || spare.site.empty() == sites.empty()) {
+    if (spare.site.empty() || hosts.empty() || std::ranges::find(sites, spare.site) != sites.end())
+      return {};
+    return fmt::format("{} is in site {}, and no host of the job is; use one of {}", spare.name,
+                       spare.site, fmt::join(sites, ", "));
+  }
+  return spare.site.empty()
+             ? fmt::format(
+                   "{} has no site, and the hosts of the job have; write site=NAME after it",
+                   spare.name)
+             : fmt::format("{} is in site {}, and the hosts of the job have none; remove it",
+                           spare.name, spare.site);
+}
+
+}  // namespace
 
 Result<Hosts> job_spares(const config::JobConfig& job, const Hosts& hosts) {
   const std::vector<std::string>& lines = job.recovery.spares;
@@ -31,6 +54,8 @@ Result<Hosts> job_spares(const config::JobConfig& job, const Hosts& hosts) {
                     fmt::format("recovery.spares: {} is a host of the job or a spare already; "
                                 "name each machine once",
                                 spare.name));
+      if (std::string wrong = site_of_spare(spare, hosts); !wrong.empty())
+        return fail(ErrorCode::config, fmt::format("recovery.spares: {}", wrong));
       spares.push_back(std::move(spare));
     }
   }

@@ -11,8 +11,8 @@
 
 namespace sortie::launcher {
 
-/// In the order of recovery.spares. ErrorCode::config: a line that is none, a spare twice, or one
-/// that is among `hosts`. Paths of `job` are absolute.
+/// In the order of recovery.spares. ErrorCode::config: a line that is none, a spare twice, one
+/// that is among `hosts`, or one of a site that these do not have. Paths of `job` are absolute.
 Result<std::vector<config::HostSlots>> job_spares(const config::JobConfig& job,
                                                   const std::vector<config::HostSlots>& hosts);
 

@@ -15,6 +15,7 @@
 #include "common/config/fields.h"
 #include "common/config/hostgroups.h"
 #include "common/config/hostlist.h"
+#include "common/config/outer.h"
 #include "common/config/user_file.h"
 
 namespace sortie::launcher {
@@ -113,7 +114,8 @@ Violations rules_of_start(const config::LoadedJob& loaded, bool hosts_known) {
   add(config::validate_training(job));
   add(config::check_mounted(job));
   std::int64_t ranks = 0;
-  if (hosts)
+  if (hosts) add(config::check_sites(job, *hosts));
+  if (hosts && config::sites_of(*hosts).empty())
     for (const config::HostSlots& host : *hosts)
       ranks += static_cast<std::int64_t>(host.slots.size());
   if (ranks > 0) add(config::resolve_batch(job.topology, ranks).violations);

@@ -37,6 +37,36 @@ TEST_CASE("host lines") {
   CHECK(parse_host_line("10.0.0.[1-2]", 1).value() == Hosts{{"10.0.0.1", {0}}, {"10.0.0.2", {0}}});
 }
 
+TEST_CASE("a host line names a site, before or after the slots") {
+  const Hosts both{{"a", {0, 1}, "oslo"}, {"b", {0, 1}, "oslo"}};
+  CHECK(parse_host_line("a,b slots=2 site=oslo", 1).value() == both);
+  CHECK(parse_host_line("a,b\tsite=oslo  slots=2 ", 1).value() == both);
+  CHECK(parse_host_line("a,b site=oslo", 2).value() == both);
+  CHECK(parse_host_line("a site=" + std::string(63, 'x'), 1).has_value());
+  CHECK(!parse_host_line("a site=" + std::string(64, 'x'), 1));
+}
+
+TEST_CASE("either every host has a site or none has") {
+  RunnerConfig runner;
+  runner.hosts = {"a slots=2 site=rome", "b[1-2] site=oslo", "c slots=3, site=rome"};
+  const Hosts hosts = job_hosts(runner).value();
+  CHECK(host_lines(hosts) == Names{"a slots=0,1 site=rome", "b1 slots=0, site=oslo",
+                                   "b2 slots=0, site=oslo", "c slots=3, site=rome"});
+  RunnerConfig again;
+  again.hosts = host_lines(hosts);
+  CHECK(job_hosts(again).value() == hosts);
+  CHECK(sites_of(hosts) == Names{"rome", "oslo"});
+  CHECK(check_host_lines(runner).value() == Names{"rome", "oslo"});
+  CHECK(sites_of({{"a", {0}}, {"b", {0}}}).empty());
+  runner.hosts = {"a site=rome", "b"};
+  CHECK(job_hosts(runner).error().message ==
+        "runner.hosts[1]: host b has no site, and a is in site rome; write site=NAME for every "
+        "host, or for none");
+  CHECK(parse_host_file("a\nb site=rome\n", "hosts", 1).error().message ==
+        "hosts:2: host b is in site rome, and a has none; write site=NAME for every host, or for "
+        "none");
+}
+
 TEST_CASE("bad host lines say what to write") {
   const std::string slots_advice = "; write slots=4 for four slots or slots=0,2,5 for device ids";
   struct Row {
@@ -52,11 +82,17 @@ TEST_CASE("bad host lines say what to write") {
       {"a slots=1,,2", "slots=1,,2: \"\" is no number from 0 to 4095" + slots_advice},
       {"a slots=,", "slots=,: \"\" is no number from 0 to 4095" + slots_advice},
       {"a slots=-1", "slots=-1: \"-1\" is no number from 1 to 4096" + slots_advice},
-      {"a slots=1 slots=2",
-       "slots=1 slots=2: \"1 slots=2\" is no number from 1 to 4096" + slots_advice},
+      {"a slots=1 slots=2", "slots= twice in one host line; remove one"},
+      {"a site=b slots=1 site=b", "site= twice in one host line; remove one"},
+      {"a site=",
+       "\"\" is no name of a site; use at most 63 letters, digits, '_' and '-', no '-' first"},
+      {"a site=b.c",
+       "\"b.c\" is no name of a site; use at most 63 letters, digits, '_' and '-', no '-' first"},
+      {"a site=-b",
+       "\"-b\" is no name of a site; use at most 63 letters, digits, '_' and '-', no '-' first"},
       {"a slot=1",
        "\"slot=1\" after the host name is not understood; a line is NAME, NAME slots=N "
-       "or NAME slots=A,B,..."},
+       "or NAME slots=A,B,..., each with site=NAME where sites train together"},
       {"a:1",
        "\"a:1\": a host is a name alone; set the port in runner.ssh.port or ~/.ssh/config, "
        "and write an IPv6 address as \"[::1]\""},

@@ -128,6 +128,7 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "topology.batch_rampup_start",
                                                     "topology.batch_rampup_increment",
                                                     "topology.batch_rampup_samples",
+                                                    "outer.block",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
@@ -187,9 +188,11 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .gradient_accumulation_steps = 4,
                   .global_batch_size = 24,
                   .activation_checkpointing_type = "every_layer",
+                  .gradient_compression = "low",
                   .batch_rampup_start = 12,
                   .batch_rampup_increment = 12,
                   .batch_rampup_samples = 100};
+  job.outer.block = 48;
   job.learning_rate_scheduler.learning_rate = 6.0;
   job.model.num_layers = 8;
   job.model.hidden_size = 64;
@@ -487,7 +490,7 @@ TEST_CASE("unknown names get the nearest one, also of another section or another
       {"[zzzzzzzzzzzz]\n",
        "job.toml:1:2: unknown section [zzzzzzzzzzzz]; the sections are [runner] [runner.network] "
        "[runner.container] [runner.ssh] [recovery] [watchdog] [logger] [topology] [optimizer] "
-       "[learning_rate_scheduler] "
+       "[learning_rate_scheduler] [outer] "
        "[lora] [trainer] "
        "[profiler] [model] [model.moe] [model.mla] [model.mtp] "
        "[data]"},
