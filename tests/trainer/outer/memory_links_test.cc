@@ -3,7 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <memory>
+#include <span>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 

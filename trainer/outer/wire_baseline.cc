@@ -1,0 +1,3 @@
+// The wires' kernels for the instruction set "baseline"; flags in CMakeLists.txt.
+#define SORTIE_ISA_NAMESPACE baseline
+#include "trainer/outer/wire_body.h"
