@@ -93,6 +93,24 @@ void visit(auto&& member,
 }
 
 void visit(auto&& member,
+           auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, RoundEvent> {
+  member("round", e.round);
+  member("step", e.step);
+  member("epoch", e.epoch);
+  member("sites", e.sites);
+  member("contributors", e.contributors);
+  member("aborted", e.aborted);
+  member("bytes_sent", e.bytes_sent);
+  member("bytes_received", e.bytes_received);
+  member("payload_bytes", e.payload_bytes);
+  member("seconds", e.seconds);
+  member("exchange_seconds", e.exchange_seconds);
+  member("wait_seconds", e.wait_seconds);
+  member("utilisation", e.utilisation);
+  member("codec_db", e.codec_db);
+}
+
+void visit(auto&& member,
            auto& e) requires std::same_as<std::remove_cvref_t<decltype(e)>, FaultEvent> {
   member("step", e.step);
   member("rank", e.rank);

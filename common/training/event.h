@@ -105,6 +105,25 @@ struct RollbackEvent {
   std::string path;  // of the checkpoint
 };
 
+/// A round of training over several sites is in the outer weights of this one; of plain steps, one
+/// every logger.log_interval.
+struct RoundEvent {
+  static constexpr const char* kType = "round";
+  std::int64_t round = 0;
+  std::int64_t step = 0;                     // of the schedule, after it
+  std::int64_t epoch = 0;                    // of its last exchange
+  std::int64_t sites = 0, contributors = 0;  // that exchanged; of them, with a change of their own
+  std::int64_t aborted = 0;                  // exchanges before it that were called off
+  // Of rank 0's part of the model, all fragments:
+  std::int64_t bytes_sent = 0, bytes_received = 0;  // on the wire, with headers
+  std::int64_t payload_bytes = 0;                   // of messages, both ways
+  double seconds = kUnknown;                        // from its work to its end
+  double exchange_seconds = kUnknown;  // of exchanges that counted, training beside them or not
+  double wait_seconds = kUnknown;      // training stood still
+  double utilisation = kUnknown;       // share of the time that was spent in inner steps, 0 to 1
+  double codec_db = kUnknown;          // change to the error of its encoding, decibels
+};
+
 /// A rank or its host has done something that it must not: evidence against the host.
 struct FaultEvent {
   static constexpr const char* kType = "fault";
@@ -141,8 +160,9 @@ struct DoneEvent {
   std::int64_t events_dropped = 0;  // that the runner did not take in time
 };
 
-using Event = std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, MemoryCheckpointEvent,
-                           RollbackEvent, FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
+using Event =
+    std::variant<StartEvent, StepEvent, EvalEvent, CheckpointEvent, MemoryCheckpointEvent,
+                 RollbackEvent, RoundEvent, FaultEvent, NoteEvent, ProfileEvent, DoneEvent>;
 
 nlohmann::json to_json(const Event& event);
 

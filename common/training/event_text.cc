@@ -70,6 +70,18 @@ std::string line_of(const RollbackEvent& e) {
                          : "with the same samples");
 }
 
+std::string line_of(const RoundEvent& e) {
+  std::string line = fmt::format(
+      "step {:>6}  round {} of {}: {}B sent, {}B received, {:.1f} s, {:.1f} s of them waiting",
+      e.step, e.round, plural(e.sites, "site"), short_number(static_cast<double>(e.bytes_sent)),
+      short_number(static_cast<double>(e.bytes_received)), e.seconds, e.wait_seconds);
+  if (std::isfinite(e.utilisation)) line += fmt::format(", {:.0f} % useful", 100 * e.utilisation);
+  if (e.contributors < e.sites)
+    line += fmt::format(", {} without a change of its own", e.sites - e.contributors);
+  if (e.aborted > 0) line += fmt::format(", {} called off before", plural(e.aborted, "exchange"));
+  return line;
+}
+
 std::string line_of(const FaultEvent& e) {
   return fmt::format("step {:>6}  fault of rank {} on {}: {}", e.step, e.rank, e.host, e.what);
 }

@@ -47,13 +47,16 @@ void Trackers::event(const nlohmann::json& event, double now) {
   const std::string type = event.value("type", "");
   if (type == "start" && wandb_settings_ && !wandb_)
     open_wandb(event.value("first_run", folder_.filename().string()), now);
-  if (type != "step" && type != "eval") return;
+  if (type != "step" && type != "eval" && type != "round") return;
   const auto step = event.find("step");
   if (step == event.end() || !step->is_number_integer()) return;
   std::map<std::string, double> values;
   for (const auto& [key, value] : event.items())
     if (value.is_number() && key != "step" && key != "steps")
-      values[(type == "eval" ? "validation/" : "train/") + key] = value.get<double>();
+      values[(type == "eval"    ? "validation/"
+              : type == "round" ? "sites/"
+                                : "train/") +
+             key] = value.get<double>();
   if (tensorboard_enabled_) to_tensorboard(step->get<std::int64_t>(), now, values);
   if (wandb_settings_) to_wandb(step->get<std::int64_t>(), now, values);
 }

@@ -53,6 +53,10 @@ struct Taker {
     view.checkpoint = TrainingView::Checkpoint{e.to, printable(e.path), when};
     view.time = when;
   }
+  void operator()(const RoundEvent& e) const {
+    view.step = e.step;
+    view.time = when;
+  }
   void operator()(const FaultEvent&) const {}
   void operator()(const NoteEvent&) const {}
   void operator()(const ProfileEvent& e) const {

@@ -84,7 +84,8 @@ struct TinyTraining {
 
   TinyTraining(config::JobConfig job_config, Communicator& communicator,
                DType precision = DType::f32, int threads = 1,
-               std::unique_ptr<SampleSource> samples = nullptr, RankContext context = {})
+               std::unique_ptr<SampleSource> samples = nullptr, RankContext context = {},
+               const outer::Site* site = nullptr)
       : job(std::move(job_config)),
         rank(std::move(context)),
         training(samples ? std::move(samples)
@@ -104,6 +105,7 @@ struct TinyTraining {
     trainer = std::make_unique<Trainer>(job, batch.plan, rank, communicator, events, *training,
                                         std::vector<ValidationSet>{{"validation", &validation}},
                                         cpu, precision, "test-build");
+    if (site != nullptr) trainer->set_site(*site);
     const auto started = trainer->start();
     SORTIE_CHECK(started.has_value(), "{}", started ? "" : started.error().message);
   }

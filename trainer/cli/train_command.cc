@@ -148,6 +148,11 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
+  if (rank.sites > 0)
+    return fail(ErrorCode::unsupported,
+                fmt::format("SORTIE_SITES: this rank is one of site {} of {}: this sortie-train has "
+                            "no links to other sites; take one that has, or start one site alone",
+                            rank.site, rank.sites));
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
              rank.threads);
 

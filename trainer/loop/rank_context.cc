@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,14 @@ Result<RankContext> rank_context_from_environment() {
   SORTIE_ASSIGN_OR_RETURN(context.local_rank, number("LOCAL_RANK", 0, 0, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.attempt, number("SORTIE_ATTEMPT", 1, 1, 1 << 30));
   SORTIE_ASSIGN_OR_RETURN(context.threads, number("OMP_NUM_THREADS", usable_cores(), 1, 4096));
+  SORTIE_ASSIGN_OR_RETURN(context.sites, number("SORTIE_SITES", 0, 0, kMaxRanks));
+  SORTIE_ASSIGN_OR_RETURN(context.site_index,
+                          number("SORTIE_SITE_INDEX", 0, 0, std::max(context.sites - 1, 0)));
+  context.site = environment("SORTIE_SITE");
+  if (context.sites > 0 && context.site.empty())
+    return fail(ErrorCode::config,
+                "environment: SORTIE_SITES is set and SORTIE_SITE is not: the name of this rank's "
+                "site is expected");
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   context.host = host;

@@ -21,8 +21,12 @@ struct RankContext {
   std::string config_path;    // SORTIE_CONFIG: the resolved config
   std::string socket_path;    // SORTIE_SOCKET: where events go; empty = to stdout
   std::string memory_folder;  // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
-  int threads = 1;            // OMP_NUM_THREADS, else the usable cores
-  Device device = {};         // that it computes on
+  // With several sites, each of which has ranks and a world of its own; `sites` 0: without.
+  std::string site;    // SORTIE_SITE
+  int site_index = 0;  // SORTIE_SITE_INDEX, in config order
+  int sites = 0;       // SORTIE_SITES
+  int threads = 1;     // OMP_NUM_THREADS, else the usable cores
+  Device device = {};  // that it computes on
   /// Where it is in its training; copies of a context share them.
   std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };

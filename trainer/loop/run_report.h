@@ -45,6 +45,7 @@ class RunReport {
   void memory_checkpoint(const MemoryCheckpoints::Snapshot& snapshot);
   /// Of any rank: its last save, after a collective has failed.
   void last_checkpoint(std::int64_t step, const SavedCheckpoint& saved);
+  void round(const training::RoundEvent& event) { tell(event); }
   void note(const std::string& text);
   /// Of every rank: its trace, and the file that it was written to; empty = the run folder's.
   void profile(const nlohmann::json& trace_events, const std::string& path);

@@ -70,11 +70,25 @@ Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
   checkpointer_.set_memory_folder(rank.memory_folder);
 }
 
+/// What checkpoints are to have beside the weights is known before they are read.
+Result<> Trainer::begin_outer() {
+  if (site_ == nullptr) return {};
+  outer_ = std::make_unique<outer::OuterLoop>(*site_, job_, batch_, layout_, step_, [this] {
+    return signals_ && signals_->stop_requested();
+  });
+  checkpointer_.set_extras({.to_save = [this] { return outer_->pieces_to_save(); },
+                            .to_load = [this] { return outer_->pieces_to_load(); },
+                            .most = outer_->most_elements()});
+  return {};
+}
+
 Result<> Trainer::start() {
   if (started_) return {};
+  if (site_ != nullptr) SORTIE_TRY(outer::OuterLoop::check(*site_, job_));
   SORTIE_TRY(prepared_);
   SORTIE_TRY(checkpointer_.prepare());
   step_.allocate(precision_);
+  SORTIE_TRY(begin_outer());
   if (!checkpointer_.loads_all_values())
     store().initialize(static_cast<std::uint64_t>(job_.trainer.seed));
   SORTIE_ASSIGN_OR_RETURN(const std::optional<LoadedCheckpoint> loaded, checkpointer_.load());
@@ -93,7 +107,8 @@ Result<> Trainer::start() {
   SORTIE_TRY(checkpointer_.reserve_memory());
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));
-  last_equal_ = progress_.step;
+  if (outer_) SORTIE_TRY(outer_->start(progress_));
+  last_equal_ = step_before_ = progress_.step;
   checkpointer_.start_scrubbing();
   started_ = whole_ = true;
   return {};
@@ -123,6 +138,7 @@ Result<> Trainer::report_saves(const std::vector<Checkpointer::Outcome>& outcome
 Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& series) {
   if (job_.trainer.save_dir.empty() || series.empty()) return {};
   const auto begin = Clock::now();
+  if (outer_) outer_->show_outer_weights(progress_);
   if (signals_) signals_->expect(last ? save_seconds_ : stall_seconds_.value_or(save_seconds_));
   rank_.marks->enter(training::Section::save);
   SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
@@ -135,6 +151,7 @@ Result<> Trainer::save(bool last, const std::vector<Checkpointer::Series>& serie
     SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
     stall_seconds_ = std::max(stall_seconds_.value_or(0.0), seconds_since(begin));
   }
+  if (outer_) outer_->show_own_weights(progress_);
   return {};
 }
 
@@ -142,7 +159,9 @@ Result<bool> Trainer::evaluate_and_report() {
   const auto begin = Clock::now();
   if (signals_) signals_->expect(evaluation_seconds_);
   rank_.marks->enter(training::Section::evaluate);
+  if (outer_) outer_->show_outer_weights(progress_);
   SORTIE_ASSIGN_OR_RETURN(const Validation validation, evaluate());
+  if (outer_) outer_->show_own_weights(progress_);
   validation_loss_ = validation.loss;
   evaluated_step_ = progress_.step;
   evaluation_seconds_ = seconds_since(begin);
@@ -240,8 +259,10 @@ Result<> Trainer::after_step(const StepReport& report) {
                             "learning_rate_scheduler.learning_rate, or look at the data of these "
                             "steps",
                             report.step, progress_.consecutive_skips, report.skip_reason));
+  // Where other sites do more steps of a round, this one passes some of the schedule's by.
+  const std::int64_t before = std::exchange(step_before_, report.step);
   const auto due = [&](std::int64_t interval) {
-    return interval > 0 && report.step % interval == 0;
+    return interval > 0 && report.step / interval != std::min(before, report.step) / interval;
   };
   const bool stop = report.stop_requested;
   const bool end = last_step() || report.time_is_up || stop;
@@ -260,16 +281,22 @@ Result<> Trainer::after_step(const StepReport& report) {
     checkpointer_.commit_written();
   }
   SORTIE_TRY(report_saves(checkpointer_.take_outcomes(), /*last=*/false));
+  // With several sites both are of the outer weights: they wait for the end of the round.
+  const bool border = !outer_ || outer_->at_border();
+  evaluation_due_ = evaluation_due_ || due(config.eval_interval);
+  save_due_ = save_due_ || due(config.save_interval);
   std::vector<Checkpointer::Series> series;
   bool evaluated = false;
   // Who is told to stop has little time: the checkpoint comes first, and nothing else.
   if (!validation_.empty() && config.eval_interval > 0 && !stop &&
-      (end || due(config.eval_interval))) {
+      (end || (evaluation_due_ && border))) {
+    evaluation_due_ = false;
     SORTIE_ASSIGN_OR_RETURN(const bool best, evaluate_and_report());
     if (best) series.push_back(Checkpointer::Series::best);
     evaluated = true;
   }
-  const bool regular = end || due(config.save_interval) || report.save_requested;
+  const bool regular = end || (save_due_ && border) || report.save_requested;
+  if (regular) save_due_ = false;
   if (regular) series.push_back(Checkpointer::Series::regular);
   const auto begin = Clock::now();
   SORTIE_TRY(save(end, series));
@@ -282,7 +309,8 @@ Result<> Trainer::after_step(const StepReport& report) {
 }
 
 Result<std::optional<SavedCheckpoint>> Trainer::save_alone() {
-  if (!whole_ || !step_.at_border() || progress_.step == 0) return std::nullopt;
+  // Of a site its leaders alone have all of the state; it gets it from another one.
+  if (!whole_ || outer_ || !step_.at_border() || progress_.step == 0) return std::nullopt;
   return checkpointer_.save_alone(progress_);
 }
 
@@ -307,6 +335,23 @@ RankEnd::LastSave Trainer::save_last() {
 /// What the ranks tell each other with a step's loss.
 enum StepFlag : std::size_t { kTimeIsUp, kStop, kSave, kWritten, kNotSealed, kStepFlags };
 
+Result<StepReport> Trainer::take_step(const TrainingStep::TellFlags& tell,
+                                      TrainingStep::Flags flags) {
+  if (!outer_) return step_.take(progress_, tell, flags);
+  while (true) {
+    SORTIE_ASSIGN_OR_RETURN(const StepOrder order, outer_->next_step(progress_));
+    auto report = step_.take(progress_, tell, flags, &order);
+    if (report) SORTIE_TRY(outer_->step_taken(*report, progress_));
+    if (report) return report;
+    SORTIE_TRY(outer_->step_lost(report.error()));
+  }
+}
+
+void Trainer::report_rounds() {
+  for (const training::RoundEvent& event : outer_->take_events()) report_.round(event);
+  for (const std::string& text : outer_->take_notes()) report_.note(text);
+}
+
 Result<StepReport> Trainer::step() {
   const auto begin = Clock::now();
   const auto tell = [this](double seconds, TrainingStep::Flags flags) {
@@ -319,7 +364,7 @@ Result<StepReport> Trainer::step() {
     flags[kNotSealed] = !checkpointer_.memory_sealed();
   };
   double flags[kStepFlags] = {};
-  SORTIE_ASSIGN_OR_RETURN(StepReport report, step_.take(progress_, tell, flags));
+  SORTIE_ASSIGN_OR_RETURN(StepReport report, take_step(tell, flags));
   report.time_is_up = flags[kTimeIsUp] > 0;
   report.stop_requested = flags[kStop] > 0;
   report.save_requested = flags[kSave] > 0;
@@ -351,9 +396,18 @@ Result<> Trainer::run_steps() {
   bool time_is_up = false;
   while (!last_step() && !time_is_up) {
     const auto begin = Clock::now();
-    SORTIE_ASSIGN_OR_RETURN(const StepReport report, step());
+    auto taken = step();
+    // While it waited for other sites; the state is that of the step before.
+    if (!taken && outer_ && signals_ && signals_->stop_requested() &&
+        taken.error().code == ErrorCode::interrupted && progress_.step > 0) {
+      SORTIE_TRY(save(/*last=*/true, {Checkpointer::Series::regular}));
+      return std::unexpected(stopped_by_signal());
+    }
+    SORTIE_TRY(taken);
+    const StepReport report = *std::move(taken);
     const double seconds = seconds_since(begin);
     report_.step(report, progress_, seconds, trained_seconds_);
+    if (outer_) report_rounds();
     time_is_up = report.time_is_up;
     SORTIE_TRY(after_step(report));
     if (signals_) signals_->expect(seconds);  // the next one takes about as long
@@ -371,6 +425,7 @@ Result<> Trainer::run() {
       SORTIE_TRY(report_saves(checkpointer_.finish(), /*last=*/false));
     return trained;
   }
+  if (outer_) outer_->leave("training has come to its end");
   rank_.marks->enter(training::Section::done);
   step_.profiler().end();
   if (step_.profiler().complete()) keep_profile();

@@ -12,6 +12,7 @@
 #include "trainer/loop/step_report.h"
 #include "trainer/loop/training_step.h"
 #include "trainer/loop/validation.h"
+#include "trainer/outer/outer_loop.h"
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
@@ -30,6 +31,9 @@ class Trainer {
 
   /// On rank 0, before start(): what checkpoints are to hold, and must agree with.
   void set_tokenizer(RunTokenizer tokenizer) { checkpointer_.set_tokenizer(std::move(tokenizer)); }
+  /// Before start(): the ranks are one site of several; it must outlive the trainer. `batch` and
+  /// topology.global_batch_size are then those of this site.
+  void set_site(const outer::Site& site) { site_ = &site; }
 
   /// From a fresh start or the newest checkpoint to the last step. ErrorCode::diverged after too
   /// many skipped steps in a row, when replicas differ, or when there is no way back from a step
@@ -51,6 +55,8 @@ class Trainer {
   /// The losses of the validation sets.
   Result<Validation> evaluate();
 
+  /// With several sites, after start().
+  outer::OuterLoop* outer() { return outer_.get(); }
   const Layout& layout() const { return layout_; }
   ParameterStore& store() { return step_.store(); }
   const TrainingProgress& progress() const { return progress_; }
@@ -78,6 +84,9 @@ class Trainer {
   Result<> save(bool last, const std::vector<Checkpointer::Series>& series);
   Result<> report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last);
   Result<> run_steps();
+  Result<> begin_outer();
+  Result<StepReport> take_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
+  void report_rounds();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }
 
   const config::JobConfig& job_;
@@ -94,7 +103,11 @@ class Trainer {
   Result<> prepared_;  // what [lora] and [optimizer] say about parameters; told by start()
   Checkpointer checkpointer_;
   TrainingProgress progress_;
-  std::unique_ptr<SaveSignals> signals_;  // of run(), where checkpoints are written
+  const outer::Site* site_ = nullptr;
+  std::unique_ptr<outer::OuterLoop> outer_;         // with several sites
+  std::int64_t step_before_ = 0;                    // the last one that after_step() has seen
+  bool evaluation_due_ = false, save_due_ = false;  // at the end of a round
+  std::unique_ptr<SaveSignals> signals_;            // of run(), where checkpoints are written
   bool started_ = false;
   bool whole_ = false;           // the state is that of progress_, between two steps
   std::int64_t last_equal_ = 0;  // the step after which all replicas were equal

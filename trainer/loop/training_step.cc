@@ -75,7 +75,13 @@ void TrainingStep::resume(const TrainingProgress& progress) {
 }
 
 void TrainingStep::begin_reading(const TrainingProgress& progress) {
-  position_ = read_position_ = position_after(progress);
+  begin_reading_at(position_after(progress),
+                   config::samples_of_steps(batch_, job_.trainer.train_iterations) +
+                       skipped_before(skipped_, std::numeric_limits<std::int64_t>::max()));
+}
+
+void TrainingStep::begin_reading_at(std::int64_t position, std::int64_t end) {
+  position_ = read_position_ = position;
   prefetcher_.reset();  // of the old one, before there is a new one: a source has one reader
   ReadingCourse course;
   course.first = first_sample_of(0);
@@ -83,8 +89,7 @@ void TrainingStep::begin_reading(const TrainingProgress& progress) {
   course.stride = replicas() * batch_.micro_batch_size;
   course.rows = batch_.micro_batch_size;
   course.length = job_.model.sequence_length;
-  course.end = config::samples_of_steps(batch_, job_.trainer.train_iterations) +
-               skipped_before(skipped_, std::numeric_limits<std::int64_t>::max());
+  course.end = end;
   // Where targets are counted first, a step takes all of its micro-batches at once.
   constexpr std::int64_t kAhead = 4;
   course.ahead = static_cast<std::size_t>(
@@ -238,7 +243,7 @@ TrainingStep::Judgement TrainingStep::judge(const StepReport& report) const {
   return {};
 }
 
-void TrainingStep::update(StepReport& report) {
+void TrainingStep::update(StepReport& report, double rate) {
   const Span span(*this, Part::optimizer);
   auto [trouble, reason] = judge(report);
   report.trouble = trouble;
@@ -251,7 +256,7 @@ void TrainingStep::update(StepReport& report) {
   if (!report.skipped) {
     gatherer_->finish();  // of what this step had no use for
     passes_->forget_weights();
-    optimizer_.update(context_, report.step, report.grad_norm,
+    optimizer_.update(context_, report.step, report.grad_norm, rate,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     if (job_.model.moe.bias_update_rate > 0)
       routing_.balance(store_, job_.model.moe.bias_update_rate);
@@ -261,19 +266,40 @@ void TrainingStep::update(StepReport& report) {
   passes_->gather_ahead();
 }
 
+/// The mean loss over all sites; their gradients are then those of the store.
+Result<double> TrainingStep::sum_over_sites(const StepOrder& order, const Tensor& loss,
+                                            std::int64_t targets) {
+  const Span span(*this, Part::reduce);
+  double sum = layout_.speaks() ? ops::copy_to_host<double>(context_, loss)[0] : 0.0;
+  layout_.world().all_reduce_sum({&sum, 1});
+  auto mean =
+      order.sum_over_sites(sum / static_cast<double>(std::max<std::int64_t>(targets, 1)), targets);
+  if (!mean) {
+    routing_.clear(context_);
+    store_.zero_gradients();
+  }
+  return mean;
+}
+
 Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlags& tell,
-                                      Flags flags) {
+                                      Flags flags, const StepOrder* order) {
   StepReport report;
-  report.step = progress.step + 1;
-  report.learning_rate = optimizer_.learning_rate(report.step);
+  report.step = order != nullptr ? order->step : progress.step + 1;
+  const double rate = order != nullptr ? order->rate : 1.0;
+  report.learning_rate = rate * optimizer_.learning_rate(report.step);
   report.samples = config::batch_size_at(batch_, progress.consumed_samples);
   report.tokens = report.samples * job_.model.sequence_length;
   const std::int64_t micro_steps = report.samples / (batch_.micro_batch_size * replicas());
   const auto begin = Clock::now();
   profiler_.begin_step(report.step);
   marks_.begin_step(report.step);
-  position_ = position_after(progress);
-  if (!prefetcher_ || position_ != read_position_) begin_reading(progress);
+  position_ = order != nullptr ? order->first_sample : position_after(progress);
+  if (!prefetcher_ || position_ != read_position_) {
+    if (order != nullptr)
+      begin_reading_at(position_, order->end_sample);
+    else
+      begin_reading(progress);
+  }
   read_position_ = report.next_sample = position_ + report.samples;
 
   std::vector<Batch> batches;
@@ -289,6 +315,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
     reducer_->finish();
     sum_partial_gradients(store_, layout_.tensor_group());
   }
+  std::optional<double> loss_of_sites;
+  if (order != nullptr && order->sum_over_sites) {
+    SORTIE_ASSIGN_OR_RETURN(loss_of_sites, sum_over_sites(*order, loss, targets));
+  }
   {
     const Span span(*this, Part::optimizer);
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
@@ -303,10 +333,11 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
     report.grad_norm = std::sqrt(read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);
+    if (loss_of_sites) report.loss = *loss_of_sites;
     agree_on_routing(report, micro_steps, targets);
   }
   update_under_way_ = true;
-  update(report);
+  update(report, rate);
   report.data_seconds = prefetcher_->take_waited_seconds();
   progress.step = report.step;
   progress.loss = report.loss;

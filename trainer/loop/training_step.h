@@ -13,6 +13,7 @@
 #include "trainer/loop/pipeline_step.h"
 #include "trainer/loop/profiler.h"
 #include "trainer/loop/rank_context.h"
+#include "trainer/loop/step_order.h"
 #include "trainer/loop/step_report.h"
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
@@ -53,8 +54,10 @@ class TrainingStep {
   using Flags = std::span<double>;
   using TellFlags = std::function<void(double seconds, Flags flags)>;
   /// Takes the step after `progress`, and brings that up to date. Collective; `flags` hold the sums
-  /// when it returns.
-  Result<StepReport> take(TrainingProgress& progress, const TellFlags& tell, Flags flags);
+  /// when it returns. With `order` the step is the one that it says, and where the step begins in
+  /// the data is no matter of `progress`. After an error of the order the gradients are dropped.
+  Result<StepReport> take(TrainingProgress& progress, const TellFlags& tell, Flags flags,
+                          const StepOrder* order = nullptr);
 
   /// The state is that of `progress`, whole: no update is under way. After an exception in take(),
   /// too.
@@ -108,9 +111,11 @@ class TrainingStep {
   void pass_forward(const PipelineAction& action, const Batch& batch, std::int64_t micro_steps,
                     std::int64_t targets, Tensor& loss);
   void pass_backward(const PipelineAction& action);
+  void begin_reading_at(std::int64_t position, std::int64_t end);
+  Result<double> sum_over_sites(const StepOrder& order, const Tensor& loss, std::int64_t targets);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
   void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
-  void update(StepReport& report);
+  void update(StepReport& report, double rate);
   /// Why the update must not be made.
   struct Judgement {
     StepTrouble trouble = StepTrouble::none;

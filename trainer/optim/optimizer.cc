@@ -90,7 +90,7 @@ std::vector<std::pair<std::size_t, OwnRun>> Optimizer::runs_in_order() const {
 }
 
 void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm,
-                       const std::function<void(std::size_t)>& updated) {
+                       double rate, const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
   const config::OptimizerConfig& config = job_.optimizer;
   ++updates_;
@@ -105,11 +105,11 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
   step.correction2 = static_cast<float>(1.0 - portable_power(config.beta2, updates_));
 
   // By group: 0 = none.
-  std::vector<float> rates = {static_cast<float>(learning_rate(schedule_step))};
+  std::vector<float> rates = {static_cast<float>(rate * learning_rate(schedule_step))};
   std::vector<double> decays = {config.weight_decay};
   for (const config::TrainingGroup& group : groups_) {
     rates.push_back(static_cast<float>(
-        learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
+        rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
     decays.push_back(group.weight_decay.value_or(config.weight_decay));
   }
   // Buckets that are still to be told of: some have nothing of this rank but what fills them up.

@@ -29,11 +29,12 @@ class Optimizer {
   /// all ranks of a tensor-parallel group have by the first of them, and what is tied to another
   /// stage's parameter by that stage. Not finite when one of them is not.
   void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);
-  /// The update of a step (counted from 1) of the schedule. Clipping scales by clip / (norm + 1e-6)
-  /// when norm > clip, as torch.nn.utils.clip_grad_norm_ does. Of a sharded store the own share;
-  /// `updated` is told of every bucket that has its new values there (in the current stream), those
-  /// that a forward pass uses first at the front.
-  void update(ExecutionContext& context, std::int64_t step, double grad_norm,
+  /// The update of a step (counted from 1) of the schedule, whose learning rates count `rate`
+  /// times. Clipping scales by clip / (norm + 1e-6) when norm > clip, as
+  /// torch.nn.utils.clip_grad_norm_ does. Of a sharded store the own share; `updated` is told of
+  /// every bucket that has its new values there (in the current stream), those that a forward pass
+  /// uses first at the front.
+  void update(ExecutionContext& context, std::int64_t step, double grad_norm, double rate = 1.0,
               const std::function<void(std::size_t bucket)>& updated = {});
 
   /// Of parameters in no group.

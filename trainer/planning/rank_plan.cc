@@ -131,7 +131,7 @@ class MetaRank {
     sum_partial_gradients(store_, layout_.tensor_group());
     optimizer_.squared_gradient_norm(context_, layout_, squared_norm);
     passes_->forget_weights();
-    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0,
+    optimizer_.update(context_, /*step=*/1, /*grad_norm=*/0.0, /*rate=*/1.0,
                       [this](std::size_t bucket) { gatherer_->start(bucket); });
     routing_.clear(context_);
     store_.zero_gradients();

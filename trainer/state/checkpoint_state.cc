@@ -54,6 +54,14 @@ void record_progress(const TrainingProgress& progress, Manifest& manifest) {
   manifest.suspect = progress.suspect_steps > 0;
   record_outliers("outliers.loss", progress.losses, manifest);
   record_outliers("outliers.gradient_norm", progress.gradient_norms, manifest);
+  if (const OuterProgress& outer = progress.outer; outer.round > 0 || outer.done > 0) {
+    manifest.counters["outer.round"] = outer.round;
+    manifest.counters["outer.position"] = outer.position;
+    manifest.counters["outer.done"] = outer.done;
+    manifest.counters["outer.step"] = outer.step;
+    manifest.counters["outer.first_sample"] = outer.first_sample;
+    manifest.counters["outer.own"] = outer.own;
+  }
   if (std::isfinite(progress.best_validation_loss)) {
     manifest.scalars["best_validation_loss"] = progress.best_validation_loss;
     manifest.counters["best_validation_step"] = progress.best_validation_step;
@@ -74,6 +82,15 @@ TrainingProgress recorded_progress(const Manifest& manifest) {
   progress.suspect_steps = value_of<std::int64_t>(manifest.counters, "suspect_steps", 0);
   progress.losses = recorded_outliers("outliers.loss", manifest);
   progress.gradient_norms = recorded_outliers("outliers.gradient_norm", manifest);
+  const auto outer = [&](const char* name) {
+    return value_of<std::int64_t>(manifest.counters, name, 0);
+  };
+  progress.outer = {.round = outer("outer.round"),
+                    .position = outer("outer.position"),
+                    .done = outer("outer.done"),
+                    .step = outer("outer.step"),
+                    .first_sample = outer("outer.first_sample"),
+                    .own = outer("outer.own")};
   progress.best_validation_loss =
       value_of(manifest.scalars, "best_validation_loss", progress.best_validation_loss);
   progress.best_validation_step =

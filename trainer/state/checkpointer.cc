@@ -120,6 +120,7 @@ std::uint64_t Checkpointer::count_state_bytes() const {
       bytes += static_cast<double>(own_elements(parameter->blocks())) * sizeof(float) *
                (parameter->trained() ? 3.0 : 1.0);
   }
+  bytes += static_cast<double>(extras_.most) * sizeof(float);
   layout_.world().all_reduce_sum({&bytes, 1});
   return static_cast<std::uint64_t>(bytes);
 }
@@ -182,6 +183,10 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
   const StateView state(store_);
   for (const StatePiece& piece : state.pieces(TiedCopies::include))
     if (!piece.moment || !without_moments) SORTIE_TRY(read_piece(reader, piece));
+  if (weights_alone || !extras_.to_load) return {};
+  for (const ExtraPiece& piece : extras_.to_load())
+    if (reader.find(piece.name) != nullptr)
+      SORTIE_TRY(reader.read_f32(piece.name, piece.shape, piece.piece, piece.values));
   return {};
 }
 

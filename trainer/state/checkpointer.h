@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "trainer/optim/outliers.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/samples/tokenizer_agreement.h"
+#include "trainer/state/extra_pieces.h"
 #include "trainer/state/memory_checkpoints.h"
 #include "trainer/state/save_thread.h"
 #include "trainer/state/scrubber.h"
@@ -32,6 +34,17 @@ namespace sortie::trainer {
 /// Healthy steps after a spike of the loss that was skipped; checkpoints until then are suspect.
 inline constexpr std::int64_t kSuspectSteps = 10;
 
+/// Where a site is in the rounds that it trains with others (trainer/outer).
+struct OuterProgress {
+  std::int64_t round = 0;     // rounds that are in the weights
+  std::int64_t position = 0;  // samples of the data that were granted to it, or to others before it
+  // Of a round that is under way: inner steps done, the step of the schedule after them, and the
+  // first sample of the site's work.
+  std::int64_t done = 0, step = 0, first_sample = 0;
+  /// The site's own weights are others than those of the round, and a checkpoint has both.
+  std::int64_t own = 0;
+};
+
 /// Everything that changes from step to step, besides the flat buffers.
 struct TrainingProgress {
   std::int64_t step = 0;              // steps done, skipped ones included
@@ -40,6 +53,7 @@ struct TrainingProgress {
   std::int64_t consecutive_skips = 0;
   std::int64_t suspect_steps = 0;       // healthy ones, until checkpoints are trusted again
   OutlierState losses, gradient_norms;  // what the skipping of outliers has seen
+  OuterProgress outer;                  // with several sites
   double best_validation_loss = std::numeric_limits<double>::infinity();
   std::int64_t best_validation_step = 0;
   // For people who look at a checkpoint; NaN = there is none.
@@ -88,6 +102,13 @@ class Checkpointer {
 
   /// What every checkpoint is to hold; a checkpoint of another tokenizer is not loaded. Rank 0.
   void set_tokenizer(RunTokenizer tokenizer) { tokenizer_ = std::move(tokenizer); }
+  /// What this rank alone has to save beside weights and moments, as of a save, and to load, as far
+  /// as the checkpoint has it; `most` elements at any time. Before prepare().
+  struct Extras {
+    std::function<std::vector<ExtraPiece>()> to_save, to_load;
+    std::int64_t most = 0;
+  };
+  void set_extras(Extras extras) { extras_ = std::move(extras); }
   /// The run is recorded in every manifest; with the attempt it is who claims trainer.save_dir.
   void set_claimant(Claimant claimant) { claimant_ = std::move(claimant); }
   /// The folder of this host for checkpoints in memory, where trainer.memory_checkpoint_interval
@@ -259,6 +280,7 @@ class Checkpointer {
   ExecutionContext& context_;
   RunTokenizer tokenizer_;
   Claimant claimant_;
+  Extras extras_;
   StartPoint start_;  // rank 0; of other ranks what share_start() tells them
   std::vector<Rollback> rollbacks_;
   std::string token_;              // of rank 0's claim of save_dir; empty = none

@@ -70,7 +70,8 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
 std::string Checkpointer::reserve_snapshot() {
   if (!job_.trainer.async_save || !saves_between()) return "";
   Result<std::string> mine;
-  const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out)));
+  const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
+                              static_cast<std::uint64_t>(extras_.most) * sizeof(float);
   if (auto taken = snapshot_.allocate(bytes, ranks_of_host_); !taken)
     mine = std::unexpected(std::move(taken).error());
   const auto all = communicator_.all_gather(pack({mine}));
@@ -127,6 +128,12 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   flight.state = std::make_unique<StateView>(store_);
   const std::vector<StatePiece> all = flight.state->pieces(TiedCopies::leave_out);
   std::vector<StatePiece> share = own_share(all);
+  if (extras_.to_save && writes())
+    for (ExtraPiece& extra : extras_.to_save())
+      share.push_back({.name = std::move(extra.name),
+                       .shape = std::move(extra.shape),
+                       .piece = std::move(extra.piece),
+                       .values = extra.values});
   flight.bytes = static_cast<std::int64_t>(state_bytes_);
 
   // Of each rank whether it has the memory for a copy; of rank 0 also the folders.

@@ -64,6 +64,7 @@ std::vector<Event> samples() {
       CheckpointEvent{200, "/c/step-00000200", 2000000, 1.0, 0.1, true},
       MemoryCheckpointEvent{220, 1000000, 0.05},
       RollbackEvent{20, 15, 40, "the loss of 9 is 6.0 times its mean of 1.5", "/c/step-00000015"},
+      RoundEvent{3, 150, 7, 2, 1, 1, 1000, 2000, 2900, 12.5, 3.0, 3.5, 0.72, 31.0},
       FaultEvent{30, 2, "h2", "replica_mismatch"},
       NoteEvent{"words"},
       ProfileEvent{3, "h1", "/tmp/trace.json"},

@@ -1,0 +1,118 @@
+// The coordinator of several sites in one process, for tests of the loop: what
+// common/training/outer.h asks of it, as simply as that can be had. Sites are killed at chosen
+// points.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trainer/outer/coordinator.h"
+
+namespace sortie::testing {
+
+struct OuterHubSettings {
+  std::vector<std::string> sites;  // that begin
+  std::int64_t every = 1;          // inner steps of a round
+  std::int64_t start_after = 0;    // rounds of one step before; all of them where `every` is 1
+  std::int64_t batch = 1;          // samples of an inner step of a site
+  std::int64_t fragments = 1;
+  /// Work of this round and later ones is granted when all sites are there: who was killed has come
+  /// back by then.
+  std::int64_t whole_from = std::numeric_limits<std::int64_t>::max();
+  std::int64_t position = 0;  // of the data, where nobody says more
+  /// Steps of a site in a round; unset: `every`.
+  std::function<std::int64_t(const std::string& site)> steps{};
+  /// Whether the change of a site counts in a round; unset: always.
+  std::function<bool(const std::string& site, std::int64_t round)> counts{};
+  /// Before a question of a site is taken, and before its answer is given: true kills the site.
+  std::function<bool(const std::string& site, const std::string& what, std::int64_t round,
+                     bool answered)>
+      kills{};
+  /// The site is gone: called without a lock of the hub.
+  std::function<void(const std::string& site)> killed{};
+};
+
+/// Thread-safe; outlives what connect() gives.
+class OuterHub {
+ public:
+  explicit OuterHub(OuterHubSettings settings) : settings_(std::move(settings)) {}
+
+  std::unique_ptr<trainer::outer::Coordinator> connect(const std::string& site, std::int64_t part);
+  /// The site is no longer waited for; what its leaders ask is answered with
+  /// ErrorCode::interrupted. revive() before it connects again.
+  void lose(const std::string& site);
+  void revive(const std::string& site);
+
+  struct Commit {
+    std::int64_t round = 0, fragment = 0;
+    std::uint64_t hash = 0;
+    std::vector<std::string> members;
+  };
+  std::vector<Commit> commits() const;
+  std::int64_t aborted() const;
+  /// [first, end) of every grant.
+  std::vector<std::pair<std::int64_t, std::int64_t>> grants() const;
+
+ private:
+  class Connection;
+  struct Leader {
+    std::optional<training::OuterQuestion> asked;
+    std::optional<training::OuterAnswer> answer;
+    std::string address;
+    std::uint64_t incarnation = 0;
+  };
+  struct Site {
+    bool dead = false, in = false, left = false;
+    std::uint64_t incarnation = 0;
+    std::int64_t parts = 0;
+    std::map<std::int64_t, Leader> leaders;
+    std::vector<std::int64_t> done;
+  };
+  struct Order {
+    std::int64_t round = 0, fragment = 0;
+    std::uint64_t epoch = 0;
+    std::vector<std::string> members;
+  };
+  struct Work {
+    std::int64_t steps = 0, first = 0;
+  };
+  Result<training::OuterAnswer> ask(const std::string& site, std::int64_t part,
+                                    std::uint64_t incarnation, const std::string& what,
+                                    std::int64_t round, training::OuterQuestion question);
+  bool kill_here(const std::string& site, const std::string& what, std::int64_t round,
+                 bool answered);
+  template <class Question>
+  bool all_ask(const Site& site) const;
+  void settle();
+  void admit();
+  void grant();
+  void order();
+  void judge();
+  std::int64_t round() const;
+  void remove(const std::string& site);
+
+  const OuterHubSettings settings_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Site> sites_;
+  std::vector<std::int64_t> committed_;  // by fragment
+  std::map<std::int64_t, std::map<std::string, Work>> grants_;
+  std::optional<Order> order_;
+  std::set<std::uint64_t> aborted_epochs_;
+  std::vector<Commit> commits_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;
+  bool begun_ = false;
+  std::int64_t position_ = 0;
+  std::uint64_t epoch_ = 0;
+};
+
+}  // namespace sortie::testing

@@ -1,0 +1,42 @@
+// OuterState: what all sites have alike of a part: the outer weights and their momentum, and the
+// step that a round makes of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/config/outer.h"
+
+namespace sortie::trainer::outer {
+
+/// Elements [begin, end) of a part's vector.
+struct PartRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t elements() const { return end - begin; }
+  bool operator==(const PartRange&) const = default;
+};
+
+std::int64_t elements_of(const std::vector<PartRange>& ranges);
+/// The values of ranges of a vector one after another, and back.
+void take_ranges(std::span<const float> vector, const std::vector<PartRange>& ranges,
+                 std::span<float> values);
+void put_ranges(std::span<const float> values, const std::vector<PartRange>& ranges,
+                std::span<float> vector);
+
+struct OuterState {
+  std::int64_t round = 0;       // whose changes are in it, of all fragments
+  std::vector<float> weights;   // theta [elements of the part]
+  std::vector<float> momentum;  // v, as many
+
+  /// The outer step on some ranges; `mean` has their elements. SGD with Nesterov's momentum on the
+  /// mean change (Douillard et al. 2023, algorithm 1), in the form of torch.optim.SGD: v = mu v +
+  /// mean; theta -= eta (mean + mu v), without Nesterov theta -= eta v. Each product and each sum
+  /// is rounded to f32: the same bits on every CPU.
+  void apply(const config::OuterSettings& settings, const std::vector<PartRange>& ranges,
+             std::span<const float> mean);
+  /// XXH3 of the weights and the momentum.
+  std::uint64_t hash() const;
+};
+
+}  // namespace sortie::trainer::outer

@@ -1,0 +1,23 @@
+// Site: what a rank knows of the site that it is part of, and how its leaders reach the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/config/outer.h"
+#include "trainer/outer/coordinator.h"
+#include "trainer/outer/site_links.h"
+
+namespace sortie::trainer::outer {
+
+struct Site {
+  std::string name;
+  std::int64_t index = 0, count = 1;  // of the sites of the run, in config order
+  config::OuterSettings settings;
+  /// Of the leader of a part; called once by each, when training starts.
+  std::function<Result<std::unique_ptr<Coordinator>>(std::int64_t part)> make_coordinator;
+  std::function<Result<std::unique_ptr<SiteLinks>>(std::int64_t part)> make_links;
+};
+
+}  // namespace sortie::trainer::outer
