@@ -146,9 +146,7 @@ const Field kTrainingFields[] = {
      "Time after the first site is ready for a round until it goes on without those that are late; 0s = learned from the last rounds"},
     {"outer.weight", outer<&Outer::weight>, Choices{{"tokens", "uniform"}}, "", "What the change of a site counts in the mean: as much as the tokens that it trained on, or the same"},
     {"outer.start_after", outer<&Outer::start_after>, kSteps, "steps", "Plain data-parallel steps over all sites before the first round"},
-    {"outer.link", outer<&Outer::link>, Choices{{"auto", "direct", "launcher"}}, "",
-     "Way between two sites: direct = TCP from one to the other; launcher = through the launcher's SSH connections; auto = direct where one of the two can be reached"},
-    {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port that sites listen on for each other; 0 = any free one"},
+    {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port that sites listen on for each other (of a host's leaders each the next one); it has to be open at one of two sites; 0 = any free one"},
 
     {"lora.rank", lora<&Lora::rank>, IntegerRange{0, 65536}, "", "Rank of the updates; 0 = none, all parameters are trained as usual"},
     {"lora.alpha", lora<&Lora::alpha>, NumberRange{0, 1e6, true, false}, "", "Scale of an update: alpha / rank"},

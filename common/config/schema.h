@@ -224,7 +224,6 @@ struct OuterConfig {
   Milliseconds deadline{0};    // for sites that are late; 0 = learned
   std::string weight = "tokens";  // tokens | uniform: what a site's change counts
   std::int64_t start_after = 0;   // plain data-parallel steps before the first round
-  std::string link = "auto";      // auto | direct | launcher: the way between two sites
   std::int64_t port = 0;          // that sites listen on; 0 = any free one
 };
 

@@ -175,8 +175,16 @@ Violations check_sites(const JobConfig& job, const std::vector<HostSlots>& hosts
   const std::vector<std::string> sites = sites_of(hosts);
   const auto count = static_cast<std::int64_t>(sites.size());
   const OuterSettings settings = resolve_outer(job, count);
-  if (const std::string key = round_key(job.outer);
-      !settings.rounds && !key.empty() && job.topology.gradient_compression == "auto")
+  const std::string key = round_key(job.outer);
+  if (count == 0) {
+    if (settings.rounds || !key.empty())
+      found.push_back({"W1",
+                       {key.empty() ? kLevelKey : key},
+                       "the hosts have no site, and rounds are held between sites; write site=NAME "
+                       "in the host lines (one name for all is one site), or remove this key"});
+    return found;
+  }
+  if (!settings.rounds && !key.empty() && job.topology.gradient_compression == "auto")
     found.push_back({"W1",
                      {key},
                      "hosts of one site train without rounds, unless outer.every asks for them; "

@@ -44,7 +44,6 @@ struct StagedFile {
 
 /// Of a job whose hosts are in several sites.
 struct SiteExpectations {
-  std::string link = "auto";  // outer.link
   std::int64_t port = 0;      // outer.port
   std::int64_t streams = 1;   // outer.streams
 };

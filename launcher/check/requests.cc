@@ -130,7 +130,7 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   expect.world_size = planned.plan.world_size;
   expect.allow_same_machine = job.runner.allow_same_machine;
   if (config::sites_of(planned.hosts).size() > 1)
-    expect.sites = {job.outer.link, job.outer.port, job.outer.streams};
+    expect.sites = {job.outer.port, job.outer.streams};
   const config::ContainerConfig& container = job.runner.container;
   if (planned.plan.container) {
     const wire::ContainerSpec& spec = *planned.plan.container;

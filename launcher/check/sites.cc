@@ -95,15 +95,11 @@ Finding judge_pair(const SiteLink& link, const SiteLink& back, const SiteExpecta
   const std::string pair = fmt::format("{} and {}", end_text(link.from, link.from_host),
                                        end_text(link.to, link.to_host));
   if (!link.reached && !back.reached) {
-    const bool direct = expect.link == "direct";
     const std::string why = link.error == back.error
                                 ? fmt::format("both ways {}", link.error)
                                 : fmt::format("{}, and back: {}", link.error, back.error);
-    return {"sites", direct ? Verdict::fail : Verdict::warn,
-            fmt::format("{} do not reach each other: {}{}", pair, why,
-                        direct ? "" : "; their bytes will go through the launcher"),
-            fmt::format("{}{}; then run `sortie check` again", opening(expect),
-                        direct ? ", or set outer.link = \"launcher\"" : "")};
+    return {"sites", Verdict::fail, fmt::format("{} do not reach each other: {}", pair, why),
+            opening(expect) + "; then run `sortie check` again"};
   }
   const SiteLink& open = link.reached ? link : back;
   if (open.mtu_vanishes)
@@ -144,8 +140,6 @@ std::vector<Finding> judge_sites(const std::vector<HostResult>& hosts, const Exp
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostResult& host = hosts[i];
     Finding& finding = findings[i];
-    if (expect.sites->link == "launcher" && host.reached)
-      finding = {"sites", Verdict::pass, "through the launcher, as outer.link says", ""};
     if (!host.site_error.empty()) {
       finding = {"sites", Verdict::fail,
                  fmt::format("TCP port {} (outer.port): {}", host.site_port, host.site_error),

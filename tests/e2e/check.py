@@ -220,7 +220,7 @@ def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
         check(30 < between["mbit_s"] < 41 and not between["not_measured"], f"the plan has {between}")
         dead = f"{bed.address('h03')}/32"
         with undone(bed, "h01", f"ip route add blackhole {dead}", f"ip route del blackhole {dead}"):
-            result = CheckedSites(bed, folder, "--set", "outer.link=direct")
+            result = CheckedSites(bed, folder)
         equal(result.failed(), {("h01", "sites"), ("h03", "sites")}, "failures")
         result.expect("h01", "sites", "fail", "oslo (h01) and rome (h03) do not reach each other: ")
         check("`ufw allow 52100/tcp`" in result.finding("h03", "sites")["fix"], "no command to run")

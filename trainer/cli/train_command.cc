@@ -1,3 +1,4 @@
+#include "trainer/cli/site_of_rank.h"
 #include "trainer/cli/train_command.h"
 
 #include <fmt/core.h>
@@ -148,11 +149,8 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
-  if (rank.sites > 0)
-    return fail(ErrorCode::unsupported,
-                fmt::format("SORTIE_SITES: this rank is one of site {} of {}: this sortie-train has "
-                            "no links to other sites; take one that has, or start one site alone",
-                            rank.site, rank.sites));
+  SORTIE_ASSIGN_OR_RETURN(const std::optional<outer::Site> site, site_of_rank(job, rank));
+  if (site) narrow_to_site(job, *site);
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
              rank.threads);
 
@@ -171,7 +169,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     end.set_communicator(std::move(mpi));
   }
   rank.marks->count_collectives(end.communicator().begun());
-  SORTIE_TRY(resolve_epochs(job, batch.plan, *training));
+  config::BatchPlan of_all_sites = batch.plan;
+  of_all_sites.global_batch_size *= site ? site->count : 1;
+  SORTIE_TRY(resolve_epochs(job, of_all_sites, *training));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
                                     validation.sets, cpu, precision)));
   SORTIE_TRY(
@@ -184,6 +184,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   Trainer trainer(job, batch.plan, rank, end.communicator(), end.events(), *training,
                   validation.sets, cpu, precision, build);
   trainer.set_tokenizer(std::move(tokenizer));
+  if (site) trainer.set_site(*site);
   end.set_last_save([&] { return trainer.save_last(); });
   const Result<> outcome = end.guard([&] { return trainer.run(); });
   end.set_last_save(nullptr);

@@ -243,7 +243,16 @@ TEST_CASE("rules of sites need their hosts") {
       "W4 outer.every: the first round would end after 50 steps, and the run has 49; lower it, or "
       "train longer");
   job.outer.overlap = 3;
-  CHECK(check({{"", 2}}) ==
+  const std::string no_site =
+      ": the hosts have no site, and rounds are held between sites; write site=NAME in the host "
+      "lines (one name for all is one site), or remove this key";
+  CHECK(check({{"", 2}}) == "W1 outer.overlap" + no_site);
+  JobConfig level;
+  level.trainer.train_iterations = 1000;
+  level.topology.gradient_compression = "high";
+  CHECK(outer_text(check_sites(level, hosts_of_sites({{"", 2}}))) ==
+        "W1 topology.gradient_compression" + no_site);
+  CHECK(check({{"oslo", 2}}) ==
         "W1 outer.overlap: hosts of one site train without rounds, unless outer.every asks for "
         "them; set it, write site=NAME in the host lines, or remove this key");
 }

@@ -70,7 +70,7 @@ TEST_CASE("sites: both ways of a pair come from the side that measured") {
   CHECK(links[0].time == 7.0);
   CHECK(links[1].byte_s == 12.5e6);
   CHECK(links[1].reached);
-  CHECK(sites_finding(hosts, {"auto", 51000, 4}) ==
+  CHECK(sites_finding(hosts, {51000, 4}) ==
         Finding{"sites", Verdict::pass,
                 "oslo (o1) and rome (r1): 50 Mbit/s there, 100 Mbit/s back, round trip 24 ms", ""});
   CHECK(site_links_text(links).contains(
@@ -90,7 +90,7 @@ TEST_CASE("sites: one side that lets nobody in opens the connections itself") {
   CHECK(links[0].byte_s == 12.5e6);  // what came back to rome
   CHECK(links[1].byte_s == 6.25e6);
   CHECK(
-      sites_finding(hosts, {"direct", 51000, 4}) ==
+      sites_finding(hosts, {51000, 4}) ==
       Finding{"sites", Verdict::pass,
               "oslo (o1) and rome (r1): 100 Mbit/s there, 50 Mbit/s back, round trip 24 ms, opened "
               "by rome",
@@ -100,17 +100,14 @@ TEST_CASE("sites: one side that lets nobody in opens the connections itself") {
 TEST_CASE("sites: a pair that does not work is named, with the command to run") {
   const auto hosts = two_sites(failed_link("r1", "Connection refused"),
                                failed_link("o1", "no answer within 2000 ms"));
-  CHECK(sites_finding(hosts, {"direct", 51000, 4}) ==
+  CHECK(sites_finding(hosts, {51000, 4}) ==
         Finding{"sites", Verdict::fail,
                 "oslo (o1) and rome (r1) do not reach each other: Connection refused, and back: no "
                 "answer within 2000 ms",
-                "let TCP port 51000 in at one of the two: as root there, `ufw allow 51000/tcp`, or "
-                "set outer.link = \"launcher\"; then run `sortie check` again"});
-  const Finding softer = sites_finding(hosts, {"auto", 0, 4});
-  CHECK(softer.verdict == Verdict::warn);
-  CHECK(softer.reason.ends_with("; their bytes will go through the launcher"));
-  CHECK(softer.fix.starts_with("set outer.port to a port that one of the two lets in"));
-  CHECK(sites_finding(hosts, {"launcher", 0, 4}).verdict == Verdict::warn);
+                "let TCP port 51000 in at one of the two: as root there, `ufw allow 51000/tcp`; "
+                "then run `sortie check` again"});
+  CHECK(sites_finding(hosts, {0, 4}).fix.starts_with(
+      "set outer.port to a port that one of the two lets in"));
   const auto links = site_links(hosts, 0.0);
   CHECK_FALSE(links[0].works);
   CHECK(links[0].error == "Connection refused");
@@ -121,7 +118,7 @@ TEST_CASE("sites: connections without bytes, and large packets that vanish, are 
   auto stuck = nlohmann::json::parse(part_about(kGoodLink, "r1"));
   stuck["rate_error"] = "bytes did not arrive in time";
   const auto hosts = two_sites(stuck.dump(), failed_link("o1", "Connection refused"));
-  const Finding none = sites_finding(hosts, {"auto", 0, 4});
+  const Finding none = sites_finding(hosts, {0, 4});
   CHECK(none.verdict == Verdict::fail);
   CHECK(none.reason ==
         "between oslo (o1) and rome (r1) a connection opens and no bytes come "
@@ -129,7 +126,7 @@ TEST_CASE("sites: connections without bytes, and large packets that vanish, are 
   auto vanishing = nlohmann::json::parse(part_about(kGoodLink, "r1"));
   vanishing["mtu"] = 1400;
   const Finding lost =
-      sites_finding(two_sites(vanishing.dump(), failed_link("o1", "x")), {"auto", 0, 4});
+      sites_finding(two_sites(vanishing.dump(), failed_link("o1", "x")), {0, 4});
   CHECK(lost.verdict == Verdict::fail);
   CHECK(lost.reason == "between oslo (o1) and rome (r1) packets over 1400 bytes vanish");
 }
@@ -138,7 +135,7 @@ TEST_CASE("sites: a port that is taken is said of its host") {
   auto hosts = two_sites(part_about(kGoodLink, "r1"), failed_link("o1", "x"));
   hosts[0].site_error = "Address already in use";
   Expectations expect = test::sound_expectations();
-  expect.sites = {"auto", 51000, 4};
+  expect.sites = {51000, 4};
   const Finding finding = test::finding_of(hosts, expect, "sites", 0);
   CHECK(finding.verdict == Verdict::fail);
   CHECK(finding.reason == "TCP port 51000 (outer.port): Address already in use");

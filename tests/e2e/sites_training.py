@@ -1,0 +1,125 @@
+"""Sortie's trainer over several sites: real sshd, MPI inside a site, TCP between sites."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+from harness import Run, check, environment_of, equal, parent_of, wait_until
+from restart import weights
+from training import CONFIG, losses, settings
+
+# A dead site is left out at once where its ranks' end is known.
+QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "3s"}
+
+
+class SitesRun:
+    """`sortie run` over two sites of `hosts_each` hosts with a slot each, with folders of its own."""
+
+    def __init__(self, bed, name, sites=2, hosts_each=1, steps=20, **options):
+        self.bed, self.names = bed, [f"s{number}" for number in range(sites)]
+        self.folder = bed.shared / f"sites-{name}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        hosts = [f'"h{site * hosts_each + number + 1:02d} slots=1 site={self.names[site]}"'
+                 for site in range(sites) for number in range(hosts_each)]
+        job = settings(bed, trainer__save_dir=self.folder, trainer__train_iterations=steps, trainer__save_interval=steps,
+                       topology__global_batch_size=8, **options)
+        self.run = Run(bed, config=CONFIG, hosts="", slots=0,
+                       settings={"runner.hosts": f"[{', '.join(hosts)}]", **QUICK, **job})
+
+    def __enter__(self):
+        self.run.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        return self.run.__exit__(*error)
+
+    def events(self, site, kind):
+        path = self.run.folder_of_run() / "sites" / site / "metrics.jsonl"
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            return []
+        return [event for event in map(json.loads, lines) if event["type"] == kind]
+
+    def losses(self, site):
+        return {event["step"]: event["loss"] for event in self.events(site, "step")}
+
+    def rounds(self, site):
+        return {event["round"]: event for event in self.events(site, "round")}
+
+    def commits(self):
+        """{round: sites that exchanged it}, as the coordinator has it on disk."""
+        text = (self.run.folder_of_run() / "outer.log").read_text()
+        lines = [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+        return {line["round"]: line["members"] for line in lines if line["do"] == "commit"}
+
+    def weights(self, site, step):
+        return weights(self.folder / f"site-{site}", step)
+
+    def rank_of(self, site):
+        """pid of a rank of that site; None while it has none."""
+        for host in self.bed.hosts:
+            for pid, *_ in self.bed.processes(host):
+                variables = environment_of(pid)
+                if variables.get("SORTIE_SITE") == site and "RANK" in variables \
+                        and "RANK" not in environment_of(parent_of(pid)):
+                    return pid
+        return None
+
+
+def model_of(found):
+    """What of a checkpoint is the model: moments are each site's own."""
+    return {name: value for name, value in found.items() if not name.startswith(("adam", "optimizer", "moment"))}
+
+
+def scenario_two_sites_of_two_hosts_train_in_rounds(bed):
+    """MPI inside each site, 8-bit changes between them; at the end both have the same weights, to the bit."""
+    with SitesRun(bed, "rounds", hosts_each=2, outer__every=5, topology__gradient_compression="medium",
+                  trainer__save_interval=20) as run:
+        equal(run.run.wait(120), 0, "exit code")
+        for site in run.names:
+            equal(sorted(run.losses(site)), list(range(1, 21)), f"steps of {site}")
+            equal(sorted(run.rounds(site)), [1, 2, 3, 4], f"rounds of {site}")
+        equal(run.commits(), {number: run.names for number in range(1, 5)}, "rounds that were committed")
+        one, other = (model_of(run.weights(site, 20)) for site in run.names)
+        check(len(one) > 5, f"few tensors: {sorted(one)}")
+        equal(one, other, "weights of the two sites")
+        first, last = run.losses("s0")[1], run.losses("s0")[20]
+        check(last < first - 0.3, f"nothing was learned: {first} -> {last}")
+        sent = sum(event["bytes_sent"] for event in run.events("s0", "round"))
+        check(sent > 0, "no bytes were counted")
+
+
+def scenario_plain_steps_over_two_sites_equal_one_rank(bed):
+    """Without compression every step is a data-parallel one over both sites."""
+    with Run(bed, config=CONFIG, hosts="h01", slots=1, settings=settings(bed, topology__global_batch_size=8)) as alone:
+        equal(alone.wait(60), 0, "exit code of one rank")
+        single = losses(alone)
+    with SitesRun(bed, "plain", topology__gradient_compression="none") as run:
+        equal(run.run.wait(120), 0, "exit code")
+        for site in run.names:
+            found = run.losses(site)
+            equal(sorted(found), sorted(single), f"steps of {site}")
+            for step, loss in single.items():
+                check(abs(found[step] - loss) <= 1e-5 * abs(loss), f"{site}, step {step}: {found[step]!r}, {loss!r} alone")
+        equal(model_of(run.weights("s0", 20)), model_of(run.weights("s1", 20)), "weights of the two sites")
+
+
+def scenario_a_killed_site_comes_back_with_the_weights_of_the_others(bed):
+    """SIGKILL of the rank of one of three sites; the two others go on, the third joins again, and all end alike."""
+    steps = 400
+    with SitesRun(bed, "killed", sites=3, steps=steps, outer__every=5, topology__gradient_compression="medium",
+                  topology__global_batch_size=6, recovery__max_restarts=5, recovery__backoff="0s",
+                  recovery__no_progress_limit=0) as run:
+        wait_until(lambda: len(run.commits()) >= 3 if (run.run.folder_of_run() / "outer.log").exists() else False, 60,
+                   "three rounds")
+        os.kill(wait_until(lambda: run.rank_of("s2"), 20, "the rank of s2"), signal.SIGKILL)
+        equal(run.run.wait(180), 0, "exit code")
+        commits = run.commits()
+        equal(sorted(commits), list(range(1, steps // 5 + 1)), "rounds that were committed")
+        check(any(members == ["s0", "s1"] for members in commits.values()), f"no round without s2: {commits}")
+        equal(commits[steps // 5], run.names, "sites of the last round")
+        found = [model_of(run.weights(site, steps)) for site in run.names]
+        check(found[0] == found[1] == found[2], "different weights at the end")
