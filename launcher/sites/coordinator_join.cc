@@ -185,6 +185,20 @@ void OuterCoordinator::admit_joiners() {
   std::vector<const Site*> donors;
   for (const Site& site : sites_)
     if (site.in && !site.copying && std::ranges::min(site.done) == round()) donors.push_back(&site);
+  // Those that were to copy have nobody to copy from any more, or have done it: they say so by
+  // joining again.
+  const bool waits = std::ranges::any_of(
+      sites_, [&](const Site& site) { return !site.in && !site.left && all_ask<OuterJoin>(site); });
+  const bool only_copies =
+      std::ranges::none_of(sites_, [](const Site& site) { return site.in && !site.copying; });
+  if (waits && only_copies)
+    for (Site& site : sites_) {
+      const bool asks = std::ranges::any_of(
+          site.leaders, [](const auto& entry) { return entry.second.asked.has_value(); });
+      if (!site.in || !asks) continue;
+      answer_all(site, OuterRefused{"nobody is known to have the weights of the run; join again"});
+      lose(site, "is to join again");
+    }
   for (Site& site : sites_) {
     if (site.in || site.left || !all_ask<OuterJoin>(site)) continue;
     const bool same = same_state(site);

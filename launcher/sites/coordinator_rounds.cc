@@ -79,6 +79,20 @@ void OuterCoordinator::allocate(std::int64_t round) {
 }
 
 void OuterCoordinator::grant_work() {
+  // Parts of a site that have not heard what others have: an earlier supervisor said it, and died.
+  for (Site& site : sites_)
+    for (auto& [part, leader] : site.leaders) {
+      if (!site.in || !leader.asked || !std::holds_alternative<OuterNext>(*leader.asked)) continue;
+      const auto known = grants_.find(std::get<OuterNext>(*leader.asked).round);
+      if (known == grants_.end() || known->first != site.at) continue;
+      const auto work = known->second.work.find(site.name);
+      if (work == known->second.work.end() || !work->second.said) continue;
+      const auto count = static_cast<std::int64_t>(settings_.sites.size());
+      answer(site, leader,
+             OuterWork{site.at, work->second.steps,
+                       std::max<std::int64_t>(1, settings_.global_batch_size / count),
+                       work->second.first});
+    }
   if (count_in() < wanted_sites()) return;
   bool granted = false;
   for (Site& site : sites_) {
