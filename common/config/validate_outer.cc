@@ -160,11 +160,11 @@ Violations check_outer(const JobConfig& job) {
                      {"outer.error_feedback", "outer.wire"},
                      "f32 loses nothing that could be sent later; use \"auto\""});
   if (outer.block % 16 != 0)
-    found.push_back({"W3",
-                     {"outer.block"},
-                     fmt::format("{} is no multiple of 16, so blocks would begin inside of a "
-                                 "word of memory; use {}",
-                                 outer.block, nearest_multiples(outer.block, 16))});
+    found.push_back(
+        {"W3",
+         {"outer.block"},
+         fmt::format("{} is no multiple of 16, the values of the widest vectors; use {}",
+                     outer.block, nearest_multiples(outer.block, 16))});
   const bool has_rounds = !none && (level != "auto" || outer.every > 0);
   if (has_rounds) check_length(job, settings, found);
   return found;

@@ -117,7 +117,7 @@ Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked
   if (asked.round_trip) options.round_trip = *asked.round_trip / 1e3;
   options.step_time = step_time;
   options.config = job.label.config;
-  const SitesPlan between = plan_sites(job.loaded.job, job.hosts, plans, known, options);
+  const SitesPlan between = plan_between_sites(job.loaded.job, job.hosts, plans, known, options);
   if (!json) {
     std::string text;
     for (const SitePlan& site : plans)

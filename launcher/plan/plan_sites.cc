@@ -137,9 +137,10 @@ std::string missing_text(const SitesPlan& plan) {
 
 }  // namespace
 
-SitesPlan plan_sites(const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
-                     const std::vector<SitePlan>& plans, const std::vector<SiteLink>& known,
-                     const SiteOptions& options) {
+SitesPlan plan_between_sites(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
+                             const std::vector<SitePlan>& plans, const std::vector<SiteLink>& known,
+                             const SiteOptions& options) {
   SitesPlan out;
   for (const SitePlan& site : plans)
     out.sites.push_back({site.name, site.hosts.size(), site.plan.world_size});

@@ -38,9 +38,10 @@ struct SitesPlan {
 
 /// `known`: what was measured, for whatever hosts. The plans are those of all sites, each with a
 /// model where the trainer was asked.
-SitesPlan plan_sites(const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
-                     const std::vector<SitePlan>& plans, const std::vector<SiteLink>& known,
-                     const SiteOptions& options);
+SitesPlan plan_between_sites(const config::JobConfig& job,
+                             const std::vector<config::HostSlots>& hosts,
+                             const std::vector<SitePlan>& plans, const std::vector<SiteLink>& known,
+                             const SiteOptions& options);
 
 /// For people: links, levels, memory, and what is not known with the command that measures it.
 std::string sites_text(const SitesPlan& plan);

@@ -186,7 +186,7 @@ TEST_CASE("the plan of sites says what was measured, and else what to run") {
   for (const SitePlan& site : plans) hosts.push_back(site.hosts.front());
   SiteOptions options{.config = "geo.toml"};
   const auto text_of = [&](const std::vector<SiteLink>& known) {
-    return sites_text(plan_sites(job, hosts, plans, known, options));
+    return sites_text(plan_between_sites(job, hosts, plans, known, options));
   };
   std::string text = text_of({});
   CHECK(text.contains("oslo          1 host, 2 ranks"));
@@ -207,7 +207,7 @@ TEST_CASE("the plan of sites says what was measured, and else what to run") {
   CHECK(
       text.contains("memory of each of 1 leader a site: outer weights and momentum 24.0MB, 24.0MB "
                     "while they exchange"));
-  const auto json = sites_json(plan_sites(job, hosts, plans, {there, back}, options));
+  const auto json = sites_json(plan_between_sites(job, hosts, plans, {there, back}, options));
   CHECK(json["mbit_s"].get<double>() == doctest::Approx(50.0));
   CHECK(json["smallest_level"] == "high");
   CHECK(json["levels"].size() == 4);

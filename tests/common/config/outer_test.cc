@@ -186,8 +186,7 @@ TEST_CASE("rules of rounds name the numbers and what to do") {
        },
        "W3 outer.error_feedback: f32 loses nothing that could be sent later; use \"auto\""},
       {[](JobConfig& job) { job.outer.block = 40; },
-       "W3 outer.block: 40 is no multiple of 16, so blocks would begin inside of a word of memory; "
-       "use 32 or 48"},
+       "W3 outer.block: 40 is no multiple of 16, the values of the widest vectors; use 32 or 48"},
       {[](JobConfig& job) {
          job.outer.every = 30;
          job.outer.start_after = 80;
