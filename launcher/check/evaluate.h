@@ -44,8 +44,8 @@ struct StagedFile {
 
 /// Of a job whose hosts are in several sites.
 struct SiteExpectations {
-  std::int64_t port = 0;      // outer.port
-  std::int64_t streams = 1;   // outer.streams
+  std::int64_t port = 0;     // outer.port
+  std::int64_t streams = 1;  // outer.streams
 };
 
 /// What is asked of the hosts.

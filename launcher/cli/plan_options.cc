@@ -105,8 +105,9 @@ void add_site_options(CLI::App& app, AskedSites& asked) {
 Result<std::string> plan_of_sites(const PlannedJob& job, const AskedSites& asked,
                                   std::optional<double> step_time, bool json) {
   using Json = nlohmann::ordered_json;
-  SORTIE_ASSIGN_OR_RETURN(const std::vector<SitePlan> plans,
-                          make_site_plans(job.loaded.job, job.hosts, job.facts));
+  std::vector<SitePlan> plans;
+  for (const PlannedSite& site : job.sites)
+    plans.push_back({site.place.name, site.hosts, site.plan});
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path file, site_links_file());
   SORTIE_ASSIGN_OR_RETURN(const std::vector<SiteLink> known, read_site_links(file));
   SiteOptions options;

@@ -11,7 +11,6 @@
 #include "common/config/container.h"
 #include "common/config/forms.h"
 #include "common/config/load.h"
-#include "common/config/outer.h"
 #include "common/config/secret.h"
 #include "common/config/stage.h"
 #include "common/config/text.h"
@@ -83,43 +82,6 @@ bool matches_pattern(std::string_view pattern, std::string_view text) {
     }
   }
   return pattern.find_first_not_of('*', p) == pattern.npos;
-}
-
-namespace {
-
-/// Each site has a world of its own: what the first one's ranks train stands for all.
-Result<> take_first_site(const config::JobConfig& job, const std::vector<config::HostSlots>& hosts,
-                         const LauncherFacts& facts, LaunchPlan& plan) {
-  SORTIE_ASSIGN_OR_RETURN(std::vector<SitePlan> sites, make_site_plans(job, hosts, facts));
-  LaunchPlan& first = sites.front().plan;
-  plan.batch = first.batch;
-  plan.model = std::move(first.model);
-  plan.keeps_memory = first.keeps_memory;
-  plan.trainer_config = std::move(first.trainer_config);
-  plan.beside_preset = std::move(first.beside_preset);
-  plan.warnings.insert(plan.warnings.end(), first.warnings.begin(), first.warnings.end());
-  return {};
-}
-
-}  // namespace
-
-Result<std::vector<SitePlan>> make_site_plans(const config::JobConfig& job,
-                                              const std::vector<config::HostSlots>& hosts,
-                                              const LauncherFacts& facts) {
-  std::vector<SitePlan> plans;
-  const std::vector<std::string> sites = config::sites_of(hosts);
-  LauncherFacts of_site = facts;
-  of_site.sites = static_cast<std::int64_t>(std::max<std::size_t>(sites.size(), 1));
-  for (const std::string& site : sites) {
-    SitePlan& one = plans.emplace_back();
-    one.name = site;
-    for (const config::HostSlots& host : hosts)
-      if (host.site == site) one.hosts.push_back(host);
-    auto plan = make_plan(job, one.hosts, of_site);
-    if (!plan) return std::unexpected(with_context(std::move(plan).error(), "site " + site));
-    one.plan = std::move(*plan);
-  }
-  return plans;
 }
 
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
@@ -204,11 +166,8 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     }
     if (host.local()) host.memory_bytes = facts.memory_bytes;
   }
-  if (trainer && config::sites_of(hosts).size() > 1) {
-    SORTIE_TRY(take_first_site(job, hosts, facts, plan));
-  } else if (trainer) {
-    const config::TopologyConfig topology = config::topology_of_site(job.topology, facts.sites);
-    config::BatchOutcome outcome = config::resolve_batch(topology, plan.world_size);
+  if (trainer) {
+    config::BatchOutcome outcome = config::resolve_batch(job.topology, plan.world_size);
     std::vector<config::Violation> broken = config::validate_training(job);
     const std::vector<config::Violation> mounted = config::check_mounted(job);
     broken.insert(broken.end(), mounted.begin(), mounted.end());

@@ -80,26 +80,14 @@ struct LauncherFacts {
   std::optional<cpu::Topology> topology;  // of this machine, for ranks on localhost
   std::uint64_t memory_bytes = 0;         // likewise; 0 = not known
   AskTrainer ask_trainer = {};            // empty: plans have no model
-  std::int64_t sites = 1;                 // of the job, where the hosts of a plan are of one
 };
 
 /// Global rank = running count over hosts and their slots. Errors: batch sizes that do not fit the
-/// number of ranks and paths under no mount (trainer jobs only), what an engine can not do. Hosts
-/// of several sites are numbered through, and their batch and model are those of the first site.
+/// number of ranks and paths under no mount (trainer jobs only), what an engine can not do.
+/// Of a job with sites: the hosts of one of them, and the job as it is there (launcher/sites).
 Result<LaunchPlan> make_plan(const config::JobConfig& job,
                              const std::vector<config::HostSlots>& hosts,
                              const LauncherFacts& facts);
-
-/// What each site starts, in the order of sites_of(hosts): a world of its own, with its share of
-/// the batch. Errors are those of make_plan, with the site's name; no site, no plan.
-struct SitePlan {
-  std::string name;
-  std::vector<config::HostSlots> hosts;
-  LaunchPlan plan;
-};
-Result<std::vector<SitePlan>> make_site_plans(const config::JobConfig& job,
-                                              const std::vector<config::HostSlots>& hosts,
-                                              const LauncherFacts& facts);
 
 /// Whether ranks keep checkpoints in the memory of their hosts.
 bool keeps_memory(const config::JobConfig& job);

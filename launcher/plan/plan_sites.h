@@ -21,6 +21,13 @@ struct SiteOptions {
   std::string config{};                // the config file, for the command that measures
 };
 
+/// What one site starts: a world of its own.
+struct SitePlan {
+  std::string name;
+  std::vector<config::HostSlots> hosts;
+  LaunchPlan plan;
+};
+
 struct SitesPlan {
   struct Site {
     std::string name;

@@ -1,4 +1,3 @@
-#include "trainer/cli/site_of_rank.h"
 #include "trainer/cli/train_command.h"
 
 #include <fmt/core.h>
@@ -14,6 +13,7 @@
 #include "common/training/event.h"
 #include "trainer/checkpoint/file_ops.h"
 #include "trainer/cli/output_options.h"
+#include "trainer/cli/site_setup.h"
 #include "trainer/loop/crowded_hosts.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
@@ -68,12 +68,16 @@ Result<std::unique_ptr<SampleSource>> open_chats(const config::JobConfig& job,
 }
 
 Result<std::unique_ptr<SampleSource>> open_training(const config::JobConfig& job,
-                                                    const config::BatchPlan& batch) {
+                                                    const config::BatchPlan& batch,
+                                                    std::int64_t sites) {
   if (!job.data.chat_files.empty())
     return of_key("data.chat_files", open_chats(job, job.data.chat_files, /*shuffle=*/true));
   DatasetSource::Course course;
   course.samples =
-      static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations));
+      static_cast<std::uint64_t>(config::samples_of_steps(batch, job.trainer.train_iterations)) *
+      static_cast<std::uint64_t>(std::max<std::int64_t>(sites, 1));
+  // What a site was granted and did not train, as it was lost, is not granted again.
+  if (sites > 0) course.samples += course.samples / 4;
   course.micro_step = static_cast<std::uint64_t>(batch.micro_batch_size * batch.data_parallel_size);
   return of_key("data.data_prefixes", DatasetSource::open_training(job, course));
 }
@@ -112,10 +116,12 @@ Result<RunTokenizer> find_tokenizer(const config::JobConfig& job, const RankCont
 
 /// Turns trainer.train_epochs into steps, and judges the schedule by them.
 Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
-                        const SampleSource& training) {
+                        const SampleSource& training, std::int64_t sites) {
   if (job.trainer.train_epochs == 0) return {};
-  job.trainer.train_iterations =
-      config::steps_for_samples(batch, job.trainer.train_epochs * training.samples_per_epoch());
+  // The sites share the samples out.
+  const std::int64_t count = std::max<std::int64_t>(sites, 1);
+  const std::int64_t samples = job.trainer.train_epochs * training.samples_per_epoch();
+  job.trainer.train_iterations = config::steps_for_samples(batch, (samples + count - 1) / count);
   config::JobConfig known = job;
   known.trainer.train_epochs = 0;
   const std::vector<config::Violation> violations = config::check_training(known);
@@ -149,8 +155,13 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   const config::JobConfig told = job;  // the same on every host; where staged files are is not
   if (const char* stage = std::getenv("SORTIE_STAGE")) config::resolve_stage(job, stage);
   if (job.trainer.threads > 0) rank.threads = static_cast<int>(job.trainer.threads);
-  SORTIE_ASSIGN_OR_RETURN(const std::optional<outer::Site> site, site_of_rank(job, rank));
-  if (site) narrow_to_site(job, *site);
+  if (rank.sites > 0 && rank.socket_path.empty())
+    return fail(
+        ErrorCode::config,
+        "SORTIE_SITES: without SORTIE_SOCKET there is nobody who decides about rounds; start "
+        "the job with `sortie run`");
+  const std::optional<outer::Site> site = site_of_rank(job, rank);
+  job = job_of_site(std::move(job), rank);
   log::debug("config {}: rank {} of {}, {} threads", path, rank.rank, rank.world_size,
              rank.threads);
 
@@ -160,7 +171,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
                 fmt::format("{}: {}", batch.violations[0].keys[0], batch.violations[0].message));
-  SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan));
+  SORTIE_ASSIGN_OR_RETURN(const auto training, open_training(job, batch.plan, rank.sites));
   SORTIE_ASSIGN_OR_RETURN(const OpenedSets validation, open_validation_sets(job));
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
@@ -169,9 +180,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
     end.set_communicator(std::move(mpi));
   }
   rank.marks->count_collectives(end.communicator().begun());
-  config::BatchPlan of_all_sites = batch.plan;
-  of_all_sites.global_batch_size *= site ? site->count : 1;
-  SORTIE_TRY(resolve_epochs(job, of_all_sites, *training));
+  SORTIE_TRY(resolve_epochs(job, batch.plan, *training, rank.sites));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
                                     validation.sets, cpu, precision)));
   SORTIE_TRY(

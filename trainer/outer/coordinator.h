@@ -10,7 +10,7 @@
 namespace sortie::trainer::outer {
 
 /// Each call blocks until it is answered; of one leader, used by one thread at a time.
-/// ErrorCode::interrupted after cancel(), ErrorCode::config for a refusal, ErrorCode::host_lost
+/// ErrorCode::interrupted after cancel(), ErrorCode::config for a refusal, ErrorCode::lost
 /// when nobody answers any more.
 class Coordinator {
  public:

@@ -31,7 +31,7 @@ class SiteLinks {
   virtual Result<> open(const training::OuterExchange& order, std::size_t self) = 0;
   /// Queues a message to member `peer`. `bytes` must stay as they are until flush() or open().
   virtual Result<> send(std::size_t peer, std::uint32_t tag, std::span<const std::byte> bytes) = 0;
-  /// Waits for a message of exactly that size. ErrorCode::host_lost names the peer whose link
+  /// Waits for a message of exactly that size. ErrorCode::lost names the peer whose link
   /// broke or that was silent too long; ErrorCode::protocol: another size, or a wrong checksum.
   virtual Result<> receive(std::size_t peer, std::uint32_t tag, std::span<std::byte> bytes) = 0;
   /// Waits until all that was sent is out of the caller's memory.

@@ -106,8 +106,8 @@ TEST_CASE("sites: a pair that does not work is named, with the command to run") 
                 "answer within 2000 ms",
                 "let TCP port 51000 in at one of the two: as root there, `ufw allow 51000/tcp`; "
                 "then run `sortie check` again"});
-  CHECK(sites_finding(hosts, {0, 4}).fix.starts_with(
-      "set outer.port to a port that one of the two lets in"));
+  CHECK(sites_finding(hosts, {0, 4})
+            .fix.starts_with("set outer.port to a port that one of the two lets in"));
   const auto links = site_links(hosts, 0.0);
   CHECK_FALSE(links[0].works);
   CHECK(links[0].error == "Connection refused");
@@ -125,8 +125,7 @@ TEST_CASE("sites: connections without bytes, and large packets that vanish, are 
         "through: bytes did not arrive in time");
   auto vanishing = nlohmann::json::parse(part_about(kGoodLink, "r1"));
   vanishing["mtu"] = 1400;
-  const Finding lost =
-      sites_finding(two_sites(vanishing.dump(), failed_link("o1", "x")), {0, 4});
+  const Finding lost = sites_finding(two_sites(vanishing.dump(), failed_link("o1", "x")), {0, 4});
   CHECK(lost.verdict == Verdict::fail);
   CHECK(lost.reason == "between oslo (o1) and rome (r1) packets over 1400 bytes vanish");
 }

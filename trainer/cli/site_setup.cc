@@ -1,0 +1,47 @@
+#include "trainer/cli/site_setup.h"
+
+#include <filesystem>
+
+#include "trainer/outer/socket_coordinator.h"
+#include "trainer/outer/tcp_links.h"
+
+namespace sortie::trainer {
+
+config::JobConfig job_of_site(config::JobConfig job, const RankContext& rank) {
+  if (rank.sites == 0) return job;
+  job.topology = config::topology_of_site(job.topology, rank.sites);
+  constexpr std::string_view kSite = "{site}";
+  std::string& folder = job.trainer.save_dir;
+  if (folder.empty()) return job;
+  if (const auto at = folder.find(kSite); at != std::string::npos)
+    folder.replace(at, kSite.size(), rank.site);
+  else
+    folder = (std::filesystem::path(folder) / ("site-" + rank.site)).string();
+  return job;
+}
+
+std::optional<outer::Site> site_of_rank(const config::JobConfig& job, const RankContext& rank) {
+  if (rank.sites == 0) return std::nullopt;
+  outer::Site site;
+  site.name = rank.site;
+  site.index = rank.site_index;
+  site.count = rank.sites;
+  site.settings = config::resolve_outer(job, rank.sites);
+  site.make_coordinator =
+      [socket = rank.socket_path](std::int64_t) -> Result<std::unique_ptr<outer::Coordinator>> {
+    return outer::SocketCoordinator::make(socket);
+  };
+  outer::TcpLinksSettings links;
+  links.site = rank.site;
+  links.streams = site.settings.streams;
+  const std::int64_t port = job.outer.port;
+  site.make_links = [links, port](std::int64_t part) -> Result<std::unique_ptr<outer::SiteLinks>> {
+    outer::TcpLinksSettings own = links;
+    own.part = part;
+    own.port = static_cast<std::uint16_t>(port == 0 ? 0 : port + part);
+    return outer::TcpLinks::make(own);
+  };
+  return site;
+}
+
+}  // namespace sortie::trainer
