@@ -10,8 +10,10 @@
 #include "tests/support/text.h"
 
 using namespace sortie;
-using namespace sortie::launcher;
 using namespace sortie::launcher::check;
+using sortie::launcher::HostPlan;
+using sortie::launcher::PlannedJob;
+using sortie::launcher::RankPlan;
 using sortie::test::contains;
 using sortie::test::count_of;
 using sortie::test::has;

@@ -135,7 +135,7 @@ struct Checked {
   /// The same of hosts in sites.
   explicit Checked(const InSites& sites) : Checked(names_of(sites.hosts)) {
     job.hosts = sites.hosts;
-    expect.sites = {"auto", 51000, 2};
+    expect.sites = {51000, 2};
   }
 
   static std::vector<std::string> names_of(const std::vector<config::HostSlots>& hosts) {

@@ -9,8 +9,9 @@
 #include "tests/launcher/check/reports.h"
 
 using namespace sortie;
-using namespace sortie::launcher;
 using namespace sortie::launcher::check;
+using sortie::launcher::parse_site_link;
+using sortie::launcher::SiteLink;
 
 namespace {
 
