@@ -215,7 +215,7 @@ Result<> Leader::attempt(const ExchangeTask& task, const training::OuterExchange
           .lacks_state = lacks_state_,
           .donors = donors_};
       SORTIE_ASSIGN_OR_RETURN(const StateOutcome agreed,
-                              agree_on_state(links, order, self, offer, messages_,
+                              agree_on_state(links, order, self, offer, parts_.memory.states,
                                              [&] { return state_to_copy(task); }));
       if (agreed.differs) {
         log::warning(
@@ -241,7 +241,8 @@ Result<> Leader::attempt(const ExchangeTask& task, const training::OuterExchange
     ErrorFeedback* const feedback = task.outer && !feedback_.empty()
                                         ? &feedback_[static_cast<std::size_t>(task.fragment)]
                                         : nullptr;
-    return exchange(links, order, self, how, task.change, mean_, feedback, memory_, &figures_);
+    return exchange(links, order, self, how, task.change, mean_, feedback, parts_.memory.exchange,
+                    &figures_);
   };
   const Result<> done = inner();
   suspect_.clear();

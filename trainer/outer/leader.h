@@ -53,13 +53,20 @@ struct ExchangeOutcome {
 using LeaderTask = std::variant<training::OuterJoin, training::OuterNext, ExchangeTask>;
 using LeaderAnswer = std::variant<training::OuterJoined, training::OuterWork, ExchangeOutcome>;
 
+/// What the links may still read when an exchange has failed: it outlives them.
+struct LeaderMemory {
+  ExchangeMemory exchange;
+  StateMessages states;
+};
+
 /// What a leader needs of the loop. All references outlive it.
 struct LeaderParts {
   const Site& site;
   Coordinator& coordinator;
   SiteLinks& links;
   OuterState& state;  // the thread's, as long as a task is under way
-  int threads = 1;    // for encoding
+  LeaderMemory& memory;
+  int threads = 1;  // for encoding
 };
 
 class Leader {
@@ -118,10 +125,8 @@ class Leader {
   LeaderTask current_;  // with the change, which is on its way until the links are opened again
   bool lacks_state_ = false;
   std::vector<std::string> donors_;
-  StateMessages messages_;
   std::vector<float> mean_;
   std::vector<ErrorFeedback> feedback_;  // by fragment; none where it is off
-  ExchangeMemory memory_;
   ExchangeFigures figures_;
   std::string suspect_;
   std::thread thread_;

@@ -161,7 +161,7 @@ Result<> OuterLoop::start(TrainingProgress& progress) {
       SORTIE_ASSIGN_OR_RETURN(coordinator_, site_.make_coordinator(map_.part()));
       SORTIE_ASSIGN_OR_RETURN(links_, site_.make_links(map_.part()));
       leader_ = std::make_unique<Leader>(
-          LeaderParts{site_, *coordinator_, *links_, state_,
+          LeaderParts{site_, *coordinator_, *links_, state_, memory_,
                       static_cast<int>(std::max<std::int64_t>(job_.trainer.threads, 1))},
           elements);
       if (errors_.empty()) return {};

@@ -127,6 +127,7 @@ class OuterLoop {
   std::vector<float> first_moments_, second_moments_;  // of plain steps, where somebody joins
   PlainNumbers numbers_;
   std::unique_ptr<Coordinator> coordinator_;
+  LeaderMemory memory_;
   std::unique_ptr<SiteLinks> links_;
   std::unique_ptr<Leader> leader_;  // null: this rank leads no part
   bool fresh_ = false, joined_ = false, lacks_state_ = false, cancelled_ = false;
