@@ -129,7 +129,11 @@ TEST_CASE("the lines of a log") {
         "step    200  checkpoint of the lowest validation loss /c/step-00000200 (2.00MB in 1.0 s, "
         "training "
         "stood still for 0.10 s)");
-  CHECK(event_line(events[9]) ==
+  CHECK(event_line(events[6]) ==
+        "step    150  round 3 of 2 sites: 1.00kB sent, 2.00kB received, 12.5 s, 3.5 s of them "
+        "waiting, "
+        "72 % useful, 1 without a change of its own, 1 exchange called off before");
+  CHECK(event_line(events.back()) ==
         "trained to step 2000 of 2000 in 2m00s, loss 1.2500, validation loss 1.5000, peak memory "
         "1.20GB a rank (planned: 1.25GB)");
 }
