@@ -88,7 +88,7 @@ TEST_CASE("control: orders are answered, and what is no order is refused with a 
   CHECK(raw_exchange(served.run, "{\"sortie\":2,\"op\":\"status\"}\n").find("version 1") !=
         std::string::npos);
   CHECK(raw_exchange(served.run, "rubbish\n").find("one JSON object") != std::string::npos);
-  CHECK(raw_exchange(served.run, std::string(5000, 'a')).find("too long") != std::string::npos);
+  CHECK(raw_exchange(served.run, std::string(70'000, 'a')).find("too long") != std::string::npos);
 }
 
 TEST_CASE("control: the end of a run reaches whoever listens, with its exit code") {
