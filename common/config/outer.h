@@ -57,8 +57,8 @@ TopologyConfig topology_of_site(const TopologyConfig& topology, std::int64_t sit
 
 /// What is wrong with [outer] whatever the hosts are (part of validate()): rules W1 to W4.
 std::vector<Violation> check_outer(const JobConfig& job);
-/// What is wrong for exactly these hosts, those of all sites: rules W1 and W4 to W8. Nothing for
-/// hosts without a site but that keys of rounds do nothing there.
+/// What is wrong for exactly these hosts, those of all sites: rules W1 and W4 to W8. Of
+/// hosts without a site: keys of rounds, which do nothing there.
 std::vector<Violation> check_sites(const JobConfig& job, const std::vector<HostSlots>& hosts);
 
 }  // namespace sortie::config

@@ -1,11 +1,9 @@
 #include "trainer/outer/outer_loop.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "common/base/check.h"
 #include "common/base/elapsed.h"
@@ -18,17 +16,12 @@ namespace {
 
 using LoopClock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLeaderPause{20};
-constexpr std::int64_t kMostRefusals = 8;  // in a row
 constexpr std::size_t kFewestNorms = 3, kMostNorms = 16;
 
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
-}
-
-std::uint64_t hash_with(std::span<const float> values, std::uint64_t seed) {
-  return XXH3_64bits_withSeed(values.data(), values.size_bytes(), seed);
 }
 
 }  // namespace
@@ -103,50 +96,6 @@ void OuterLoop::make_outer_state() {
   state_.round = progress_.round;
 }
 
-std::vector<ExtraPiece> OuterLoop::pieces_to_load() {
-  if (plain(std::numeric_limits<std::int64_t>::max())) return {};
-  state_.momentum.assign(static_cast<std::size_t>(map_.elements()), 0.0f);
-  shown_.assign(state_.momentum.size(), 0.0f);
-  if (site_.settings.error_feedback) errors_.assign(state_.momentum.size(), 0.0f);
-  std::vector<ExtraPiece> pieces;
-  for (const auto& [prefix, values] : {std::pair{"outer.momentum.", &state_.momentum},
-                                       {"outer.error.", &errors_},
-                                       {"outer.own.", &shown_}})
-    for (const PartPiece& piece : map_.pieces())
-      if (!values->empty())
-        pieces.push_back(
-            {prefix + piece.name, piece.shape, piece.piece,
-             std::span(*values).subspan(static_cast<std::size_t>(piece.at),
-                                        static_cast<std::size_t>(piece.piece.elements()))});
-  return pieces;
-}
-
-std::vector<ExtraPiece> OuterLoop::pieces_to_save() {
-  if (!has_outer_state_) return {};
-  std::vector<ExtraPiece> pieces;
-  const auto add = [&](const char* prefix, std::vector<float>& values) {
-    for (const PartPiece& piece : map_.pieces())
-      pieces.push_back(
-          {prefix + piece.name, piece.shape, piece.piece,
-           std::span(values).subspan(static_cast<std::size_t>(piece.at),
-                                     static_cast<std::size_t>(piece.piece.elements()))});
-  };
-  add("outer.momentum.", state_.momentum);
-  if (shows_outer_) add("outer.own.", shown_);
-  if (leader_ && site_.settings.error_feedback) {
-    errors_.resize(static_cast<std::size_t>(map_.elements()));
-    for (std::size_t i = 0; i < fragments_.size(); ++i)
-      put_ranges(leader_->error(i), fragments_[i].ranges, errors_);
-    add("outer.error.", errors_);
-  }
-  return pieces;
-}
-
-std::int64_t OuterLoop::most_elements() const {
-  if (!site_.settings.rounds) return 0;
-  return (site_.settings.error_feedback ? 3 : 2) * map_.elements();
-}
-
 Result<> OuterLoop::start(TrainingProgress& progress) {
   resumed_ = progress.outer;
   progress.outer.own = 0;
@@ -217,174 +166,10 @@ Result<std::optional<T>> OuterLoop::next_answer(const TrainingProgress& progress
   SORTIE_TRY(share_failure_of_any(layout_.world(), outcome));
   return answer;
 }
-
-void OuterLoop::gather_plain_state(const TrainingProgress& progress) {
-  const auto elements = static_cast<std::size_t>(map_.elements());
-  for (std::vector<float>* values : {&vector_, &first_moments_, &second_moments_})
-    values->resize(elements);
-  map_.gather(PartValues::weights, vector_);
-  map_.gather(PartValues::moment1, first_moments_);
-  map_.gather(PartValues::moment2, second_moments_);
-  numbers_ = {progress.updates, progress.consecutive_skips, progress.losses,
-              progress.gradient_norms};
-}
-
-/// What a leader has got from another site; rank 0's numbers are everybody's.
-void OuterLoop::take_plain_state(TrainingProgress& progress) {
-  map_.scatter(PartValues::weights, vector_);
-  map_.scatter(PartValues::moment1, first_moments_);
-  map_.scatter(PartValues::moment2, second_moments_);
-  layout_.world().broadcast(std::as_writable_bytes(std::span(&numbers_, 1)), 0);
-  progress.updates = numbers_.updates;
-  progress.consecutive_skips = numbers_.consecutive_skips;
-  progress.losses = numbers_.losses;
-  progress.gradient_norms = numbers_.gradient_norms;
-  step_.resume(progress);
-  weights_written();
-}
-
-/// What only the run's progress can heal: the site joins again. Others end it.
-Result<> OuterLoop::step_lost(const Error& error) {
-  if (error.code != ErrorCode::config || cancelled_) return std::unexpected(error);
-  if (++refusals_ > kMostRefusals)
-    return fail(ErrorCode::lost,
-                fmt::format("site {}: refused {} times in a row, the last time: {}; see what the "
-                            "other sites say",
-                            site_.name, refusals_, error.message));
-  notes_.push_back(fmt::format("site {}: {}", site_.name, error.message));
-  joined_ = false;
-  work_ = {};
-  done_ = 0;
-  resumed_ = {};
-  for (FragmentState& fragment : fragments_) fragment.sent = fragment.applied = false;
-  return {};
-}
-
-Result<> OuterLoop::join(TrainingProgress& progress) {
-  const bool is_plain = plain(progress_.round + 1);
-  if (!is_plain) make_outer_state();
-  if (is_plain) gather_plain_state(progress);
-  if (leader_) {
-    const std::uint64_t hash =
-        is_plain ? hash_with(second_moments_, hash_with(first_moments_, hash_with(vector_, 0)))
-                 : state_.hash();
-    leader_->start(training::OuterJoin{.site = site_.name,
-                                       .part = map_.part(),
-                                       .parts = map_.parts(),
-                                       .round = lacks_state_ ? 0 : progress_.round,
-                                       .hash = hash,
-                                       .fresh = fresh_,
-                                       .position = progress_.position,
-                                       .elements = map_.elements(),
-                                       .address = links_->address()});
-  }
-  SORTIE_ASSIGN_OR_RETURN(const auto joined, next_answer<training::OuterJoined>(progress));
-  struct {
-    std::int64_t round = 0, lacks = 0;
-  } told;
-  if (joined) told = {joined->round, joined->donors.empty() ? 0 : 1};
-  layout_.world().broadcast(std::as_writable_bytes(std::span(&told, 1)), 0);
-  joined_ = true;
-  lacks_state_ = told.lacks != 0;
-  if (!lacks_state_ && told.round != progress_.round)
-    return fail(ErrorCode::protocol,
-                fmt::format("coordinator: site {} is to go on from round {}, and has round {}",
-                            site_.name, told.round, progress_.round));
-  if (lacks_state_ && leader_) leader_->set_lacks_state(joined->donors);
-  if (lacks_state_) {
-    resumed_ = {};
-    progress_.round = told.round;
-    if (!plain(told.round + 1)) make_outer_state();
-  } else if (resumed_.own != 0 && resumed_.done == 0) {
-    map_.scatter(PartValues::weights, shown_);
-    weights_written();
-    own_differs_ = true;
-    resumed_ = {};
-  } else if (own_differs_) {
-    map_.scatter(PartValues::weights, state_.weights);
-    weights_written();
-    own_differs_ = false;
-  }
-  progress.step = first_step_of(progress_.round + 1);
-  progress.outer = progress_;
-  return {};
-}
-
-/// A site that lacks the outer weights takes part in the round without a change of its own: it gets
-/// the state of the round before from a donor, and then the round like everybody.
-Result<> OuterLoop::sit_out(TrainingProgress& progress) {
-  const std::int64_t round = progress_.round + 1;
-  round_begun_ = LoopClock::now();
-  for (std::size_t i = 0; i < fragments_.size(); ++i)
-    if (leader_)
-      leader_->start(ExchangeTask{
-          .round = round,
-          .fragment = static_cast<std::int64_t>(i),
-          .abstains = true,
-          .reason = "it copies the outer weights",
-          .change = std::vector<float>(static_cast<std::size_t>(elements_of(fragments_[i].ranges))),
-          .ranges = fragments_[i].ranges});
-  for (std::size_t i = 0; i < fragments_.size(); ++i) {
-    SORTIE_ASSIGN_OR_RETURN(const auto outcome, next_answer<ExchangeOutcome>(progress));
-    if (outcome) add_report(outcome->report);
-  }
-  lacks_state_ = false;
-  map_.scatter(PartValues::weights, state_.weights);
-  weights_written();
-  warm_steps_ = kJoinWarmUp;
-  progress.step = first_step_of(round) + steps_of(round);
-  end_round(progress);
-  own_differs_ = false;
-  notes_.push_back(fmt::format("site {}: has the outer weights of round {} from another site",
-                               site_.name, round));
-  return {};
-}
-
-Result<> OuterLoop::ask_for_work(TrainingProgress& progress) {
-  const std::int64_t round = progress_.round + 1;
-  if (leader_)
-    leader_->start(
-        training::OuterNext{.round = round, .step_seconds = step_seconds_.value_or(0.0)});
-  SORTIE_ASSIGN_OR_RETURN(const auto granted, next_answer<training::OuterWork>(progress));
-  training::OuterWork work = granted.value_or(training::OuterWork{});
-  layout_.world().broadcast(std::as_writable_bytes(std::span(&work, 1)), 0);
-  if (work.round != round || work.steps < 1 || work.batch != batch_.global_batch_size)
-    return fail(ErrorCode::protocol,
-                fmt::format("coordinator: {} steps of {} samples in round {}, and site {} takes "
-                            "{} samples a step and is at round {}",
-                            work.steps, work.batch, work.round, site_.name,
-                            batch_.global_batch_size, round));
-  work_ = work;
-  done_ = 0;
-  tokens_ = 0;
-  round_begun_ = LoopClock::now();
-  seconds_in_steps_ = seconds_waited_ = 0.0;
-  // The last round may be shorter; who is slow does less of it.
-  const std::int64_t steps = steps_of(round);
-  total_ = plain(round) || work.steps >= site_.settings.every
-               ? steps
-               : std::max<std::int64_t>(work.steps * steps / site_.settings.every, 1);
-  progress_.position = std::max(progress_.position, work.first_sample + work.steps * work.batch);
-  if (plain(round)) return {};
-  make_outer_state();
-  if (resumed_.own != 0 && resumed_.done > 0 && resumed_.done <= total_ &&
-      resumed_.first_sample == work.first_sample && fragments_.size() == 1) {
-    map_.scatter(PartValues::weights, shown_);
-    weights_written();
-    done_ = resumed_.done;
-    tokens_ = done_ * work.batch * job_.model.sequence_length;
-    progress.step = resumed_.step;
-    own_differs_ = true;
-    progress_.done = done_;
-    progress_.first_sample = work_.first_sample;
-    progress_.step = progress.step;
-    resumed_ = {};
-    // It may have been stopped while it waited for the other sites.
-    if (done_ == total_) return exchange_due(progress.step - first_step_of(round), progress);
-  }
-  resumed_ = {};
-  return {};
-}
+template Result<std::optional<training::OuterJoined>> OuterLoop::next_answer(
+    const TrainingProgress& progress);
+template Result<std::optional<training::OuterWork>> OuterLoop::next_answer(
+    const TrainingProgress& progress);
 
 Result<StepOrder> OuterLoop::next_step(TrainingProgress& progress) {
   while (work_.steps == 0) {
