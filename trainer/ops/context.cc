@@ -3,12 +3,14 @@
 
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/meta/meta_backend.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 namespace ops {
 
 std::unique_ptr<Backend> make_backend(Device device, int threads) {
   if (device.kind == DeviceKind::meta) return std::make_unique<MetaBackend>(threads);
+  if (device.kind == DeviceKind::cuda) return cuda_module().backend(device);
   return std::make_unique<CpuBackend>(threads);
 }
 
@@ -17,7 +19,10 @@ std::unique_ptr<Backend> make_backend(Device device, int threads) {
 ExecutionContext::ExecutionContext(int threads, Device device)
     : threads_(threads), allocator_(device), backend_(ops::make_backend(device, threads)) {
   SORTIE_CHECK(threads >= 1, "{} threads", threads);
-  if (device.kind != DeviceKind::cpu) dispatch_ = Dispatch::guarded;
+  if (device.kind == DeviceKind::cuda)
+    streams_ = cuda_module().streams(device);
+  else if (device.kind != DeviceKind::cpu)
+    dispatch_ = Dispatch::guarded;
 }
 
 // Queued work that nobody waited for is dropped: what it would touch may be gone, and nobody sees
@@ -25,8 +30,10 @@ ExecutionContext::ExecutionContext(int threads, Device device)
 ExecutionContext::~ExecutionContext() = default;
 
 void ExecutionContext::defer(std::uint64_t seed) {
-  SORTIE_CHECK(device().kind == DeviceKind::cpu && !queues_, "only a context of the CPU, once");
-  queues_ = std::make_unique<WorkQueues>(seed);
+  SORTIE_CHECK(device().kind == DeviceKind::cpu && !streams_, "only a context of the CPU, once");
+  auto queues = std::make_unique<WorkQueues>(seed);
+  queues_ = queues.get();
+  streams_ = std::move(queues);
   dispatch_ = Dispatch::deferred;
 }
 
@@ -35,7 +42,13 @@ void ExecutionContext::enqueue(std::function<void()> op) {
 }
 
 void ExecutionContext::synchronize() {
-  if (queues_) queues_->synchronize();
+  if (streams_) streams_->synchronize();
+}
+
+// A deferred context keeps the memory of what waits in its queues.
+void ExecutionContext::stream_entered(StreamKind before) {
+  if (device().kind == DeviceKind::cuda && before != stream_)
+    streams_->wait(stream_, streams_->record(before));
 }
 
 }  // namespace sortie::trainer

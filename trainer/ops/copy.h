@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "trainer/tensor/context.h"
@@ -57,8 +59,9 @@ T read_scalar(ExecutionContext& context, const Tensor& from) {
   return value;
 }
 
-/// The memory of a dense tensor as host memory, while this object lives: for communication and
-/// checkpoints, on devices whose memory the host has. Waits for all streams first.
+/// The values of a dense tensor as host memory, while this object lives: for communication and
+/// checkpoints. Waits for all streams first. Where the host does not have the device's memory, it
+/// is a copy, which goes back to the device at the end; that of a const T does not.
 template <class T>
 class HostAccess {
  public:
@@ -66,8 +69,27 @@ class HostAccess {
       : open_((context.synchronize(), tensor.device())) {
     if (!tensor.defined()) return;
     SORTIE_CHECK(tensor.dense(), "host access to a strided tensor");
-    values_ = {tensor.data<T>(), static_cast<std::size_t>(tensor.elements())};
+    const auto count = static_cast<std::size_t>(tensor.elements());
+    if (!memory_is_apart(tensor.device())) {
+      values_ = {tensor.data<std::remove_const_t<T>>(), count};
+      return;
+    }
+    SORTIE_CHECK(dtype_of<std::remove_const_t<T>>() == tensor.dtype(), "tensor holds {}",
+                 dtype_name(tensor.dtype()));
+    memory_ = &context.allocator().memory();
+    address_ = tensor.raw();
+    // Not value-initialised: it may be gigabytes.
+    copy_ = std::make_unique_for_overwrite<std::remove_const_t<T>[]>(count);
+    values_ = {copy_.get(), count};
+    memory_->read(address_, std::as_writable_bytes(std::span(copy_.get(), count)));
   }
+  ~HostAccess() {
+    if constexpr (!std::is_const_v<T>)
+      if (copy_) memory_->write(std::as_bytes(values_), address_);
+  }
+  HostAccess(const HostAccess&) = delete;
+  HostAccess& operator=(const HostAccess&) = delete;
+
   std::span<T> span() const { return values_; }
   T* data() const { return values_.data(); }
   std::size_t size() const { return values_.size(); }
@@ -78,6 +100,9 @@ class HostAccess {
  private:
   OpenMemory open_;
   std::span<T> values_;
+  DeviceMemory* memory_ = nullptr;
+  void* address_ = nullptr;
+  std::unique_ptr<std::remove_const_t<T>[]> copy_;
 };
 
 }  // namespace sortie::trainer::ops

@@ -89,6 +89,10 @@ std::shared_ptr<void> Allocator::allocate(std::size_t bytes) {
   return {block, [state = state_, size](void* returned) { state->give_back(returned, size); }};
 }
 
+DeviceMemory& Allocator::memory() const {
+  return *state_->memory;
+}
+
 std::size_t Allocator::bytes_in_use() const {
   std::lock_guard lock(state_->mutex);
   return state_->in_use;

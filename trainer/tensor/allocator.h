@@ -10,6 +10,8 @@
 
 namespace sortie::trainer {
 
+class DeviceMemory;
+
 class Allocator {
  public:
   /// A guarded device gets an arena of its own: device() then says which.
@@ -23,6 +25,7 @@ class Allocator {
   std::shared_ptr<void> allocate(std::size_t bytes);
 
   Device device() const { return device_; }
+  DeviceMemory& memory() const;
   std::size_t bytes_in_use() const;
   std::size_t peak_bytes_in_use() const;   // since construction or reset_peak
   std::size_t bytes_reserved() const;      // in use and cached

@@ -63,12 +63,17 @@ class ExecutionContext {
   std::int64_t flop() const { return flop_; }
   void count_flop(std::int64_t count) { flop_ += count; }
 
-  /// The stream that ops go to; with_stream() changes it while what it returns lives.
+  /// The stream that ops go to; with_stream() changes it while what it returns lives. On a GPU the
+  /// stream that is entered first waits for what the one before has been given so far, which may
+  /// still use memory that is handed out again. The other way round, who enters a stream has the
+  /// one before wait for it, as far as it used memory that is let go.
   StreamKind stream() const { return stream_; }
   class StreamScope {
    public:
     StreamScope(ExecutionContext& context, StreamKind stream)
-        : context_(context), before_(std::exchange(context.stream_, stream)) {}
+        : context_(context), before_(std::exchange(context.stream_, stream)) {
+      context_.stream_entered(before_);
+    }
     ~StreamScope() { context_.stream_ = before_; }
     StreamScope(const StreamScope&) = delete;
     StreamScope& operator=(const StreamScope&) = delete;
@@ -79,15 +84,15 @@ class ExecutionContext {
   };
   [[nodiscard]] StreamScope with_stream(StreamKind stream) { return {*this, stream}; }
   /// The current stream's end, and making the current stream wait for an event.
-  Event record() { return queues_ ? queues_->record(stream_) : Event(); }
+  Event record() { return streams_ ? streams_->record(stream_) : Event(); }
   void wait(const Event& event) {
-    if (queues_) queues_->wait(stream_, event);
+    if (streams_) streams_->wait(stream_, event);
   }
   /// The same for what goes on beside the streams. Where the device computes in the caller's
   /// thread, that thread is the stream, and waits.
   void wait(std::shared_ptr<Awaited> awaited) {
-    if (queues_)
-      queues_->wait(stream_, std::move(awaited));
+    if (streams_)
+      streams_->wait(stream_, std::move(awaited));
     else
       awaited->wait();
   }
@@ -98,8 +103,12 @@ class ExecutionContext {
   void defer(std::uint64_t seed);
   /// Of deferred contexts, for ops/dispatch.h: adds work to the current stream.
   void enqueue(std::function<void()> op);
+  /// The device's own; null where it computes in the caller's thread.
+  Streams* streams() { return streams_.get(); }
 
  private:
+  void stream_entered(StreamKind before);
+
   int threads_;
   bool keeps_packed_weights_ = true;
   Dispatch dispatch_ = Dispatch::direct;
@@ -108,7 +117,8 @@ class ExecutionContext {
   Allocator allocator_;
   std::function<void()> poll_;
   std::unique_ptr<ops::Backend> backend_;
-  std::unique_ptr<WorkQueues> queues_;  // of a deferred context; what they hold goes first
+  std::unique_ptr<Streams> streams_;  // what they hold goes first
+  WorkQueues* queues_ = nullptr;      // the same, of a deferred context
 };
 
 }  // namespace sortie::trainer

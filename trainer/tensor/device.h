@@ -10,6 +10,7 @@ enum class DeviceKind : std::uint8_t {
   cpu,
   guarded,  // the CPU on memory that only ops can touch: finds host accesses (tests)
   meta,     // shapes and sizes without memory: planning
+  cuda,     // an NVIDIA GPU, through the device module (device_module.h)
 };
 
 struct Device {

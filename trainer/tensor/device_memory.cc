@@ -7,11 +7,13 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
 #include "common/base/check.h"
 #include "common/base/size_class.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 namespace {
@@ -124,8 +126,17 @@ GuardedMemory::~GuardedMemory() {
 
 }  // namespace
 
+void DeviceMemory::read(const void* from, std::span<std::byte> to) {
+  std::memcpy(to.data(), from, to.size());
+}
+void DeviceMemory::write(std::span<const std::byte> from, void* to) {
+  std::memcpy(to, from.data(), from.size());
+}
+
 std::shared_ptr<DeviceMemory> make_device_memory(Device& device) {
   switch (device.kind) {
+    case DeviceKind::cuda:
+      return cuda_module().memory(device);
     case DeviceKind::cpu:
       return std::make_shared<HeapMemory>();
     case DeviceKind::meta:
@@ -157,6 +168,10 @@ bool host_can_access(Device device) {
   if (device.kind == DeviceKind::cpu) return true;
   if (device.kind == DeviceKind::meta) return open_meta > 0;
   return device.kind == DeviceKind::guarded && arenas().of(device).is_open();
+}
+
+bool memory_is_apart(Device device) {
+  return device.kind == DeviceKind::cuda;
 }
 
 }  // namespace sortie::trainer

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "trainer/tensor/device.h"
 
@@ -15,10 +16,16 @@ class DeviceMemory {
   /// is no more. Blocks live as long as the source unless they are given back.
   virtual void* take(std::size_t size, std::size_t used) = 0;
   virtual void give_back(void* block) = 0;
+
+  // Of memory that the host does not have. Both take and give bytes anywhere in a block, and first
+  // wait for all that the device has been given to do.
+  virtual void read(const void* from, std::span<std::byte> to);
+  virtual void write(std::span<const std::byte> from, void* to);
 };
 
 /// cpu: the heap, large blocks on 2 MiB pages where allowed. guarded: an arena of its own, which
-/// gets `device`'s index. meta: addresses without memory, which no two blocks share.
+/// gets `device`'s index. meta: addresses without memory, which no two blocks share. cuda: the
+/// device module's.
 std::shared_ptr<DeviceMemory> make_device_memory(Device& device);
 
 /// Makes a guarded arena accessible while it lives; nests. On a meta device it says that the thread
@@ -36,5 +43,7 @@ class OpenMemory {
 
 /// Whether this process may read and write the device's memory now.
 bool host_can_access(Device device);
+/// Whether the device's memory has addresses that are of no use to the host, ever.
+bool memory_is_apart(Device device);
 
 }  // namespace sortie::trainer

@@ -14,10 +14,9 @@ std::uint64_t WorkQueues::random() {  // SplitMix64 (Steele, Lea & Flood 2014)
   return z ^ (z >> 31);
 }
 
-bool Event::poll() const {
-  if (!state_) return true;
-  if (!state_->passed && *state_->queues != nullptr) (*state_->queues)->do_some();
-  return state_->passed;
+bool WorkQueues::Point::poll() {
+  if (!passed && *queues != nullptr) (*queues)->do_some();
+  return passed;
 }
 
 void WorkQueues::add(StreamKind stream, std::function<void()> work) {
@@ -32,15 +31,16 @@ void WorkQueues::do_some() {
 }
 
 Event WorkQueues::record(StreamKind stream) {
-  Event event;
-  event.state_ = std::make_shared<Event::State>();
-  event.state_->queues = self_;
-  queues_[static_cast<std::size_t>(stream)].push_back({.passes = event.state_});
-  return event;
+  auto point = std::make_shared<Point>();
+  point->queues = self_;
+  queues_[static_cast<std::size_t>(stream)].push_back({.passes = point});
+  return Event(std::move(point));
 }
 
 void WorkQueues::wait(StreamKind stream, const Event& event) {
-  if (event.state_) queues_[static_cast<std::size_t>(stream)].push_back({.after = event.state_});
+  if (event.state())
+    queues_[static_cast<std::size_t>(stream)].push_back(
+        {.after = std::static_pointer_cast<Point>(event.state())});
 }
 
 void WorkQueues::wait(StreamKind stream, std::shared_ptr<Awaited> awaited) {

@@ -1,7 +1,8 @@
 // Streams of work and the events that order them. Ops go to their context's current stream. On a
 // device that computes in the caller's thread, work is done when its call returns, and neither
-// streams nor events do anything. A deferred context keeps the work in queues and does it late, the
-// streams in any order that their events allow: what only works by luck of timing fails there.
+// streams nor events do anything. A GPU has streams of its own. A deferred context keeps the work
+// in queues and does it late, the streams in any order that their events allow: what only works by
+// luck of timing fails there.
 #pragma once
 
 #include <array>
@@ -12,22 +13,25 @@
 
 namespace sortie::trainer {
 
-class WorkQueues;
-
 /// A point in a stream. An empty one has passed.
 class Event {
  public:
+  /// What a kind of streams knows of a point in them.
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual bool poll() = 0;
+  };
+
   Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
   /// Whether it has passed. Never blocks; asked again and again, it gets there: the streams go on
   /// between one question and the next, those of a deferred context in it.
-  bool poll() const;
+  bool poll() const { return !state_ || state_->poll(); }
+  /// For the streams that made it; null when the event is empty.
+  const std::shared_ptr<State>& state() const { return state_; }
 
  private:
-  friend class WorkQueues;
-  struct State {
-    bool passed = false;
-    std::shared_ptr<WorkQueues*> queues;  // null in it once they are gone
-  };
   std::shared_ptr<State> state_;
 };
 
@@ -44,33 +48,51 @@ class Awaited {
 enum class StreamKind : std::uint8_t { compute, copy, communication };
 inline constexpr std::size_t kStreams = 3;
 
-/// The queues of a deferred context. One thread owns them.
-class WorkQueues {
+/// The streams of a context that does not compute in the caller's thread. One thread owns them.
+class Streams {
+ public:
+  virtual ~Streams() = default;
+  virtual Event record(StreamKind stream) = 0;
+  /// What is added to the stream from now on starts after the event.
+  virtual void wait(StreamKind stream, const Event& event) = 0;
+  /// The same for what goes on beside the streams. May block the caller until it is complete.
+  virtual void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) = 0;
+  /// Until all streams have done their work.
+  virtual void synchronize() = 0;
+};
+
+/// The queues of a deferred context.
+class WorkQueues final : public Streams {
  public:
   /// The order of streams is a function of the seed and of what is asked for.
   explicit WorkQueues(std::uint64_t seed)
       : state_(seed), self_(std::make_shared<WorkQueues*>(this)) {}
-  ~WorkQueues() { *self_ = nullptr; }
+  ~WorkQueues() override { *self_ = nullptr; }
   WorkQueues(const WorkQueues&) = delete;
   WorkQueues& operator=(const WorkQueues&) = delete;
 
   /// Adds work to the end of a stream, and may do some of what waits.
   void add(StreamKind stream, std::function<void()> work);
-  Event record(StreamKind stream);
-  /// What is added to the stream from now on starts after the event.
-  void wait(StreamKind stream, const Event& event);
-  void wait(StreamKind stream, std::shared_ptr<Awaited> awaited);
+  Event record(StreamKind stream) override;
+  void wait(StreamKind stream, const Event& event) override;
+  void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) override;
   /// Does some of what waits, if anything can be done.
   void do_some();
   /// Does all that waits.
-  void synchronize();
+  void synchronize() override;
   bool idle() const;
 
  private:
+  /// A point in these queues.
+  struct Point final : Event::State {
+    bool passed = false;
+    std::shared_ptr<WorkQueues*> queues;  // null in it once they are gone
+    bool poll() override;
+  };
   struct Item {
     // Each may be empty.
     std::function<void()> work = {};
-    std::shared_ptr<Event::State> after = {}, passes = {};
+    std::shared_ptr<Point> after = {}, passes = {};
     std::shared_ptr<Awaited> awaited = {};
   };
   static bool can_go(const Item& item);

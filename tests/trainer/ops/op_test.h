@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_device.h"
+#include "trainer/ops/copy.h"
 #include "trainer/ops/isa.h"
 #include "trainer/tensor/context.h"
 
@@ -77,20 +79,51 @@ void for_each_element(const Tensor& tensor, const Visit& visit) {
 inline Tensor make_tensor(ExecutionContext& context, DType dtype, const Shape& shape,
                           const Values& values, std::int64_t gap = 0) {
   const std::int64_t rows = shape.elements() / shape[-1];
-  const Tensor wide = context.empty(dtype, {rows, shape[-1] + 2 * gap});
-  for (std::int64_t i = 0; i < wide.elements(); ++i) set_element(wide.raw(), dtype, i, kNaN);
+  Tensor wide = context.empty(dtype, {rows, shape[-1] + 2 * gap});
   Tensor tensor = wide.slice(1, gap, shape[-1]).view(shape);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(wide.elements()) * dtype_bytes(dtype));
+  for (std::int64_t i = 0; i < wide.elements(); ++i) set_element(bytes.data(), dtype, i, kNaN);
   if (!values.empty())
     for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
-      set_element(tensor.raw(), dtype, offset, values[i]);
+      set_element(bytes.data(), dtype, gap + offset, values[i]);
     });
+  ops::copy_bytes_from_host(context, bytes, wide);
   return tensor;
+}
+
+/// The memory from a tensor's first element to its last, on the host.
+inline std::vector<std::byte> memory_of(const Tensor& tensor) {
+  std::int64_t elements = 1;
+  for (int dim = 0; dim < tensor.shape().dims(); ++dim)
+    elements += (tensor.size(dim) - 1) * tensor.stride(dim);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * dtype_bytes(tensor.dtype()));
+  if (memory_is_apart(tensor.device()))
+    cuda_module().memory(tensor.device())->read(tensor.raw(), bytes);
+  else
+    std::memcpy(bytes.data(), tensor.raw(), bytes.size());
+  return bytes;
 }
 
 inline Values values_of(const Tensor& tensor) {
   Values values(static_cast<std::size_t>(tensor.elements()));
+  if (values.empty()) return values;
+  const std::vector<std::byte> memory = memory_of(tensor);
   for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
-    values[i] = element(tensor.raw(), tensor.dtype(), offset);
+    values[i] = element(memory.data(), tensor.dtype(), offset);
+  });
+  return values;
+}
+
+/// The same of whole numbers, T as the tensor holds them.
+template <class T>
+std::vector<T> numbers_of(const Tensor& tensor) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
+  if (values.empty()) return values;
+  SORTIE_CHECK(dtype_of<T>() == tensor.dtype(), "tensor holds {}", dtype_name(tensor.dtype()));
+  const std::vector<std::byte> memory = memory_of(tensor);
+  for_each_element(tensor, [&](std::size_t i, std::int64_t offset) {
+    std::memcpy(&values[i], memory.data() + static_cast<std::size_t>(offset) * sizeof(T),
+                sizeof(T));
   });
   return values;
 }
@@ -123,10 +156,16 @@ struct Variant {
 
 /// Runs body for f32 and bf16, every instruction set of this CPU's row kernels, and 1 and 2
 /// threads. `products`: the op multiplies matrices, which oneDNN does in bf16 only where the CPU
-/// does.
+/// does. On a GPU: for f32 and bf16.
 template <class Body>
 void for_each_variant(bool products, const Body& body) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (test::on_gpu()) {
+      CAPTURE(std::string(dtype_name(dtype)));
+      ExecutionContext context(1, test::device());
+      body(Variant{context, dtype, dtype == DType::bf16 ? 0x1p-7 : 1e-5});
+      continue;
+    }
     if (dtype == DType::bf16 && products && !cpu_facts().multiplies_bf16) continue;
     for (const ops::Isa isa : {ops::Isa::baseline, ops::Isa::avx2, ops::Isa::avx512}) {
       if (isa > ops::best_isa()) continue;
@@ -147,7 +186,7 @@ template <class Make>
 void check_same_bits(const std::vector<int>& thread_counts, const Make& make) {
   Values first;
   for (const int threads : thread_counts) {
-    ExecutionContext context(threads);
+    ExecutionContext context(threads, test::device());
     const Values values = make(context);
     if (first.empty()) first = values;
     CAPTURE(threads);
@@ -162,9 +201,9 @@ inline const std::vector<int> kAnyThreads = {1, 2, 2, 3};
 inline std::vector<int> product_threads() {
   return cpu_facts().isa.starts_with("avx512") ? kAnyThreads : std::vector<int>{2, 2, 2};
 }
-/// The dtypes that oneDNN multiplies on this CPU.
+/// The dtypes that oneDNN multiplies on this CPU; all on a GPU.
 inline std::vector<DType> product_dtypes() {
-  if (cpu_facts().multiplies_bf16) return {DType::f32, DType::bf16};
+  if (test::on_gpu() || cpu_facts().multiplies_bf16) return {DType::f32, DType::bf16};
   return {DType::f32};
 }
 

@@ -1,0 +1,96 @@
+// The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
+// __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
+// not here or in tensor_core.h:
+//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes with
+//     all lanes of the warp in them;
+//   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
+//   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "trainer/tensor/dtype.h"
+
+namespace sortie::trainer::ops::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+#ifdef __CUDACC__
+/// The block's shared memory, as launch() was told; 16-byte aligned.
+template <class T>
+__device__ __forceinline__ T* shared_memory() {
+  extern __shared__ __align__(16) unsigned char sortie_shared_memory[];
+  return reinterpret_cast<T*>(sortie_shared_memory);
+}
+#else
+template <class T>
+T* shared_memory() {
+  return static_cast<T*>(emulated_cuda::shared_memory());
+}
+#endif
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(bf16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
+/// Rounds to nearest even; a NaN stays one.
+template <class T>
+__device__ __forceinline__ T from_float(float value);
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ bf16 from_float<bf16>(float value) {
+  bf16 result;
+#if defined(__CUDA_ARCH__)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+#else
+  const std::uint32_t wide = __float_as_uint(value);
+  result.bits = static_cast<std::uint16_t>((wide & 0x7fffffffu) > 0x7f800000u
+                                               ? 0x7fffu
+                                               : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+#endif
+  return result;
+}
+
+/// N elements of T that move between memory and registers as one access; addresses are multiples of
+/// its size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T values[N];
+};
+/// As many elements of T as 16 bytes hold.
+template <class T>
+inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
+
+/// The sum over the warp's lanes, in every lane; the same order of additions for all.
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(kAllLanes, value, lane);
+  return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+  for (int lane = kWarp / 2; lane > 0; lane /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, lane));
+  return value;
+}
+
+/// The sum over a block's threads, in every thread; blockDim.x is a multiple of the warp.
+/// `scratch` is shared memory for one T per warp, and free again after the call.
+template <class T>
+__device__ __forceinline__ T block_sum(T value, T* scratch) {
+  value = warp_sum(value);
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  T sum = T(0);
+  for (int warp = 0; warp < warps; ++warp) sum += scratch[warp];
+  __syncthreads();
+  return sum;
+}
+
+}  // namespace sortie::trainer::ops::cuda

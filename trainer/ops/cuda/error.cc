@@ -1,0 +1,13 @@
+#include "trainer/ops/cuda/error.h"
+
+#include <fmt/core.h>
+
+namespace sortie::trainer::ops::cuda {
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  throw CudaError(fmt::format("GPU: {} failed: {} ({})", what, cudaGetErrorString(error),
+                              cudaGetErrorName(error)));
+}
+
+}  // namespace sortie::trainer::ops::cuda

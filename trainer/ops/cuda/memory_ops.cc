@@ -1,0 +1,66 @@
+// Fills, copies, and the first values of weights.
+#include <vector>
+
+#include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/elementwise.h"
+#include "trainer/ops/cuda/error.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/tensor_views.h"
+#include "trainer/random/random.h"
+
+namespace sortie::trainer::ops::cuda {
+
+void CudaBackend::fill(Context& context, double value, Tensor& x) {
+  const cudaStream_t stream = current_stream(context);
+  if (value == 0.0) {
+    const auto bytes = static_cast<std::size_t>(x.elements()) * dtype_bytes(x.dtype());
+    return check(cudaMemsetAsync(x.raw(), 0, bytes, stream), "clearing memory");
+  }
+  switch (x.dtype()) {
+    case DType::f32:
+      return fill_values(stream, static_cast<float>(value), flat<float>(x));
+    case DType::bf16:
+      return fill_values(stream, bf16(static_cast<float>(value)), flat<bf16>(x));
+    case DType::f64:
+      return fill_values(stream, value, flat<double>(x));
+    case DType::i32:
+      return fill_values(stream, static_cast<std::int32_t>(value), flat<std::int32_t>(x));
+    case DType::i64:
+      return fill_values(stream, static_cast<std::int64_t>(value), flat<std::int64_t>(x));
+    case DType::u8:
+      return fill_values(stream, static_cast<std::uint8_t>(value), flat<std::uint8_t>(x));
+  }
+}
+
+void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) {
+  // From memory that is not pinned: the driver has taken the bytes when this returns.
+  check(cudaMemcpyAsync(to.raw(), from.data(), from.size(), cudaMemcpyHostToDevice,
+                        current_stream(context)),
+        "a copy from the host");
+}
+
+void CudaBackend::copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) {
+  const cudaStream_t stream = current_stream(context);
+  check(cudaMemcpyAsync(to.data(), from.raw(), to.size(), cudaMemcpyDeviceToHost, stream),
+        "a copy to the host");
+  check(cudaStreamSynchronize(stream), "a copy to the host");
+}
+
+// On the host: a step has none of it, and its bits are then those of every other device.
+void CudaBackend::random_normal(Context& context, std::uint64_t key, std::int64_t first,
+                                double std_dev, Tensor& x) {
+  std::vector<float> values(static_cast<std::size_t>(x.elements()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(std_dev) *
+                trainer::random_normal(key, static_cast<std::uint64_t>(first) + i);
+  copy_from_host(context, std::as_bytes(std::span(values)), x);
+}
+
+void CudaBackend::copy(Context&, const Tensor&, Tensor&) {
+  SORTIE_CHECK(false, "copy is not there yet");
+}
+void CudaBackend::accumulate(Context&, const Tensor&, Tensor&) {
+  SORTIE_CHECK(false, "accumulate is not there yet");
+}
+
+}  // namespace sortie::trainer::ops::cuda

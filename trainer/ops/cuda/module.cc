@@ -1,0 +1,91 @@
+// What libsortie-cuda.so gives to the program.
+#include <fmt/core.h>
+
+#include <map>
+#include <mutex>
+#include <string_view>
+
+#include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/error.h"
+#include "trainer/ops/cuda/memory.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/tensor/device_module.h"
+
+namespace sortie::trainer::ops::cuda {
+namespace {
+
+std::string version_text(int version) {  // 13020 = 13.2
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+class CudaModule final : public DeviceModule {
+ public:
+  std::string libraries() const override {
+    int runtime = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    return fmt::format("CUDA {}", version_text(runtime));
+  }
+
+  Result<std::vector<GpuFacts>> gpus() override {
+    int count = 0, driver = 0, runtime = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (error == cudaErrorInsufficientDriver && driver == 0)
+      return fail(ErrorCode::unsupported,
+                  "no NVIDIA driver is loaded; install one, or set trainer.device = \"cpu\"");
+    if (error == cudaErrorInsufficientDriver)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("the NVIDIA driver supports CUDA {}, this build needs {}; install a "
+                              "newer driver",
+                              version_text(driver), version_text(runtime)));
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
+      return fail(ErrorCode::unsupported,
+                  "this process sees no GPU; look at nvidia-smi, CUDA_VISIBLE_DEVICES and the slots "
+                  "of the host");
+    if (error != cudaSuccess)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("GPUs can not be used: {}", cudaGetErrorString(error)));
+    std::vector<GpuFacts> gpus;
+    for (int index = 0; index < count; ++index) {
+      cudaDeviceProp properties{};
+      check(cudaGetDeviceProperties(&properties, index), "a look at a GPU");
+      GpuFacts facts;
+      facts.name = properties.name;
+      facts.compute_capability = 10 * properties.major + properties.minor;
+      facts.multiprocessors = properties.multiProcessorCount;
+      use_device({.kind = DeviceKind::cuda, .index = index});
+      check(cudaMemGetInfo(&facts.free_bytes, &facts.memory_bytes), "a look at a GPU's memory");
+      gpus.push_back(std::move(facts));
+    }
+    return gpus;
+  }
+
+  std::shared_ptr<DeviceMemory> memory(Device device) override {
+    std::lock_guard lock(mutex_);
+    auto& memory = memories_[device.index];
+    if (!memory) memory = std::make_shared<CudaMemory>(device);
+    return memory;
+  }
+  std::unique_ptr<Backend> backend(Device device) override {
+    return std::make_unique<CudaBackend>(device);
+  }
+  std::unique_ptr<Streams> streams(Device device) override {
+    return std::make_unique<CudaStreams>(device);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::shared_ptr<CudaMemory>> memories_;
+};
+
+}  // namespace
+}  // namespace sortie::trainer::ops::cuda
+
+extern "C" [[gnu::visibility("default")]] sortie::trainer::DeviceModule* sortie_device_module(
+    const char* build) {
+  if (std::string_view(build) != sortie::trainer::kDeviceModuleBuild) return nullptr;
+  // For as long as the process: its GPUs are let go when it ends.
+  static auto* module = new sortie::trainer::ops::cuda::CudaModule;
+  return module;
+}

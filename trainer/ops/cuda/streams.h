@@ -1,0 +1,45 @@
+// The streams and events of a GPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <memory>
+
+#include "trainer/tensor/context.h"
+#include "trainer/tensor/stream.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// From here on CUDA's calls of this thread are about that GPU.
+void use_device(Device device);
+
+class CudaStreams final : public Streams {
+ public:
+  explicit CudaStreams(Device device);
+  ~CudaStreams() override;
+  CudaStreams(const CudaStreams&) = delete;
+  CudaStreams& operator=(const CudaStreams&) = delete;
+
+  Event record(StreamKind stream) override;
+  void wait(StreamKind stream, const Event& event) override;
+  /// Blocks the caller: what a stream waits for is done by the host.
+  void wait(StreamKind stream, std::shared_ptr<Awaited> awaited) override;
+  void synchronize() override;
+
+  cudaStream_t native(StreamKind stream) const {
+    return streams_[static_cast<std::size_t>(stream)];
+  }
+
+ private:
+  const Device device_;
+  std::array<cudaStream_t, kStreams> streams_{};
+};
+
+/// CUDA's own event of one that CudaStreams made; null for an empty one.
+cudaEvent_t native_event(const Event& event);
+
+/// The stream that ops go to now, of a context of a GPU; this thread's calls are about that GPU then.
+cudaStream_t current_stream(ExecutionContext& context);
+
+}  // namespace sortie::trainer::ops::cuda

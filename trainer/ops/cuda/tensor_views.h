@@ -1,0 +1,41 @@
+// From tensors to what kernels are told. For the host's files of this folder.
+#pragma once
+
+#include <type_traits>
+
+#include "trainer/ops/cuda/views.h"
+#include "trainer/tensor/tensor.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// The tensor's address on the device; null when it is undefined.
+template <class T>
+T* address(const Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  SORTIE_CHECK(dtype_of<std::remove_const_t<T>>() == tensor.dtype(), "tensor holds {}", dtype_name(tensor.dtype()));
+  SORTIE_CHECK(tensor.device().kind == DeviceKind::cuda, "a kernel on the memory of {}",
+               tensor.device().to_string());
+  return static_cast<T*>(tensor.raw());
+}
+
+template <class T>
+Rows<T> rows_of(const Tensor& tensor) {
+  const Tensor::Matrix matrix = tensor.matrix();
+  return {address<T>(tensor), matrix.rows, matrix.cols, matrix.stride};
+}
+
+template <class T>
+Flat<T> flat(const Tensor& tensor) {
+  SORTIE_CHECK(tensor.dense(), "a strided tensor");
+  return {address<T>(tensor), tensor.elements()};
+}
+
+/// body.operator()<T>() with the type of activations and weights.
+template <class Body>
+decltype(auto) with_float_type(DType dtype, const Body& body) {
+  if (dtype == DType::bf16) return body.template operator()<bf16>();
+  SORTIE_CHECK(dtype == DType::f32, "a product or activation in {}", dtype_name(dtype));
+  return body.template operator()<float>();
+}
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,60 @@
+// DeviceModule: what computes on NVIDIA GPUs, in a shared object of its own beside the program. It
+// is loaded when a GPU is asked for, so that one program runs on hosts with CUDA and without.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "trainer/tensor/device.h"
+#include "trainer/tensor/device_memory.h"
+#include "trainer/tensor/stream.h"
+
+namespace sortie::trainer {
+
+namespace ops {
+class Backend;
+}
+
+/// A GPU as its driver describes it.
+struct GpuFacts {
+  std::string name;           // "NVIDIA H100 80GB HBM3"
+  int compute_capability = 0;  // 90 = 9.0
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0, free_bytes = 0;
+};
+
+class DeviceModule {
+ public:
+  virtual ~DeviceModule() = default;
+
+  /// The libraries that it computes with and their versions, as they say at run time.
+  virtual std::string libraries() const = 0;
+  /// The GPUs that this process may use, in the order of their indices. ErrorCode::unsupported with
+  /// the cause: no driver, a driver that is too old (both versions), no GPU.
+  virtual Result<std::vector<GpuFacts>> gpus() = 0;
+
+  /// The memory of that GPU; one per device, shared by all contexts of the process.
+  virtual std::shared_ptr<DeviceMemory> memory(Device device) = 0;
+  virtual std::unique_ptr<ops::Backend> backend(Device device) = 0;
+  virtual std::unique_ptr<Streams> streams(Device device) = 0;
+};
+
+inline constexpr const char* kCudaModuleFile = "libsortie-cuda.so";
+/// What must be the same for program and module to share classes. Count it up with each change of
+/// what either of them calls of the other.
+inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/1 " __VERSION__;
+
+/// What libsortie-cuda.so exports as `sortie_device_module`: the module, which lives as long as the
+/// process. `build` is kDeviceModuleBuild of who asks; null when it is another build's.
+using MakeDeviceModule = DeviceModule* (*)(const char* build);
+
+/// Loads the module from beside the program, or from where SORTIE_CUDA_MODULE says; once.
+/// ErrorCode::unsupported says which file could not be loaded and why.
+Result<DeviceModule*> load_cuda_module();
+/// The module, which load_cuda_module() has found.
+DeviceModule& cuda_module();
+
+}  // namespace sortie::trainer
