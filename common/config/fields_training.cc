@@ -83,6 +83,8 @@ const Field kTrainingFields[] = {
      "Sequences per optimizer step over all ranks = micro_batch_size * gradient_accumulation_steps * ranks, exactly; 0 = from those", kCommon},
     {"topology.activation_checkpointing_type", topology<&Topology::activation_checkpointing_type>, Choices{{"disabled", "every_layer"}}, "",
      "every_layer keeps only each layer's input and computes the rest again in the backward pass: less memory, more time", kCommon},
+    {"topology.backend", topology<&Topology::backend>, Choices{{"auto", "mpi", "nccl"}}, "",
+     "What carries the collectives: nccl = between GPUs, no MPI on the hosts; auto = nccl for ranks with a GPU each, else mpi"},
     {"topology.gradient_compression", topology<&Topology::gradient_compression>, Choices{{"auto", "none", "low", "medium", "high", "no", "weak", "strong"}}, "",
      "What sites send each other: none (no) = the gradients of every step; low (weak), medium, high (strong) = the change of 20, 50, 100 steps in bf16, 8 bits, 4 bits; "
      "auto = medium for several sites, else none"},
@@ -158,6 +160,8 @@ const Field kTrainingFields[] = {
      "Passes over the training data instead of train_iterations, the last step of the last pass included; 0 = train_iterations decides"},
     {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit", kCommon},
     {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data", kCommon},
+    {"trainer.device", trainer<&Trainer::device>, Choices{{"auto", "cpu", "cuda"}}, "",
+     "What ranks compute on: cuda = an NVIDIA GPU for each; auto = that where a rank's host has GPUs for its ranks and this build has CUDA, else cpu", kCommon},
     {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
     {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of this run's checkpoints; where all hosts share it every rank reads and writes its part, else rank 0 does; a run goes on from the newest one there; empty = none are written, and nothing of the training is kept", kShown | kPath},
     {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},

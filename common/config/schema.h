@@ -167,6 +167,7 @@ struct TopologyConfig {
   std::int64_t gradient_accumulation_steps = 0;  // two of these three decide; 0 = derived
   std::int64_t global_batch_size = 0;            // sequences per step over all ranks
   std::string activation_checkpointing_type = "disabled";  // disabled | every_layer
+  std::string backend = "auto";  // auto | mpi | nccl: what carries the collectives
   // auto | none | low | medium | high: how little sites send each other, by the defaults of [outer]
   // that each stands for (outer.h); auto = medium where there is more than one site.
   std::string gradient_compression = "auto";
@@ -240,6 +241,7 @@ struct TrainerConfig {
   std::int64_t train_epochs = 0;   // passes over the data; 0 = train_iterations decides
   Milliseconds train_duration{0};  // stop after this much training time, 0 = no limit
   std::int64_t seed = 42;
+  std::string device = "auto";  // auto | cpu | cuda: what ranks compute on
   std::int64_t threads =
       0;  // compute threads per rank; 0 = OMP_NUM_THREADS (the rank's share of its host)
   std::string save_dir;            // empty = no checkpoints
@@ -333,7 +335,7 @@ struct ModelConfig {
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
   double init_std = 0.02;
-  std::string precision = "auto";  // auto | bf16 | f32
+  std::string precision = "auto";  // auto | bf16 | f32 | fp8
   MoeConfig moe;
   MlaConfig mla;
   MtpConfig mtp;
