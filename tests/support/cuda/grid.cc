@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "tests/support/cuda/grid.h"
+#include "tests/support/cuda/tensor_core.h"
 
 namespace emulated_cuda {
 namespace {
@@ -27,10 +28,18 @@ constexpr std::size_t kStack = 64 << 10;
 
 enum class State { fresh, at_block, at_warp, done };
 
+struct Copy {
+  std::byte* to;
+  const std::byte* from;  // null: zeros
+  std::size_t size, group;
+};
+
 struct Thread {
   Place place;
   State state = State::fresh;
   std::size_t exchanges = 0;
+  std::vector<Copy> copies;  // under way
+  std::size_t groups = 0;    // of copies, committed
   struct Worker* worker = nullptr;
 };
 
@@ -233,6 +242,34 @@ const std::byte* exchange_in_warp(const void* mine, std::size_t size) {
   std::memcpy(slots + linear % kWarp * size, mine, size);
   it.wait(State::at_warp);
   return slots;
+}
+
+void copy_async(void* shared, const void* global, std::size_t size, bool valid) {
+  const auto aligned = [&](const void* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % size == 0;
+  };
+  SORTIE_CHECK(aligned(shared) && (!valid || aligned(global)), "a copy of {} bytes is not aligned",
+               size);
+  Thread& thread = *machine().current;
+  thread.copies.push_back({static_cast<std::byte*>(shared),
+                           valid ? static_cast<const std::byte*>(global) : nullptr, size,
+                           thread.groups});
+}
+
+void commit_copies() {
+  ++machine().current->groups;
+}
+
+void wait_copies(std::size_t groups_left) {
+  Thread& thread = *machine().current;
+  std::erase_if(thread.copies, [&](const Copy& copy) {
+    if (copy.group + groups_left >= thread.groups) return false;
+    if (copy.from != nullptr)
+      std::memcpy(copy.to, copy.from, copy.size);
+    else
+      std::memset(copy.to, 0, copy.size);
+    return true;
+  });
 }
 
 }  // namespace emulated_cuda
