@@ -22,7 +22,7 @@ struct Flat {
   std::int64_t size = 0;
 };
 
-/// Dropout (ops/dropout.h), for dropout_bits.h. An element is kept where its random bits reach the
+/// Dropout (ops/dropout.h), for dropout_run.h. An element is kept where its random bits reach the
 /// threshold, and multiplied by the factor 1 / (1 - p).
 struct DropoutView {
   std::uint64_t key = 0;
