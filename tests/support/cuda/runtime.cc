@@ -266,6 +266,16 @@ cudaError_t cudaFreeHost(void* block) {
   std::free(block);
   return cudaSuccess;
 }
+cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned) {
+  std::lock_guard lock(pinned().mutex);
+  pinned().blocks[static_cast<std::byte*>(block)] = size;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* block) {
+  std::lock_guard lock(pinned().mutex);
+  return pinned().blocks.erase(static_cast<std::byte*>(block)) == 1 ? cudaSuccess
+                                                                     : cudaErrorInvalidValue;
+}
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream) {
