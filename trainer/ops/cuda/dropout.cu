@@ -1,6 +1,6 @@
 #include "trainer/ops/cuda/dropout.h"
 
-#include "trainer/ops/cuda/dropout_bits.h"
+#include "trainer/ops/cuda/dropout_run.h"
 #include "trainer/ops/cuda/rows.h"
 
 namespace sortie::trainer::ops::cuda {
