@@ -131,7 +131,7 @@ std::string allowed_methods(ssh_session session) {
   if (methods & SSH_AUTH_METHOD_INTERACTIVE) names.push_back("keyboard-interactive");
   if (methods & SSH_AUTH_METHOD_HOSTBASED) names.push_back("hostbased");
   if (methods & SSH_AUTH_METHOD_GSSAPI_MIC) names.push_back("gssapi-with-mic");
-  return names.empty() ? "nothing that it told" : fmt::format("{}", fmt::join(names, ", "));
+  return names.empty() ? "no method that it named" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace

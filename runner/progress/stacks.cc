@@ -184,7 +184,7 @@ wire::StackDump StackDumper::take() {
     if (text.empty()) continue;
     told = true;
     dump.text +=
-        fmt::format("told by the program ({}):\n{}\n", path.substr(path.rfind('/') + 1), text);
+        fmt::format("written by the program ({}):\n{}\n", path.substr(path.rfind('/') + 1), text);
   }
   dump.text += "seen by the kernel:\n";
   for (const pid_t pid : processes_) dump.text += kernel_view(pid);

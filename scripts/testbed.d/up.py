@@ -1,5 +1,6 @@
 """`testbed up N` and `testbed down`."""
 
+import fcntl
 import json
 import os
 import pwd
@@ -50,14 +51,18 @@ def raise_interrupt(number, _frame):
 
 
 def ensure_user():
-    try:
-        entry = pwd.getpwnam(USER)
-    except KeyError:
-        # '*' is no valid password hash but no lock either: sshd refuses locked accounts without PAM.
-        output("useradd", "--no-create-home", "--home-dir", HOME, "--shell", "/bin/sh", "--password", "*",
-               "--comment", "Sortie testbed", USER)
-        entry = pwd.getpwnam(USER)
-    os.makedirs(HOME, exist_ok=True)
+    # Beds that come up at the same time on a new machine: useradd looks for the name before it takes its own lock, so
+    # each of them would make the user anew, with another uid.
+    with open("/run/lock/sortie-testbed-user", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            entry = pwd.getpwnam(USER)
+        except KeyError:
+            # '*' is no valid password hash but no lock either: sshd refuses locked accounts without PAM.
+            output("useradd", "--no-create-home", "--home-dir", HOME, "--shell", "/bin/sh", "--password", "*",
+                   "--comment", "Sortie testbed", USER)
+            entry = pwd.getpwnam(USER)
+        os.makedirs(HOME, exist_ok=True)
     return entry.pw_uid, entry.pw_gid
 
 

@@ -1,0 +1,133 @@
+// Fragments as the PTX ISA documents them; one lane computes for all.
+#include "tests/support/cuda/tensor_core.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/base/check.h"
+
+namespace emulated_cuda {
+namespace {
+
+float of_bf16(std::uint32_t bits) {
+  return __uint_as_float(bits << 16);
+}
+
+/// e4m3 (bias 7, no infinity, S1111111 is NaN) and e5m2 (bias 15, as IEEE 754).
+float of_fp8(std::uint32_t bits, int mantissa_bits) {
+  const int exponent_bits = 7 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const auto mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
+  const auto exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
+  const bool top = exponent == (1 << exponent_bits) - 1;
+  const float sign = (bits & 0x80u) != 0 ? -1.0f : 1.0f;
+  if (mantissa_bits == 3 ? top && mantissa == 7 : top && mantissa != 0) return NAN;
+  if (mantissa_bits == 2 && top) return sign * INFINITY;
+  const int whole = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+  return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - mantissa_bits);
+}
+
+/// The values of all bytes of a format.
+template <int Mantissa>
+const std::array<float, 256>& fp8_values() {
+  static const auto values = [] {
+    std::array<float, 256> all;
+    for (unsigned bits = 0; bits < all.size(); ++bits) all[bits] = of_fp8(bits, Mantissa);
+    return all;
+  }();
+  return values;
+}
+
+constexpr int kBf16 = 7;
+/// Element `index` of a register, of a format with so many bits of mantissa.
+template <int Mantissa>
+float element_of(std::uint32_t bits, unsigned index) {
+  if constexpr (Mantissa == kBf16)
+    return of_bf16(bits >> (16 * index) & 0xffffu);
+  else
+    return fp8_values<Mantissa>()[bits >> (8 * index) & 0xffu];
+}
+
+/// What a lane gives, and gets: of the documented fragments.
+struct Operands {
+  std::uint32_t a[4], b[2];
+  float c[4];
+};
+struct Sums {
+  float c[4];
+};
+
+/// The product of a warp: from fragments to matrices and back.
+template <int MantissaA, int MantissaB>
+void multiply(const std::byte* given, std::byte* results) {
+  constexpr unsigned kPerRegister = MantissaA == kBf16 ? 2 : 4;
+  constexpr unsigned kHalf = 4 * kPerRegister;  // of the columns of a
+  std::array<Operands, 32> all;
+  std::memcpy(all.data(), given, sizeof all);
+  std::array<std::array<float, 2 * kHalf>, 16> a;
+  std::array<std::array<float, 8>, 2 * kHalf> b;
+  std::array<std::array<float, 8>, 16> c;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const Operands& its = all[lane];
+    const unsigned g = lane / 4, t = lane % 4;
+    for (unsigned e = 0; e < kPerRegister; ++e) {
+      const unsigned k = t * kPerRegister + e;
+      for (unsigned i = 0; i < 4; ++i)
+        a[g + i % 2 * 8][k + i / 2 * kHalf] = element_of<MantissaA>(its.a[i], e);
+      for (unsigned i = 0; i < 2; ++i) b[k + i * kHalf][g] = element_of<MantissaB>(its.b[i], e);
+    }
+    for (unsigned i = 0; i < 4; ++i) c[g + i / 2 * 8][2 * t + i % 2] = its.c[i];
+  }
+  for (std::size_t row = 0; row < c.size(); ++row)
+    for (std::size_t k = 0; k < b.size(); ++k)
+      for (std::size_t col = 0; col < 8; ++col) c[row][col] += a[row][k] * b[k][col];
+  std::array<Sums, 32> sums;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    for (unsigned i = 0; i < 4; ++i)
+      sums[lane].c[i] = c[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
+  std::memcpy(results, sums.data(), sizeof sums);
+}
+
+void mma(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+         WarpFunction product) {
+  Operands mine;
+  std::memcpy(mine.a, a, sizeof mine.a);
+  std::memcpy(mine.b, b, sizeof mine.b);
+  std::memcpy(mine.c, c, sizeof mine.c);
+  const std::byte* sums = compute_in_warp(&mine, sizeof mine, product);
+  std::memcpy(c, sums + static_cast<unsigned>(emulated_lane()) * sizeof(Sums), sizeof c);
+}
+
+}  // namespace
+
+void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  mma(c, a, b, multiply<kBf16, kBf16>);
+}
+
+void mma_fp8(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+             int a_mantissa, int b_mantissa) {
+  if (a_mantissa == 3)
+    mma(c, a, b, b_mantissa == 3 ? multiply<3, 3> : multiply<3, 2>);
+  else
+    mma(c, a, b, b_mantissa == 3 ? multiply<2, 3> : multiply<2, 2>);
+}
+
+void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed) {
+  SORTIE_CHECK(reinterpret_cast<std::uintptr_t>(row) % 16 == 0, "ldmatrix at an odd address");
+  std::array<std::uint16_t, 8> mine;
+  std::memcpy(mine.data(), row, sizeof mine);
+  const std::byte* all = exchange_in_warp(mine.data(), sizeof mine);
+  const auto lane = static_cast<unsigned>(emulated_lane());
+  const unsigned g = lane / 4, t = lane % 4;
+  const auto element = [&](unsigned matrix, unsigned r, unsigned column) {
+    std::uint16_t bits;
+    std::memcpy(&bits, all + (8 * matrix + r) * sizeof mine + column * sizeof bits, sizeof bits);
+    return std::uint32_t{bits};
+  };
+  for (unsigned m = 0; m < 4; ++m)
+    registers[m] = transposed ? element(m, 2 * t, g) | element(m, 2 * t + 1, g) << 16
+                              : element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16;
+}
+
+}  // namespace emulated_cuda

@@ -1,0 +1,21 @@
+// What tensor cores and asynchronous copies do, for trainer/ops/cuda/tensor_core.h: the meaning of
+// the instructions, on fragments in registers of fibers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace emulated_cuda {
+
+void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+/// 8-bit elements with so many bits of mantissa: 3 (e4m3) or 2 (e5m2).
+void mma_fp8(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+             int a_mantissa, int b_mantissa);
+void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed);
+
+/// A copy to shared memory that happens when the thread waits for its group, and not before.
+void copy_async(void* shared, const void* global, std::size_t size, bool valid);
+void commit_copies();
+void wait_copies(std::size_t groups_left);
+
+}  // namespace emulated_cuda
