@@ -113,6 +113,7 @@ cudaError_t cudaFree(void* block);
 /// Pinned memory of the host: copies from and to it happen when the stream gets there.
 cudaError_t cudaMallocHost(void** block, std::size_t size);
 cudaError_t cudaFreeHost(void* block);
+/// Makes memory of the host pinned.
 cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned flags);
 cudaError_t cudaHostUnregister(void* block);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind);
