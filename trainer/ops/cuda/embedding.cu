@@ -27,7 +27,7 @@ struct Gather {
   }
 };
 
-constexpr int kRun = 256;    // keys that one block sorts
+constexpr int kRun = 256;       // keys that one block sorts
 constexpr int kRunsJoined = 8;  // sorted runs that become one in a pass
 constexpr std::int64_t kNoRow = std::int64_t{0x7fffffff} << 32;
 
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kRun)
   to[target] = key;
 }
 
-/// The first key of a table row adds all rows of dy of that table row, one after another: the others
-/// return. What is in flight at a time is kAhead rows of dy.
+/// The first key of a table row adds all rows of dy of that table row, one after another: the
+/// others return. What is in flight at a time is kAhead rows of dy.
 template <class T>
 struct AddByKey {
   const std::int64_t* keys;

@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *sum = all;
 }
 
-/// 16 bytes are read and 12 written per element, 14 with the copy in bf16: the division and the root
-/// may be the exact ones.
+/// 16 bytes are read and 12 written per element, 14 with the copy in bf16: the division and the
+/// root may be the exact ones.
 struct AdamW {
   AdamWNumbers a;
   AdamWRange range;
@@ -91,9 +91,8 @@ void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, d
   const bool packed = reinterpret_cast<std::uintptr_t>(values.data) % 16 == 0;
   launch(packed ? square_parts_kernel<true> : square_parts_kernel<false>, grid, stream, values,
          parts);
-  launch(add_parts_kernel,
-         {.blocks = 1, .threads = kSumThreads, .shared_bytes = grid.shared_bytes}, stream,
-         static_cast<const double*>(parts), count, sum);
+  launch(add_parts_kernel, {.blocks = 1, .threads = kSumThreads, .shared_bytes = grid.shared_bytes},
+         stream, static_cast<const double*>(parts), count, sum);
 }
 
 void adamw_range(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWRange& range) {

@@ -25,8 +25,8 @@ struct ShiftRows {
   template <int N>
   __device__ void at(std::int64_t row, std::int64_t col) const {
     const std::int64_t here = row * tokens.cols + col, there = here + distance;
-    const bool is_there = col + distance < tokens.cols &&
-                          (starts == nullptr || starts[there] == starts[here]);
+    const bool is_there =
+        col + distance < tokens.cols && (starts == nullptr || starts[there] == starts[here]);
     shifted[here] = is_there ? tokens.data[there] : missing;
   }
 };
