@@ -5,12 +5,12 @@
 #include <thread>
 
 #include "tests/support/cuda/test_gpu.h"
-#include "trainer/ops/cuda/error.h"
+#include "trainer/tensor/device_module.h"
 
 namespace emulated_cuda {
 namespace {
 
-using sortie::trainer::ops::cuda::CudaError;
+using sortie::trainer::DeviceError;
 using sortie::trainer::ops::cuda::Grid;
 
 __global__ void plus_one(float* x) {
@@ -146,7 +146,7 @@ TEST_CASE("launches that no GPU takes are errors") {
   Gpu gpu;
   const auto refused = [&](const Grid& grid, const char* name) {
     INFO(name);
-    CHECK_THROWS_WITH_AS(gpu.run(0, nothing, grid), doctest::Contains(name), CudaError);
+    CHECK_THROWS_WITH_AS(gpu.run(0, nothing, grid), doctest::Contains(name), DeviceError);
   };
   gpu.run(0, nothing, {.blocks = {1, 65535}, .threads = 1});
   gpu.run(0, nothing, {.blocks = 1, .threads = {16, 1, 64}, .shared_bytes = 227 << 10});
