@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct GpuFacts {
   int compute_capability = 0;  // 90 = 9.0
   int multiprocessors = 0;
   std::size_t memory_bytes = 0, free_bytes = 0;
+};
+
+/// What a device or its driver refused in mid-step. Ends the rank with its message.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 class DeviceModule {
