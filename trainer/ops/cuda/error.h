@@ -1,14 +1,12 @@
 // Errors of CUDA's calls.
 #pragma once
 
-#include "trainer/ops/cuda/check.h"
-#include "trainer/tensor/device_module.h"
+#include <cuda_runtime.h>
 
 namespace sortie::trainer::ops::cuda {
 
-/// What the GPU or its driver refused, or what a kernel before it did wrong.
-struct CudaError : DeviceError {
-  using DeviceError::DeviceError;
-};
+/// Throws DeviceError (tensor/device_module.h), which says what failed and the driver's name and text
+/// of the error: what the GPU or its driver refused, or what a kernel before it did wrong.
+void check(cudaError_t error, const char* what);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "trainer/ops/cuda/check.h"
+#include "trainer/ops/cuda/error.h"
 
 namespace sortie::trainer::ops::cuda {
 
