@@ -142,9 +142,8 @@ bool GraphRun::run_one(std::uint64_t random) {
 }
 
 int device_count() {
-  static const int count = static_cast<int>(
+  return static_cast<int>(
       std::min<std::uint64_t>(number_of("SORTIE_EMULATED_GPUS", kDevices), kDevices));
-  return count;
 }
 
 Device& device(int index) {

@@ -160,6 +160,39 @@ TEST_CASE("launches that no GPU takes are errors") {
   CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
+TEST_CASE("the environment says what GPUs there are") {
+  const auto with = [](const char* name, const char* value, const auto& body) {
+    setenv(name, value, 1);
+    body();
+    unsetenv(name);
+  };
+  with("SORTIE_EMULATED_GPU", "sm_86", [] {
+    Gpu gpu;
+    cudaDeviceProp properties;
+    REQUIRE(cudaGetDeviceProperties(&properties, 0) == cudaSuccess);
+    CHECK(properties.major == 8);
+    CHECK(properties.minor == 6);
+    gpu.run(0, nothing, {.blocks = 1, .threads = 32, .shared_bytes = 99 << 10});
+    CHECK_THROWS_AS(gpu.run(0, nothing, {.blocks = 1, .threads = 32, .shared_bytes = 100 << 10}),
+                    DeviceError);
+    CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+  });
+  int count = -1;
+  with("SORTIE_EMULATED_GPUS", "2", [&] {
+    CHECK(cudaGetDeviceCount(&count) == cudaSuccess);
+    CHECK(count == 2);
+    CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
+  });
+  with("SORTIE_EMULATED_GPUS", "0",
+       [&] { CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice); });
+  with("SORTIE_EMULATED_GPU_MEMORY", "65536", [] {
+    Gpu gpu(7);  // no other test has it
+    void* block = gpu.take(60000);
+    CHECK(cudaMalloc(&block, 8192) == cudaErrorMemoryAllocation);
+  });
+  CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
+}
+
 TEST_CASE("what waits for others lets the rest go on, on both GPUs, asked or not") {
   std::atomic<int> arrived = 0;
   const auto all_here = [&] { return arrived == 2; };
