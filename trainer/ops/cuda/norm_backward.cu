@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(kWarp* kSumSlices)
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x, all = planes * cols;
   float sum = 0.0f;
   if (col < all)
+#pragma unroll 8
     for (std::int64_t block = threadIdx.y; block < blocks; block += kSumSlices)
       sum += partial[block * all + col];
   slices[threadIdx.y * kWarp + threadIdx.x] = sum;
@@ -242,7 +243,7 @@ NormParts norm_parts(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kThreads = 65536;
   std::int64_t most = 128, least_rows = 8;
   if (cols <= kEach * kWarp) {
-    most = kThreads / (kWarp * kRowsAtATime);
+    most = 2 * kThreads / (kWarp * kRowsAtATime);  // short rows: less of each is on its way
     least_rows = 4 * kRowsAtATime;
   } else if (cols <= kEach * kMostThreads) {
     most = kThreads / threads_for(cols, kEach);
