@@ -140,6 +140,7 @@ bool Runner::may_hold() const {
 /// write when their pipes are full. True when a launcher has a new connection.
 boost::asio::awaitable<bool> Runner::hold() {
   link_.close();
+  job_->drop_forwards();
   const auto until = Clock::now() + milliseconds(job_->spec().hold_ms);
   log::warning("no connection to the launcher; its ranks are held for {} ms", job_->spec().hold_ms);
   while (link_.broken() && !leaving_) {

@@ -148,6 +148,8 @@ const Field kTrainingFields[] = {
      "Time after the first site is ready for a round until it goes on without those that are late; 0s = learned from the last rounds"},
     {"outer.weight", outer<&Outer::weight>, Choices{{"tokens", "uniform"}}, "", "What the change of a site counts in the mean: as much as the tokens that it trained on, or the same"},
     {"outer.start_after", outer<&Outer::start_after>, kSteps, "steps", "Plain data-parallel steps over all sites before the first round"},
+    {"outer.route", outer<&Outer::route>, Choices{{"direct", "launcher"}}, "",
+     "How sites reach each other: direct = TCP between their hosts (outer.port); launcher = through the SSH connections and this machine, no open port is needed"},
     {"outer.port", outer<&Outer::port>, IntegerRange{0, 65535}, "", "TCP port that sites listen on for each other (of a host's leaders each the next one); it has to be open at one of two sites; 0 = any free one"},
 
     {"lora.rank", lora<&Lora::rank>, IntegerRange{0, 65536}, "", "Rank of the updates; 0 = none, all parameters are trained as usual"},

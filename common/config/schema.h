@@ -226,6 +226,7 @@ struct OuterConfig {
   std::string weight = "tokens";  // tokens | uniform: what a site's change counts
   std::int64_t start_after = 0;   // plain data-parallel steps before the first round
   std::int64_t port = 0;          // that sites listen on; 0 = any free one
+  std::string route = "direct";   // direct | launcher: how sites reach each other
 };
 
 /// [lora]: low-rank updates beside frozen weights (Hu et al. 2021).

@@ -32,7 +32,7 @@ auto members(M& m) {
                     m.env, m.ranks, m.config_toml, m.grace_ms, m.heartbeat_interval_ms,
                     m.heartbeat_timeout_ms, m.mpi, m.nodes, m.output_window, m.peers, m.master_port,
                     m.cpu_binding, m.autostart, m.input_window, m.hold_ms, m.container,
-                    m.progress_file, m.epoch, m.health, m.memory);
+                    m.progress_file, m.epoch, m.health, m.memory, m.forwards);
   if constexpr (std::is_same_v<T, Mount>) return std::tie(m.source, m.target, m.options);
   if constexpr (std::is_same_v<T, ContainerSpec>)
     return std::tie(m.engine, m.image, m.scope, m.mounts, m.shm_bytes, m.ipc, m.network, m.gpus,
@@ -116,6 +116,10 @@ auto members(M& m) {
   if constexpr (std::is_same_v<T, Input>) return std::tie(m.bytes, m.eof);
   if constexpr (std::is_same_v<T, InputCredit>) return std::tie(m.bytes, m.closed);
   if constexpr (std::is_same_v<T, LogSize>) return std::tie(m.rank, m.stream, m.bytes);
+  if constexpr (std::is_same_v<T, ForwardOpen>) return std::tie(m.id, m.host, m.port);
+  if constexpr (std::is_same_v<T, ForwardData> || std::is_same_v<T, ForwardCredit>)
+    return std::tie(m.id, m.bytes);
+  if constexpr (std::is_same_v<T, ForwardClose>) return std::tie(m.id, m.why);
   if constexpr (std::is_same_v<T, Adopt>)
     return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes,
                     m.link, m.events);
@@ -134,7 +138,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
     "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",
-    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld", "RankAnswer"};
+    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld", "RankAnswer", "ForwardOpen", "ForwardData", "ForwardCredit", "ForwardClose"};
 // clang-format on
 
 }  // namespace sortie::wire

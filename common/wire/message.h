@@ -10,11 +10,12 @@
 
 #include "common/wire/container_messages.h"
 #include "common/wire/file_messages.h"
+#include "common/wire/forward_messages.h"
 
 namespace sortie::wire {
 
 /// Raised on every incompatible change; Hello carries it and a mismatch ends the connection.
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 /// Names and values of variables.
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -92,6 +93,7 @@ struct JobSpec {
   std::uint32_t epoch = 1;  // of the launcher (Adopt)
   std::uint8_t health = 0;  // 1: sortie-health runs beside the ranks
   std::uint8_t memory = 0;  // 1: ranks get the folder of the host's holder (HoldMemory)
+  std::uint8_t forwards = 0;  // 1: ranks may ask for streams to other hosts (ForwardOpen)
 };
 
 /// Start the ranks. Sent to all hosts when every host has answered JobReady.
@@ -432,6 +434,7 @@ using Message =
                  Adopted, CheckRequest, CheckReport, FilesOpen, FilesManifest, FilesWanted,
                  FilePiece, FilesCredit, FilesServe, FilesFetch, FilesProgress, FilesDone,
                  ImageOrder, ImageProgress, ImageReady, ImageQuery, ImageLacking, ImageLoad,
-                 DumpStacks, StackDump, HealthEvent, HoldMemory, MemoryHeld, RankAnswer>;
+                 DumpStacks, StackDump, HealthEvent, HoldMemory, MemoryHeld, RankAnswer,
+                 ForwardOpen, ForwardData, ForwardCredit, ForwardClose>;
 
 }  // namespace sortie::wire

@@ -99,7 +99,9 @@ Finding judge_pair(const SiteLink& link, const SiteLink& back, const SiteExpecta
                                 ? fmt::format("both ways {}", link.error)
                                 : fmt::format("{}, and back: {}", link.error, back.error);
     return {"sites", Verdict::fail, fmt::format("{} do not reach each other: {}", pair, why),
-            opening(expect) + "; then run `sortie check` again"};
+            opening(expect) +
+                "; then run `sortie check` again; or set outer.route = \"launcher\", and all that "
+                "the sites send each other goes through this machine"};
   }
   const SiteLink& open = link.reached ? link : back;
   if (open.mtu_vanishes)

@@ -250,6 +250,9 @@ wire::JobSpec make_job_spec(const LaunchPlan& plan, const HostPlan& host,
   if (spec.mpi != 0) spec.nodes = plan.nodes;  // for PMIx alone
   spec.health = job.watchdog.health ? 1 : 0;
   spec.memory = keeps_memory(job) ? 1 : 0;
+  const bool at_site = std::ranges::any_of(
+      plan.env, [](const auto& variable) { return variable.first == "SORTIE_SITE"; });
+  spec.forwards = at_site && job.outer.route == "launcher" ? 1 : 0;
   return spec;
 }
 

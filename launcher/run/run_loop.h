@@ -83,6 +83,8 @@ class RunLoop : public SupervisedRun {
   bool has_host(const std::string& name) const override;
   nlohmann::ordered_json progress() const override;
 
+  /// A message of a stream between hosts (Attempt::send_forward); false between attempts.
+  bool send_forward(const std::string& host, const wire::Message& message);
   /// A line for a rank of the current attempt (wire::RankAnswer); dropped between attempts.
   void answer(std::uint32_t rank, std::string json);
 

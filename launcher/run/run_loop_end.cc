@@ -77,6 +77,10 @@ nlohmann::ordered_json RunLoop::progress() const {
   return started_.back()->attempt->progress();
 }
 
+bool RunLoop::send_forward(const std::string& host, const wire::Message& message) {
+  return !between_ && !started_.empty() && started_.back()->attempt->send_forward(host, message);
+}
+
 void RunLoop::answer(std::uint32_t rank, std::string json) {
   if (!between_ && !started_.empty()) started_.back()->attempt->answer(rank, std::move(json));
 }

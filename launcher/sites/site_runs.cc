@@ -17,7 +17,14 @@
 namespace sortie::launcher {
 namespace asio = boost::asio;
 
-SiteRuns::SiteRuns(Parts parts) : parts_(std::move(parts)), changed_(parts_.executor) {
+SiteRuns::SiteRuns(Parts parts)
+    : parts_(std::move(parts)),
+      forwards_([this](const std::string& host, const wire::Message& message) {
+        return std::ranges::any_of(sites_, [&](const Site& site) {
+          return site.loop && site.loop->send_forward(host, message);
+        });
+      }),
+      changed_(parts_.executor) {
   for (SiteOfRun& site : parts_.sites) sites_.push_back({std::move(site), {}, {}, {}});
   parts_.sites.clear();
 }
@@ -114,6 +121,10 @@ void SiteRuns::start(Site& site) {
   parts.attempt.on_outer = [this, &site](std::uint32_t rank, const nlohmann::json& event) {
     on_question(site, rank, event);
   };
+  parts.attempt.on_forward = [this](const std::string& host, const wire::Message& message) {
+    forwards_.take(host, message);
+  };
+  parts.attempt.on_forwards_end = [this](const std::string& host) { forwards_.host_gone(host); };
   parts.attempt.on_started = [this, &site] {
     site.started = true;
     note_started();

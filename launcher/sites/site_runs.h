@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "launcher/run/run_loop.h"
+#include "launcher/sites/forward_router.h"
 #include "launcher/sites/outer_service.h"
 #include "launcher/sites/site_plan.h"
 
@@ -91,6 +92,7 @@ class SiteRuns final : public SupervisedRun {
   Parts parts_;
   std::list<Site> sites_;  // in config order; loops refer to them
   std::unique_ptr<OuterService> outer_;
+  ForwardRouter forwards_;
   std::size_t running_ = 0;
   bool started_ = false;
   std::optional<OuterCoordinator::End> too_few_;

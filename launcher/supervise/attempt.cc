@@ -277,6 +277,7 @@ void Attempt::give_up_on(Host& host) {
 void Attempt::end_of(Host& host, HostState state) {
   if (host.state == HostState::running) --running_;
   host.state = state;
+  if (parts_.on_forwards_end) parts_.on_forwards_end(host.plan->name);
   if (running_ == 0) wake();
 }
 

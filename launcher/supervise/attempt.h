@@ -66,6 +66,11 @@ class Attempt {
     std::optional<std::uint64_t> reached_before = {};
     // Takes what leaders of sites ask (common/training/outer.h). Empty: it is refused.
     std::function<void(std::uint32_t rank, const nlohmann::json& question)> on_outer = {};
+    // Takes messages of streams between hosts (wire::ForwardOpen ...). Empty: hosts that send them
+    // break the protocol.
+    std::function<void(const std::string& host, const wire::Message& message)> on_forward = {};
+    // That host takes and sends none any more, over this connection.
+    std::function<void(const std::string& host)> on_forwards_end = {};
   };
 
   /// All references must outlive the attempt, and the executor's work.
@@ -112,6 +117,8 @@ class Attempt {
   nlohmann::ordered_json progress() const { return watch_.status(); }
   /// A line for a rank (wire::RankAnswer); dropped where its host is not there at present.
   void answer(std::uint32_t rank, std::string json);
+  /// A message of a stream for the runner of a host; false where that is not there at present.
+  bool send_forward(const std::string& host, const wire::Message& message);
   /// What hosts have reported; times in seconds of the boot clock.
   const HealthView& health() const { return health_; }
   /// The host whose hardware explains the first cause, and how; none without such a report.

@@ -26,6 +26,13 @@ bool is_outer_question(const nlohmann::json& event) {
   return event["type"] == "outer" && event.contains("do");
 }
 
+bool is_of_stream(const wire::Message& message) {
+  return std::holds_alternative<wire::ForwardOpen>(message) ||
+         std::holds_alternative<wire::ForwardData>(message) ||
+         std::holds_alternative<wire::ForwardCredit>(message) ||
+         std::holds_alternative<wire::ForwardClose>(message);
+}
+
 }  // namespace
 
 void Attempt::on_message(Host& host, wire::Message message) {
@@ -65,6 +72,8 @@ void Attempt::on_message(Host& host, wire::Message message) {
     if (owns(host, notice->rank)) on_notice(host, *notice);
   } else if (const auto* health = std::get_if<wire::HealthEvent>(&message)) {
     on_health(host, *health);
+  } else if (parts_.on_forward && is_of_stream(message)) {
+    if (host.state == HostState::running) parts_.on_forward(host.plan->name, message);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;
     const int code = abort->status & 0xff;
@@ -159,6 +168,14 @@ void Attempt::answer(std::uint32_t rank, std::string json) {
   Host& host = hosts_[ranks_[rank].host];
   if (host.state == HostState::running && !host.way_back)
     host.session->send(wire::RankAnswer{rank, std::move(json)});
+}
+
+bool Attempt::send_forward(const std::string& host, const wire::Message& message) {
+  const auto found =
+      std::ranges::find(hosts_, host, [](const Host& one) { return one.plan->name; });
+  if (found == hosts_.end() || found->state != HostState::running || found->way_back) return false;
+  found->session->send(message);
+  return true;
 }
 
 /// What decisions and the journal need to know of a training.

@@ -43,6 +43,7 @@ void Attempt::start_reconnect(Host& host, Error error) {
                                                 {"held_s", held}});
   lost_links_.emplace_back(host.plan->name, *host.loss);
   tell_links_soon();
+  if (parts_.on_forwards_end) parts_.on_forwards_end(host.plan->name);
   Reconnect::Parts way{parts_.executor,
                        parts_.transport,
                        parts_.binary,

@@ -64,6 +64,10 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& base,
   if (!context.config_path.empty()) variables["SORTIE_CONFIG"] = context.config_path;
   if (!context.socket_path.empty()) variables["SORTIE_SOCKET"] = context.socket_path;
   variables.erase("SORTIE_MEMORY");  // of a job that this one was started in
+  if (!context.forward_path.empty()) {
+    variables["SORTIE_FORWARD"] = context.forward_path;
+    variables["SORTIE_FORWARD_HOST"] = job.host;
+  }
   if (!context.memory_folder.empty()) variables["SORTIE_MEMORY"] = context.memory_folder;
 
   std::vector<std::string> lines;

@@ -120,6 +120,7 @@ std::vector<std::string> Job::environment_of(const Rank& rank) const {
   RankContext context;
   context.config_path = config_path_;
   context.socket_path = rank.socket_path;
+  if (forwards_) context.forward_path = forward_path();
   if (spec_.memory != 0) context.memory_folder = memory_folder_path(spec_.run_id, spec_.host);
   context.cpus = facts_.cpus;
   const std::size_t index = static_cast<std::size_t>(rank.spec - spec_.ranks.data());
@@ -192,6 +193,21 @@ Result<> Job::take_answer(const wire::RankAnswer& answer) {
                 fmt::format("RankAnswer for rank {}, which is not of this host", answer.rank));
   (*rank)->events->answer(answer.json);
   return {};
+}
+
+Result<> Job::take_forward(const wire::Message& message) {
+  if (!forwards_) return fail(ErrorCode::protocol, "a stream for a job that has none");
+  return std::visit(
+      [this]<class T>(const T& one) -> Result<> {
+        if constexpr (std::is_same_v<T, wire::ForwardOpen> ||
+                      std::is_same_v<T, wire::ForwardData> ||
+                      std::is_same_v<T, wire::ForwardCredit> ||
+                      std::is_same_v<T, wire::ForwardClose>)
+          return forwards_->take(one);
+        else
+          return fail(ErrorCode::protocol, "no message of a stream");
+      },
+      message);
 }
 
 Result<> Job::to_pmix(const wire::Message& message) {

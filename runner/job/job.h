@@ -30,6 +30,7 @@
 #include "runner/progress/committed_step.h"
 #include "runner/progress/progress_table.h"
 #include "runner/streams/event_socket.h"
+#include "runner/streams/forwards.h"
 #include "runner/streams/input_feed.h"
 #include "runner/streams/kept_events.h"
 #include "runner/streams/link.h"
@@ -76,6 +77,12 @@ class Job {
   Result<> take_input(const wire::Input& input);
   /// For a rank of this host; dropped when it is gone. Error: no rank of this host, or no line.
   Result<> take_answer(const wire::RankAnswer& answer);
+  /// Streams between hosts. Error: this job has none, or the message can not be.
+  Result<> take_forward(const wire::Message& message);
+  /// The connection to the launcher is gone, and with it the streams that it relayed.
+  void drop_forwards() {
+    if (forwards_) forwards_->drop_all();
+  }
   /// Error: this job has no sortie-pmix.
   Result<> to_pmix(const wire::Message& message);
   /// A keeper that somebody has stopped (SIGSTOP) goes on: frozen, it could not end its rank.
@@ -124,6 +131,7 @@ class Job {
   };
 
   boost::asio::awaitable<Result<>> fence();
+  std::string forward_path() const { return folder_.path() + "/forward.sock"; }
   boost::asio::awaitable<Result<>> prepare_boxes();
   boost::asio::awaitable<void> remove_boxes();
   bool in_containers() const { return !spec_.container.engine.empty(); }
@@ -182,6 +190,7 @@ class Job {
   std::uint64_t health_number_ = 0;              // of the last one
   std::optional<container::ReadyImage> image_;
   std::unique_ptr<container::Boxes> boxes_;
+  std::unique_ptr<Forwards> forwards_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   OutputPump pump_;
   std::set<pid_t> keepers_;  // and sortie-health: children that are alive, as far as reaped

@@ -161,6 +161,7 @@ void Job::rank_drained(std::size_t slot) {
 }
 
 boost::asio::awaitable<void> Job::finish() {
+  if (forwards_) forwards_->close();
   if (pmix_) {
     pmix_->stop();
     co_await pmix_->wait_gone(std::chrono::seconds(2));

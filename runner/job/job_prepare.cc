@@ -111,6 +111,12 @@ boost::asio::awaitable<Result<wire::JobReady>> Job::prepare() {
     cgroup_note_ = "none: the ranks are in containers";
   else
     prepare_cgroup();
+  if (spec_.forwards != 0) {
+    forwards_ = std::make_unique<Forwards>(
+        io_, [this](const wire::Message& message) { link_.send(message); });
+    if (auto opened = forwards_->open(forward_path()); !opened)
+      co_return std::unexpected(std::move(opened).error());
+  }
   for (const wire::RankSpec& rank : spec_.ranks) {
     ranks_.push_back(std::make_unique<Rank>(io_, rank));
     if (auto made = prepare_rank(*ranks_.back()); !made)

@@ -223,7 +223,8 @@ def scenario_sites_are_measured_for_the_plan_and_a_dead_pair_is_named(bed):
             result = CheckedSites(bed, folder)
         equal(result.failed(), {("h01", "sites"), ("h03", "sites")}, "failures")
         result.expect("h01", "sites", "fail", "oslo (h01) and rome (h03) do not reach each other: ")
-        check("`ufw allow 52100/tcp`" in result.finding("h03", "sites")["fix"], "no command to run")
+        fix = result.finding("h03", "sites")["fix"]
+        check("`ufw allow 52100/tcp`" in fix and 'outer.route = "launcher"' in fix, f"no command to run: {fix}")
 
 
 def scenario_comm_names_the_host_with_the_slow_link(bed):

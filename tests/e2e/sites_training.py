@@ -126,3 +126,32 @@ def scenario_a_killed_site_comes_back_with_the_weights_of_the_others(bed):
         equal(commits[steps // 5], run.names, "sites of the last round")
         found = [model_of(run.weights(site, steps)) for site in run.names]
         check(found[0] == found[1] == found[2], "different weights at the end")
+
+
+def scenario_sites_that_do_not_reach_each_other_train_through_the_launcher(bed):
+    """No route between the hosts of two sites: plain steps and rounds go by way of the launcher. The weights are those
+    of a run with direct links, to the bit."""
+    with SitesRun(bed, "direct", topology__gradient_compression="none") as run:
+        equal(run.run.wait(120), 0, "exit code with direct links")
+        direct = model_of(run.weights("s0", 20))
+    ways = [("h01", "h02"), ("h02", "h01")]
+    for host, other in ways:
+        bed.run_in(host, "ip", "route", "add", "prohibit", bed.address(other), as_root=True)
+    try:
+        check("ohibited" in bed.run_in("h01", "sh", "-c", f"ip route get {bed.address('h02')} 2>&1; true"), "the hosts reach each other")
+        with SitesRun(bed, "launcher", topology__gradient_compression="none", outer__route="launcher") as run:
+            equal(run.run.wait(120), 0, "exit code through the launcher")
+            for site in run.names:
+                equal(model_of(run.weights(site, 20)), direct, f"weights of {site}")
+        with SitesRun(bed, "launcher-rounds", steps=60, outer__every=5, topology__gradient_compression="medium", outer__route="launcher",
+                      recovery__max_restarts=3, recovery__backoff="0s") as run:
+            wait_until(lambda: len(run.commits()) >= 2, 60, "two rounds")
+            os.kill(wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1"), signal.SIGKILL)
+            equal(run.run.wait(120), 0, "exit code of rounds")
+            equal(sorted(run.commits()), list(range(1, 13)), "rounds that were committed")
+            equal(model_of(run.weights("s0", 60)), model_of(run.weights("s1", 60)), "weights of the two sites")
+            sent = sum(event["bytes_sent"] for event in run.events("s0", "round"))
+            check(sent > 0, "no bytes were counted")
+    finally:
+        for host, other in ways:
+            bed.run_in(host, "ip", "route", "del", "prohibit", bed.address(other), as_root=True)

@@ -314,6 +314,82 @@ TEST_CASE("an answer that is for no rank here, or no line, ends the conversation
   }
 }
 
+TEST_CASE("a rank has streams to other hosts by way of the launcher, and others have them to it") {
+  using wire::kForwardWindow;
+  wire::JobSpec job = make_job(
+      {"/usr/bin/python3", "-ISc",
+       "import os, socket\n"
+       "s = socket.socket(socket.AF_UNIX); s.connect(os.environ['SORTIE_FORWARD'])\n"
+       "s.sendall(b'far 7000\\nfirst bytes')\n"  // as programs do that do not wait for their stream
+       "print(os.environ['SORTIE_FORWARD_HOST'], s.makefile('rb').readline(), flush=True)\n"
+       "l = socket.create_server(('127.0.0.1', 0))\n"
+       "print(l.getsockname()[1], flush=True)\n"
+       "c, _ = l.accept()\n"
+       "size = 0\n"
+       "while size < 3 << 20: size += len(c.recv(65536))\n"
+       "c.sendall(b'got it'); c.close()\n"
+       "print('rest', s.recv(10), flush=True)\n"});
+  job.forwards = 1;
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  const auto opened = client.expect<wire::ForwardOpen>();
+  REQUIRE(opened);
+  CHECK((opened->host == "far" && opened->port == 7000));
+  CHECK(client.expect<wire::ForwardCredit>()->bytes == kForwardWindow);
+  client.send(wire::ForwardCredit{opened->id, kForwardWindow});
+  const auto first = client.expect<wire::ForwardData>();
+  REQUIRE(first);
+  CHECK(first->bytes == "first bytes");
+  client.send(wire::ForwardData{opened->id, "hello\n"});
+  // The other way: a port of this host.
+  const auto lines = [&] { return std::ranges::count(client.out[0], '\n'); };
+  for (int i = 0; i < 500 && lines() < 2; ++i) client.pump(milliseconds(20));
+  REQUIRE(lines() == 2);
+  CHECK(client.out[0].starts_with(job.host + " b'hello\\n'\n"));
+  const auto port = static_cast<std::uint32_t>(
+      std::stoul(client.out[0].substr(client.out[0].find('\n') + 1)));
+  const std::uint64_t id = wire::kForwardByLauncher | 1;
+  client.send(wire::ForwardOpen{id, "", port});
+  std::uint64_t credit = 0, sent = 0;
+  while (sent < 3u << 20) {
+    while (credit < wire::kMaxForwardBytes) {
+      const auto more = client.expect<wire::ForwardCredit>();
+      REQUIRE(more);
+      if (more->id == id) credit += more->bytes;
+    }
+    client.send(wire::ForwardData{id, std::string(wire::kMaxForwardBytes, 'x')});
+    credit -= wire::kMaxForwardBytes;
+    sent += wire::kMaxForwardBytes;
+  }
+  client.send(wire::ForwardCredit{id, kForwardWindow});
+  const auto reply = client.expect<wire::ForwardData>();
+  REQUIRE(reply);
+  CHECK((reply->id == id && reply->bytes == "got it"));
+  CHECK(client.expect<wire::ForwardClose>()->id == id);
+  client.send(wire::ForwardClose{opened->id, ""});
+  REQUIRE(client.wait_finished());
+  CHECK(client.out[0].ends_with("rest b''\n"));
+  client.send(wire::Goodbye{});
+  CHECK(client.wait_exit());
+  CHECK(remains(job) == "");
+}
+
+TEST_CASE("a stream to a port where nobody listens is closed with the reason") {
+  wire::JobSpec job = make_job({kHelper, "sleep"});
+  job.forwards = 1;
+  RunnerClient client;
+  REQUIRE(client.start(job));
+  REQUIRE(client.wait_up(1));
+  client.send(wire::ForwardOpen{wire::kForwardByLauncher | 1, "", 1});
+  const auto closed = client.expect<wire::ForwardClose>();
+  REQUIRE(closed);
+  CHECK(closed->why == "port 1: Connection refused");
+  client.send(wire::ForwardData{wire::kForwardByLauncher | 1, "late"});  // was on its way
+  client.send(wire::ForwardOpen{7, "", 1});
+  REQUIRE(client.wait_exit());
+  CHECK(client.diagnostics().find("ForwardOpen that can not be") != std::string::npos);
+}
+
 TEST_CASE("while ranks run quietly, runner and keepers use less than 1 % of a core") {
   wire::JobSpec job = make_job({kHelper, "sleep"}, 4);
   job.heartbeat_interval_ms = 2000;

@@ -35,7 +35,17 @@ std::optional<outer::Site> site_of_rank(const config::JobConfig& job, const Rank
   links.site = rank.site;
   links.streams = site.settings.streams;
   const std::int64_t port = job.outer.port;
-  site.make_links = [links, port](std::int64_t part) -> Result<std::unique_ptr<outer::SiteLinks>> {
+  if (job.outer.route == "launcher") {
+    links.forward = rank.forward_path;
+    links.host = rank.forward_host;
+  }
+  const bool forwarded = job.outer.route == "launcher";
+  site.make_links =
+      [links, port, forwarded](std::int64_t part) -> Result<std::unique_ptr<outer::SiteLinks>> {
+    if (forwarded && links.forward.empty())
+      return fail(ErrorCode::config,
+                  "outer.route = \"launcher\": SORTIE_FORWARD is not set; start the run by `sortie "
+                  "run`, or set outer.route = \"direct\"");
     outer::TcpLinksSettings own = links;
     own.part = part;
     own.port = static_cast<std::uint16_t>(port == 0 ? 0 : port + part);

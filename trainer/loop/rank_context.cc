@@ -59,6 +59,8 @@ Result<RankContext> rank_context_from_environment() {
   context.run_id = environment("SORTIE_RUN_ID");
   context.config_path = environment("SORTIE_CONFIG");
   context.socket_path = environment("SORTIE_SOCKET");
+  context.forward_path = environment("SORTIE_FORWARD");
+  context.forward_host = environment("SORTIE_FORWARD_HOST");
   context.memory_folder = environment("SORTIE_MEMORY");
   return context;
 }

@@ -20,6 +20,9 @@ struct RankContext {
   int attempt = 1;
   std::string config_path;    // SORTIE_CONFIG: the resolved config
   std::string socket_path;    // SORTIE_SOCKET: where events go; empty = to stdout
+  /// SORTIE_FORWARD, SORTIE_FORWARD_HOST: streams to other hosts by way of the launcher, and what
+  /// it calls this host; empty = none.
+  std::string forward_path = {}, forward_host = {};
   std::string memory_folder;  // SORTIE_MEMORY: for checkpoints in memory; empty = no holder
   // With several sites, each of which has ranks and a world of its own; `sites` 0: without.
   std::string site;    // SORTIE_SITE

@@ -120,6 +120,12 @@ Result<> LinkConnection::send(RecordKind kind) {
   return seal_and_send();
 }
 
+WireCount LinkConnection::wire_count() const {
+  const WireCount counted = outer::wire_count(fd());
+  if (counted.sent + counted.received > 0) return counted;
+  return {written_, read_, 0};
+}
+
 Result<> LinkConnection::write_some() {
   while (sent_ < outgoing_.size()) {
     const ssize_t count = ::send(socket_.get(), outgoing_.data() + sent_, outgoing_.size() - sent_,
@@ -128,6 +134,7 @@ Result<> LinkConnection::write_some() {
     if (count < 0 && (errno == EAGAIN || errno == ENOBUFS)) return {};
     if (count < 0) return fail(ErrorCode::lost, std::strerror(errno));
     sent_ += static_cast<std::size_t>(count);
+    written_ += static_cast<std::uint64_t>(count);
     spoke_ = Clock::now();
   }
   outgoing_.clear();
@@ -152,6 +159,7 @@ Result<> LinkConnection::read_some(const Identity& self, const OnRecord& on_reco
     if (count == 0) return fail(ErrorCode::lost, "closed by the other side");
     heard_ = Clock::now();
     end_ += static_cast<std::size_t>(count);
+    read_ += static_cast<std::uint64_t>(count);
     if (!has_hello_) {
       SORTIE_TRY(take_hello(self));
       if (!has_hello_ || !dialled_) return {};

@@ -12,6 +12,7 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 #include "trainer/outer/link_record.h"
+#include "trainer/outer/link_sockets.h"
 
 namespace sortie::trainer::outer {
 
@@ -47,6 +48,8 @@ class LinkConnection {
   Clock::time_point spoke() const { return spoke_; }
   bool paused() const { return paused_; }
   bool said_bye() const { return said_bye_; }
+  /// What the kernel has counted, else the bytes of the stream.
+  WireCount wire_count() const;
 
   /// The socket of a dialled one can be written to: connected, hello goes out. Error: it is not.
   Result<> connected(const Identity& self);
@@ -91,6 +94,7 @@ class LinkConnection {
   std::size_t composed_ = 0;         // where the record that is composed begins
   std::size_t sent_ = 0;             // of outgoing_
   std::size_t begin_ = 0, end_ = 0;  // what of incoming_ was received and not taken
+  std::uint64_t written_ = 0, read_ = 0;  // bytes of the stream
   bool has_hello_ = false, opened_ = false, paused_ = false;
   bool said_bye_ = false;   // the other one
   bool said_last_ = false;  // this one

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <linux/tcp.h>  // glibc's tcp_info ends before the counts of bytes and segments
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <cerrno>
 #include <charconv>
@@ -95,14 +96,15 @@ std::uint16_t port_of(const sockaddr_storage& storage) {  // the same place in b
 
 }  // namespace
 
-Result<Listener> listen_for_links(std::uint16_t port) {
+Result<Listener> listen_for_links(std::uint16_t port, bool only_here) {
   constexpr int kBacklog = 256;
   constexpr int kOn = 1, kOff = 0;
   int failed = 0;
   // A machine may have been told to have no IPv6.
   for (const bool both : {true, false}) {
+    if (both && only_here) continue;
     Fd socket(::socket(both ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const SocketAddress any = both ? ipv6(in6addr_any, port) : ipv4(in_addr{INADDR_ANY}, port);
+    const SocketAddress any = both ? ipv6(in6addr_any, port) : ipv4(in_addr{only_here ? htonl(INADDR_LOOPBACK) : INADDR_ANY}, port);
     if (socket) {
       ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn);
       if (both) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof kOff);
@@ -140,6 +142,27 @@ Result<Fd> dial_link(const std::string& address) {
   if (!socket ||
       (::connect(socket.get(), raw(to), to.size) != 0 && errno != EINPROGRESS && errno != EINTR))
     return std::unexpected(os_error(errno, address, ErrorCode::connect));
+  return socket;
+}
+
+Result<Fd> dial_through_launcher(const std::string& forward, const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || address.find(' ') != std::string::npos)
+    return fail(ErrorCode::protocol, fmt::format("{}: no host with a port", address));
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  if (forward.size() >= sizeof to.sun_path)
+    return fail(ErrorCode::io, forward + ": longer than a socket's path may be");
+  std::memcpy(to.sun_path, forward.c_str(), forward.size() + 1);
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+    return std::unexpected(os_error(errno, forward, ErrorCode::connect));
+  const std::string request =
+      fmt::format("{} {}\n", address.substr(0, colon), address.substr(colon + 1));
+  // The first bytes of a new socket: there is room for them.
+  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(request.size()))
+    return std::unexpected(os_error(errno, forward, ErrorCode::connect));
   return socket;
 }
 

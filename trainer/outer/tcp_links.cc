@@ -30,7 +30,7 @@ Error interrupted_link() {
 
 Result<std::unique_ptr<TcpLinks>> TcpLinks::make(TcpLinksSettings settings) {
   SORTIE_CHECK(settings.streams > 0 && sodium_init() >= 0);
-  SORTIE_ASSIGN_OR_RETURN(Listener listener, listen_for_links(settings.port));
+  SORTIE_ASSIGN_OR_RETURN(Listener listener, listen_for_links(settings.port, !settings.forward.empty()));
   Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return std::unexpected(os_error(errno, "links between sites"));
   std::uint64_t instance = 0;
@@ -200,7 +200,7 @@ LinkCounters TcpLinks::Engine::counters() {
   out.payload_received = payload_received_;
   WireCount sum = ended_count_;
   for (const Connection& connection : connections_) {
-    const WireCount count = wire_count(connection->fd());
+    const WireCount count = connection->wire_count();
     sum.sent += count.sent;
     sum.received += count.received;
     sum.retransmitted += count.retransmitted;

@@ -20,6 +20,9 @@ struct TcpLinksSettings {
   std::uint16_t port = 0;
   std::int64_t streams = 4;  // connections to each other site
   std::string host;          // numeric address that others are told; empty = of the route outwards
+  /// By way of the launcher: the socket of the runner for that; `host` is then what the launcher
+  /// calls this host. Empty: directly.
+  std::string forward;
   /// A connection says something at least that often; one that hears nothing for `silence` is lost.
   std::chrono::milliseconds alive{3000}, silence{15000};
   std::chrono::milliseconds connect_limit{15000};  // of open()

@@ -265,7 +265,9 @@ void TcpLinks::Engine::dial_missing(Peer& peer) {
                  std::ranges::count_if(
                      connections_, [&](const Connection& one) { return one->site() == peer.site; });
   for (; missing > 0; --missing) {
-    auto socket = dial_link(peer.address);
+    auto socket = settings_.forward.empty()
+                      ? dial_link(peer.address)
+                      : dial_through_launcher(settings_.forward, peer.address);
     if (!socket) {
       peer.last_failure = socket.error();
       peer.dial_at = now + kDialAgain;
@@ -351,7 +353,7 @@ void TcpLinks::Engine::remove_ended() {
   const std::lock_guard lock(mutex_);
   for (const Connection& connection : connections_) {
     if (!has_ended(*connection)) continue;
-    const WireCount count = wire_count(connection->fd());
+    const WireCount count = connection->wire_count();
     ended_count_.sent += count.sent;
     ended_count_.received += count.received;
     ended_count_.retransmitted += count.retransmitted;

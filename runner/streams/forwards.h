@@ -1,0 +1,61 @@
+// Forwards: byte streams between ranks of this host and ports of other hosts of the job, by way of
+// the launcher (common/wire/forward_messages.h). A rank connects to a Unix socket and writes a line
+// "HOST PORT"; what follows in both directions is the stream. Streams end with the connection to
+// the launcher: programs see their end and connect anew.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/fd.h"
+#include "common/base/result.h"
+#include "common/wire/message.h"
+
+namespace sortie::runner {
+
+class Forwards {
+ public:
+  using Send = std::function<void(const wire::Message&)>;
+
+  Forwards(boost::asio::io_context& io, Send send) : io_(io), acceptor_(io), send_(std::move(send)) {}
+  ~Forwards() { close(); }
+
+  /// Binds `path` (0600) and listens there for ranks.
+  Result<> open(const std::string& path);
+  /// What the launcher says. Error: outside of the protocol.
+  Result<> take(const wire::ForwardOpen& order);
+  Result<> take(const wire::ForwardData& data);
+  Result<> take(const wire::ForwardCredit& credit);
+  Result<> take(const wire::ForwardClose& end);
+  /// The launcher that relayed them is gone.
+  void drop_all();
+  /// No more streams.
+  void close();
+
+ private:
+  struct Stream;
+  using Shared = std::shared_ptr<Stream>;
+
+  void await_connection();
+  void accept_all();
+  Shared add(std::uint64_t id, Fd socket);
+  boost::asio::awaitable<void> read_request(Shared stream);
+  boost::asio::awaitable<void> connect(Shared stream);
+  boost::asio::awaitable<void> read_from_program(Shared stream);
+  boost::asio::awaitable<void> write_to_program(Shared stream);
+  void end(Stream& stream, const std::string& why, bool tell);
+
+  boost::asio::io_context& io_;
+  boost::asio::posix::stream_descriptor acceptor_;
+  Send send_;
+  std::map<std::uint64_t, Shared> streams_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace sortie::runner
