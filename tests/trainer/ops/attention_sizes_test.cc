@@ -19,8 +19,8 @@ constexpr AttentionCase kSizeCases[] = {
 // Few and many key heads, whose query heads are summed up by one block or by several.
 constexpr AttentionCase kGroupCases[] = {
     {{1, 9, 12, 1, 8, 0}, 0, 0, 0.0f},
-    {{30, 3, 12, 3, 8, 0}, 0, 0, 0.0f},
-    {{100, 3, 3, 1, 8, 0}, 0, 2, 0.0f},
+    {{29, 2, 12, 3, 8, 0}, 0, 0, 0.0f},
+    {{86, 3, 3, 1, 8, 0}, 0, 2, 0.0f},
 };
 
 }  // namespace
