@@ -1,7 +1,8 @@
 // The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
 // not here or in tensor_core.h:
-//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes with
+//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes
+//   with
 //     all lanes of the warp in them;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
 //   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
@@ -32,7 +33,9 @@ T* shared_memory() {
 }
 #endif
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
 __device__ __forceinline__ float to_float(bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
@@ -50,9 +53,8 @@ __device__ __forceinline__ bf16 from_float<bf16>(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 #else
   const std::uint32_t wide = __float_as_uint(value);
-  result.bits = static_cast<std::uint16_t>((wide & 0x7fffffffu) > 0x7f800000u
-                                               ? 0x7fffu
-                                               : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  result.bits = static_cast<std::uint16_t>(
+      (wide & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
 #endif
   return result;
 }
