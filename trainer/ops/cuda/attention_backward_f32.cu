@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kF32Threads)
                     begin, end);
   } else {
     SeenByAll mine;
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first_own + 2 * y + i;
       if (row < own_rows)
@@ -81,7 +82,9 @@ __global__ void __launch_bounds__(kF32Threads)
     load_queries(queries, all.dout, value_dims);
     load_keys(keys, in.v, value_dims);
     multiply_rows<kD>(ds, own, other);
+#pragma unroll
     for (int i = 0; i < 2; ++i)
+#pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int own_row = first_own + 2 * y + i, other_row = first + x + kF32Side * j;
         const int query = kOwnKeys ? other_row : own_row, key = kOwnKeys ? own_row : other_row;
@@ -124,6 +127,7 @@ __global__ void __launch_bounds__(kF32Threads)
   const auto store = [&](const auto& sums, const Heads<float>& narrow, const Heads<float>& wide,
                          float* parts, int columns, float factor) {
     const auto rows = gradient_rows(block, in.sizes, to.add, narrow, wide, parts, columns);
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first_own + 2 * y + i;
       if (row >= own_rows) continue;

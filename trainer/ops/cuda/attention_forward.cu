@@ -18,7 +18,7 @@ template <int kD, int kDv>
 struct ForwardShape {
   static constexpr int kM = kD <= 128 ? 2 : 1;
   static constexpr int kRows = kWarps * 16 * kM;
-  static constexpr int kKeys = kD <= 64 ? 64 : kD <= 128 ? 32 : kD <= 192 ? 64 : 32;
+  static constexpr int kKeys = kD <= 64 ? 64 : kD <= 128 ? 48 : kD <= 192 ? 64 : 32;
   static constexpr std::size_t shared_bytes() {
     return static_cast<std::size_t>(Tile<kD>::elements(kRows + kKeys) +
                                     Tile<kDv>::elements(kKeys)) *
@@ -63,20 +63,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16 * kM;
 
-  KeySpan spans[kM][2];
+  const auto span_of = [&](int row) {
+    if (row >= rows) return KeySpan{0, 0};
+    const int token = token_of(row);
+    return seen_keys(in.mask, in.sizes.keys, token, document_start(in.mask, b, token));
+  };
   SeenByAll of_warp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + warp_row + 16 * m + 8 * half + g;
-      spans[m][half] = {0, 0};
-      if (row < rows) {
-        const int token = token_of(row);
-        spans[m][half] =
-            seen_keys(in.mask, in.sizes.keys, token, document_start(in.mask, b, token));
-        of_warp.add(spans[m][half]);
-      }
+      if (row < rows) of_warp.add(span_of(row));
     }
   of_warp = over_warp(of_warp);
   const SeenByAll of_block = over_block(of_warp, scratch);
@@ -143,7 +141,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const KeySpan span = spans[m][half];
+        // Seldom wanted, and computed again: registers are few.
+        KeySpan span{0, 0};
+        if (masked) span = span_of(first_row + warp_row + 16 * m + 8 * half + g);
         float most = -kInfinity;
 #pragma unroll
         for (int i = 0; i < kN; ++i)
@@ -170,10 +170,13 @@ __global__ void __launch_bounds__(kThreads, 2)
             sum += score;
           }
         total[m][half] = total[m][half] * keep + sum;
+        // Most tiles have no larger score than those before.
+        if (__ballot_sync(kAllLanes, keep != 1.0f) != 0) {
 #pragma unroll
-        for (int i = 0; i < kNv; ++i) {
-          sums[m][i][2 * half] *= keep;
-          sums[m][i][2 * half + 1] *= keep;
+          for (int i = 0; i < kNv; ++i) {
+            sums[m][i][2 * half] *= keep;
+            sums[m][i][2 * half + 1] *= keep;
+          }
         }
         if (in.mask.dropout.threshold != 0) {
           const int row = first_row + warp_row + 16 * m + 8 * half + g;

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kF32Threads)
 
   KeySpan spans[2];
   SeenByAll mine;
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + 2 * y + i;
     spans[i] = {0, 0};
@@ -82,8 +83,10 @@ __global__ void __launch_bounds__(kF32Threads)
     load_others(in.k, in.sizes.dims, first_key);
     float s[2][2];
     multiply_rows<kD>(s, queries, others);
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       float most = -kInfinity;
+#pragma unroll
       for (int j = 0; j < 2; ++j) {
         if (!spans[i].has(first_key + x + kF32Side * j)) s[i][j] = -kInfinity;
         most = fmaxf(most, s[i][j]);
@@ -95,17 +98,20 @@ __global__ void __launch_bounds__(kF32Threads)
       const float keep = exp2f((top[i] - base) * scale);
       top[i] = most;
       float sum = 0.0f;
+#pragma unroll
       for (int j = 0; j < 2; ++j) {
         s[i][j] = exp2f((s[i][j] - base) * scale);
         sum += s[i][j];
       }
       total[i] = total[i] * keep + sum;
-      for (float& value : sums[i]) value *= keep;
+#pragma unroll
+      for (int c = 0; c < kD / kF32Side; ++c) sums[i][c] *= keep;
       if (in.mask.dropout.threshold != 0) {
         DropoutRun dropout(in.mask.dropout, b);
         const std::int64_t element =
             (head * in.mask.tokens + in.mask.first_query + first_row + 2 * y + i) * in.mask.tokens +
             in.mask.first_key + first_key + x;
+#pragma unroll
         for (int j = 0; j < 2; ++j) s[i][j] = dropout(element + kF32Side * j, s[i][j]);
       }
     }
@@ -117,6 +123,7 @@ __global__ void __launch_bounds__(kF32Threads)
   }
 
   FinishedRow<float> finished[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     float sum = total[i];
     for (int lane = kF32Side / 2; lane > 0; lane /= 2)
@@ -127,6 +134,7 @@ __global__ void __launch_bounds__(kF32Threads)
           finish_row(to, split, b, head_of(row), token_of(row), sum, top[i] * in.mask.scale);
   }
   __syncwarp();
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (x == 0) finished[i].store_lse();
 #pragma unroll

@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_piece
   if constexpr (kThreads % kPieces == 0) {
     constexpr int kStep = kThreads / kPieces;
     const int column = thread % kPieces * 8;
-#pragma unroll
+#pragma unroll 2
     for (int row = thread / kPieces; row < kRows; row += kStep) copy(row, column);
   } else {
 #pragma unroll 4

@@ -57,12 +57,15 @@ __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, 
 #pragma unroll 4
   for (int d = 0; d < kColumns; d += 4) {
     Four left[2], right[2];
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       left[i] = *reinterpret_cast<const Four*>(a + (2 * y + i) * kStride + d);
       right[i] = *reinterpret_cast<const Four*>(b + (x + kF32Side * i) * kStride + d);
     }
     for (int e = 0; e < 4; ++e)
+#pragma unroll
       for (int i = 0; i < 2; ++i)
+#pragma unroll
         for (int j = 0; j < 2; ++j)
           s[i][j] = fmaf(left[i].values[e], right[j].values[e], s[i][j]);
   }
@@ -71,7 +74,9 @@ __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, 
 /// The thread's scores to where all threads read them.
 __device__ __forceinline__ void share_scores(float* scores, const float (&s)[2][2]) {
   const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+#pragma unroll
   for (int i = 0; i < 2; ++i)
+#pragma unroll
     for (int j = 0; j < 2; ++j) scores[(2 * y + i) * kScoresStride + x + kF32Side * j] = s[i][j];
 }
 
