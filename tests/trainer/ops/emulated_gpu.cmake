@@ -1,4 +1,21 @@
 # The op tests that run on the emulated GPU as well: patterns of their names, one per line.
 set(SORTIE_EMULATED_OPS
   "add is the rounded sum*"
+  "routers equal the reference*"
+  "of equal choices the lower expert wins*"
+  "experts of a group that is not kept*"
+  "the bias decides the selection*"
+  "a NaN logit reaches the weights*"
+  "one NaN logit is chosen before all others*"
+  "choices are counted over many rows"
+  "balance losses *"
+  "a perfectly even load*"
+  "the balancing bias moves*"
+  "rows are sorted by expert*"
+  "many choices are sorted*"
+  "all tokens to one of many experts"
+  "a mixture equals the reference*"
+  "an expert without tokens has no rows*"
+  "a NaN row stays with its token*"
+  "a mixture has the same bits*"
 )
