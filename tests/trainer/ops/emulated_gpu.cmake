@@ -18,4 +18,5 @@ set(SORTIE_EMULATED_OPS
   "an expert without tokens has no rows*"
   "a NaN row stays with its token*"
   "a mixture has the same bits*"
+  "dropout keeps the share*"
 )
