@@ -185,18 +185,19 @@ struct Bf16Tile {
     __syncthreads();
   }
 
-  /// visit(row, col, sum, sum at col + 1) for this thread's elements, in the tile.
+  /// This thread's elements, in parts: visit(number in the part, row, col, sum, sum at col + 1), in
+  /// the tile.
+  static constexpr int kParts = kRowsM / 16 * 2, kPartPairs = kColsN / 8;
   template <class Visit>
-  static __device__ __forceinline__ void for_each_pair(const Sums& sums, const Visit& visit) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  static __device__ __forceinline__ void for_pairs(const Sums& sums, int part, const Visit& visit) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, i = part / 2;
     SORTIE_UNROLL
-    for (int i = 0; i < kRowsM / 16; ++i) {
-      SORTIE_UNROLL
-      for (int j = 0; j < kColsN / 8; ++j) {
-        const int row = warp_row() + 16 * i + lane / 4, col = warp_col() + 8 * j + lane % 4 * 2;
-        visit(row, col, sums.values[i][j][0], sums.values[i][j][1]);
-        visit(row + 8, col, sums.values[i][j][2], sums.values[i][j][3]);
-      }
+    for (int pair = 0; pair < kPartPairs; pair += 2) {
+      const int j = part % 2 * (kPartPairs / 2) + pair / 2;
+      const int row = warp_row() + 16 * i + lane / 4, col = warp_col() + 8 * j + lane % 4 * 2;
+      const float* four = sums.values[i][j];
+      visit(pair, row, col, four[0], four[1]);
+      visit(pair + 1, row + 8, col, four[2], four[3]);
     }
   }
 };
@@ -234,12 +235,13 @@ struct F32Tile {
       __syncthreads();
     }
   }
+  static constexpr int kParts = 1, kPartPairs = 8;
   template <class Visit>
-  static __device__ __forceinline__ void for_each_pair(const Sums& sums, const Visit& visit) {
+  static __device__ __forceinline__ void for_pairs(const Sums& sums, int, const Visit& visit) {
     SORTIE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      visit(tile_row() + i, tile_col(), sums.values[i][0], sums.values[i][1]);
-      visit(tile_row() + i, tile_col() + 2, sums.values[i][2], sums.values[i][3]);
+      visit(2 * i, tile_row() + i, tile_col(), sums.values[i][0], sums.values[i][1]);
+      visit(2 * i + 1, tile_row() + i, tile_col() + 2, sums.values[i][2], sums.values[i][3]);
     }
   }
 
