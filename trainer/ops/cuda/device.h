@@ -1,8 +1,8 @@
 // The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
 // not here or in tensor_core.h:
-//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes with
-//     all lanes of the warp in them; __trap() where going on would write wrong memory;
+//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles, votes and
+//     matches with all lanes of the warp in them; __trap() instead of writing where it must not;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
 //   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
 #pragma once
@@ -24,6 +24,13 @@ namespace sortie::trainer::ops::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
+/// Of a block whose threads are along x.
+__device__ __forceinline__ int lane_of_thread() {
+  return static_cast<int>(threadIdx.x) % kWarp;
+}
+__device__ __forceinline__ int warp_of_thread() {
+  return static_cast<int>(threadIdx.x) / kWarp;
+}
 
 #ifdef __CUDACC__
 /// The block's shared memory, as launch() was told; 16-byte aligned.
@@ -39,7 +46,9 @@ T* shared_memory() {
 }
 #endif
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
 __device__ __forceinline__ float to_float(bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
@@ -57,9 +66,8 @@ __device__ __forceinline__ bf16 from_float<bf16>(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 #else
   const std::uint32_t wide = __float_as_uint(value);
-  result.bits = static_cast<std::uint16_t>((wide & 0x7fffffffu) > 0x7f800000u
-                                               ? 0x7fffu
-                                               : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  result.bits = static_cast<std::uint16_t>(
+      (wide & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
 #endif
   return result;
 }

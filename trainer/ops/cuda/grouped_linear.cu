@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
         T* to = out + (row + i) * p.out.stride + (col + j);
         const Pack<T, 2> pair{{from_float<T>(low), from_float<T>(high)}};
         if constexpr (kPairs) {
-          *reinterpret_cast<Pack<T, 2>*>(to) = pair;
+          write_pack(to, pair);
         } else {
           to[0] = pair.values[0];
           if (col + j + 1 < cols) to[1] = pair.values[1];
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       if (!inside(i, j)) return;
       const float* from = tile + (std::int64_t{i} * cols + j);
       if constexpr (kPairs) {
-        before[pair] = *reinterpret_cast<const Pack<float, 2>*>(from);
+        before[pair] = read_pack<Pack<float, 2>>(from);
       } else {
         before[pair].values[0] = from[0];
         if (inside(i, j + 1)) before[pair].values[1] = from[1];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       float* to = tile + (std::int64_t{i} * cols + j);
       const Pack<float, 2> after{{before[pair].values[0] + low, before[pair].values[1] + high}};
       if constexpr (kPairs) {
-        *reinterpret_cast<Pack<float, 2>*>(to) = after;
+        write_pack(to, after);
       } else {
         to[0] = after.values[0];
         if (inside(i, j + 1)) to[1] = after.values[1];

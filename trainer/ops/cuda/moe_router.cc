@@ -2,7 +2,8 @@
 #include "trainer/ops/cuda/moe_router.h"
 
 #include "trainer/ops/cuda/cuda_backend.h"
-#include "trainer/ops/cuda/moe_experts.h"
+#include "trainer/ops/cuda/expert_sort.h"
+#include "trainer/ops/cuda/moe_balance.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
 
