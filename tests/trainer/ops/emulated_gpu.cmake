@@ -14,6 +14,8 @@ set(SORTIE_EMULATED_OPS
   "rows are sorted by expert*"
   "many choices are sorted*"
   "all tokens to one of many experts"
+  "rows beyond those that there are*"
+  "a mixture without tokens"
   "a mixture equals the reference*"
   "an expert without tokens has no rows*"
   "a NaN row stays with its token*"

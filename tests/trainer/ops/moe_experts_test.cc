@@ -211,6 +211,54 @@ TEST_CASE("all tokens to one of many experts") {
   CHECK(relative_error(run.dw, g.dw) <= tolerance);
 }
 
+TEST_CASE("rows beyond those that there are stay as they were") {
+  for (const DType dtype : product_dtypes()) {
+    ExecutionContext context(1, test::device());
+    const ExpertsSize s{20, 2, 5, 16, 8};
+    const Inputs in = make_inputs(dtype, s);
+    const auto rows =
+        ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen), s.experts);
+    std::vector<ops::PackedWeight> packed;
+    std::vector<const ops::PackedWeight*> weights;
+    for (std::int64_t e = 0; e < s.experts; ++e)
+      packed.emplace_back(
+          make_tensor(context, dtype, {s.out, s.in},
+                      Values(in.w.begin() + e * 128, in.w.begin() + e * 128 + 128)));
+    for (const auto& weight : packed) weights.push_back(&weight);
+    const auto sevens = [&](std::int64_t cols) {
+      return make_tensor(context, dtype, {rows.capacity, cols},
+                         Values(static_cast<std::size_t>(rows.capacity * cols), 7.0));
+    };
+    Tensor xs = sevens(s.in), dxs = sevens(s.in), ys = sevens(s.out), dys = sevens(s.out);
+    const Tensor dy = make_tensor(context, dtype, {s.tokens, s.out}, in.dy);
+    const Tensor gates = make_tensor(context, DType::f32, {s.tokens, s.top_k}, in.weights);
+    Tensor dgates = context.empty(DType::f32, {s.tokens, s.top_k});
+    ops::dispatch_forward(context, rows, make_tensor(context, dtype, {s.tokens, s.in}, in.x), xs);
+    ops::grouped_linear_forward(context, rows, xs, weights, ys);
+    ops::combine_backward(context, rows, dy, ys, gates, dys, dgates);
+    ops::grouped_linear_backward_data(context, rows, dys, weights, dxs);
+    const auto count = ops::read_scalar<std::int64_t>(context, rows.row_count());
+    REQUIRE(count < rows.capacity);
+    for (const Tensor* sorted : {&xs, &ys, &dys, &dxs}) {
+      const Values values = values_of(*sorted);
+      const auto end = values.begin() + count * sorted->size(1);
+      CHECK(std::all_of(end, values.end(), [](double value) { return value == 7.0; }));
+      CHECK(std::none_of(values.begin(), end, [](double value) { return value == 7.0; }));
+    }
+  }
+}
+
+TEST_CASE("a mixture without tokens") {
+  for (const DType dtype : product_dtypes()) {
+    ExecutionContext context(2, test::device());
+    const ExpertsSize s{0, 2, 3, 8, 16};
+    const Run run = run_mixture(context, dtype, s, make_inputs(dtype, s), 0.5, 0);
+    CHECK(run.y.empty());
+    CHECK(run.dx.empty());
+    CHECK(std::all_of(run.dw.begin(), run.dw.end(), [](double value) { return value == 0.5; }));
+  }
+}
+
 TEST_CASE("a NaN row stays with its token and reaches its experts' gradients") {
   for_each_variant(true, [](const Variant& v) {
     const ExpertsSize s{20, 1, 4, 8, 8};
