@@ -21,7 +21,7 @@ struct ExpertsSize {
 // more, few rows and many.
 constexpr ExpertsSize kExpertsSizes[] = {
     {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},  {60, 2, 5, 24, 40},
-    {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24}, {190, 2, 3, 136, 72},
+    {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24}, {300, 2, 3, 136, 72},
 };
 /// Columns around a view: rows stay aligned where their width lets them.
 std::int64_t gap_of(const ExpertsSize& s) {

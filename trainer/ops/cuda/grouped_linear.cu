@@ -63,7 +63,7 @@ __device__ __forceinline__ int expert_of(const int* first_tile, int experts, int
 /// Blocks take tiles in turn until there are no more. Those of an expert follow one another, rows
 /// first: blocks that work at the same time share a part of its weight.
 template <class Tile, bool kPairs>
-__global__ void __launch_bounds__(Tile::kThreads, 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     products_kernel(const __grid_constant__ Products<typename Tile::Element> p) {
   using T = typename Tile::Element;
   auto* shared = shared_memory<unsigned char>();
@@ -107,7 +107,7 @@ struct Gradients {
 
 /// A block per tile of every expert's gradient.
 template <class Tile, bool kPairs>
-__global__ void __launch_bounds__(Tile::kThreads, 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     gradients_kernel(const __grid_constant__ Gradients<typename Tile::Element> g) {
   const int rows = static_cast<int>(g.dy.cols), cols = static_cast<int>(g.x.cols);
   const int row_tiles = (rows + Tile::kM - 1) / Tile::kM;
@@ -162,11 +162,22 @@ bool aligned(const Rows<T>& rows) {
   return aligned(rows.data, 16) && rows.cols % kPackOf<T> == 0 && rows.stride % kPackOf<T> == 0;
 }
 
-std::int64_t multiprocessors() {
-  int device = 0, count = 0;
+std::int64_t attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
   check(cudaGetDevice(&device), "a look at a GPU");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "a look at a GPU");
-  return count;
+  check(cudaDeviceGetAttribute(&value, which, device), "a look at a GPU");
+  return value;
+}
+
+/// How many blocks of a kernel the GPU runs at once.
+template <class Tile>
+std::int64_t room_for_blocks(std::size_t shared_bytes) {
+  // Each block takes 1 KiB more than it asks for, and one block can have all but that.
+  constexpr std::int64_t kReserved = 1 << 10;
+  const std::int64_t shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) + kReserved;
+  const std::int64_t fit = shared / (static_cast<std::int64_t>(shared_bytes) + kReserved);
+  return attribute(cudaDevAttrMultiProcessorCount) *
+         std::clamp<std::int64_t>(fit, 1, Tile::kBlocks);
 }
 
 /// launch_part(first expert, experts) until all have been.
@@ -180,14 +191,14 @@ template <class Tile, bool kPairs, class T>
 void launch_products(cudaStream_t stream, const ExpertRanges& rows, const Products<T>& products) {
   const std::int64_t col_tiles = blocks_for(products.out.cols, Tile::kN);
   const std::int64_t most_tiles = (rows.capacity / Tile::kM + products.experts) * col_tiles;
-  // Larger ones fill two blocks per multiprocessor, the others more.
-  const std::int64_t room = multiprocessors() * (Tile::kBytes > (40 << 10) ? 2 : 3);
-  launch(
-      products_kernel<Tile, kPairs>,
-      {.blocks = static_cast<unsigned>(std::min(most_tiles, room)),
-       .threads = Tile::kThreads,
-       .shared_bytes = Tile::kBytes + static_cast<std::size_t>(products.experts + 1) * sizeof(int)},
-      stream, products);
+  const std::size_t shared_bytes =
+      Tile::kBytes + static_cast<std::size_t>(products.experts + 1) * sizeof(int);
+  const std::int64_t blocks = std::min(most_tiles, room_for_blocks<Tile>(shared_bytes));
+  launch(products_kernel<Tile, kPairs>,
+         {.blocks = static_cast<unsigned>(blocks),
+          .threads = Tile::kThreads,
+          .shared_bytes = shared_bytes},
+         stream, products);
 }
 
 template <class Tile, bool kPairs, class T>
@@ -203,11 +214,14 @@ void launch_gradients(cudaStream_t stream, std::int64_t experts, const Gradients
 
 template <bool kTransposedA, bool kTransposedB>
 using LargeTile = Bf16Tile<128, 128, 2, 2, kTransposedA, kTransposedB, true>;
+template <bool kTransposedA, bool kTransposedB>
+using MiddleTile = Bf16Tile<64, 128, 2, 2, kTransposedA, kTransposedB, true>;
 template <bool kTransposedA, bool kTransposedB, bool kAligned>
 using FlatTile = Bf16Tile<32, 128, 1, 4, kTransposedA, kTransposedB, kAligned>;
 
-/// From so many rows per expert on, a tile of 128 rows is the better one.
-constexpr std::int64_t kManyRows = 96;
+/// The last tile of an expert is half empty on average. From so many rows per expert on, a third of
+/// the work on tiles of 64 rows, or a quarter of that on 128, is lost to it at most.
+constexpr std::int64_t kRowsForMiddle = 64, kRowsForLarge = 192;
 
 template <bool kTransposed, class T>
 void launch_best(cudaStream_t stream, const ExpertRanges& rows, const Products<T>& products,
@@ -217,8 +231,10 @@ void launch_best(cudaStream_t stream, const ExpertRanges& rows, const Products<T
   } else {
     if (!all_aligned)
       launch_products<FlatTile<false, kTransposed, false>, false>(stream, rows, products);
-    else if (rows.usual < kManyRows)
+    else if (rows.usual < kRowsForMiddle)
       launch_products<FlatTile<false, kTransposed, true>, true>(stream, rows, products);
+    else if (rows.usual < kRowsForLarge)
+      launch_products<MiddleTile<false, kTransposed>, true>(stream, rows, products);
     else
       launch_products<LargeTile<false, kTransposed>, true>(stream, rows, products);
   }

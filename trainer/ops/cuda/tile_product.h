@@ -112,6 +112,8 @@ template <int M, int N, int kWarpsM, int kWarpsN, bool kTransposedA, bool kTrans
 struct Bf16Tile {
   using Element = bf16;
   static constexpr int kM = M, kN = N, kThreads = kWarpsM * kWarpsN * kWarp;
+  /// Of a multiprocessor, that its registers are to suffice for.
+  static constexpr int kBlocks = M >= 128 ? 2 : M >= 64 ? 3 : 4;
   static constexpr int kRowsM = M / kWarpsM, kColsN = N / kWarpsN;  // of a warp
   using A = OperandTile<M, kRowsM, kTransposedA, kThreads, kAligned>;
   using B = OperandTile<N, kColsN, kTransposedB, kThreads, kAligned>;
@@ -206,7 +208,7 @@ struct Bf16Tile {
 template <bool kTransposedA, bool kTransposedB>
 struct F32Tile {
   using Element = float;
-  static constexpr int kM = 64, kN = 64, kThreads = 256, kDepth = 16;
+  static constexpr int kM = 64, kN = 64, kThreads = 256, kBlocks = 2, kDepth = 16;
   static constexpr int kRow = 64 + 4;  // of one depth, in shared memory
   static constexpr int kBytes = 2 * kDepth * kRow * 4;
   struct Sums {
