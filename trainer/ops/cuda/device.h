@@ -16,13 +16,6 @@
 
 namespace sortie::trainer::ops::cuda {
 
-/// Before a loop whose trips are known when it is compiled: its arrays stay in registers.
-#ifdef __CUDACC__
-#define SORTIE_UNROLL _Pragma("unroll")
-#else
-#define SORTIE_UNROLL
-#endif
-
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 /// Of a block whose threads are along x.

@@ -40,7 +40,7 @@ struct WarpChoices {
     const std::int64_t in_segment =
         (chunk * warps + warp_of_thread()) * kChoicesPerWarp + lane_of_thread();
     first = segment * length + in_segment;
-    SORTIE_UNROLL
+#pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const bool there = in_segment + step * kWarp < length;
       mine[step] = there ? choices.data[first + step * kWarp] : -1;
@@ -55,7 +55,7 @@ template <class Visit>
 __device__ __forceinline__ void count_in_order(const WarpChoices& choices, int* counters,
                                                const Visit& visit) {
   const unsigned before = (1u << lane_of_thread()) - 1;
-  SORTIE_UNROLL
+#pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int expert = choices.mine[step];
     const unsigned same = __match_any_sync(kAllLanes, expert);

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     Tile::multiply(shared, {p.in.data + begin * p.in.stride, p.in.stride, rows, depth},
                    {p.weights.data[e], p.weight_stride, cols, depth}, row, col, sums);
     T* out = p.out.data + begin * p.out.stride;
-    SORTIE_UNROLL
+#pragma unroll
     for (int part = 0; part < Tile::kParts; ++part)
       Tile::for_pairs(sums, part, [&](int, int i, int j, float low, float high) {
         if (row + i >= rows || col + j >= cols) return;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                  {g.x.data + begin * g.x.stride, g.x.stride, cols, depth}, row, col, sums);
   const auto inside = [&](int i, int j) { return row + i < rows && col + j < cols; };
   float* tile = dw + std::int64_t{row} * cols + col;
-  SORTIE_UNROLL
+#pragma unroll
   for (int part = 0; part < Tile::kParts; ++part) {
     // All of a part is read before any of it is written: one wait for memory, not one per pair.
     Pack<float, 2> before[Tile::kPartPairs];

@@ -30,7 +30,7 @@ template <int N, int kBatch, class Body>
 __device__ __forceinline__ void for_batches(std::int64_t cols, const Body& body) {
   for (std::int64_t first = lane_of_thread() * N; first < cols; first += kBatch * kWarp * N)
     body([&](const auto& visit) {
-      SORTIE_UNROLL
+#pragma unroll
       for (int i = 0; i < kBatch; ++i)
         if (first + i * kWarp * N < cols) visit(i, first + i * kWarp * N);
     });
@@ -63,11 +63,11 @@ __global__ void combine_kernel(const SortedRows rows, Rows<const T> sorted, cons
       const auto pack =
           read_pack<Pack<T, N>>(sorted.data + rows.row_of[first + j] * sorted.stride + col);
       const float weight = weights != nullptr ? weights[first + j] : 1.0f;
-      SORTIE_UNROLL
+#pragma unroll
       for (int i = 0; i < N; ++i) sums[i] += weight * to_float(pack.values[i]);
     }
     Pack<T, N> result;
-    SORTIE_UNROLL
+#pragma unroll
     for (int i = 0; i < N; ++i) result.values[i] = from_float<T>(sums[i]);
     write_pack(y.data + token * y.stride + col, result);
   }
@@ -94,7 +94,7 @@ __global__ void combine_backward_kernel(const SortedRows rows, Rows<const T> dy,
     });
     each([&](int i, std::int64_t col) {
       Pack<T, N> result;
-      SORTIE_UNROLL
+#pragma unroll
       for (int e = 0; e < N; ++e) {
         const float slope = to_float(slopes[i].values[e]);
         sum += slope * to_float(values[i].values[e]);

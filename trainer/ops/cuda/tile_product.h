@@ -54,7 +54,7 @@ struct OperandTile {
     }
     /// What is outside of the operand becomes zero.
     __device__ __forceinline__ void load(unsigned char* tile) {
-      SORTIE_UNROLL
+#pragma unroll
       for (int pass = 0; pass < kRows / kRowsAtOnce; ++pass)
         copy(tile + to + pass * kRowsAtOnce * kRowBytes, from + pass * stride,
              pass * kRowsAtOnce < rows_left ? cols_left : 0);
@@ -69,7 +69,7 @@ struct OperandTile {
         cp_async_16(chunk, values, count > 0);
       } else {
         Pack<bf16, 8> pack;
-        SORTIE_UNROLL
+#pragma unroll
         for (int i = 0; i < 8; ++i) pack.values[i] = i < count ? values[i] : from_float<bf16>(0.0f);
         *reinterpret_cast<Pack<bf16, 8>*>(chunk) = pack;
       }
@@ -90,7 +90,7 @@ struct OperandTile {
       const int half = depth_first != kTransposed ? lane / 16 : lane / 8 % 2;
       const int other = depth_first != kTransposed ? lane / 8 % 2 : lane / 16;
       const int row = lane % 8 + 8 * half;
-      SORTIE_UNROLL
+#pragma unroll
       for (int i = 0; i < static_cast<int>(sizeof at / sizeof at[0]); ++i)
         at[i] = kTransposed ? offset(row, warp_outer / 8 + 2 * i + other)
                             : offset(warp_outer + row, 2 * i + other);
@@ -136,11 +136,11 @@ struct Bf16Tile {
   static __device__ __forceinline__ void multiply(unsigned char* shared, const Operand<bf16>& a,
                                                   const Operand<bf16>& b, int row, int col,
                                                   Sums& sums) {
-    SORTIE_UNROLL
+#pragma unroll
     for (int i = 0; i < kRowsM / 16; ++i) {
-      SORTIE_UNROLL
+#pragma unroll
       for (int j = 0; j < kColsN / 8; ++j) {
-        SORTIE_UNROLL
+#pragma unroll
         for (int e = 0; e < 4; ++e) sums.values[i][j][e] = 0.0f;
       }
     }
@@ -156,24 +156,24 @@ struct Bf16Tile {
       }
       cp_async_commit();
     };
-    SORTIE_UNROLL
+#pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) load(stage, stage);
     for (int step = 0, stage = 0, next = kStages - 1; step < steps; ++step) {
       cp_async_wait<kStages - 2>();
       __syncthreads();  // the stage is there, and all have left the one before it
       load(step + kStages - 1, next);
       const unsigned char* tile = shared + stage * kStageBytes;
-      SORTIE_UNROLL
+#pragma unroll
       for (int slice = 0; slice < kDepth / 16; ++slice) {
         std::uint32_t left[kRowsM / 16][4];
-        SORTIE_UNROLL
+#pragma unroll
         for (int i = 0; i < kRowsM / 16; ++i) lane_a.read(left[i], tile, i, slice);
-        SORTIE_UNROLL
+#pragma unroll
         for (int j = 0; j < kColsN / 16; ++j) {
           std::uint32_t right[4];
           lane_b.read(right, tile + A::kBytes, j, slice);
           const std::uint32_t low[2] = {right[0], right[1]}, high[2] = {right[2], right[3]};
-          SORTIE_UNROLL
+#pragma unroll
           for (int i = 0; i < kRowsM / 16; ++i) {
             mma_bf16(sums.values[i][2 * j], left[i], low);
             mma_bf16(sums.values[i][2 * j + 1], left[i], high);
@@ -193,7 +193,7 @@ struct Bf16Tile {
   template <class Visit>
   static __device__ __forceinline__ void for_pairs(const Sums& sums, int part, const Visit& visit) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, i = part / 2;
-    SORTIE_UNROLL
+#pragma unroll
     for (int pair = 0; pair < kPartPairs; pair += 2) {
       const int j = part % 2 * (kPartPairs / 2) + pair / 2;
       const int row = warp_row() + 16 * i + lane / 4, col = warp_col() + 8 * j + lane % 4 * 2;
@@ -221,17 +221,17 @@ struct F32Tile {
                                                   Sums& sums) {
     auto* left = reinterpret_cast<float*>(shared);
     float* right = left + kDepth * kRow;
-    SORTIE_UNROLL
+#pragma unroll
     for (int i = 0; i < 16; ++i) sums.values[i / 4][i % 4] = 0.0f;
     for (int depth = 0; depth < a.depth; depth += kDepth) {
       load<kTransposedA>(left, a, row, depth);
       load<kTransposedB>(right, b, col, depth);
       __syncthreads();
-      SORTIE_UNROLL
+#pragma unroll
       for (int d = 0; d < kDepth; ++d) {
         const auto x = *reinterpret_cast<const Pack<float, 4>*>(left + d * kRow + tile_row());
         const auto y = *reinterpret_cast<const Pack<float, 4>*>(right + d * kRow + tile_col());
-        SORTIE_UNROLL
+#pragma unroll
         for (int i = 0; i < 16; ++i) sums.values[i / 4][i % 4] += x.values[i / 4] * y.values[i % 4];
       }
       __syncthreads();
@@ -240,7 +240,7 @@ struct F32Tile {
   static constexpr int kParts = 1, kPartPairs = 8;
   template <class Visit>
   static __device__ __forceinline__ void for_pairs(const Sums& sums, int, const Visit& visit) {
-    SORTIE_UNROLL
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       visit(2 * i, tile_row() + i, tile_col(), sums.values[i][0], sums.values[i][1]);
       visit(2 * i + 1, tile_row() + i, tile_col() + 2, sums.values[i][2], sums.values[i][3]);
@@ -257,7 +257,7 @@ struct F32Tile {
   template <bool kTransposed>
   static __device__ __forceinline__ void load(float* tile, const Operand<float>& x, int outer_begin,
                                               int depth_begin) {
-    SORTIE_UNROLL
+#pragma unroll
     for (int pass = 0; pass < 64 * kDepth / kThreads; ++pass) {
       const int i = static_cast<int>(threadIdx.x) + pass * kThreads;
       const int at_outer = kTransposed ? i % 64 : i / kDepth;
