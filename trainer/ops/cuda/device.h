@@ -1,9 +1,8 @@
 // The language of kernels, the same under nvcc and under the emulation of the tests. A kernel is a
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
 // not here or in tensor_core.h:
-//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes
-//   with
-//     all lanes of the warp in them;
+//   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles, votes and
+//     matches with all lanes of the warp in them; __trap() instead of writing where it must not;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
 //   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
 #pragma once
@@ -19,6 +18,13 @@ namespace sortie::trainer::ops::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
+/// Of a block whose threads are along x.
+__device__ __forceinline__ int lane_of_thread() {
+  return static_cast<int>(threadIdx.x) % kWarp;
+}
+__device__ __forceinline__ int warp_of_thread() {
+  return static_cast<int>(threadIdx.x) / kWarp;
+}
 
 #ifdef __CUDACC__
 /// The block's shared memory, as launch() was told; 16-byte aligned.
