@@ -165,6 +165,9 @@ void sync_block();
 /// Until all lanes of the warp that have not returned are here.
 void sync_warp();
 
+/// Ends the process with a message that says where.
+[[noreturn]] void trap();
+
 inline constexpr std::size_t kExchangeBytes = 128;
 /// Computes what the warp's 32 lanes get, of what they gave.
 using WarpFunction = void (*)(const std::byte* given, std::byte* results);
@@ -263,12 +266,12 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   return emulated_cuda::best_of_lanes(value, std::less<unsigned>());
 }
-inline int __popc(unsigned bits) {
-  return __builtin_popcount(bits);
-}
 /// Ends the kernel, and all that uses the GPU, with an error.
 [[noreturn]] inline void __trap() {
-  __builtin_trap();
+  emulated_cuda::trap();
+}
+inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
 }
 
 inline float __uint_as_float(std::uint32_t bits) {
