@@ -94,7 +94,7 @@ struct TinyTraining {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
-    rank.device = device();
+    rank.compute.device = device();
     rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",
@@ -153,7 +153,7 @@ struct TinyTraining {
 inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
   const auto communicator = make_single_communicator();
   RankContext rank;
-  rank.device = device();
+  rank.compute.device = device();
   auto events = EventSink::open("");
   ProgressionSource samples(job.model.vocab_size);
   const CpuFacts cpu = cpu_facts();

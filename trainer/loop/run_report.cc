@@ -94,6 +94,7 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   event.precision = facts.precision;
   event.isa = facts.isa;
   event.cpu = cpu.model;
+  event.gpu = facts.gpu;
   event.threads = rank_.threads;
   event.world_size = rank_.world_size;
   event.global_batch_size = batch_.global_batch_size;
