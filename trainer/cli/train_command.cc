@@ -145,6 +145,7 @@ Result<> check_room(const config::JobConfig& job, const config::BatchPlan& batch
   options.rank = rank.rank;
   options.dtype = precision;
   options.threads = rank.threads;
+  options.gpu = rank.compute.gpu.has_value();
   return check_device_room(job, options, rank.compute);
 }
 
