@@ -200,6 +200,12 @@ inline std::uint32_t __float_as_uint(float value) {
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+inline int max(int a, int b) {
+  return a > b ? a : b;
+}
+inline int min(int a, int b) {
+  return a < b ? a : b;
+}
 inline float rsqrtf(float x) {
   return 1.0f / std::sqrt(x);
 }
