@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,11 @@ struct GpuFacts {
   std::size_t memory_bytes = 0, free_bytes = 0;
 };
 
+/// What a device or its driver refused in mid-step. Ends the rank with its message.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 class DeviceModule {
  public:
   virtual ~DeviceModule() = default;
@@ -45,7 +51,7 @@ class DeviceModule {
 inline constexpr const char* kCudaModuleFile = "libsortie-cuda.so";
 /// What must be the same for program and module to share classes. Count it up with each change of
 /// what either of them calls of the other.
-inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/1 " __VERSION__;
+inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/2 " __VERSION__;
 
 /// What libsortie-cuda.so exports as `sortie_device_module`: the module, which lives as long as the
 /// process. `build` is kDeviceModuleBuild of who asks; null when it is another build's.

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -49,8 +50,8 @@ class Device {
 
   void* take(std::size_t size) {
     if (base_ == nullptr) {
-      void* pages = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                         -1, 0);
+      void* pages =
+          mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       SORTIE_CHECK(pages != MAP_FAILED, "no address space for an emulated GPU");
       base_ = static_cast<std::byte*>(pages);
     }
@@ -81,7 +82,8 @@ class Device {
 
   /// Some of what waits, or all of it.
   void do_some() {
-    for (std::uint64_t count = random() % 8; count > 0 && run_one(); --count) {
+    const Open open(*this);
+    for (std::uint64_t count = random() % 32; count > 0 && run_one(); --count) {
     }
   }
   /// Until `done` says so; the device can do nothing more before that: a mistake.
@@ -92,7 +94,7 @@ class Device {
   }
   void add(Stream& stream, Item item) {
     stream.items.push_back(std::move(item));
-    if (random() % 8 == 0) do_some();
+    if (random() % 32 == 0) do_some();
   }
   std::uint64_t random() {
     std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
@@ -122,10 +124,7 @@ class Device {
       if (const Passed& after = stream.items.front().after; after && !*after) continue;
       const Item item = std::move(stream.items.front());
       stream.items.pop_front();
-      if (item.work) {
-        const Open open(*this);
-        item.work();
-      }
+      if (item.work) item.work();
       if (item.passes) *item.passes = true;
       return true;
     }
@@ -155,6 +154,10 @@ Device& device(int index) {
   return all[static_cast<std::size_t>(index)];
 }
 thread_local int chosen = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+cudaError_t failed(cudaError_t error) {
+  return last_error = error;
+}
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 /// Blocks of pinned memory.
@@ -185,10 +188,15 @@ cudaError_t add_to(Stream* stream, std::function<void()> work) {
 
 }  // namespace
 
-void launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
-            std::function<void()> kernel) {
+cudaError_t launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> kernel) {
+  const auto product = [](dim3 size) { return std::uint64_t{size.x} * size.y * size.z; };
+  if (product(threads) == 0 || product(threads) > 1024 || threads.z > 64 || product(blocks) == 0 ||
+      blocks.x > 0x7fffffffu || blocks.y > 65535 || blocks.z > 65535)
+    return failed(cudaErrorInvalidConfiguration);
+  if (shared_bytes > kMaxSharedBytes) return failed(cudaErrorInvalidValue);
   const std::uint64_t seed = device(stream->device).random();
-  add_to(stream, [=, kernel = std::move(kernel)] {
+  return add_to(stream, [=, kernel = std::move(kernel)] {
     run_grid(blocks, threads, shared_bytes, kernel, seed);
   });
 }
@@ -207,10 +215,18 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kDevices, cudaSuccess; }
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return *version = 13000, cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = 13000, cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  return *count = kDevices, cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {"emulated GPU", 9, 0, 4, kReserved, 227 << 10};
   return cudaSuccess;
@@ -220,7 +236,9 @@ cudaError_t cudaSetDevice(int index) {
   chosen = index;
   return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* index) { return *index = chosen, cudaSuccess; }
+cudaError_t cudaGetDevice(int* index) {
+  return *index = chosen, cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   Device& it = device(chosen);
   Lock lock(it.mutex);
@@ -265,6 +283,16 @@ cudaError_t cudaFreeHost(void* block) {
   }
   std::free(block);
   return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned) {
+  std::lock_guard lock(pinned().mutex);
+  pinned().blocks[static_cast<std::byte*>(block)] = size;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* block) {
+  std::lock_guard lock(pinned().mutex);
+  return pinned().blocks.erase(static_cast<std::byte*>(block)) == 1 ? cudaSuccess
+                                                                     : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,

@@ -28,7 +28,7 @@ __device__ __forceinline__ T* shared_memory() {
 #else
 template <class T>
 T* shared_memory() {
-  return static_cast<T*>(emulated_cuda::shared_memory());
+  return reinterpret_cast<T*>(emulated_cuda::here.shared);
 }
 #endif
 

@@ -50,11 +50,15 @@ CudaStreams::~CudaStreams() {
   }
 }
 
-Event CudaStreams::record(StreamKind stream) {
-  use_device(device_);
-  auto point = std::make_shared<Point>(device_);
-  check(cudaEventRecord(point->native(), native(stream)), "an event");
+Event record_event(Device device, cudaStream_t stream) {
+  use_device(device);
+  auto point = std::make_shared<Point>(device);
+  check(cudaEventRecord(point->native(), stream), "an event");
   return Event(std::move(point));
+}
+
+Event CudaStreams::record(StreamKind stream) {
+  return record_event(device_, native(stream));
 }
 
 void CudaStreams::wait(StreamKind stream, const Event& event) {

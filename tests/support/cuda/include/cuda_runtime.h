@@ -27,6 +27,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidDevice = 101,
   cudaErrorNoDevice = 100,
@@ -44,6 +45,7 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 
 namespace emulated_cuda {
+inline constexpr std::size_t kMaxSharedBytes = 227 << 10;  // of a block, of sm_90
 struct Stream;
 struct Event;
 }  // namespace emulated_cuda
@@ -77,6 +79,9 @@ cudaError_t cudaFree(void* block);
 /// Pinned memory of the host: copies from and to it happen when the stream gets there.
 cudaError_t cudaMallocHost(void** block, std::size_t size);
 cudaError_t cudaFreeHost(void* block);
+/// Makes memory of the host pinned.
+cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned flags);
+cudaError_t cudaHostUnregister(void* block);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream);
@@ -102,19 +107,32 @@ namespace emulated_cuda {
 /// What a kernel's thread knows of itself.
 struct Place {
   dim3 thread, block, block_size, grid;
+  unsigned index = 0;           // of the thread in its block
+  std::byte* shared = nullptr;  // memory of the block
 };
-const Place& place();
+/// Of the thread that this thread of the host runs.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Place here;
 
-void* shared_memory();
 /// Until all threads of the block that have not returned are here.
 void sync_block();
-/// Every lane gives `size` bytes, at most 64, and gets those of all lanes, one after another, valid
-/// until its next call. All 32 lanes take part.
-const std::byte* exchange_in_warp(const void* mine, std::size_t size);
+/// Until all lanes of the warp that have not returned are here.
+void sync_warp();
 
-/// Adds a kernel to the stream.
-void launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
-            std::function<void()> kernel);
+inline constexpr std::size_t kExchangeBytes = 128;
+/// Computes what the warp's 32 lanes get, of what they gave.
+using WarpFunction = void (*)(const std::byte* given, std::byte* results);
+/// Every lane gives `size` bytes, at most kExchangeBytes, and gets what `function` makes of those
+/// of all lanes, one after another: at most 32 * kExchangeBytes, valid until its next call. All 32
+/// lanes take part.
+const std::byte* compute_in_warp(const void* mine, std::size_t size, WarpFunction function);
+/// The same without a function: every lane gets what all gave.
+inline const std::byte* exchange_in_warp(const void* mine, std::size_t size) {
+  return compute_in_warp(mine, size, nullptr);
+}
+
+/// Adds a kernel to the stream; refused as CUDA does.
+cudaError_t launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> kernel);
 /// Adds other work on the device's memory to the stream; for libraries.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
@@ -128,17 +146,20 @@ T of_lane(T value, int lane) {
 
 }  // namespace emulated_cuda
 
-#define threadIdx (::emulated_cuda::place().thread)
-#define blockIdx (::emulated_cuda::place().block)
-#define blockDim (::emulated_cuda::place().block_size)
-#define gridDim (::emulated_cuda::place().grid)
+#define threadIdx (::emulated_cuda::here.thread)
+#define blockIdx (::emulated_cuda::here.block)
+#define blockDim (::emulated_cuda::here.block_size)
+#define gridDim (::emulated_cuda::here.grid)
 
-inline void __syncthreads() { emulated_cuda::sync_block(); }
-inline void __syncwarp(unsigned = 0xffffffffu) {
-  const char nothing = 0;
-  emulated_cuda::exchange_in_warp(&nothing, 1);
+inline void __syncthreads() {
+  emulated_cuda::sync_block();
 }
-inline int emulated_lane() { return static_cast<int>(threadIdx.x % 32); }
+inline void __syncwarp(unsigned = 0xffffffffu) {
+  emulated_cuda::sync_warp();
+}
+inline int emulated_lane() {
+  return static_cast<int>(emulated_cuda::here.index % 32);
+}
 template <class T>
 T __shfl_sync(unsigned, T value, int lane) {
   return emulated_cuda::of_lane(value, lane);
@@ -165,7 +186,9 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
     votes |= static_cast<unsigned>(all[lane] != std::byte{}) << lane;
   return votes;
 }
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
+}
 
 inline float __uint_as_float(std::uint32_t bits) {
   float value;
@@ -177,6 +200,12 @@ inline std::uint32_t __float_as_uint(float value) {
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
