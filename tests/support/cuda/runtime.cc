@@ -231,6 +231,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {"emulated GPU", 9, 0, 4, kReserved, 227 << 10};
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = 4, cudaSuccess;
+}
 cudaError_t cudaSetDevice(int index) {
   if (index < 0 || index >= kDevices) return cudaErrorInvalidDevice;
   chosen = index;
