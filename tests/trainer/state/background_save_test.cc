@@ -229,7 +229,7 @@ TEST_CASE("a background save that fails anywhere is reported by all, and the nex
 
 TEST_CASE("without memory for a copy a save stops training, and is as good") {
   Snapshot none;
-  const auto refused = none.allocate(std::uint64_t{1} << 60, 1);
+  const auto refused = none.allocate(std::uint64_t{1} << 60, 1, device());
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::unsupported);
   CHECK(none.bytes() == 0);
