@@ -225,9 +225,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
   }
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  return *value = 4, cudaSuccess;
-}
 cudaError_t cudaSetDevice(int index) {
   if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
   chosen = index;
