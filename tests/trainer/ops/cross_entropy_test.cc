@@ -5,6 +5,7 @@
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/products.h"
 
 namespace sortie::trainer {
 namespace {
@@ -144,6 +145,27 @@ TEST_CASE("loss and gradients equal the reference") {
       CHECK(loss_only.loss_sum == result.loss_sum);
       CHECK(loss_only.count == result.count);
     }
+  });
+}
+
+TEST_CASE("the loss and its gradients do not depend on how many rows are computed at a time") {
+  CHECK(ops::head_chunk_rows({}, 8192, 50304) == 2048);   // 4 chunks of 393 MiB
+  CHECK(ops::head_chunk_rows({}, 8192, 128256) == 1024);  // 501 MiB
+  CHECK(ops::head_chunk_rows({}, 1000, 50304) == 1000);
+  CHECK(ops::head_chunk_rows({.logits_bytes = 1}, 600, 100) == 256);
+  for_each_variant(true, [](const Variant& v) {
+    const RowCase c{600, 70, 8, 67, 1.0};
+    const RowInputs in = make_inputs(v.dtype, c);
+    const auto expected =
+        reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, 1.0);
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+    ops::set_product_options(v.context, {.logits_bytes = 1});
+    Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
+    CHECK(relative_error(values_of(dh), expected.dh) <= v.tolerance);
+    CHECK(relative_error(values_of(dw), expected.dw) <= v.tolerance);
   });
 }
 

@@ -148,6 +148,7 @@ class CudaBackend final : public Backend {
  private:
   const Device device_;
   Products products_;
+  ProductOptions product_options_;
 };
 
 }  // namespace sortie::trainer::ops::cuda
