@@ -56,7 +56,8 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
   for_each_variant(true, [](const Variant& v) {
     // Parts of one and of several tiles, the last ones with few columns and with padding alone.
-    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0}})
+    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0},
+                             RowCase{6, 2 * 2200, 8, 4201, 1.0}})
       for (const std::int64_t parts : {2, 5}) {
         if (c.n % parts != 0) continue;
         CAPTURE(c.vocab);

@@ -46,7 +46,7 @@ class Products {
   /// Adds the product to the current stream. False: the library has no way to compute it, and
   /// nothing happens.
   bool try_run(ExecutionContext& context, const Product& product, const Operands& operands);
-  /// The same, and CudaError where there is no way.
+  /// The same, and DeviceError where there is no way.
   void run(ExecutionContext& context, const Product& product, const Operands& operands);
 
   // As in trainer/ops/products.h.
