@@ -5,6 +5,8 @@
 
 #include <cuda_runtime.h>
 
+#include <deque>
+
 #include "trainer/ops/backend.h"
 #include "trainer/ops/cuda/products.h"
 
@@ -146,7 +148,13 @@ class CudaBackend final : public Backend {
                      Tensor& m, Tensor& v, Tensor& compute) override;
 
  private:
+  /// Host memory on its way to the GPU.
+  struct Upload {
+    Event done;
+    std::shared_ptr<std::byte[]> block;
+  };
   const Device device_;
+  std::deque<Upload> uploads_;
   Products products_;
   ProductOptions product_options_;
 };

@@ -17,6 +17,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__ __restrict
 
 struct dim3 {
@@ -237,9 +238,34 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
     votes |= static_cast<unsigned>(all[lane] != std::byte{}) << lane;
   return votes;
 }
-inline int __popc(unsigned bits) {
-  return __builtin_popcount(bits);
+/// The lanes with the same value.
+inline unsigned __match_any_sync(unsigned, int value) {
+  int all[32];
+  std::memcpy(all, emulated_cuda::exchange_in_warp(&value, sizeof value), sizeof all);
+  unsigned lanes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    lanes |= static_cast<unsigned>(all[lane] == value) << lane;
+  return lanes;
 }
+namespace emulated_cuda {
+template <class Better>
+unsigned best_of_lanes(unsigned value, const Better& better) {
+  unsigned all[32];
+  std::memcpy(all, exchange_in_warp(&value, sizeof value), sizeof all);
+  for (const unsigned other : all)
+    if (better(other, value)) value = other;
+  return value;
+}
+}  // namespace emulated_cuda
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  return emulated_cuda::best_of_lanes(value, std::greater<unsigned>());
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  return emulated_cuda::best_of_lanes(value, std::less<unsigned>());
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+/// Ends the kernel, and all that uses the GPU, with an error.
+[[noreturn]] inline void __trap() { __builtin_trap(); }
 
 inline float __uint_as_float(std::uint32_t bits) {
   float value;
