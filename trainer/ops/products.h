@@ -1,7 +1,9 @@
-// How matrix products are computed where a library has several ways to: on GPUs. On the CPU
-// nothing happens here.
+// How matrix products are computed where there are several ways to: on GPUs. On the CPU nothing
+// happens here.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,7 +19,23 @@ struct ProductOptions {
   int timed = 1;
   /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
   bool tf32 = false;
+  /// The most memory for logits of the LM head at a time, and for at least 256 rows. Every chunk
+  /// reads and writes the gradient of W as a whole, which takes as long as its product where a chunk
+  /// has a few hundred rows: 1024 rows of 128 k columns are worth their memory.
+  std::int64_t logits_bytes = std::int64_t{512} << 20;
 };
+
+/// Rows of the LM head whose f32 logits a GPU has at a time, of `rows` with `columns` each: as even
+/// as they come, in units of 128.
+constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64_t rows,
+                                       std::int64_t columns) {
+  constexpr std::int64_t kUnit = 128;
+  const auto line = static_cast<std::int64_t>(sizeof(float)) * std::max<std::int64_t>(columns, 1);
+  const std::int64_t most = std::max(2 * kUnit, options.logits_bytes / line / kUnit * kUnit);
+  const std::int64_t chunks = (rows + most - 1) / most;
+  const std::int64_t even = (rows + chunks - 1) / chunks;
+  return std::min(rows, (even + kUnit - 1) / kUnit * kUnit);
+}
 
 /// For products from now on.
 void set_product_options(ExecutionContext& context, const ProductOptions& options);

@@ -88,7 +88,8 @@ cublasStatus_t check(const Shapes& s) {
       (narrow && s.desc.compute != CUBLAS_COMPUTE_32F))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (s.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
-  if (s.desc.epilogue != CUBLASLT_EPILOGUE_BIAS ||
+  // Not with vectors, in some versions and types of the library.
+  if (s.desc.epilogue != CUBLASLT_EPILOGUE_BIAS || s.m() == 1 ||
       (s.desc.bias_type != -1 && s.desc.bias_type != s.d.type))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   return CUBLAS_STATUS_SUCCESS;

@@ -5,6 +5,7 @@
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/products.h"
 
 namespace sortie::trainer {
 namespace {
@@ -55,7 +56,8 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
   for_each_variant(true, [](const Variant& v) {
     // Parts of one and of several tiles, the last ones with few columns and with padding alone.
-    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0}})
+    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0},
+                             RowCase{6, 2 * 2200, 8, 4201, 1.0}})
       for (const std::int64_t parts : {2, 5}) {
         if (c.n % parts != 0) continue;
         CAPTURE(c.vocab);
@@ -144,6 +146,27 @@ TEST_CASE("loss and gradients equal the reference") {
       CHECK(loss_only.loss_sum == result.loss_sum);
       CHECK(loss_only.count == result.count);
     }
+  });
+}
+
+TEST_CASE("the loss and its gradients do not depend on how many rows are computed at a time") {
+  CHECK(ops::head_chunk_rows({}, 8192, 50304) == 2048);   // 4 chunks of 393 MiB
+  CHECK(ops::head_chunk_rows({}, 8192, 128256) == 1024);  // 501 MiB
+  CHECK(ops::head_chunk_rows({}, 1000, 50304) == 1000);
+  CHECK(ops::head_chunk_rows({.logits_bytes = 1}, 600, 100) == 256);
+  for_each_variant(true, [](const Variant& v) {
+    const RowCase c{600, 70, 8, 67, 1.0};
+    const RowInputs in = make_inputs(v.dtype, c);
+    const auto expected =
+        reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, 1.0);
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+    ops::set_product_options(v.context, {.logits_bytes = 1});
+    Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
+    CHECK(relative_error(values_of(dh), expected.dh) <= v.tolerance);
+    CHECK(relative_error(values_of(dw), expected.dw) <= v.tolerance);
   });
 }
 

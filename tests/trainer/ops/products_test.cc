@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "tests/trainer/ops/op_test.h"
+#include "tests/trainer/ops/reference.h"
 #include "trainer/ops/linear.h"
 
 namespace sortie::trainer {
@@ -43,6 +44,30 @@ TEST_CASE("timed products are right, and others with their choices have the same
   CHECK(products_of(same) == results);
   CHECK(ops::product_choices(same) == choices);
   CHECK(products_of(timed) == results);
+}
+
+TEST_CASE("products of two streams do not share what they work in") {
+  // Long sums of few results, which are cut.
+  const std::int64_t m = 4, n = 4, k = 1000;
+  ExecutionContext context(1, test::device());
+  const Values first = random_values(DType::f32, 1, m * k), second(first.rbegin(), first.rend());
+  const Values w = random_values(DType::f32, 3, n * k);
+  const ops::PackedWeight weight(make_tensor(context, DType::f32, {n, k}, w));
+  const Tensor x = make_tensor(context, DType::f32, {m, k}, first);
+  const Tensor other_x = make_tensor(context, DType::f32, {m, k}, second);
+  const auto expected = reference::linear(first, w, {}, m, n, k);
+  const auto other_expected = reference::linear(second, w, {}, m, n, k);
+  for (int round = 0; round < 20; ++round) {
+    Tensor y = context.empty(DType::f32, {m, n}), other_y = context.empty(DType::f32, {m, n});
+    {
+      const auto scope = context.with_stream(StreamKind::communication);
+      ops::linear_forward(context, other_x, weight, Tensor(), other_y);
+    }
+    ops::linear_forward(context, x, weight, Tensor(), y);
+    context.synchronize();
+    CHECK(relative_error(values_of(y), expected) <= 1e-5);
+    CHECK(relative_error(values_of(other_y), other_expected) <= 1e-5);
+  }
 }
 
 TEST_CASE("choices of another library and broken ones are refused" *

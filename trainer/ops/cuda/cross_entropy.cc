@@ -12,26 +12,11 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// The most memory of a chunk's logits. Every chunk reads and writes the gradient of W as a whole,
-/// which takes as long as its product where a chunk has a few hundred rows: 1024 rows of 128 k
-/// columns are worth their memory.
-constexpr std::int64_t kLogitsBytes = std::int64_t{512} << 20;
-constexpr std::int64_t kRowsUnit = 128;  // of products' tiles
 /// Fewer columns are not cut to multiples of kHeadPack.
 constexpr std::int64_t kFewColumns = 64;
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
-}
-
-/// Rows at a time: as even as they come.
-std::int64_t chunk_rows(std::int64_t rows, std::int64_t line) {
-  constexpr std::int64_t kLeast = 2 * kRowsUnit;
-  const std::int64_t most = std::max(
-      kLeast, kLogitsBytes / (line * static_cast<std::int64_t>(sizeof(float))) / kRowsUnit *
-                  kRowsUnit);
-  const std::int64_t chunks = (rows + most - 1) / most;
-  return std::min(rows, round_up((rows + chunks - 1) / chunks, kRowsUnit));
 }
 
 struct Range {
@@ -180,7 +165,7 @@ void CudaBackend::linear_cross_entropy(Context& context, const Tensor& h, const 
                                        Tensor& dh, Tensor& dw, Tensor& loss) {
   const std::int64_t all = targets.elements();
   const Head head(context, products_, h, w, targets, spec);
-  const std::int64_t most = chunk_rows(all, head.line());
+  const std::int64_t most = head_chunk_rows(product_options_, all, head.line());
   const Tensor logits = context.empty(DType::f32, {most, head.line()});
   const Tensor losses = context.empty(DType::f64, {all});
   auto* const values = address<float>(logits);
@@ -206,7 +191,7 @@ void CudaBackend::begin_cross_entropy(Context& context, const Tensor& h, const P
   const std::int64_t all = targets.elements();
   const Head head(context, products_, h, w, targets, spec);
   const std::int64_t line = std::max<std::int64_t>(head.line(), kHeadPack);
-  const std::int64_t most = chunk_rows(all, line);
+  const std::int64_t most = head_chunk_rows(product_options_, all, line);
   const std::int64_t stride = exponential_line(part.exponentials, head, all);
   const Tensor logits = context.empty(DType::f32, {most, line});
   with_float_type(h.dtype(), [&]<class T> {

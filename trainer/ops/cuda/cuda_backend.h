@@ -156,6 +156,7 @@ class CudaBackend final : public Backend {
   const Device device_;
   std::deque<Upload> uploads_;
   Products products_;
+  ProductOptions product_options_;
 };
 
 }  // namespace sortie::trainer::ops::cuda

@@ -9,6 +9,7 @@
 namespace sortie::trainer::ops::cuda {
 
 void CudaBackend::set_product_options(const ProductOptions& options) {
+  product_options_ = options;
   products_.set_options(options);
 }
 std::string CudaBackend::product_choices() const {
@@ -23,30 +24,35 @@ void CudaBackend::weight_changed(Context&, const PackedWeight&) {}
 void CudaBackend::linear_forward(Context& context, const Tensor& x, const PackedWeight& w,
                                  const Tensor& bias, Tensor& y) {
   const Tensor::Matrix in = x.matrix(), out = y.matrix();
-  const Product product{.m = in.rows,
-                        .n = out.cols,
-                        .k = in.cols,
-                        .input = x.dtype(),
-                        .output = y.dtype(),
-                        .b_transposed = true,
-                        .a_row = in.stride,
-                        .b_row = in.cols,
-                        .c_row = out.stride,
-                        .bias = bias.defined()};
+  Product product{.m = in.rows,
+                  .n = out.cols,
+                  .k = in.cols,
+                  .input = x.dtype(),
+                  .output = y.dtype(),
+                  .b_transposed = true,
+                  .a_row = in.stride,
+                  .b_row = in.cols,
+                  .c_row = out.stride};
   Operands operands{.a = in.data, .b = w.plain().raw(), .c = out.data};
+  if (!bias.defined()) return products_.run(context, product, operands);
   // The library adds a bias of the result's type.
   Tensor rounded;
-  if (bias.defined()) {
-    operands.bias = bias.raw();
-    if (y.dtype() != DType::f32 || reinterpret_cast<std::uintptr_t>(operands.bias) % 16 != 0) {
-      rounded = context.empty(y.dtype(), {out.cols});
-      with_float_type(y.dtype(), [&]<class T> {
-        round_bias(current_stream(context), flat<const float>(bias), address<T>(rounded));
-      });
-      operands.bias = rounded.raw();
-    }
+  operands.bias = bias.raw();
+  if (y.dtype() != DType::f32 || reinterpret_cast<std::uintptr_t>(operands.bias) % 16 != 0) {
+    rounded = context.empty(y.dtype(), {out.cols});
+    with_float_type(y.dtype(), [&]<class T> {
+      round_bias(current_stream(context), flat<const float>(bias), address<T>(rounded));
+    });
+    operands.bias = rounded.raw();
   }
+  product.bias = true;
+  if (products_.try_run(context, product, operands)) return;
+  product.bias = false;
+  operands.bias = nullptr;
   products_.run(context, product, operands);
+  with_float_type(y.dtype(), [&]<class T> {
+    add_bias(current_stream(context), address<const float>(bias), rows_of<T>(y));
+  });
 }
 
 void CudaBackend::linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,

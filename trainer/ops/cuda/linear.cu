@@ -80,6 +80,14 @@ __global__ void round_kernel(Flat<const float> from, T* __restrict__ to) {
   if (i < from.size) to[i] = from_float<T>(from.data[i]);
 }
 
+/// A block per row, element by element: it is for products of a few columns.
+template <class T>
+__global__ void add_bias_kernel(const float* __restrict__ bias, Rows<T> y) {
+  T* row = y.data + blockIdx.x * y.stride;
+  for (std::int64_t col = threadIdx.x; col < y.cols; col += kSumThreads)
+    row[col] = from_float<T>(to_float(row[col]) + bias[col]);
+}
+
 template <class T, int N>
 void start_column_parts(cudaStream_t stream, Rows<const T> x, float* parts) {
   launch(column_parts_kernel<T, N>,
@@ -121,5 +129,13 @@ void round_bias(cudaStream_t stream, Flat<const float> from, T* to) {
 }
 template void round_bias(cudaStream_t, Flat<const float>, float*);
 template void round_bias(cudaStream_t, Flat<const float>, bf16*);
+
+template <class T>
+void add_bias(cudaStream_t stream, const float* bias, Rows<T> y) {
+  launch(add_bias_kernel<T>, {.blocks = static_cast<unsigned>(y.rows), .threads = kSumThreads},
+         stream, bias, y);
+}
+template void add_bias(cudaStream_t, const float*, Rows<float>);
+template void add_bias(cudaStream_t, const float*, Rows<bf16>);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -19,4 +19,8 @@ void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* 
 template <class T>
 void round_bias(cudaStream_t stream, Flat<const float> from, T* to);
 
+/// y += bias [y.cols] in every row, where the product can not do it. T: float or bf16.
+template <class T>
+void add_bias(cudaStream_t stream, const float* bias, Rows<T> y);
+
 }  // namespace sortie::trainer::ops::cuda

@@ -13,6 +13,7 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/product_choices.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -24,7 +25,7 @@ constexpr int kMaxTimed = 64;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw CudaError(
+    throw DeviceError(
         fmt::format("GPU: {} failed: cuBLASLt says {}", what, cublasLtGetStatusName(status)));
 }
 
@@ -108,6 +109,7 @@ struct Plan {
   float beta = 0.0f;
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
+  bool possible = false;  // the library has an algorithm
 };
 
 }  // namespace
@@ -116,7 +118,7 @@ class Products::State {
  public:
   explicit State(Device device) : device_(device) {}
 
-  void run(ExecutionContext& context, const Product& product, const Operands& operands) {
+  bool run(ExecutionContext& context, const Product& product, const Operands& operands) {
     const cudaStream_t stream = current_stream(context);
     const ProductKey key{.product = product,
                          .a_alignment = alignment_of(operands.a),
@@ -132,8 +134,10 @@ class Products::State {
       choose(context, key, operands, stream, found->second);
     }
     const Plan& plan = found->second;
+    if (!plan.possible) return false;
     check(add(context, plan, plan.algorithm, plan.workspace_bytes, operands, operands.c, stream),
           describe(product).c_str());
+    return true;
   }
 
   void set_options(const ProductOptions& options) {
@@ -201,10 +205,13 @@ class Products::State {
           result.workspaceSize <= kWorkspaceBytes) {
         plan.algorithm = given->second;
         plan.workspace_bytes = result.workspaceSize;
+        plan.possible = true;
         return;
       }
     }
     const auto candidates = best(key, operands, plan);
+    plan.possible = !candidates.empty();
+    if (!plan.possible) return;
     const std::size_t chosen =
         candidates.size() > 1 ? fastest(context, key, operands, stream, plan, candidates) : 0;
     plan.algorithm = candidates[chosen].algo;
@@ -212,7 +219,7 @@ class Products::State {
     choices_.insert_or_assign(key, plan.algorithm);
   }
 
-  /// What the library thinks best, best first.
+  /// What the library thinks best, best first; nothing where it can not.
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
                                                     const Plan& plan) {
     // The library looks at the bias' alignment.
@@ -237,12 +244,9 @@ class Products::State {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle(), plan.desc.get(), plan.first.get(), plan.second.get(), plan.result.get(),
         plan.result.get(), preference.get(), options_.timed, results.data(), &count);
-    if (status == CUBLAS_STATUS_SUCCESS && count == 0)
-      check(CUBLAS_STATUS_NOT_SUPPORTED, describe(key.product).c_str());
-    check(status, describe(key.product).c_str());
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, describe(key.product).c_str());
     results.resize(static_cast<std::size_t>(count));
     std::erase_if(results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
-    if (results.empty()) check(CUBLAS_STATUS_NOT_SUPPORTED, describe(key.product).c_str());
     return results;
   }
 
@@ -295,8 +299,13 @@ class Products::State {
 Products::Products(Device device) : state_(std::make_unique<State>(device)) {}
 Products::~Products() = default;
 
+bool Products::try_run(ExecutionContext& context, const Product& product,
+                       const Operands& operands) {
+  return state_->run(context, product, operands);
+}
 void Products::run(ExecutionContext& context, const Product& product, const Operands& operands) {
-  state_->run(context, product, operands);
+  if (!state_->run(context, product, operands))
+    check(CUBLAS_STATUS_NOT_SUPPORTED, describe(product).c_str());
 }
 void Products::set_options(const ProductOptions& options) {
   state_->set_options(options);

@@ -43,7 +43,10 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  /// Adds the product to the current stream.
+  /// Adds the product to the current stream. False: the library has no way to compute it, and
+  /// nothing happens.
+  bool try_run(ExecutionContext& context, const Product& product, const Operands& operands);
+  /// The same, and DeviceError where there is no way.
   void run(ExecutionContext& context, const Product& product, const Operands& operands);
 
   // As in trainer/ops/products.h.
