@@ -79,9 +79,9 @@ Result<> run(const EvalOptions& options) {
     return fail(ErrorCode::usage,
                 "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("eval", options.checkpoint,
-                                                             rank.threads, options.precision,
-                                                             options.device));
+  SORTIE_ASSIGN_OR_RETURN(
+      const auto loaded,
+      load_checkpoint("eval", options.checkpoint, rank.threads, options.precision, options.device));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
   if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));

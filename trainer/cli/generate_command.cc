@@ -57,9 +57,9 @@ class Stream {
 
 Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("generate", options.checkpoint,
-                                                             rank.threads, options.precision,
-                                                             options.device));
+  SORTIE_ASSIGN_OR_RETURN(const auto loaded,
+                          load_checkpoint("generate", options.checkpoint, rank.threads,
+                                          options.precision, options.device));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   const LanguageModel& model = *loaded->model;
 

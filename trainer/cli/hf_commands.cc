@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "trainer/cli/output_options.h"
 #include "trainer/cli/load_checkpoint.h"
+#include "trainer/cli/output_options.h"
 #include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 #include "trainer/hf/import.h"
@@ -121,9 +121,8 @@ void add_probe(CLI::App& app, int& exit_code) {
   command->add_option("--activations", arguments->options.activations,
                       "Also activation.MODULE of the modules that match, like 'layers.*.mlp.down'");
   command->callback([arguments, &exit_code] {
-    exit_code =
-        report_error("probe", run_probe(arguments->place, arguments->dtype, arguments->device,
-                                        arguments->options));
+    exit_code = report_error("probe", run_probe(arguments->place, arguments->dtype,
+                                                arguments->device, arguments->options));
   });
 }
 

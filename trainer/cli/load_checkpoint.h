@@ -9,8 +9,8 @@
 namespace sortie::trainer {
 
 /// The model of the checkpoint `place` (a checkpoint, or a folder of them: the newest) on `threads`
-/// threads, or on a GPU. `verb` begins the lines of progress; `precision` as in [model], `device` as
-/// in trainer.device.
+/// threads, or on a GPU. `verb` begins the lines of progress; `precision` as in [model], `device`
+/// as in trainer.device.
 Result<std::unique_ptr<LoadedModel>> load_checkpoint(std::string_view verb,
                                                      const std::filesystem::path& place,
                                                      int threads, const std::string& precision,

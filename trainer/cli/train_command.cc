@@ -185,9 +185,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
 
   const CpuFacts cpu = cpu_facts();
   SORTIE_ASSIGN_OR_RETURN(
-      rank.compute, choose_device(job.trainer.device,
-                                  place_from_environment(rank.local_rank, rank.local_ranks),
-                                  "trainer.device"));
+      rank.compute,
+      choose_device(job.trainer.device, place_from_environment(rank.local_rank, rank.local_ranks),
+                    "trainer.device"));
   log::debug("rank {} computes on {} ({})", rank.rank, rank.compute.name(),
              rank.compute.device.to_string());
   SORTIE_ASSIGN_OR_RETURN(const DType precision,

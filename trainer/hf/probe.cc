@@ -173,8 +173,9 @@ Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Outpu
 }  // namespace
 
 Result<> probe(const fs::path& place, const ProbeOptions& options) {
-  SORTIE_ASSIGN_OR_RETURN(OpenedModel opened,
-                          open_model(place, {options.dtype, options.threads, options.gradients, options.device}));
+  SORTIE_ASSIGN_OR_RETURN(
+      OpenedModel opened,
+      open_model(place, {options.dtype, options.threads, options.gradients, options.device}));
   SORTIE_ASSIGN_OR_RETURN(const Batch batch, read_batch(options.tokens, opened.model->shape()));
   if (options.gradients && batch.labels.empty())
     return fail(ErrorCode::usage,

@@ -25,10 +25,10 @@ Result<ComputeDevice> open_gpu(const DevicePlace& place) {
   chosen.gpu = gpus[static_cast<std::size_t>(index)];
   chosen.libraries = module->libraries();
   if (chosen.gpu->compute_capability < kOldestGpu)
-    return fail(ErrorCode::unsupported,
-                fmt::format("{} has compute capability {}, and {} or newer is needed",
-                            chosen.gpu->name, capability_text(chosen.gpu->compute_capability),
-                            capability_text(kOldestGpu)));
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("{} has compute capability {}, and {} or newer is needed", chosen.gpu->name,
+                    capability_text(chosen.gpu->compute_capability), capability_text(kOldestGpu)));
   SORTIE_ASSIGN_OR_RETURN(chosen.free_bytes, module->open(chosen.device));
   return chosen;
 }

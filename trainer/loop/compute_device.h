@@ -29,8 +29,8 @@ struct DevicePlace {
 };
 DevicePlace place_from_environment(int local_rank, int local_ranks);
 
-/// The index of the GPU of that place, of `gpus` that the process sees. ErrorCode::unsupported where
-/// there are fewer than processes.
+/// The index of the GPU of that place, of `gpus` that the process sees. ErrorCode::unsupported
+/// where there are fewer than processes.
 Result<int> gpu_of_place(const DevicePlace& place, int gpus);
 
 /// As trainer.device says: "cpu"; "cuda"; "auto": a GPU where this process has one, else the CPU.

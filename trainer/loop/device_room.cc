@@ -13,7 +13,9 @@ Result<> check_device_room(const config::JobConfig& job, const PlanOptions& opti
   const std::int64_t state = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer;
   const auto free = static_cast<std::int64_t>(compute.free_bytes);
   if (state <= free) return {};
-  const auto bytes = [](std::int64_t count) { return short_number(static_cast<double>(count)) + "B"; };
+  const auto bytes = [](std::int64_t count) {
+    return short_number(static_cast<double>(count)) + "B";
+  };
   return fail(ErrorCode::unsupported,
               fmt::format("GPU {} ({}): weights, gradients and the optimizer's state of this rank "
                           "take {}, and {} of its {} are free; see nvidia-smi for other processes, "

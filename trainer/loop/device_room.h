@@ -7,9 +7,9 @@
 
 namespace sortie::trainer {
 
-/// Before memory is taken: ErrorCode::unsupported where weights, gradients and the optimizer's state
-/// of this rank, as planned, are more than what is free on its GPU. What else a step takes depends
-/// on its kernels, and is not counted. Of the CPU always good.
+/// Before memory is taken: ErrorCode::unsupported where weights, gradients and the optimizer's
+/// state of this rank, as planned, are more than what is free on its GPU. What else a step takes
+/// depends on its kernels, and is not counted. Of the CPU always good.
 Result<> check_device_room(const config::JobConfig& job, const PlanOptions& options,
                            const ComputeDevice& compute);
 

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
+#include "trainer/loop/signals.h"
 #include "trainer/tensor/allocator.h"
 #include "trainer/tensor/device_memory.h"
 #include "trainer/tensor/device_module.h"
-#include "trainer/loop/signals.h"
 
 namespace sortie::trainer {
 namespace {
@@ -42,8 +42,9 @@ Error error_of(const std::exception_ptr& exception) {
                               "topology.parameter_sharding, or use more ranks for each model"
                             : "or put fewer ranks on the host")};
   } catch (const DeviceError& error) {
-    return {ErrorCode::internal,
-            fmt::format("{}; look for what the driver says of it: `dmesg`, nvidia-smi", error.what())};
+    return {
+        ErrorCode::internal,
+        fmt::format("{}; look for what the driver says of it: `dmesg`, nvidia-smi", error.what())};
   } catch (const std::bad_alloc& error) {
     return {ErrorCode::unsupported,
             fmt::format("out of memory: {}; lower topology.micro_batch_size, set "

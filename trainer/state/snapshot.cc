@@ -78,8 +78,8 @@ void Snapshot::take(ExecutionContext& context, std::vector<StatePiece>& pieces) 
   }
 }
 
-Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces, Snapshot& snapshot,
-                      Snapshot& other) {
+Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces,
+                      Snapshot& snapshot, Snapshot& other) {
   if (std::ranges::all_of(pieces, [](const StatePiece& one) { return one.memory == nullptr; }))
     return {};
   const std::uint64_t bytes = static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);

@@ -21,8 +21,8 @@ class Snapshot {
   Snapshot& operator=(const Snapshot&) = delete;
 
   /// Takes the memory, in pages that are there. ErrorCode::unsupported where this host has less
-  /// than it needs for `ranks_of_host` ranks that do the same. The device copies into it at its full
-  /// speed.
+  /// than it needs for `ranks_of_host` ranks that do the same. The device copies into it at its
+  /// full speed.
   Result<> allocate(std::uint64_t bytes, std::int64_t ranks_of_host, Device device);
   std::uint64_t bytes() const { return memory_.size(); }
 
@@ -35,9 +35,9 @@ class Snapshot {
   DeviceMemory* pinned_by_ = nullptr;
 };
 
-/// Pieces of the host stay as they are. Those of a device are copied to the snapshot, where they fit,
-/// else to `other`, which is empty and gets the memory.
-Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces, Snapshot& snapshot,
-                      Snapshot& other);
+/// Pieces of the host stay as they are. Those of a device are copied to the snapshot, where they
+/// fit, else to `other`, which is empty and gets the memory.
+Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces,
+                      Snapshot& snapshot, Snapshot& other);
 
 }  // namespace sortie::trainer

@@ -79,15 +79,15 @@ Result<> fill_values(const StatePiece& piece,
 }
 
 void broadcast_values(Communicator& group, const StatePiece& piece, int root) {
-  if (piece.memory == nullptr)
-    return group.broadcast(std::as_writable_bytes(piece.values), root);
-  const auto sent = for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
-    const auto bytes = std::as_writable_bytes(values);
-    if (group.rank() == root) piece.memory->read(piece.values.data() + first, bytes);
-    group.broadcast(bytes, root);
-    if (group.rank() != root) piece.memory->write(bytes, piece.values.data() + first);
-    return {};
-  });
+  if (piece.memory == nullptr) return group.broadcast(std::as_writable_bytes(piece.values), root);
+  const auto sent =
+      for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
+        const auto bytes = std::as_writable_bytes(values);
+        if (group.rank() == root) piece.memory->read(piece.values.data() + first, bytes);
+        group.broadcast(bytes, root);
+        if (group.rank() != root) piece.memory->write(bytes, piece.values.data() + first);
+        return {};
+      });
   SORTIE_CHECK(sent.has_value(), "what can not fail");
 }
 

@@ -13,8 +13,8 @@ namespace sortie::trainer {
 
 class DeviceMemory;
 
-/// No memory: says of which device, how much was asked for, and how much tensors have. Its memory is
-/// its own.
+/// No memory: says of which device, how much was asked for, and how much tensors have. Its memory
+/// is its own.
 class OutOfMemory final : public std::bad_alloc {
  public:
   OutOfMemory(Device device, std::size_t asked, std::size_t in_use, std::size_t reserved);

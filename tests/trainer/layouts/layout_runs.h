@@ -42,18 +42,18 @@ class Assembled {
       std::vector<float>& values = tensors_[piece.name.substr(prefix.size())];
       values.resize(static_cast<std::size_t>(whole.elements()),
                     std::numeric_limits<float>::quiet_NaN());
-      for_each_shared_run(
-          piece.piece, whole, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-            for (std::int64_t i = 0; i < count; ++i) {
-              const float mine = held[static_cast<std::size_t>(from + i)] * factor;
-              float& value = values[static_cast<std::size_t>(to + i)];
-              if (!std::isnan(value) && value != mine && wrong_.empty())
-                wrong_ = piece.name + " element " + std::to_string(to + i) + " on rank " +
-                         std::to_string(rank) + ": " + std::to_string(mine) + ", before " +
-                         std::to_string(value);
-              value = mine;
-            }
-          });
+      for_each_shared_run(piece.piece, whole,
+                          [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+                            for (std::int64_t i = 0; i < count; ++i) {
+                              const float mine = held[static_cast<std::size_t>(from + i)] * factor;
+                              float& value = values[static_cast<std::size_t>(to + i)];
+                              if (!std::isnan(value) && value != mine && wrong_.empty())
+                                wrong_ = piece.name + " element " + std::to_string(to + i) +
+                                         " on rank " + std::to_string(rank) + ": " +
+                                         std::to_string(mine) + ", before " + std::to_string(value);
+                              value = mine;
+                            }
+                          });
     }
   }
   const WholeTensors& tensors() const { return tensors_; }

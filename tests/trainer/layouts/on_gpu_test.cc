@@ -55,9 +55,9 @@ TEST_CASE("on a GPU: every way to share a model out gives the CPU's losses and g
        {"shared sequences", [](auto& topology) { topology.context_parallel_size = 2; }},
        {"stages", [](auto& topology) { topology.pipeline_parallel_size = 2; }}},
       steps);
-  check_shared_out(
-      shared_out_job("deepseek-v3"),
-      {{"experts apart", [](auto& topology) { topology.expert_parallel_size = 2; }}}, steps);
+  check_shared_out(shared_out_job("deepseek-v3"),
+                   {{"experts apart", [](auto& topology) { topology.expert_parallel_size = 2; }}},
+                   steps);
 }
 
 TEST_CASE("on a GPU: tensor 2 x pipeline 2 x replicas 2" * doctest::skip(no_gpu_is_tested())) {

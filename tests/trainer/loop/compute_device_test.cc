@@ -46,8 +46,8 @@ TEST_CASE("a rank has the GPU that the runner shows it, or its own of all") {
 }
 
 TEST_CASE("fewer GPUs than ranks are an error that counts both") {
-  for (const auto& [visible, gpus] :
-       {std::pair(std::optional<std::string>(), 1), std::pair(std::optional<std::string>("0,1"), 2)}) {
+  for (const auto& [visible, gpus] : {std::pair(std::optional<std::string>(), 1),
+                                      std::pair(std::optional<std::string>("0,1"), 2)}) {
     const auto none = gpu_of_place({.local_rank = 0, .local_ranks = 4, .visible = visible}, gpus);
     REQUIRE_FALSE(none);
     CHECK(none.error().code == ErrorCode::unsupported);
@@ -87,7 +87,8 @@ TEST_CASE("on a GPU: auto and cuda choose it, cpu does not" *
           doctest::skip(test::no_gpu_is_tested())) {
   for (const char* wanted : {"auto", "cuda"}) {
     CAPTURE(wanted);
-    const auto chosen = choose_device(wanted, {.local_rank = 1, .local_ranks = 2, .visible = {}}, "--device");
+    const auto chosen =
+        choose_device(wanted, {.local_rank = 1, .local_ranks = 2, .visible = {}}, "--device");
     REQUIRE(chosen);
     CHECK(chosen->device == Device{.kind = DeviceKind::cuda, .index = 1});
     REQUIRE(chosen->gpu);

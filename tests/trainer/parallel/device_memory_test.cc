@@ -67,7 +67,8 @@ TEST_CASE("collectives take the memory of a device when its values are there") {
     ops::fill(context, -1.0, out);  // not before it is sent
     std::vector<float> expected;
     for (int from = 0; from < 3; ++from)
-      expected.insert(expected.end(), static_cast<std::size_t>(receives[static_cast<std::size_t>(from)]),
+      expected.insert(expected.end(),
+                      static_cast<std::size_t>(receives[static_cast<std::size_t>(from)]),
                       static_cast<float>(10 + from));
     wrongs.check(ops::copy_to_host<float>(context, in) == expected, "all-to-all");
   });
@@ -81,13 +82,11 @@ TEST_CASE("messages of a device come in the order in which they were sent") {
     for (int i = 0; i < kMessages; ++i) {
       // Of one that is short, and of host memory, in between: neither overtakes.
       const std::int64_t elements = i % 2 == 0 ? 40'000 : 3;
-      received.push_back(
-          Transfer::receive(context, communicator, DType::f32, {elements}, other));
+      received.push_back(Transfer::receive(context, communicator, DType::f32, {elements}, other));
       sent.push_back(Transfer::send(context, communicator, filled(context, elements, i), other));
     }
     float last = 17.0f, got = 0.0f;
-    const auto receive =
-        communicator.receive_async(Tensor::wrap(&got, DType::f32, {1}), other);
+    const auto receive = communicator.receive_async(Tensor::wrap(&got, DType::f32, {1}), other);
     const auto send = communicator.send_async(Tensor::wrap(&last, DType::f32, {1}), other);
     for (int i = 0; i < kMessages; ++i) {
       const Tensor values = received[static_cast<std::size_t>(i)].wait();
