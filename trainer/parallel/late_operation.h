@@ -11,8 +11,8 @@ namespace sortie::trainer {
 
 /// Begins when `ready` has passed. Takes its place among its group's operations at once, so that
 /// they have one order on all ranks. Where the host has no access to the tensors' memory, the input
-/// is copied out, the collective works on copies, and its result is copied back. All of that goes on
-/// beside the device's streams.
+/// is copied out, the collective works on copies, and its result is copied back. All of that goes
+/// on beside the device's streams.
 class LateOperation final : public Operation {
  public:
   /// The operation proper, on these bytes.
@@ -39,10 +39,10 @@ class LateOperation final : public Operation {
   Make make_;
   std::shared_ptr<LateOperation> after_;
   Stage stage_ = Stage::waiting;
-  Event copied_;                                    // of the copy under way
-  std::shared_ptr<std::byte[]> copy_, result_;      // of a device's memory
-  std::span<std::byte> from_, to_;                  // what the operation works on
-  std::unique_ptr<Operation> begun_;                // goes before what it works on
+  Event copied_;                                // of the copy under way
+  std::shared_ptr<std::byte[]> copy_, result_;  // of a device's memory
+  std::span<std::byte> from_, to_;              // what the operation works on
+  std::unique_ptr<Operation> begun_;            // goes before what it works on
 };
 
 }  // namespace sortie::trainer

@@ -104,6 +104,14 @@ void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
 }
 
 void StageExchange::poll() {
+  // A message that waits for its values may have ops done, which poll.
+  if (polling_) return;
+  polling_ = true;
+  move_messages();
+  polling_ = false;
+}
+
+void StageExchange::move_messages() {
   while (!sent_.empty() && sent_.front().poll()) sent_.pop_front();
   if (!sent_.empty()) return;  // which has moved all messages of this rank
   for (Inbox& inbox : inboxes_)
@@ -112,7 +120,12 @@ void StageExchange::poll() {
 }
 
 void StageExchange::finish() {
-  for (; !sent_.empty(); sent_.pop_front()) sent_.front().wait();
+  while (!sent_.empty()) {
+    // Out of the queue first: what is done meanwhile may poll.
+    Transfer first = std::move(sent_.front());
+    sent_.pop_front();
+    (void)first.wait();
+  }
 }
 
 }  // namespace sortie::trainer

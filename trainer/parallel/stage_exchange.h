@@ -68,6 +68,7 @@ class StageExchange {
   bool sent(int stage, const PipelineMessage& message) const;
   Inbox& inbox_of(const PipelineAction& action);
   void post(Inbox& inbox);
+  void move_messages();
 
   ExecutionContext& context_;
   Communicator& stages_;
@@ -75,6 +76,7 @@ class StageExchange {
   Form form_;
   std::deque<Inbox> inboxes_;  // one for each stage that sends to this one
   std::deque<Transfer> sent_;
+  bool polling_ = false;
 };
 
 }  // namespace sortie::trainer

@@ -5,6 +5,7 @@
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
 #include "trainer/ops/linear.h"
+#include "trainer/ops/products.h"
 
 namespace sortie::trainer {
 namespace {
@@ -24,9 +25,8 @@ struct RowInputs {
   Values h, w;
   std::vector<std::int32_t> targets;
   Tensor targets_tensor(ExecutionContext& context) const {
-    Tensor tensor = context.empty(DType::i32, {static_cast<std::int64_t>(targets.size())});
-    std::copy(targets.begin(), targets.end(), tensor.data<std::int32_t>());
-    return tensor;
+    return ops::tensor_from_host<std::int32_t>(context, targets,
+                                               {static_cast<std::int64_t>(targets.size())});
   }
 };
 
@@ -56,7 +56,8 @@ ops::CrossEntropyResult cross_entropy(ExecutionContext& context, const Tensor& h
 TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
   for_each_variant(true, [](const Variant& v) {
     // Parts of one and of several tiles, the last ones with few columns and with padding alone.
-    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0}})
+    for (const RowCase& c : {RowCase{17, 50, 16, 26, 3.0}, RowCase{40, 2 * 2055, 24, 4000, 1.0},
+                             RowCase{6, 2 * 2200, 8, 4201, 1.0}})
       for (const std::int64_t parts : {2, 5}) {
         if (c.n % parts != 0) continue;
         CAPTURE(c.vocab);
@@ -77,7 +78,7 @@ TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
                                        .first_token = part * rows};
         };
         for (const bool with_gradients : {true, false}) {
-          Tensor all = v.context.empty(DType::f64, {parts, c.m, 3});
+          std::vector<double> stats;
           std::vector<std::unique_ptr<ops::PackedWeight>> weights;
           std::vector<ops::CrossEntropyPart> begun;
           for (std::int64_t part = 0; part < parts; ++part) {
@@ -85,9 +86,10 @@ TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
                 make_tensor(v.context, v.dtype, {rows, c.k}, of_part(in.w, part))));
             begun.push_back(ops::begin_cross_entropy(v.context, h, *weights.back(), targets,
                                                      spec_of(part), with_gradients));
-            std::copy_n(begun.back().stats.data<double>(), c.m * 3,
-                        all.data<double>() + part * c.m * 3);
+            const auto own = numbers_of<double>(begun.back().stats);
+            stats.insert(stats.end(), own.begin(), own.end());
           }
+          const Tensor all = ops::tensor_from_host<double>(v.context, stats, {parts, c.m, 3});
           Values dh_sum(static_cast<std::size_t>(c.m * c.k), 0.0), dw_all;
           for (std::int64_t part = 0; part < parts; ++part) {
             Tensor loss = v.context.zeros(DType::f64, {2}), dh, dw;
@@ -144,6 +146,27 @@ TEST_CASE("loss and gradients equal the reference") {
       CHECK(loss_only.loss_sum == result.loss_sum);
       CHECK(loss_only.count == result.count);
     }
+  });
+}
+
+TEST_CASE("the loss and its gradients do not depend on how many rows are computed at a time") {
+  CHECK(ops::head_chunk_rows({}, 8192, 50304) == 2048);   // 4 chunks of 393 MiB
+  CHECK(ops::head_chunk_rows({}, 8192, 128256) == 1024);  // 501 MiB
+  CHECK(ops::head_chunk_rows({}, 1000, 50304) == 1000);
+  CHECK(ops::head_chunk_rows({.logits_bytes = 1}, 600, 100) == 256);
+  for_each_variant(true, [](const Variant& v) {
+    const RowCase c{600, 70, 8, 67, 1.0};
+    const RowInputs in = make_inputs(v.dtype, c);
+    const auto expected =
+        reference::cross_entropy(in.h, in.w, in.targets, c.m, c.n, c.k, c.vocab, 1.0);
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+    ops::set_product_options(v.context, {.logits_bytes = 1});
+    Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(std::abs(result.loss_sum / expected.loss - 1.0) <= 1e-5);
+    CHECK(relative_error(values_of(dh), expected.dh) <= v.tolerance);
+    CHECK(relative_error(values_of(dw), expected.dw) <= v.tolerance);
   });
 }
 
@@ -216,7 +239,7 @@ TEST_CASE("the loss and its gradients have the same bits on any number of thread
 }
 
 TEST_CASE("a loss is added to what was there, times its scale") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const RowCase c{6, 12, 8, 12, 1.0};
   const RowInputs in = make_inputs(DType::f32, c);
   const ops::PackedWeight weight(make_tensor(context, DType::f32, {c.n, c.k}, in.w));

@@ -1,0 +1,51 @@
+// How matrix products are computed where there are several ways to: on GPUs. On the CPU nothing
+// happens here.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer::ops {
+
+struct ProductOptions {
+  /// Ways that are timed when a shape comes for the first time, which waits for the device; 1: the
+  /// one that the library thinks best is taken. Timed choices differ from run to run, and with them
+  /// the last bits: share product_choices() among ranks and keep them with the checkpoint.
+  int timed = 1;
+  /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
+  bool tf32 = false;
+  /// The most memory for logits of the LM head at a time, and for at least 256 rows. Every chunk
+  /// reads and writes the gradient of W as a whole, which takes as long as its product where a chunk
+  /// has a few hundred rows: 1024 rows of 128 k columns are worth their memory.
+  std::int64_t logits_bytes = std::int64_t{512} << 20;
+};
+
+/// Rows of the LM head whose f32 logits a GPU has at a time, of `rows` with `columns` each: as even
+/// as they come, in units of 128.
+constexpr std::int64_t head_chunk_rows(const ProductOptions& options, std::int64_t rows,
+                                       std::int64_t columns) {
+  constexpr std::int64_t kUnit = 128;
+  const auto line = static_cast<std::int64_t>(sizeof(float)) * std::max<std::int64_t>(columns, 1);
+  const std::int64_t most = std::max(2 * kUnit, options.logits_bytes / line / kUnit * kUnit);
+  const std::int64_t chunks = (rows + most - 1) / most;
+  const std::int64_t even = (rows + chunks - 1) / chunks;
+  return std::min(rows, (even + kUnit - 1) / kUnit * kUnit);
+}
+
+/// For products from now on.
+void set_product_options(ExecutionContext& context, const ProductOptions& options);
+
+/// The ways of all shapes that were multiplied, as lines of text. Empty on the CPU.
+std::string product_choices(ExecutionContext& context);
+
+/// From now on products of these shapes are computed in these ways, and have the same bits as where
+/// the text comes from. ErrorCode::unsupported when it comes from another version of the library or
+/// another kind of GPU, ErrorCode::checkpoint when it is none; nothing has changed then.
+Result<> use_product_choices(ExecutionContext& context, std::string_view text);
+
+}  // namespace sortie::trainer::ops
