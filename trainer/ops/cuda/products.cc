@@ -187,8 +187,7 @@ class Products::State {
   cublasStatus_t add(ExecutionContext& context, const Plan& plan,
                      const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace_bytes,
                      const Operands& operands, void* target, cudaStream_t stream) {
-    if (operands.bias != nullptr)
-      set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    if (operands.bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
     return cublasLtMatmul(handle(), plan.desc.get(), &operands.alpha, operands.b, plan.first.get(),
                           operands.a, plan.second.get(), &plan.beta, operands.c, plan.result.get(),
                           target, plan.result.get(), &algorithm,
@@ -223,8 +222,7 @@ class Products::State {
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
                                                     const Plan& plan) {
     // The library looks at the bias' alignment.
-    if (operands.bias != nullptr)
-      set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    if (operands.bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "what a product asks for");
     const Preference preference(made);
@@ -238,8 +236,7 @@ class Products::State {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(key.a_alignment));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(key.c_alignment));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(key.c_alignment));
-    std::vector<cublasLtMatmulHeuristicResult_t> results(
-        static_cast<std::size_t>(options_.timed));
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle(), plan.desc.get(), plan.first.get(), plan.second.get(), plan.result.get(),
@@ -275,7 +272,7 @@ class Products::State {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
                repeats;
       };
-      constexpr double kEnough = 1e-3;  // much more than a wait takes
+      constexpr double kEnough = 1e-3;                       // much more than a wait takes
       const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
       const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
       double best = once;
