@@ -87,7 +87,7 @@ TEST_CASE("on a GPU: auto and cuda choose it, cpu does not" *
           doctest::skip(test::no_gpu_is_tested())) {
   for (const char* wanted : {"auto", "cuda"}) {
     CAPTURE(wanted);
-    const auto chosen = choose_device(wanted, {.local_rank = 1, .local_ranks = 2}, "--device");
+    const auto chosen = choose_device(wanted, {.local_rank = 1, .local_ranks = 2, .visible = {}}, "--device");
     REQUIRE(chosen);
     CHECK(chosen->device == Device{.kind = DeviceKind::cuda, .index = 1});
     REQUIRE(chosen->gpu);

@@ -26,7 +26,7 @@ void write_tokens(const std::string& prefix, std::int32_t token) {
 }  // namespace
 
 TEST_CASE("prefixes give their shares of the samples, under every sampler") {
-  test::ScopedTempDir dir;
+  sortie::test::ScopedTempDir dir;
   write_tokens(dir.str("a"), 1);
   write_tokens(dir.str("b"), 2);
   config::JobConfig job;

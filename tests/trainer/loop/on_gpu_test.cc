@@ -16,27 +16,27 @@ using namespace sortie::trainer::test;
 
 namespace {
 
-bool is_mixture(const std::string& architecture) {
+bool has_experts(const std::string& architecture) {
   config::ModelConfig model;
   model.architecture = architecture;
-  return config::architecture_of(model).mixture.has_value();
+  return config::architecture_of(model).mixture;
 }
 
-config::JobConfig job_of(const std::string& architecture) {
+config::JobConfig gpu_job(const std::string& architecture) {
   config::JobConfig job =
-      is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
+      has_experts(architecture) ? mixture_job(architecture) : tiny_job(architecture);
   job.model.sequence_length = 16;
   job.topology.global_batch_size = 4;
   return job;
 }
 
-std::vector<double> losses_of(const config::JobConfig& job, int steps, DType precision) {
+std::vector<double> gpu_losses(const config::JobConfig& job, int steps, DType precision) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, precision);
   return training.losses(steps);
 }
 
-void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
+void check_near(const std::vector<double>& a, const std::vector<double>& b, double relative) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -44,7 +44,7 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
   }
 }
 
-std::vector<float> state_of(ParameterStore& store) {
+std::vector<float> gpu_state(ParameterStore& store) {
   const StateView view(store);
   std::vector<float> all;
   for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
@@ -54,8 +54,8 @@ std::vector<float> state_of(ParameterStore& store) {
   return all;
 }
 
-config::JobConfig saving_job(const std::string& save_dir, std::int64_t steps) {
-  config::JobConfig job = job_of("llama");
+config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps) {
+  config::JobConfig job = gpu_job("llama");
   job.trainer.save_dir = save_dir;
   job.trainer.train_iterations = steps;
   job.learning_rate_scheduler.learning_rate_decay_iters = 20;
@@ -69,20 +69,20 @@ TEST_CASE("on a GPU: every family's losses are those of the CPU" *
   for (const Family& family : families()) {
     const std::string name(family.name);
     CAPTURE(name);
-    const config::JobConfig job = job_of(name);
+    const config::JobConfig job = gpu_job(name);
     const int steps = sortie::test::every_case() ? 10 : 3;
-    const std::vector<double> here = losses_of(job, steps, DType::f32);
+    const std::vector<double> here = gpu_losses(job, steps, DType::f32);
     const OnDevice cpu({});
-    check_close(losses_of(job, steps, DType::f32), here, is_mixture(name) ? 1e-4 : 1e-5);
+    check_near(gpu_losses(job, steps, DType::f32), here, has_experts(name) ? 1e-4 : 1e-5);
   }
 }
 
 TEST_CASE("on a GPU: bf16 follows f32, and a rerun has its bits" *
           doctest::skip(no_gpu_is_tested())) {
-  const config::JobConfig job = job_of("llama");
-  const std::vector<double> narrow = losses_of(job, 5, DType::bf16);
-  check_close(losses_of(job, 5, DType::f32), narrow, 3e-2);
-  CHECK(losses_of(job, 5, DType::bf16) == narrow);
+  const config::JobConfig job = gpu_job("llama");
+  const std::vector<double> narrow = gpu_losses(job, 5, DType::bf16);
+  check_near(gpu_losses(job, 5, DType::f32), narrow, 3e-2);
+  CHECK(gpu_losses(job, 5, DType::bf16) == narrow);
 }
 
 TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
@@ -91,16 +91,16 @@ TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
   const sortie::test::ScopedTempDir dir;
   const auto train_to = [&](std::int64_t steps, Device on, std::vector<double>& losses) {
     const OnDevice chosen(on);
-    const config::JobConfig job = saving_job(dir.str("checkpoints"), steps);
+    const config::JobConfig job = gpu_saving_job(dir.str("checkpoints"), steps);
     TinyTraining training(job, *communicator);
-    const std::vector<float> loaded = state_of(training.trainer->store());
+    const std::vector<float> loaded = gpu_state(training.trainer->store());
     while (training.trainer->progress().step < steps) {
       const auto report = training.trainer->step();
       REQUIRE(report);
       losses.push_back(report->loss);
       REQUIRE(training.trainer->after_step(*report));
     }
-    return std::pair(loaded, state_of(training.trainer->store()));
+    return std::pair(loaded, gpu_state(training.trainer->store()));
   };
   std::vector<double> mixed;
   const auto first = train_to(3, device(), mixed);
@@ -109,5 +109,5 @@ TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
   CHECK(second.first == first.second);  // the bits that were saved
   CHECK(third.first == second.second);
   const OnDevice cpu({});
-  check_close(losses_of(saving_job("", 20), 9, DType::f32), mixed, 1e-5);
+  check_near(gpu_losses(gpu_saving_job("", 20), 9, DType::f32), mixed, 1e-5);
 }

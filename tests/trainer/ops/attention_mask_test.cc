@@ -84,4 +84,28 @@ TEST_CASE("dropout keeps the share it should and depends on key, sample and plac
   });
 }
 
+TEST_CASE(
+    "dropout is the same on every device and for a sample in parts, also past 2^32 elements") {
+  for_each_variant(false, [](const Variant& v) {
+    const std::int64_t count = 1001, first = (std::int64_t{1} << 32) - 500;
+    const Values x = random_values(v.dtype, 1, 2 * count);
+    const auto dropped = [&](ExecutionContext& context) {
+      const Tensor in = make_tensor(context, v.dtype, {2, count}, x);
+      Tensor y = context.empty(v.dtype, {2, count});
+      ops::dropout(context, {0.3f, 5, 1, first}, 2, in, y);
+      return values_of(y);
+    };
+    ExecutionContext cpu(1);
+    const Values whole = dropped(v.context);
+    CHECK(whole == dropped(cpu));
+    const Tensor in = make_tensor(v.context, v.dtype, {2 * count}, x);
+    for (const std::int64_t begin : {0, 3, 499, 503}) {
+      Tensor y = v.context.empty(v.dtype, {100});
+      ops::dropout(v.context, {0.3f, 5, 2, first + begin}, 1, in.slice(0, count + begin, 100), y);
+      const auto part = whole.begin() + count + begin;
+      CHECK(values_of(y) == Values(part, part + 100));
+    }
+  });
+}
+
 }  // namespace sortie::trainer

@@ -6,6 +6,7 @@
 
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference.h"
+#include "trainer/ops/scale.h"
 
 namespace sortie::trainer {
 namespace {
@@ -14,8 +15,7 @@ constexpr std::int64_t kRowCounts[] = {1, 7, 40};
 constexpr std::int64_t kColCounts[] = {1, 16, 53, 192};
 
 Tensor make_tokens(ExecutionContext& context, const std::vector<std::int32_t>& ids) {
-  return ops::tensor_from_host<std::int32_t>(context, ids,
-                                             {static_cast<std::int64_t>(ids.size())});
+  return ops::tensor_from_host<std::int32_t>(context, ids, {static_cast<std::int64_t>(ids.size())});
 }
 
 template <class Body>
@@ -213,6 +213,102 @@ TEST_CASE("add is the rounded sum, also into one of its inputs") {
     CHECK(values_of(y) == sum);
     ops::add(v.context, first, second, second);
     CHECK(values_of(second) == sum);
+  });
+}
+
+TEST_CASE("elements of aligned rows, of odd ones and past every block are all reached") {
+  for_each_variant(false, [](const Variant& v) {
+    struct Case {
+      std::int64_t rows, cols, gap;
+    };
+    // 16-byte accesses with and without a tail, none; more rows than 2^16; one row of many blocks.
+    for (const Case& c : {Case{3, 64, 8}, Case{3, 61, 8}, Case{5, 264, 1}, Case{66000, 2, 1},
+                          Case{1, 4099, 0}, Case{2, 2056, 16}}) {
+      CAPTURE(c.cols);
+      CAPTURE(c.gap);
+      const Values a = random_values(v.dtype, 1, c.rows * c.cols, 4.0);
+      const Values b = random_values(v.dtype, 2, c.rows * c.cols, 4.0);
+      Values sum = a;
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
+      const Tensor first = make_tensor(v.context, v.dtype, {c.rows, c.cols}, a, c.gap);
+      const Tensor second = make_tensor(v.context, v.dtype, {c.rows, c.cols}, b, c.gap);
+      Tensor y = make_tensor(v.context, v.dtype, {c.rows, c.cols}, {}, c.gap);
+      ops::add(v.context, first, second, y);
+      CHECK(values_of(y) == rounded(v.dtype, sum));
+      if (c.rows > 5) continue;
+      ops::gelu_backward(v.context, ops::Gelu::exact, second, first, y);
+      CHECK(relative_error(values_of(y), reference::gelu_backward(b, a)) <= v.tolerance);
+    }
+  });
+}
+
+TEST_CASE("SwiGLU of a number of rows that the device knows leaves the others alone") {
+  for_each_variant(false, [](const Variant& v) {
+    for (const std::int64_t counted : {0, 3, 7}) {
+      CAPTURE(counted);
+      const Tensor rows =
+          ops::tensor_from_host<std::int64_t>(v.context, std::span(&counted, 1), {1});
+      const Values gate_up = random_values(v.dtype, 1, 7 * 32),
+                   dy = random_values(v.dtype, 2, 7 * 16);
+      const Tensor in = make_tensor(v.context, v.dtype, {7, 32}, gate_up);
+      Tensor y = make_tensor(v.context, v.dtype, {7, 16}, Values(7 * 16, 9.0));
+      Tensor d = make_tensor(v.context, v.dtype, {7, 32}, Values(7 * 32, 9.0));
+      ops::swiglu_forward(v.context, in, rows, y);
+      ops::swiglu_backward(v.context, make_tensor(v.context, v.dtype, {7, 16}, dy), in, rows, d);
+      Values expected = reference::swiglu(gate_up, 7, 16),
+             slopes = reference::swiglu_backward(dy, gate_up, 7, 16);
+      std::fill(expected.begin() + counted * 16, expected.end(), 9.0);
+      std::fill(slopes.begin() + counted * 32, slopes.end(), 9.0);
+      CHECK(relative_error(values_of(y), expected) <= v.tolerance);
+      CHECK(relative_error(values_of(d), slopes) <= v.tolerance);
+    }
+  });
+}
+
+TEST_CASE("scale multiplies every element, also in place") {
+  for_each_variant(false, [](const Variant& v) {
+    for (const std::int64_t first : {0, 1}) {
+      const Values x = random_values(v.dtype, 1, 300);
+      const Tensor all = make_tensor(v.context, v.dtype, {300}, x);
+      Tensor part = all.slice(0, first, 299), y = v.context.empty(v.dtype, {299});
+      Values expected(x.begin() + first, x.begin() + first + 299);
+      for (double& value : expected) value *= 0.75;
+      expected = rounded(v.dtype, expected);
+      ops::scale(v.context, part, 0.75f, y);
+      CHECK(values_of(y) == expected);
+      ops::scale(v.context, part, 0.75f, part);
+      CHECK(values_of(part) == expected);
+    }
+  });
+}
+
+TEST_CASE("an embedding's gradients of many tokens are added row by row in token order") {
+  for_each_variant(false, [](const Variant& v) {
+    // Tokens that many others repeat, and more of them than are sorted at once.
+    const std::int64_t vocab = 40, cols = 8, count = 2500;
+    std::vector<std::int32_t> ids;
+    for (std::int64_t i = 0; i < count; ++i)
+      ids.push_back(i % 3 == 0 ? 17 : static_cast<std::int32_t>(i * i * 7919 % vocab));
+    const Values dy = random_values(v.dtype, 2, count * cols);
+    Values expected = random_values(DType::f32, 3, vocab * cols);
+    Tensor dtable = make_tensor(v.context, DType::f32, {vocab, cols}, expected);
+    const Tensor tokens = make_tokens(v.context, ids);
+    const Tensor gradient = make_tensor(v.context, v.dtype, {count, cols}, dy);
+    Tensor part = v.context.zeros(DType::f32, {10, cols});
+    ops::embedding_backward(v.context, tokens, gradient, dtable);
+    ops::embedding_backward(v.context, tokens, gradient, part, {10, vocab});
+    Values of_part(10 * 8, 0.0);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      for (std::size_t c = 0; c < 8; ++c) {
+        const auto add = [&](double& sum) {
+          sum = static_cast<double>(static_cast<float>(sum) + static_cast<float>(dy[i * 8 + c]));
+        };
+        add(expected[static_cast<std::size_t>(ids[i]) * 8 + c]);
+        if (ids[i] >= 10 && ids[i] < 20)
+          add(of_part[static_cast<std::size_t>(ids[i] - 10) * 8 + c]);
+      }
+    CHECK(values_of(dtable) == expected);
+    CHECK(values_of(part) == of_part);
   });
 }
 

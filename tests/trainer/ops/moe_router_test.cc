@@ -3,6 +3,7 @@
 #include "trainer/ops/copy.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tests/trainer/ops/op_test.h"
 #include "tests/trainer/ops/reference_moe.h"
@@ -106,6 +107,10 @@ TEST_CASE("of equal choices the lower expert wins, in and between groups") {
         Choices{0, 1, 2});
   CHECK(run_router(context, {RouterScore::sigmoid, 8, 3, 4, 2}, 1, flat, {}).chosen() ==
         Choices{0, 1, 2});
+  Choices first(40);
+  std::iota(first.begin(), first.end(), 0);
+  CHECK(run_router(context, {RouterScore::softmax, 70, 40}, 1, Values(70, 1.0), {}).chosen() ==
+        first);
   // Both scores are 1 in f32: the bias alone decides, then the index.
   CHECK(run_router(context, {RouterScore::sigmoid, 4, 2}, 1, {40, 50, 60, 0}, {0, 0, 0.5, 0})
             .chosen() == Choices{2, 0});

@@ -10,7 +10,9 @@ namespace {
 struct NormSize {
   std::int64_t rows, cols;
 };
-constexpr NormSize kNormSizes[] = {{1, 3}, {1, 768}, {5, 7}, {33, 56}, {200, 130}};
+// Rows for a warp of a GPU, for a block, and wider than a block can keep.
+constexpr NormSize kNormSizes[] = {{1, 3},     {1, 768},  {5, 7},    {33, 56},
+                                   {200, 130}, {19, 520}, {9, 1032}, {2, 16400}};
 constexpr float kEps = 1e-5f;
 
 struct NormRun {
@@ -123,6 +125,29 @@ TEST_CASE("a NaN or Inf stays in its row of a norm and reaches the weight gradie
         CHECK(all_finite(row(run.dx, 2)));
         CHECK_FALSE(all_finite(run.dweight));
       }
+  });
+}
+
+TEST_CASE("norms have the same bits wherever their rows lie") {
+  for_each_variant(false, [](const Variant& v) {
+    for (const NormSize& size : {NormSize{21, 64}, NormSize{3, 1280}}) {
+      CAPTURE(size.cols);
+      const std::int64_t count = size.rows * size.cols;
+      const auto run = [&](std::int64_t gap) {
+        return run_norm(v, ops::NormKind::layer, size, random_values(v.dtype, 1, count),
+                        random_values(v.dtype, 2, count), random_values(DType::f32, 3, size.cols),
+                        random_values(DType::f32, 4, size.cols), random_values(v.dtype, 5, count),
+                        random_values(v.dtype, 6, count), gap);
+      };
+      const NormRun dense = run(0);
+      for (const std::int64_t gap : {8, 3}) {
+        const NormRun strided = run(gap);
+        CHECK(strided.y == dense.y);
+        CHECK(strided.dx == dense.dx);
+        CHECK(strided.dweight == dense.dweight);
+        CHECK(strided.dbias == dense.dbias);
+      }
+    }
   });
 }
 

@@ -65,6 +65,33 @@ TEST_CASE("AdamW has the same bits on any number of threads") {
   });
 }
 
+TEST_CASE("flat updates have the same bits wherever their ranges lie") {
+  ExecutionContext context(1, test::device());
+  const std::int64_t count = 5003;
+  std::vector<Values> results;
+  for (const std::int64_t first : {0, 1, 4}) {
+    const auto range = [&](const Values& values) {
+      Tensor all = make_tensor(context, DType::f32, {first + count},
+                               Values(static_cast<std::size_t>(first + count), kNaN));
+      Tensor part = all.slice(0, first, count);
+      ops::copy(context, make_tensor(context, DType::f32, {count}, values), part);
+      return part;
+    };
+    const Values none(static_cast<std::size_t>(count), 0.0);
+    Tensor w = range(random_values(1, count)), m = range(none), v = range(none);
+    const Tensor grad = range(random_values(2, count));
+    Tensor compute = context.empty(DType::bf16, {first + count}).slice(0, first, count);
+    ops::adamw(context, step_of({1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1}), w, grad, m, v, compute);
+    Values all = values_of(w);
+    for (const Tensor* more : {&m, &v, &compute})
+      for (const double value : values_of(*more)) all.push_back(value);
+    all.push_back(sum_of_squares(context, w));
+    results.push_back(all);
+  }
+  CHECK(results[1] == results[0]);
+  CHECK(results[2] == results[0]);
+}
+
 TEST_CASE("the sum of squares is exact to f64, the same for any threads, and keeps NaN and Inf") {
   for_each_variant(false, [](const Variant& v) {
     for (const std::int64_t count : {0, 1, 77, 200003}) {

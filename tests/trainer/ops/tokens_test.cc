@@ -30,6 +30,34 @@ TEST_CASE("documents start behind their end token, anew in every sequence") {
   CHECK(read(context, positions) == Ids{3, 4, 5, 6, 7, 3, 4, 5, 6, 7});
 }
 
+TEST_CASE("documents of long sequences start where their tokens say") {
+  ExecutionContext context(1, test::device());
+  // Lengths around the pieces that a GPU's block takes.
+  for (const std::int64_t length : {1, 4095, 4097, 9000}) {
+    CAPTURE(length);
+    Ids ids, starts, places;
+    std::int32_t start = 0;
+    for (std::int64_t i = 0; i < 2 * length; ++i) {
+      const auto t = static_cast<std::int32_t>(i % length);
+      // Close together at first, then further apart than a thread's and a warp's places.
+      ids.push_back(t % (t < 100 ? 3 : 1700) == 1 ? 7 : 1);
+      start = t == 0 ? 0 : ids[static_cast<std::size_t>(i - 1)] == 7 ? t : start;
+      starts.push_back(start);
+      places.push_back(t - start);
+    }
+    const Tensor tokens = ids_of(context, ids, {2, length});
+    Tensor found = context.empty(DType::i32, {2, length}),
+           positions = context.empty(DType::i32, {2, length});
+    ops::find_documents(context, tokens, 7, found, positions);
+    CHECK(read(context, found) == starts);
+    CHECK(read(context, positions) == places);
+    Tensor none;
+    ops::fill(context, -1, found);
+    ops::find_documents(context, tokens, 7, found, none);
+    CHECK(read(context, found) == starts);
+  }
+}
+
 TEST_CASE("shifted tokens do not cross the end of a sequence or a document") {
   ExecutionContext context(1, test::device());
   const Tensor tokens = ids_of(context, {1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
@@ -65,11 +93,45 @@ TEST_CASE("a strided copy moves the view and nothing else") {
   CHECK(values_of(to) == expected);
 }
 
+TEST_CASE("copies of every size of element and any strides are exact") {
+  ExecutionContext context(1, test::device());
+  const Shape whole{3, 4, 5, 24};
+  for (const std::int64_t first : {0, 1, 2, 8})
+    for (const std::int64_t count : {16, 15, 8, 1}) {
+      CAPTURE(first);
+      CAPTURE(count);
+      const auto check = [&]<class T>(T) {
+        std::vector<T> values(3 * 4 * 5 * 24);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(i % 251);
+        const Tensor all = ops::tensor_from_host<T>(context, values, whole);
+        const Tensor from = all.slice(3, first, count).slice(2, 1, 3).slice(1, 1, 2);
+        Tensor dense = context.empty(dtype_of<T>(), from.shape());
+        ops::copy(context, from, dense);
+        CHECK(numbers_of<T>(dense) == numbers_of<T>(from));
+        Tensor back = context.zeros(dtype_of<T>(), whole);
+        Tensor place = back.slice(3, first, count).slice(2, 1, 3).slice(1, 1, 2);
+        ops::copy(context, dense, place);
+        CHECK(numbers_of<T>(place) == numbers_of<T>(from));
+        double kept = 0, copied = 0;
+        for (const T value : numbers_of<T>(back)) kept += static_cast<double>(value);
+        for (const T value : numbers_of<T>(from)) copied += static_cast<double>(value);
+        CHECK(kept == copied);
+      };
+      check(std::uint8_t{});
+      check(float{});
+      check(std::int64_t{});
+    }
+}
+
 TEST_CASE("fills and sums of every type that they are for") {
   ExecutionContext context(2, test::device());
   Tensor floats = context.empty(DType::f32, {1000}), sums = context.zeros(DType::f64, {2});
   ops::fill(context, 2.5, floats);
   CHECK(values_of(floats) == Values(1000, 2.5));
+  Tensor odd = floats.slice(0, 1, 998);  // not at 16 bytes
+  ops::fill(context, 0.5, odd);
+  CHECK(values_of(odd) == Values(998, 0.5));
+  CHECK(values_of(floats.slice(0, 999, 1)) == Values{2.5});
   Tensor whole = context.empty(DType::i64, {3});
   ops::fill(context, -7, whole);
   CHECK(ops::copy_to_host<std::int64_t>(context, whole) == std::vector<std::int64_t>(3, -7));

@@ -8,10 +8,14 @@ namespace sortie::trainer::ops::cuda {
 namespace {
 
 /// 1 / x within 2 ulp; 0 for x > 2^126, which all uses here are far below or infinitely above.
-__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.0f, x); }
+__device__ __forceinline__ float reciprocal(float x) {
+  return __fdividef(1.0f, x);
+}
 
 /// expf(), not __expf(): that one's error grows with |x|.
-__device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) {
+  return reciprocal(1.0f + expf(-x));
+}
 
 template <class T>
 struct SwiGlu {

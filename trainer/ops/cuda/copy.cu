@@ -40,11 +40,11 @@ bool is_dense(const CopyPlan& plan) {
   return plan.sizes[0] == 1 && plan.sizes[1] == 1 && plan.sizes[2] == 1;
 }
 
-/// Joins slower dimensions with the fastest for as long as they lie densely behind it on both sides.
+/// Joins slower dimensions with the fastest for as long as they lie densely behind it on both
+/// sides.
 void join_dimensions(CopyPlan& plan) {
-  while (!is_dense(plan) &&
-         (plan.sizes[2] == 1 ||
-          (plan.from_steps[2] == plan.sizes[3] && plan.to_steps[2] == plan.sizes[3]))) {
+  while (!is_dense(plan) && (plan.sizes[2] == 1 || (plan.from_steps[2] == plan.sizes[3] &&
+                                                    plan.to_steps[2] == plan.sizes[3]))) {
     plan.sizes[3] *= plan.sizes[2];
     for (int dim = 2; dim > 0; --dim) {
       plan.sizes[dim] = plan.sizes[dim - 1];

@@ -16,8 +16,8 @@ struct CopyPlan {
   std::int64_t from_steps[3] = {}, to_steps[3] = {};
 };
 
-/// Adds the copy to the stream: by the driver where it is dense, else by a kernel, in units as large
-/// as addresses and steps allow.
+/// Adds the copy to the stream: by the driver where it is dense, else by a kernel, in units as
+/// large as addresses and steps allow.
 void copy_strided(cudaStream_t stream, CopyPlan plan);
 
 }  // namespace sortie::trainer::ops::cuda

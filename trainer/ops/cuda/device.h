@@ -39,7 +39,9 @@ T* shared_memory() {
 }
 #endif
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
 __device__ __forceinline__ float to_float(bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
@@ -57,9 +59,8 @@ __device__ __forceinline__ bf16 from_float<bf16>(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 #else
   const std::uint32_t wide = __float_as_uint(value);
-  result.bits = static_cast<std::uint16_t>((wide & 0x7fffffffu) > 0x7f800000u
-                                               ? 0x7fffu
-                                               : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  result.bits = static_cast<std::uint16_t>(
+      (wide & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
 #endif
   return result;
 }

@@ -107,8 +107,8 @@ template void scale_values(cudaStream_t, Flat<const bf16>, float, Flat<bf16>);
 
 template <class From, class To>
 void convert_values(cudaStream_t stream, Flat<const From> from, Flat<To> to) {
-  for_each_element<bf16>(stream, {1, to.size}, Convert<From, To>{from.data, to.data},
-                         one_row(from), one_row(to));
+  for_each_element<bf16>(stream, {1, to.size}, Convert<From, To>{from.data, to.data}, one_row(from),
+                         one_row(to));
 }
 template void convert_values(cudaStream_t, Flat<const float>, Flat<bf16>);
 template void convert_values(cudaStream_t, Flat<const bf16>, Flat<float>);

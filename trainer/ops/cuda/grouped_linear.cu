@@ -82,17 +82,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     Tile::multiply(shared, {p.in.data + begin * p.in.stride, p.in.stride, rows, depth},
                    {p.weights.data[e], p.weight_stride, cols, depth}, row, col, sums);
     T* out = p.out.data + begin * p.out.stride;
-    Tile::for_each_pair(sums, [&](int i, int j, float low, float high) {
-      if (row + i >= rows || col + j >= cols) return;
-      T* to = out + (row + i) * p.out.stride + (col + j);
-      const Pack<T, 2> pair{{from_float<T>(low), from_float<T>(high)}};
-      if constexpr (kPairs) {
-        *reinterpret_cast<Pack<T, 2>*>(to) = pair;
-      } else {
-        to[0] = pair.values[0];
-        if (col + j + 1 < cols) to[1] = pair.values[1];
-      }
-    });
+    SORTIE_UNROLL
+    for (int part = 0; part < Tile::kParts; ++part)
+      Tile::for_pairs(sums, part, [&](int, int i, int j, float low, float high) {
+        if (row + i >= rows || col + j >= cols) return;
+        T* to = out + (row + i) * p.out.stride + (col + j);
+        const Pack<T, 2> pair{{from_float<T>(low), from_float<T>(high)}};
+        if constexpr (kPairs) {
+          *reinterpret_cast<Pack<T, 2>*>(to) = pair;
+        } else {
+          to[0] = pair.values[0];
+          if (col + j + 1 < cols) to[1] = pair.values[1];
+        }
+      });
   }
 }
 
@@ -121,19 +123,34 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   Tile::multiply(shared_memory<unsigned char>(),
                  {g.dy.data + begin * g.dy.stride, g.dy.stride, rows, depth},
                  {g.x.data + begin * g.x.stride, g.x.stride, cols, depth}, row, col, sums);
-  Tile::for_each_pair(sums, [&](int i, int j, float low, float high) {
-    if (row + i >= rows || col + j >= cols) return;
-    float* to = dw + std::int64_t{row + i} * cols + (col + j);
-    if constexpr (kPairs) {
-      auto pair = *reinterpret_cast<Pack<float, 2>*>(to);
-      pair.values[0] += low;
-      pair.values[1] += high;
-      *reinterpret_cast<Pack<float, 2>*>(to) = pair;
-    } else {
-      to[0] += low;
-      if (col + j + 1 < cols) to[1] += high;
-    }
-  });
+  const auto inside = [&](int i, int j) { return row + i < rows && col + j < cols; };
+  float* tile = dw + std::int64_t{row} * cols + col;
+  SORTIE_UNROLL
+  for (int part = 0; part < Tile::kParts; ++part) {
+    // All of a part is read before any of it is written: one wait for memory, not one per pair.
+    Pack<float, 2> before[Tile::kPartPairs];
+    Tile::for_pairs(sums, part, [&](int pair, int i, int j, float, float) {
+      if (!inside(i, j)) return;
+      const float* from = tile + (std::int64_t{i} * cols + j);
+      if constexpr (kPairs) {
+        before[pair] = *reinterpret_cast<const Pack<float, 2>*>(from);
+      } else {
+        before[pair].values[0] = from[0];
+        if (inside(i, j + 1)) before[pair].values[1] = from[1];
+      }
+    });
+    Tile::for_pairs(sums, part, [&](int pair, int i, int j, float low, float high) {
+      if (!inside(i, j)) return;
+      float* to = tile + (std::int64_t{i} * cols + j);
+      const Pack<float, 2> after{{before[pair].values[0] + low, before[pair].values[1] + high}};
+      if constexpr (kPairs) {
+        *reinterpret_cast<Pack<float, 2>*>(to) = after;
+      } else {
+        to[0] = after.values[0];
+        if (inside(i, j + 1)) to[1] = after.values[1];
+      }
+    });
+  }
 }
 
 bool aligned(const void* address, std::uintptr_t bytes) {

@@ -199,6 +199,18 @@ __device__ __forceinline__ void clear_row(T* row, std::int64_t cols) {
     store<N>(row + col, zeros);
 }
 
+/// A lane's part of a row, kBatch packs of N at a time, so that many loads are under way:
+/// body(each) with each(visit) calling visit(number in the batch, col).
+template <int N, int kBatch, class Body>
+__device__ __forceinline__ void for_batches(std::int64_t cols, const Body& body) {
+  for (std::int64_t first = lane_of_thread() * N; first < cols; first += kBatch * kWarp * N)
+    body([&](const auto& visit) {
+      SORTIE_UNROLL
+      for (int i = 0; i < kBatch; ++i)
+        if (first + i * kWarp * N < cols) visit(i, first + i * kWarp * N);
+    });
+}
+
 template <class T, int N>
 __global__ void dispatch_kernel(const SortedRows rows, Rows<const T> x, Rows<T> sorted) {
   const std::int64_t row = row_of_warp();
@@ -207,8 +219,11 @@ __global__ void dispatch_kernel(const SortedRows rows, Rows<const T> x, Rows<T> 
   const int choice = rows.source[row];
   if (choice < 0) return clear_row<N>(to, sorted.cols);
   const T* from = x.data + std::int64_t{choice / rows.top_k} * x.stride;
-  for (std::int64_t col = lane_of_thread() * N; col < x.cols; col += kWarp * N)
-    store<N>(to + col, load<N>(from + col));
+  for_batches<N, 4>(x.cols, [&](auto&& each) {
+    Pack<T, N> packs[4];
+    each([&](int i, std::int64_t col) { packs[i] = load<N>(from + col); });
+    each([&](int i, std::int64_t col) { store<N>(to + col, packs[i]); });
+  });
 }
 
 template <class T, int N>
@@ -245,17 +260,23 @@ __global__ void combine_backward_kernel(const SortedRows rows, Rows<const T> dy,
   const T* value = sorted.data + row * sorted.stride;
   const float weight = weights[choice];
   float sum = 0.0f;
-  for (std::int64_t col = lane_of_thread() * N; col < dy.cols; col += kWarp * N) {
-    auto pack = load<N>(gradient + col);
-    const auto other = load<N>(value + col);
-    SORTIE_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const float slope = to_float(pack.values[i]);
-      sum += slope * to_float(other.values[i]);
-      pack.values[i] = from_float<T>(weight * slope);
-    }
-    store<N>(to + col, pack);
-  }
+  for_batches<N, 2>(dy.cols, [&](auto&& each) {
+    Pack<T, N> slopes[2], values[2];
+    each([&](int i, std::int64_t col) {
+      slopes[i] = load<N>(gradient + col);
+      values[i] = load<N>(value + col);
+    });
+    each([&](int i, std::int64_t col) {
+      Pack<T, N> result;
+      SORTIE_UNROLL
+      for (int e = 0; e < N; ++e) {
+        const float slope = to_float(slopes[i].values[e]);
+        sum += slope * to_float(values[i].values[e]);
+        result.values[e] = from_float<T>(weight * slope);
+      }
+      store<N>(to + col, result);
+    });
+  });
   sum = warp_sum(sum);
   if (lane_of_thread() == 0) dweights[choice] = sum;
 }

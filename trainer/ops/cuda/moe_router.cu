@@ -241,8 +241,9 @@ __global__ void balance_kernel(Rows<const float> scores, const float* counts, st
   if (threadIdx.x == 0) parts[blockIdx.x] = loss;
 }
 
-__global__ void balance_slope_kernel(Rows<const float> scores, const float* counts,
-                                     std::int64_t length, float factor, float* dscores) {
+__global__ void balance_slope_kernel(Rows<const float> scores, const float* __restrict__ counts,
+                                     std::int64_t length, float factor,
+                                     float* __restrict__ dscores) {
   const std::int64_t row = row_of_warp();
   if (row >= scores.rows) return;
   const float* count = counts + row / length * scores.cols;
@@ -290,7 +291,7 @@ __global__ void add_parts_kernel(const double* parts, std::int64_t count, Flat<d
   sums.data[col] += sum;
 }
 
-constexpr int kSlopeRows = 16;  // per block
+constexpr int kSlopeRows = 4;  // per block
 
 __global__ void load_slope_kernel(const double* assigned, double factor, Rows<float> dscores) {
   const std::int64_t col = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;

@@ -1,14 +1,37 @@
-// Not there yet.
+#include "trainer/ops/cuda/optimizer.h"
+
+#include <cmath>
+
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/tensor_views.h"
 
 namespace sortie::trainer::ops::cuda {
 
-void CudaBackend::sum_of_squares(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "sum_of_squares is not there yet");
+void CudaBackend::sum_of_squares(Context& context, const Tensor& values, Tensor& sum) {
+  const Tensor parts = context.empty(DType::f64, {square_parts(values.elements())});
+  sum_squares(current_stream(context), flat<const float>(values), address<double>(parts),
+              address<double>(sum));
 }
 
-void CudaBackend::adamw(Context&, const AdamWStep&, Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "adamw is not there yet");
+void CudaBackend::adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
+                        Tensor& m, Tensor& v, Tensor& compute) {
+  const AdamWNumbers numbers{.step_size = step.lr / step.correction1,
+                             .beta1 = step.beta1,
+                             .beta2 = step.beta2,
+                             .rest1 = 1.0f - step.beta1,
+                             .rest2 = 1.0f - step.beta2,
+                             .eps = step.eps,
+                             .decay = step.lr * step.weight_decay,
+                             .root_correction2 = 1.0f / std::sqrt(step.correction2),
+                             .grad_scale = step.grad_scale};
+  adamw_range(current_stream(context), numbers,
+              {.w = address<float>(w),
+               .grad = address<const float>(grad),
+               .m = address<float>(m),
+               .v = address<float>(v),
+               .compute = address<bf16>(compute),
+               .count = w.elements()});
 }
 
 }  // namespace sortie::trainer::ops::cuda

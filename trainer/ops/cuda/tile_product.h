@@ -16,68 +16,93 @@ struct Operand {
 };
 
 /// R x 32 elements of a bf16 operand in shared memory, in chunks of 16 bytes whose places in a row
-/// depend on the row, so that ldmatrix meets every bank once.
-template <int R, bool kTransposed, int kThreads, bool kAligned>
+/// depend on the row, so that ldmatrix meets every bank once. A warp multiplies kWarpOuter of R.
+template <int R, int kWarpOuter, bool kTransposed, int kThreads, bool kAligned>
 struct OperandTile {
   static constexpr int kDepth = 32;
   static constexpr int kBytes = R * kDepth * 2;
   static constexpr int kChunks = (kTransposed ? R : kDepth) / 8;  // of a row
+  static constexpr int kRowBytes = kChunks * 16;
   static constexpr int kRows = kTransposed ? kDepth : R;
   static constexpr int kRowsAtOnce = kThreads / kChunks;
   static_assert(kRowsAtOnce % 8 == 0 && kRows % kRowsAtOnce == 0);
 
+  /// In bytes. Rows that are a multiple of 8 apart have their chunks at the same places.
   static __device__ __forceinline__ int offset(int row, int chunk) {
     const int turn = kChunks >= 8 ? row % 8 : row / 2 % 4;
-    return (row * kChunks + (chunk ^ turn)) * 16;
+    return row * kRowBytes + (chunk ^ turn) * 16;
   }
 
-  /// What is outside of the operand becomes zero.
-  static __device__ __forceinline__ void load(unsigned char* tile, const Operand<bf16>& x,
-                                              int outer_begin, int depth_begin) {
-    const int first_row = static_cast<int>(threadIdx.x) / kChunks;
-    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-    const int begin = offset(first_row, chunk);
-    SORTIE_UNROLL
-    for (int pass = 0; pass < kRows / kRowsAtOnce; ++pass) {
-      const int row = first_row + pass * kRowsAtOnce;
-      const int outer = outer_begin + (kTransposed ? chunk * 8 : row);
-      const int depth = depth_begin + (kTransposed ? row : chunk * 8);
-      const bf16* from =
-          x.data + (kTransposed ? depth * x.stride + outer : outer * x.stride + depth);
-      unsigned char* to = tile + begin + pass * kRowsAtOnce * kChunks * 16;
+  /// This thread's part of the copies of one tile after another, in steps of kDepth.
+  struct Loader {
+    const bf16* from;           // its first chunk of the next tile
+    std::int64_t stride, next;  // to its chunk kRowsAtOnce rows on, and to the next tile, elements
+    int to;
+    int rows_left, cols_left;  // of the operand, from this chunk on
+
+    __device__ __forceinline__ Loader(const Operand<bf16>& x, int outer_begin) {
+      const int row = static_cast<int>(threadIdx.x) / kChunks;
+      const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+      const int first_row = row + (kTransposed ? 0 : outer_begin);
+      const int first_col = chunk * 8 + (kTransposed ? outer_begin : 0);
+      from = x.data + first_row * x.stride + first_col;
+      stride = kRowsAtOnce * x.stride;
+      next = kTransposed ? kDepth * x.stride : kDepth;
+      to = offset(row, chunk);
+      rows_left = (kTransposed ? x.depth : x.outer) - first_row;
+      cols_left = (kTransposed ? x.outer : x.depth) - first_col;
+    }
+    /// What is outside of the operand becomes zero.
+    __device__ __forceinline__ void load(unsigned char* tile) {
+      SORTIE_UNROLL
+      for (int pass = 0; pass < kRows / kRowsAtOnce; ++pass)
+        copy(tile + to + pass * kRowsAtOnce * kRowBytes, from + pass * stride,
+             pass * kRowsAtOnce < rows_left ? cols_left : 0);
+      from += next;
+      (kTransposed ? rows_left : cols_left) -= kDepth;
+    }
+
+   private:
+    static __device__ __forceinline__ void copy(unsigned char* chunk, const bf16* values,
+                                                int count) {
       if constexpr (kAligned) {
-        cp_async_16(to, from, outer < x.outer && depth < x.depth);
+        cp_async_16(chunk, values, count > 0);
       } else {
         Pack<bf16, 8> pack;
-        for (int i = 0; i < 8; ++i) {
-          const bool there = kTransposed ? outer + i < x.outer && depth < x.depth
-                                         : outer < x.outer && depth + i < x.depth;
-          pack.values[i] = there ? from[i] : from_float<bf16>(0.0f);
-        }
-        *reinterpret_cast<Pack<bf16, 8>*>(to) = pack;
+        SORTIE_UNROLL
+        for (int i = 0; i < 8; ++i) pack.values[i] = i < count ? values[i] : from_float<bf16>(0.0f);
+        *reinterpret_cast<Pack<bf16, 8>*>(chunk) = pack;
       }
     }
-  }
+  };
 
-  /// Of the left side: rows outer ... + 15 and depth 16 slice ... + 15, as mma takes them.
-  static __device__ __forceinline__ void left(std::uint32_t (&a)[4], const unsigned char* tile,
-                                              int outer, int slice) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if constexpr (kTransposed)
-      ldmatrix_x4_trans(
-          a, tile + offset(16 * slice + lane % 8 + lane / 16 * 8, outer / 8 + lane / 8 % 2));
-    else
-      ldmatrix_x4(a, tile + offset(outer + lane % 16, 2 * slice + lane / 16));
-  }
-  /// Of the right side: the same as two fragments of 8 columns, b[0], b[1] and b[2], b[3].
-  static __device__ __forceinline__ void right(std::uint32_t (&b)[4], const unsigned char* tile,
-                                               int outer, int slice) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if constexpr (kTransposed)
-      ldmatrix_x4_trans(b, tile + offset(16 * slice + lane % 16, outer / 8 + lane / 16));
-    else
-      ldmatrix_x4(b, tile + offset(outer + lane % 8 + lane / 16 * 8, 2 * slice + lane / 8 % 2));
-  }
+  /// Where this lane's rows for ldmatrix are. A slice is 16 of the depth; i counts the warp's
+  /// elements of the other dimension in units of 16.
+  struct Lane {
+    int at[kTransposed ? kWarpOuter / 16 : kDepth / 16];
+
+    /// `left`: fragments of a, 16 x 16; otherwise of b, two of 8 columns, b[0], b[1] and b[2],
+    /// b[3].
+    __device__ __forceinline__ Lane(int warp_outer, bool left) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      // The order of the four matrices: a has the other rows first, b the other depth.
+      const bool depth_first = !left;
+      const int half = depth_first != kTransposed ? lane / 16 : lane / 8 % 2;
+      const int other = depth_first != kTransposed ? lane / 8 % 2 : lane / 16;
+      const int row = lane % 8 + 8 * half;
+      SORTIE_UNROLL
+      for (int i = 0; i < static_cast<int>(sizeof at / sizeof at[0]); ++i)
+        at[i] = kTransposed ? offset(row, warp_outer / 8 + 2 * i + other)
+                            : offset(warp_outer + row, 2 * i + other);
+    }
+    __device__ __forceinline__ void read(std::uint32_t (&registers)[4], const unsigned char* tile,
+                                         int i, int slice) const {
+      if constexpr (kTransposed)
+        ldmatrix_x4_trans(registers, tile + at[i] + slice * 16 * kRowBytes);
+      else
+        ldmatrix_x4(registers, tile + at[slice] + i * 16 * kRowBytes);
+    }
+  };
 };
 
 /// M x N elements by kWarpsM x kWarpsN warps. kAligned: addresses and strides of both operands are
@@ -87,13 +112,13 @@ template <int M, int N, int kWarpsM, int kWarpsN, bool kTransposedA, bool kTrans
 struct Bf16Tile {
   using Element = bf16;
   static constexpr int kM = M, kN = N, kThreads = kWarpsM * kWarpsN * kWarp;
-  using A = OperandTile<M, kTransposedA, kThreads, kAligned>;
-  using B = OperandTile<N, kTransposedB, kThreads, kAligned>;
+  static constexpr int kRowsM = M / kWarpsM, kColsN = N / kWarpsN;  // of a warp
+  using A = OperandTile<M, kRowsM, kTransposedA, kThreads, kAligned>;
+  using B = OperandTile<N, kColsN, kTransposedB, kThreads, kAligned>;
   /// Copies of two stages are under way while the third is multiplied.
   static constexpr int kStages = 3, kDepth = 32;
   static constexpr int kStageBytes = A::kBytes + B::kBytes;
   static constexpr int kBytes = kStages * kStageBytes;
-  static constexpr int kRowsM = M / kWarpsM, kColsN = N / kWarpsN;  // of a warp
   struct Sums {
     float values[kRowsM / 16][kColsN / 8][4];
   };
@@ -118,11 +143,14 @@ struct Bf16Tile {
       }
     }
     const int steps = (a.depth + kDepth - 1) / kDepth;
+    typename A::Loader load_a(a, row);
+    typename B::Loader load_b(b, col);
+    const typename A::Lane lane_a(warp_row(), true);
+    const typename B::Lane lane_b(warp_col(), false);
     const auto load = [&](int step, int stage) {
       if (step < steps) {
-        unsigned char* tile = shared + stage * kStageBytes;
-        A::load(tile, a, row, step * kDepth);
-        B::load(tile + A::kBytes, b, col, step * kDepth);
+        load_a.load(shared + stage * kStageBytes);
+        load_b.load(shared + stage * kStageBytes + A::kBytes);
       }
       cp_async_commit();
     };
@@ -134,7 +162,22 @@ struct Bf16Tile {
       load(step + kStages - 1, next);
       const unsigned char* tile = shared + stage * kStageBytes;
       SORTIE_UNROLL
-      for (int slice = 0; slice < kDepth / 16; ++slice) multiply_slice(tile, slice, sums);
+      for (int slice = 0; slice < kDepth / 16; ++slice) {
+        std::uint32_t left[kRowsM / 16][4];
+        SORTIE_UNROLL
+        for (int i = 0; i < kRowsM / 16; ++i) lane_a.read(left[i], tile, i, slice);
+        SORTIE_UNROLL
+        for (int j = 0; j < kColsN / 16; ++j) {
+          std::uint32_t right[4];
+          lane_b.read(right, tile + A::kBytes, j, slice);
+          const std::uint32_t low[2] = {right[0], right[1]}, high[2] = {right[2], right[3]};
+          SORTIE_UNROLL
+          for (int i = 0; i < kRowsM / 16; ++i) {
+            mma_bf16(sums.values[i][2 * j], left[i], low);
+            mma_bf16(sums.values[i][2 * j + 1], left[i], high);
+          }
+        }
+      }
       stage = stage + 1 < kStages ? stage + 1 : 0;
       next = next + 1 < kStages ? next + 1 : 0;
     }
@@ -142,37 +185,19 @@ struct Bf16Tile {
     __syncthreads();
   }
 
-  /// visit(row, col, sum, sum at col + 1) for this thread's elements, in the tile.
+  /// This thread's elements, in parts: visit(number in the part, row, col, sum, sum at col + 1), in
+  /// the tile.
+  static constexpr int kParts = kRowsM / 16 * 2, kPartPairs = kColsN / 8;
   template <class Visit>
-  static __device__ __forceinline__ void for_each_pair(const Sums& sums, const Visit& visit) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  static __device__ __forceinline__ void for_pairs(const Sums& sums, int part, const Visit& visit) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, i = part / 2;
     SORTIE_UNROLL
-    for (int i = 0; i < kRowsM / 16; ++i) {
-      SORTIE_UNROLL
-      for (int j = 0; j < kColsN / 8; ++j) {
-        const int row = warp_row() + 16 * i + lane / 4, col = warp_col() + 8 * j + lane % 4 * 2;
-        visit(row, col, sums.values[i][j][0], sums.values[i][j][1]);
-        visit(row + 8, col, sums.values[i][j][2], sums.values[i][j][3]);
-      }
-    }
-  }
-
- private:
-  static __device__ __forceinline__ void multiply_slice(const unsigned char* tile, int slice,
-                                                        Sums& sums) {
-    std::uint32_t a[kRowsM / 16][4];
-    SORTIE_UNROLL
-    for (int i = 0; i < kRowsM / 16; ++i) A::left(a[i], tile, warp_row() + 16 * i, slice);
-    SORTIE_UNROLL
-    for (int j = 0; j < kColsN / 16; ++j) {
-      std::uint32_t b[4];
-      B::right(b, tile + A::kBytes, warp_col() + 16 * j, slice);
-      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      SORTIE_UNROLL
-      for (int i = 0; i < kRowsM / 16; ++i) {
-        mma_bf16(sums.values[i][2 * j], a[i], low);
-        mma_bf16(sums.values[i][2 * j + 1], a[i], high);
-      }
+    for (int pair = 0; pair < kPartPairs; pair += 2) {
+      const int j = part % 2 * (kPartPairs / 2) + pair / 2;
+      const int row = warp_row() + 16 * i + lane / 4, col = warp_col() + 8 * j + lane % 4 * 2;
+      const float* four = sums.values[i][j];
+      visit(pair, row, col, four[0], four[1]);
+      visit(pair + 1, row + 8, col, four[2], four[3]);
     }
   }
 };
@@ -210,12 +235,13 @@ struct F32Tile {
       __syncthreads();
     }
   }
+  static constexpr int kParts = 1, kPartPairs = 8;
   template <class Visit>
-  static __device__ __forceinline__ void for_each_pair(const Sums& sums, const Visit& visit) {
+  static __device__ __forceinline__ void for_pairs(const Sums& sums, int, const Visit& visit) {
     SORTIE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      visit(tile_row() + i, tile_col(), sums.values[i][0], sums.values[i][1]);
-      visit(tile_row() + i, tile_col() + 2, sums.values[i][2], sums.values[i][3]);
+      visit(2 * i, tile_row() + i, tile_col(), sums.values[i][0], sums.values[i][1]);
+      visit(2 * i + 1, tile_row() + i, tile_col() + 2, sums.values[i][2], sums.values[i][3]);
     }
   }
 

@@ -264,9 +264,13 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   return emulated_cuda::best_of_lanes(value, std::less<unsigned>());
 }
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
+}
 /// Ends the kernel, and all that uses the GPU, with an error.
-[[noreturn]] inline void __trap() { __builtin_trap(); }
+[[noreturn]] inline void __trap() {
+  __builtin_trap();
+}
 
 inline float __uint_as_float(std::uint32_t bits) {
   float value;

@@ -1,0 +1,43 @@
+// Kernels of RMSNorm and LayerNorm with the residual addition.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "trainer/ops/cuda/views.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// branch.data may be null: `sum` is `residual` then, and is not written. bias may be null.
+template <class T>
+struct NormForward {
+  Rows<const T> residual, branch;
+  Rows<T> sum, y;
+  const float *weight = nullptr, *bias = nullptr;
+  float* stats = nullptr;  // [rows, 2]
+  float eps = 0.0f;
+  bool layer = false;
+};
+template <class T>
+void norm_forward(cudaStream_t stream, const NormForward<T>& a);
+
+/// How rows are shared out among blocks: a function of the shape alone, so that sums over rows
+/// have the same bits on every GPU.
+struct NormParts {
+  std::int64_t rows_per_block = 0, blocks = 0;
+};
+NormParts norm_parts(std::int64_t rows, std::int64_t cols);
+
+/// dresidual.data may be null. dweight and dbias may be null each; what is wanted is summed over
+/// the rows of every block into `partial` [blocks, 1 or 2 with a dbias, cols], then over blocks.
+template <class T>
+struct NormBackward {
+  Rows<const T> dy, dresidual, x;
+  Rows<T> dx;
+  const float *weight = nullptr, *stats = nullptr;
+  float *partial = nullptr, *dweight = nullptr, *dbias = nullptr;
+  bool layer = false;
+};
+template <class T>
+void norm_backward(cudaStream_t stream, const NormBackward<T>& a);
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,71 @@
+// What the forward and backward kernels of norms share. A row belongs to a warp, or to a block, and
+// a thread's packs of it lie `threads` packs apart. Which thread has which column does not depend
+// on addresses, only how it is read: by 16 bytes (`packed`), or element by element where the
+// addresses or the number of columns are no multiples of that. Sums so have the same bits either
+// way.
+#pragma once
+
+#include "trainer/ops/cuda/rows.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// A pack of a row from a column before its end on; 0 past the end.
+template <bool packed, class T>
+__device__ __forceinline__ Pack<T, kPackOf<T>> read_columns(const T* row, std::int64_t col,
+                                                            std::int64_t cols) {
+  if constexpr (packed) {
+    return read_pack<Pack<T, kPackOf<T>>>(row + col);
+  } else {
+    Pack<T, kPackOf<T>> pack{};
+#pragma unroll
+    for (int i = 0; i < kPackOf<T>; ++i)
+      if (col + i < cols) pack.values[i] = row[col + i];
+    return pack;
+  }
+}
+/// N values of f32.
+template <bool packed, int N>
+__device__ __forceinline__ Floats<N> read_floats(const float* row, std::int64_t col,
+                                                 std::int64_t cols) {
+  if constexpr (packed) {
+    return load<N>(row + col);
+  } else {
+    Floats<N> floats{};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (col + i < cols) floats.values[i] = row[col + i];
+    return floats;
+  }
+}
+/// The columns that there are, of floats from `col` on.
+template <bool packed, int N, class T>
+__device__ __forceinline__ void write_columns(T* row, std::int64_t col, std::int64_t cols,
+                                              const Floats<N>& floats) {
+  if constexpr (packed) {
+    store<N>(row + col, floats);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (col + i < cols) row[col + i] = from_float<T>(floats.values[i]);
+  }
+}
+
+/// Whether all of it can be read by packs.
+template <class T, class... Views>
+bool is_packed(std::int64_t cols, const Views&... views) {
+  return cols % kPackOf<T> == 0 && (has_packs<kPackOf<T>>(views) && ...);
+}
+inline Rows<const float> one_row_of(const float* data, std::int64_t cols) {
+  return {data, 1, cols, cols};
+}
+
+/// Threads of a block that has a row: whole warps, so that each thread has at most `each` columns.
+inline unsigned threads_for(std::int64_t cols, int each) {
+  return blocks_for(cols, std::int64_t{each} * kWarp) * kWarp;
+}
+/// The widest block; its threads then have 128 registers.
+inline constexpr int kMostThreads = 512;
+/// Warps of a block in which each warp has a row.
+inline constexpr int kRowsAtATime = 4;
+
+}  // namespace sortie::trainer::ops::cuda

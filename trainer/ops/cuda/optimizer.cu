@@ -1,0 +1,110 @@
+#include "trainer/ops/cuda/optimizer.h"
+
+#include "trainer/ops/cuda/rows.h"
+
+namespace sortie::trainer::ops::cuda {
+namespace {
+
+constexpr int kSumThreads = 256;
+constexpr int kSumEach = 4;  // neighbours of a thread per turn
+
+/// Block b has the turns b, b + blocks, ... of kSumThreads * kSumEach values. Which thread adds
+/// what, and when, is the same whether `packed` (16-byte loads) or not.
+template <bool packed>
+__global__ void __launch_bounds__(kSumThreads)
+    square_parts_kernel(Flat<const float> values, double* parts) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kSumThreads * kSumEach;
+  double sums[kSumEach] = {};
+  std::int64_t at = (std::int64_t{blockIdx.x} * kSumThreads + threadIdx.x) * kSumEach;
+#pragma unroll 4
+  for (; at + kSumEach <= values.size; at += step) {
+    Floats<kSumEach> x;
+    if constexpr (packed) {
+      x = load<kSumEach>(values.data + at);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSumEach; ++i) x.values[i] = values.data[at + i];
+    }
+#pragma unroll
+    for (int i = 0; i < kSumEach; ++i) {
+      const auto wide = static_cast<double>(x.values[i]);
+      sums[i] += wide * wide;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSumEach; ++i)
+    if (at + i < values.size) {
+      const auto wide = static_cast<double>(values.data[at + i]);
+      sums[i] += wide * wide;
+    }
+  const double sum = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), shared_memory<double>());
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+/// One block.
+__global__ void __launch_bounds__(kSumThreads)
+    add_parts_kernel(const double* parts, std::int64_t count, double* sum) {
+  double mine = 0.0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kSumThreads) mine += parts[i];
+  const double all = block_sum(mine, shared_memory<double>());
+  if (threadIdx.x == 0) *sum = all;
+}
+
+/// 16 bytes are read and 12 written per element, 14 with the copy in bf16: the division and the
+/// root may be the exact ones.
+struct AdamW {
+  AdamWNumbers a;
+  AdamWRange range;
+
+  template <int N>
+  __device__ void at(std::int64_t, std::int64_t col) const {
+    Floats<N> w = load<N>(range.w + col), m = load<N>(range.m + col), v = load<N>(range.v + col);
+    const Floats<N> grad = load<N>(range.grad + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = grad.values[i] * a.grad_scale;
+      m.values[i] = a.beta1 * m.values[i] + a.rest1 * g;
+      v.values[i] = a.beta2 * v.values[i] + a.rest2 * (g * g);
+      const float deviation = sqrtf(v.values[i]) * a.root_correction2 + a.eps;
+      w.values[i] -= a.step_size * (m.values[i] / deviation) + a.decay * w.values[i];
+    }
+    store<N>(range.w + col, w);
+    store<N>(range.m + col, m);
+    store<N>(range.v + col, v);
+    if (range.compute != nullptr) store<N>(range.compute + col, w);
+  }
+};
+
+}  // namespace
+
+std::int64_t square_parts(std::int64_t count) {
+  constexpr std::int64_t kMost = 1024;  // eight blocks on every multiprocessor of the largest GPUs
+  const std::int64_t turns = (count + kSumThreads * kSumEach - 1) / (kSumThreads * kSumEach);
+  return turns < 1 ? 1 : turns < kMost ? turns : kMost;
+}
+
+void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum) {
+  const std::int64_t count = square_parts(values.size);
+  const Grid grid{.blocks = static_cast<unsigned>(count),
+                  .threads = kSumThreads,
+                  .shared_bytes = sizeof(double) * kSumThreads / kWarp};
+  const bool packed = reinterpret_cast<std::uintptr_t>(values.data) % 16 == 0;
+  launch(packed ? square_parts_kernel<true> : square_parts_kernel<false>, grid, stream, values,
+         parts);
+  launch(add_parts_kernel, {.blocks = 1, .threads = kSumThreads, .shared_bytes = grid.shared_bytes},
+         stream, static_cast<const double*>(parts), count, sum);
+}
+
+void adamw_range(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWRange& range) {
+  const auto row = [&](auto* data) {
+    return Rows<std::remove_pointer_t<decltype(data)>>{data, 1, range.count, range.count};
+  };
+  const AdamW each{numbers, range};
+  if (has_packs<4>(row(range.w)) && has_packs<4>(row(range.grad)) && has_packs<4>(row(range.m)) &&
+      has_packs<4>(row(range.v)) && has_packs<4>(row(range.compute)))
+    for_each_pack<4>(stream, {1, range.count}, each);
+  else
+    for_each_pack<1>(stream, {1, range.count}, each);
+}
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,33 @@
+// Kernels of flat updates.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "trainer/ops/cuda/views.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// How many parts a sum of so many squares is taken in; it depends on nothing else.
+std::int64_t square_parts(std::int64_t count);
+/// sum = sum of squares in f64, by way of `parts` [square_parts(values.size)].
+void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum);
+
+/// AdamW's numbers as the elements need them. Of these step_size, decay, root_correction2 and
+/// grad_scale change from step to step: a captured step would read them from device memory.
+struct AdamWNumbers {
+  float step_size;                               // lr / correction1
+  float beta1, beta2, rest1, rest2, eps, decay;  // rest = 1 - beta; decay = lr * weight_decay
+  float root_correction2;                        // 1 / sqrt(correction2)
+  float grad_scale;
+};
+/// All of `count` elements; `compute` may be null.
+struct AdamWRange {
+  float* w = nullptr;
+  const float* grad = nullptr;
+  float *m = nullptr, *v = nullptr;
+  bf16* compute = nullptr;
+  std::int64_t count = 0;
+};
+void adamw_range(cudaStream_t stream, const AdamWNumbers& numbers, const AdamWRange& range);
+
+}  // namespace sortie::trainer::ops::cuda
