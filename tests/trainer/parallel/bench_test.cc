@@ -1,6 +1,7 @@
 // The measurements of sortie-train bench comm on thread ranks.
 #include <set>
 
+#include "tests/support/test_device.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "trainer/bench/collectives.h"
 #include "trainer/bench/links.h"
@@ -94,4 +95,14 @@ TEST_CASE("peaks are those of NVIDIA's data sheets") {
   CHECK(tflop_s("NVIDIA GeForce RTX 4090", 89, 128, 2520, DType::bf16) == about(165.2));
   CHECK(tflop_s("NVIDIA L40S", 89, 142, 2490, DType::bf16) == about(362));
   CHECK(tflop_s("NVIDIA T4", 75, 40, 1590, DType::bf16) == 0);
+}
+
+TEST_CASE("a rank's products take time, each of them") {
+  ExecutionContext context(1, device());
+  const MatmulSeconds seconds = bench_matmul(
+      context, {.rows = 64, .out = 48, .in = 32, .dtype = DType::f32, .iterations = 2, .timed = 3});
+  for (const double took : {seconds.forward, seconds.data_gradient, seconds.weight_gradient}) {
+    CHECK(took > 0);
+    CHECK(took < 60);
+  }
 }
