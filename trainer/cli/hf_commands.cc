@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "trainer/cli/output_options.h"
+#include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/progress.h"
 #include "trainer/cli/report.h"
 #include "trainer/hf/import.h"

@@ -23,6 +23,15 @@ struct AttentionCase {
   }
 };
 
+/// start_of every token, as ops take it.
+inline Tensor document_starts(ExecutionContext& context, const AttentionCase& c) {
+  std::vector<std::int32_t> starts;
+  for (std::int64_t b = 0; b < c.shape.batch; ++b)
+    for (std::int64_t t = 0; t < c.shape.tokens; ++t)
+      starts.push_back(static_cast<std::int32_t>(c.start_of(b, t)));
+  return ops::tensor_from_host<std::int32_t>(context, starts, {c.shape.batch, c.shape.tokens});
+}
+
 struct AttentionTensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
 
@@ -70,12 +79,7 @@ inline void check_attention(const Variant& v, const AttentionCase& c, KnownAtten
   CAPTURE(c.document);
   AttentionTensors x = random_attention(v.context, v.dtype, s);
   ops::AttentionMask mask{.scale = 0.3f, .window = c.window};
-  if (c.document > 0) {
-    mask.document_start = v.context.empty(DType::i32, {s.batch, s.tokens});
-    for (std::int64_t i = 0; i < s.batch * s.tokens; ++i)
-      mask.document_start.data<std::int32_t>()[i] =
-          static_cast<std::int32_t>(c.start_of(i / s.tokens, i % s.tokens));
-  }
+  if (c.document > 0) mask.document_start = document_starts(v.context, c);
   reference::Mask expected_mask;
   expected_mask.sees = [&](std::int64_t b, std::int64_t i, std::int64_t j) {
     return (c.window == 0 || i - j < c.window) && j >= c.start_of(b, i);

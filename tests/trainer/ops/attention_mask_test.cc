@@ -34,19 +34,20 @@ TEST_CASE("RoPE turns by the given positions") {
     Tensor plain = make_tensor(v.context, v.dtype, shape, x);
     ops::rope(v.context, plain, table, {}, false);
     // Positions that start again: each token is turned as the first ones are.
-    Tensor positions = v.context.empty(DType::i32, {s.batch, s.tokens});
-    for (int i = 0; i < 12; ++i) positions.data<std::int32_t>()[i] = i % 3;
+    std::vector<std::int32_t> places;
+    for (int i = 0; i < 12; ++i) places.push_back(i % 3);
+    const Tensor positions =
+        ops::tensor_from_host<std::int32_t>(v.context, places, {s.batch, s.tokens});
     Tensor reset = make_tensor(v.context, v.dtype, shape, x);
     ops::rope(v.context, reset, table, positions, false);
     const Values a = values_of(plain), b = values_of(reset);
     CHECK(std::equal(a.begin(), a.begin() + 3 * 16, b.begin()));
     CHECK(a != b);
-    Tensor again = make_tensor(v.context, v.dtype, shape, {});
-    for_each_element(again, [&](std::size_t i, std::int64_t offset) {
-      // Token t of the first half holds what token 3 + t held.
-      const std::size_t t = i / 16 % 6;
-      set_element(again.raw(), v.dtype, offset, t < 3 ? x[i + 3 * 16] : 0.0);
-    });
+    // Token t of the first half holds what token 3 + t held.
+    Values early(x.size(), 0.0);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (i / 16 % 6 < 3) early[i] = x[i + 3 * 16];
+    Tensor again = make_tensor(v.context, v.dtype, shape, early);
     ops::rope(v.context, again, table, {}, false);
     const Values moved = values_of(again);
     CHECK(std::equal(moved.begin(), moved.begin() + 3 * 16, b.begin() + 3 * 16));

@@ -1,0 +1,73 @@
+// Head sizes and lengths around those of tiles, and how query heads of a key head are shared out.
+#include "tests/trainer/ops/attention_case.h"
+
+namespace sortie::trainer {
+namespace {
+
+// Heads of every width that kernels are made for, one and the last of them not full; values of
+// another width; lengths a token below, at and above tiles of 32, 64 and 128 rows.
+constexpr AttentionCase kSizeCases[] = {
+    {{1, 33, 2, 1, 32, 0}, 0, 0, 0.0f},    {{1, 63, 1, 1, 64, 0}, 0, 0, 0.0f},
+    {{1, 64, 1, 1, 40, 64}, 0, 0, 0.0f},   {{1, 65, 1, 1, 96, 0}, 0, 0, 0.0f},
+    {{1, 127, 1, 1, 16, 0}, 0, 0, 0.0f},   {{1, 128, 1, 1, 16, 0}, 0, 0, 0.0f},
+    {{1, 129, 1, 1, 16, 0}, 60, 0, 0.0f},  {{1, 31, 2, 2, 128, 0}, 0, 0, 0.0f},
+    {{1, 66, 1, 1, 120, 128}, 0, 0, 0.0f}, {{1, 40, 2, 1, 192, 128}, 0, 0, 0.0f},
+    {{1, 67, 1, 1, 192, 0}, 0, 20, 0.2f},  {{1, 65, 2, 1, 256, 0}, 0, 0, 0.0f},
+    {{1, 20, 1, 1, 250, 3}, 0, 0, 0.0f},
+};
+
+// Few and many key heads, whose query heads are summed up by one block or by several.
+constexpr AttentionCase kGroupCases[] = {
+    {{1, 9, 12, 1, 8, 0}, 0, 0, 0.0f},
+    {{29, 2, 12, 3, 8, 0}, 0, 0, 0.0f},
+    {{86, 3, 3, 1, 8, 0}, 0, 2, 0.0f},
+};
+
+}  // namespace
+
+TEST_CASE("attention takes any size of head and length") {
+  KnownAttention known;
+  for_each_variant(true, [&](const Variant& v) {
+    for (const AttentionCase& c : kSizeCases) check_attention(v, c, known);
+  });
+}
+
+TEST_CASE("attention sums gradients over the heads that read a key") {
+  KnownAttention known;
+  for_each_variant(true, [&](const Variant& v) {
+    for (const AttentionCase& c : kGroupCases) check_attention(v, c, known);
+  });
+}
+
+TEST_CASE("attention takes views that lie at odd places") {
+  for_each_variant(true, [](const Variant& v) {
+    // Every tensor is a slice whose rows begin behind a gap.
+    const std::int64_t tokens = 37, heads = 2, dims = 16;
+    const Shape shape{1, tokens, heads, dims};
+    const auto random = [&](std::uint64_t seed) {
+      return random_values(v.dtype, seed, tokens * heads * dims);
+    };
+    const auto run = [&](std::int64_t gap) {
+      const auto make = [&](const Values& values) {
+        return make_tensor(v.context, v.dtype, shape, values, gap);
+      };
+      AttentionTensors x{make(random(1)), make(random(2)), make(random(3)), make(random(4)),
+                         make({}), v.context.empty(DType::f32, {1, heads, tokens}), make({}),
+                         make({}), make({})};
+      x.run(v.context, {.scale = 0.25f});
+      Values all = values_of(x.out);
+      for (const Tensor* more : {&x.lse, &x.dq, &x.dk, &x.dv}) {
+        const Values values = values_of(*more);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      return all;
+    };
+    const Values aligned = run(0);
+    for (const std::int64_t gap : {1, 3, 4, 8}) {
+      CAPTURE(gap);
+      CHECK(relative_error(run(gap), aligned) <= 1e-6);
+    }
+  });
+}
+
+}  // namespace sortie::trainer
