@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trainer/tensor/context.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 
@@ -9,12 +10,17 @@ struct MatmulBench {
   std::int64_t rows = 1024, out = 3072, in = 768;  // y [rows, out] = x [rows, in] . W^T
   DType dtype = DType::bf16;
   int iterations = 20;
+  int timed = 1;  // ProductOptions::timed
 };
 /// Seconds of one product, the fastest; as the trainer computes them.
 struct MatmulSeconds {
   double forward = 0, data_gradient = 0, weight_gradient = 0;
 };
 MatmulSeconds bench_matmul(ExecutionContext& context, const MatmulBench& bench);
+
+/// Floating-point operations per second of products of f32 or bf16 with f32 sums, at the highest
+/// clock that the driver names; 0 for GPUs whose figures are not known here.
+double peak_flop_s(const GpuFacts& gpu, DType dtype);
 
 /// Seconds that a copy of `bytes` in memory takes, the fastest: by one thread, and by all compute
 /// threads of the context.

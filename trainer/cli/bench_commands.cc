@@ -11,6 +11,7 @@
 #include "trainer/bench/collectives.h"
 #include "trainer/bench/links.h"
 #include "trainer/bench/one_rank.h"
+#include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/report.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/parallel/reduce_kernel.h"
@@ -206,46 +207,61 @@ void add_comm(CLI::App& bench, int& exit_code) {
   });
 }
 
-Result<> run_matmul(MatmulBench bench, const std::string& dtype, bool json) {
+Result<> run_matmul(MatmulBench bench, const std::string& dtype, const std::string& device,
+                    bool json) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
+  SORTIE_ASSIGN_OR_RETURN(const ComputeDevice compute, choose_device_of_verb(device));
   const CpuFacts cpu = cpu_facts();
-  bench.dtype = dtype.empty() ? (cpu.multiplies_bf16 ? DType::bf16 : DType::f32) : kTypes.at(dtype);
-  if (bench.dtype == DType::bf16 && !cpu.multiplies_bf16)
+  const bool multiplies_bf16 =
+      compute.gpu ? compute.gpu->compute_capability >= 80 : cpu.multiplies_bf16;
+  const std::string name = compute.gpu ? compute.name() : cpu.model;
+  bench.dtype = dtype.empty() ? (multiplies_bf16 ? DType::bf16 : DType::f32) : kTypes.at(dtype);
+  if (bench.dtype == DType::bf16 && !multiplies_bf16)
     return fail(ErrorCode::unsupported,
-                fmt::format("bench matmul: {} has no bf16 products; take --dtype f32", cpu.model));
-  ExecutionContext context(rank.threads);
+                fmt::format("bench matmul: {} has no bf16 products; take --dtype f32", name));
+  ExecutionContext context(rank.threads, compute.device);
   const MatmulSeconds seconds = bench_matmul(context, bench);
   const double flop = 2.0 * static_cast<double>(bench.rows) * static_cast<double>(bench.out) *
                       static_cast<double>(bench.in);
+  const double peak = compute.gpu ? peak_flop_s(*compute.gpu, bench.dtype) : 0.0;
   const std::pair<const char*, double> rows[] = {{"forward", seconds.forward},
                                                  {"data_gradient", seconds.data_gradient},
                                                  {"weight_gradient", seconds.weight_gradient}};
   if (json) {
-    nlohmann::ordered_json report = {{"schema", "sortie/bench-matmul/1"},
-                                     {"cpu", cpu.model},
-                                     {"isa", cpu.isa},
-                                     {"threads", rank.threads},
-                                     {"rows", bench.rows},
-                                     {"out", bench.out},
-                                     {"in", bench.in},
-                                     {"dtype", dtype_name(bench.dtype)}};
-    for (const auto& [name, took] : rows)
-      report[name] = {{"us", 1e6 * took}, {"tflop_s", flop / took / 1e12}};
+    nlohmann::ordered_json report = {{"schema", "sortie/bench-matmul/1"}};
+    if (compute.gpu) {
+      report["gpu"] = name;
+      report["libraries"] = compute.libraries;
+      if (peak > 0) report["peak_tflop_s"] = peak / 1e12;
+    } else {
+      report["cpu"] = cpu.model;
+      report["isa"] = cpu.isa;
+      report["threads"] = rank.threads;
+    }
+    report["rows"] = bench.rows;
+    report["out"] = bench.out;
+    report["in"] = bench.in;
+    report["dtype"] = dtype_name(bench.dtype);
+    for (const auto& [product, took] : rows)
+      report[product] = {{"us", 1e6 * took}, {"tflop_s", flop / took / 1e12}};
     fmt::print("{}\n", report.dump());
     return {};
   }
-  fmt::print("# {}, {}, {} threads: [{}, {}] . [{}, {}]^T in {}\n", cpu.model, cpu.isa,
-             rank.threads, bench.rows, bench.in, bench.out, bench.in, dtype_name(bench.dtype));
-  fmt::print("{:<16} {:>12} {:>9}\n", "product", "us", "TFLOP/s");
-  for (const auto& [name, took] : rows)
-    fmt::print("{:<16} {:>12.1f} {:>9.3f}\n", name, 1e6 * took, flop / took / 1e12);
+  fmt::print("# {}, {}: [{}, {}] . [{}, {}]^T in {}\n", name,
+             compute.gpu ? compute.libraries : fmt::format("{}, {} threads", cpu.isa, rank.threads),
+             bench.rows, bench.in, bench.out, bench.in, dtype_name(bench.dtype));
+  fmt::print("{:<16} {:>12} {:>9}{}\n", "product", "us", "TFLOP/s",
+             peak > 0 ? fmt::format("   of {:.0f}", peak / 1e12) : "");
+  for (const auto& [product, took] : rows)
+    fmt::print("{:<16} {:>12.1f} {:>9.3f}{}\n", product, 1e6 * took, flop / took / 1e12,
+               peak > 0 ? fmt::format(" {:>5.1f} %", 100 * flop / took / peak) : "");
   return {};
 }
 
 void add_matmul(CLI::App& bench, int& exit_code) {
   struct Arguments {
     MatmulBench bench;
-    std::string dtype;
+    std::string dtype, device = "auto";
     bool json = false;
   };
   auto arguments = std::make_shared<Arguments>();
@@ -259,15 +275,24 @@ void add_matmul(CLI::App& bench, int& exit_code) {
   size("--in", arguments->bench.in, "Columns of the weight");
   command
       ->add_option("--dtype", arguments->dtype,
-                   "Of activations and weights; default: bf16 where the CPU multiplies it")
+                   "Of activations and weights; default: bf16 where the device multiplies it")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  command->add_option("--iterations", arguments->bench.iterations, "The fastest one counts")
+  command
+      ->add_option("--iterations", arguments->bench.iterations,
+                   "The fastest one counts; on a GPU the mean, of the best of three rounds")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add_device_option(*command, arguments->device);
+  command
+      ->add_option("--timed", arguments->bench.timed,
+                   "On a GPU: of so many ways to compute a product the fastest is taken; 1: the "
+                   "library's own choice")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
   command->callback([arguments, &exit_code] {
-    exit_code = report_error("bench matmul",
-                             run_matmul(arguments->bench, arguments->dtype, arguments->json));
+    exit_code = report_error("bench matmul", run_matmul(arguments->bench, arguments->dtype,
+                                                        arguments->device, arguments->json));
   });
 }
 

@@ -13,15 +13,16 @@
 namespace sortie::trainer::ops {
 
 struct ProductOptions {
-  /// Ways that are timed when a shape comes for the first time, which waits for the device; 1: the
-  /// one that the library thinks best is taken. Timed choices differ from run to run, and with them
-  /// the last bits: share product_choices() among ranks and keep them with the checkpoint.
+  /// Ways that are timed when a shape comes for the first time, which waits for the device: not
+  /// while a stream is captured. 1: the one that the library thinks best is taken. Timed choices
+  /// differ from run to run, and with them the last bits: share product_choices() among ranks and
+  /// keep them with the checkpoint.
   int timed = 1;
   /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
   bool tf32 = false;
   /// The most memory for logits of the LM head at a time, and for at least 256 rows. Every chunk
-  /// reads and writes the gradient of W as a whole, which takes as long as its product where a chunk
-  /// has a few hundred rows: 1024 rows of 128 k columns are worth their memory.
+  /// reads and writes the gradient of W as a whole, which takes as long as its product where a
+  /// chunk has a few hundred rows: 1024 rows of 128 k columns are worth their memory.
   std::int64_t logits_bytes = std::int64_t{512} << 20;
 };
 

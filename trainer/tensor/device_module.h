@@ -24,6 +24,7 @@ struct GpuFacts {
   std::string name;            // "NVIDIA H100 80GB HBM3"
   int compute_capability = 0;  // 90 = 9.0
   int multiprocessors = 0;
+  int clock_mhz = 0;  // the highest
   std::size_t memory_bytes = 0;
 };
 

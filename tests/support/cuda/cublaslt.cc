@@ -84,8 +84,7 @@ cublasStatus_t check(const Shapes& s) {
     return CUBLAS_STATUS_INVALID_VALUE;
   const bool narrow = s.a.type == CUDA_R_16BF;
   if (s.desc.scale != CUDA_R_32F || s.a.type != s.b.type || s.c.type != s.d.type ||
-      (!narrow && s.d.type == CUDA_R_16BF) ||
-      (narrow && s.desc.compute != CUBLAS_COMPUTE_32F))
+      (!narrow && s.d.type == CUDA_R_16BF) || (narrow && s.desc.compute != CUBLAS_COMPUTE_32F))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (s.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
   // Not with vectors, in some versions and types of the library.
@@ -128,10 +127,9 @@ struct Product {
     const auto packed = [&](const void* data, const Layout& layout, bool across) {
       // [k, rows] for A, [n, k] for B: `across` says whether memory is that way already.
       return [=, this](std::uint64_t row, std::uint64_t line) {
-        const float value =
-            load(data, layout.type,
-                 across ? line * static_cast<std::uint64_t>(layout.ld) + row
-                        : row * static_cast<std::uint64_t>(layout.ld) + line);
+        const float value = load(data, layout.type,
+                                 across ? line * static_cast<std::uint64_t>(layout.ld) + row
+                                        : row * static_cast<std::uint64_t>(layout.ld) + line);
         return s.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? as_tf32(value) : value;
       };
     };
@@ -197,8 +195,7 @@ std::size_t cublasLtGetVersion() {
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
-                                          std::uint64_t rows, std::uint64_t cols,
-                                          std::int64_t ld) {
+                                          std::uint64_t rows, std::uint64_t cols, std::int64_t ld) {
   *layout = new Layout{type, rows, cols, ld};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -285,11 +282,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t preference, int asked, cublasLtMatmulHeuristicResult_t results[],
-    int* found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* found) {
   *found = 0;
   const Shapes shapes{*desc, *a, *b, *c, *d};
   if (const cublasStatus_t bad = check(shapes); bad != CUBLAS_STATUS_SUCCESS) return bad;
@@ -352,7 +350,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                  product.algorithm.alignment);
   if (product.algorithm.parts == 1) {
     emulated_cuda::enqueue(stream, [product, workspace, workspace_bytes] {
-      if (workspace != nullptr) std::memset(workspace, 0xff, std::min<std::size_t>(workspace_bytes, 256));
+      if (workspace != nullptr)
+        std::memset(workspace, 0xff, std::min<std::size_t>(workspace_bytes, 256));
       std::vector<float> sums(product.s.m() * product.s.n());
       product.sum(0, sums.data());
       product.finish(sums.data());

@@ -15,7 +15,7 @@ struct Example {
   std::uint64_t m = 5, n = 3, k = 20;
   cublasOperation_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N;
   cudaDataType input = CUDA_R_32F, c_type = CUDA_R_32F, d_type = CUDA_R_32F;
-  std::int64_t gap = 0;  // between columns
+  std::int64_t gap = 0;   // between columns
   std::int64_t ld_a = 0;  // 0: as many as there are rows, and the gap
   std::uint64_t n_of_b = 0;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -87,8 +87,8 @@ Outcome run(const Example& e) {
         values.push_back(number(static_cast<std::uint64_t>(row), col, seed));
     return values;
   };
-  const Memory a_memory(
-      layout(&a, e.input, plain_a ? e.m : e.k, plain_a ? e.k : e.m, e.ld_a, 1), e.input);
+  const Memory a_memory(layout(&a, e.input, plain_a ? e.m : e.k, plain_a ? e.k : e.m, e.ld_a, 1),
+                        e.input);
   const Memory b_memory(layout(&b, e.input, plain_b ? e.k : n_of_b, plain_b ? n_of_b : e.k, 0, 2),
                         e.input);
   const Memory c_memory(layout(&c, e.c_type, e.m, e.n, 0, 3), e.c_type);
@@ -129,10 +129,10 @@ Outcome run(const Example& e) {
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   const float alpha = 2.0f, beta = 1.0f;
   cudaSetDevice(e.device);
-  outcome.status = cublasLtMatmul(
-      handle, desc, &alpha, a_memory.data, a, b_memory.data, b, &beta, c_memory.data, c,
-      d_memory.data, d, &algorithm, static_cast<std::byte*>(workspace.data) + e.workspace_offset,
-      e.workspace_bytes, stream);
+  outcome.status = cublasLtMatmul(handle, desc, &alpha, a_memory.data, a, b_memory.data, b, &beta,
+                                  c_memory.data, c, d_memory.data, d, &algorithm,
+                                  static_cast<std::byte*>(workspace.data) + e.workspace_offset,
+                                  e.workspace_bytes, stream);
   cudaSetDevice(0);
   cudaStreamSynchronize(stream);
   const std::vector<float> results = d_memory.values(e.d_type);
@@ -205,8 +205,8 @@ TEST_CASE("emulated cuBLASLt refuses what the library does") {
 
 TEST_CASE("emulated cuBLASLt offers what alignment and reductions allow") {
   const int all = run({.m = 8, .n = 4}).found;
-  CHECK(run({.m = 8, .n = 4, .alignment = 4}).found < all);       // of an address
-  CHECK(run({.m = 8, .n = 4, .gap = 1}).found < all);             // of columns
+  CHECK(run({.m = 8, .n = 4, .alignment = 4}).found < all);  // of an address
+  CHECK(run({.m = 8, .n = 4, .gap = 1}).found < all);        // of columns
   CHECK(run({.m = 8, .n = 4, .reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}).found < all);
   CHECK(run({.m = 8, .n = 4, .reductions = CUBLASLT_REDUCTION_SCHEME_NONE}).found == 3);
 }

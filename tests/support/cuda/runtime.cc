@@ -205,6 +205,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
   const cudaError_t found = cudaGetDeviceProperties(&properties, index);
   if (found != cudaSuccess) return found;
   switch (attribute) {
+    case cudaDevAttrClockRate:
+      *value = 1'830'000;
+      break;
     case cudaDevAttrMultiProcessorCount:
       *value = properties.multiProcessorCount;
       break;

@@ -1,5 +1,6 @@
 // LM head with cross-entropy against the f64 reference.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "tests/trainer/ops/op_test.h"
@@ -217,6 +218,22 @@ TEST_CASE("a NaN or Inf in a counted row makes loss and gradients non-finite") {
       CHECK_FALSE(all_finite(values_of(dw)));
       CHECK(all_finite(values_of(dh.slice(0, 4, 3))));
     }
+  });
+}
+
+TEST_CASE("a target outside of the vocabulary makes a GPU's loss and gradients NaN" *
+          doctest::skip(std::getenv("SORTIE_CUDA_MODULE") == nullptr)) {
+  for_each_variant(true, [](const Variant& v) {
+    const RowCase c{7, 40, 8, 33, 1.0};
+    RowInputs in = make_inputs(v.dtype, c);
+    in.targets[3] = 33;
+    const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {c.n, c.k}, in.w));
+    Tensor dh = v.context.empty(v.dtype, {c.m, c.k}), dw = v.context.zeros(DType::f32, {c.n, c.k});
+    const auto result = cross_entropy(v.context, make_tensor(v.context, v.dtype, {c.m, c.k}, in.h),
+                                      weight, in.targets_tensor(v.context), c.vocab, 1.0f, dh, dw);
+    CHECK(std::isnan(result.loss_sum));
+    CHECK_FALSE(all_finite(values_of(dh.slice(0, 3, 1))));
+    CHECK(all_finite(values_of(dh.slice(0, 4, 3))));
   });
 }
 

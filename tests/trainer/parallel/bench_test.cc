@@ -1,9 +1,11 @@
 // The measurements of sortie-train bench comm on thread ranks.
 #include <set>
 
+#include "tests/support/test_device.h"
 #include "tests/trainer/parallel/on_ranks.h"
 #include "trainer/bench/collectives.h"
 #include "trainer/bench/links.h"
+#include "trainer/bench/one_rank.h"
 
 using namespace sortie::trainer;
 using namespace sortie::trainer::test;
@@ -74,4 +76,33 @@ TEST_CASE("links: every pair and the ring are measured") {
     CHECK(row.gbit_s > 0);
   }
   for (const LinkRow& row : report.ring) CHECK(row.gbit_s > 0);
+}
+
+TEST_CASE("peaks are those of NVIDIA's data sheets") {
+  const auto tflop_s = [](const char* name, int capability, int multiprocessors, int clock_mhz,
+                          DType dtype) {
+    return peak_flop_s({.name = name,
+                        .compute_capability = capability,
+                        .multiprocessors = multiprocessors,
+                        .clock_mhz = clock_mhz},
+                       dtype) /
+           1e12;
+  };
+  const auto about = [](double value) { return doctest::Approx(value).epsilon(0.005); };
+  CHECK(tflop_s("NVIDIA A100-SXM4-80GB", 80, 108, 1410, DType::bf16) == about(312));
+  CHECK(tflop_s("NVIDIA A100-SXM4-80GB", 80, 108, 1410, DType::f32) == about(19.5));
+  CHECK(tflop_s("NVIDIA H100 80GB HBM3", 90, 132, 1830, DType::bf16) == about(989));
+  CHECK(tflop_s("NVIDIA GeForce RTX 4090", 89, 128, 2520, DType::bf16) == about(165.2));
+  CHECK(tflop_s("NVIDIA L40S", 89, 142, 2490, DType::bf16) == about(362));
+  CHECK(tflop_s("NVIDIA T4", 75, 40, 1590, DType::bf16) == 0);
+}
+
+TEST_CASE("a rank's products take time, each of them") {
+  ExecutionContext context(1, device());
+  const MatmulSeconds seconds = bench_matmul(
+      context, {.rows = 64, .out = 48, .in = 32, .dtype = DType::f32, .iterations = 2, .timed = 3});
+  for (const double took : {seconds.forward, seconds.data_gradient, seconds.weight_gradient}) {
+    CHECK(took > 0);
+    CHECK(took < 60);
+  }
 }

@@ -153,7 +153,8 @@ class Head {
   const std::int64_t columns_;  // of this part, without padding
 };
 
-/// Elements between rows of a part's exponentials, whose memory is [rows, columns] or a little more.
+/// Elements between rows of a part's exponentials, whose memory is [rows, columns] or a little
+/// more.
 std::int64_t exponential_line(const Tensor& exponentials, const Head& head, std::int64_t rows) {
   return head.line() * rows <= exponentials.elements() ? head.line() : head.columns();
 }

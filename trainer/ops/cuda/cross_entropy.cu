@@ -87,12 +87,11 @@ __global__ void __launch_bounds__(kMaxThreads)
   const float own = threadIdx.x == 0 && known ? in[target] : 0.0f;
   const Softmax softmax = softmax_of_row(in, head.columns, shared_memory<float>());
   if (threadIdx.x == 0)
-    losses[row] = known ? static_cast<double>(softmax.max) +
-                              log(static_cast<double>(softmax.sum)) - static_cast<double>(own)
+    losses[row] = known ? static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
+                              static_cast<double>(own)
                         : kNaN;
   if (gradients == nullptr) return;
-  const float factor =
-      known ? 1.0f / softmax.sum : static_cast<float>(kNaN);
+  const float factor = known ? 1.0f / softmax.sum : static_cast<float>(kNaN);
   for (std::int64_t base = 0; base < padded; base += threads * kPack) {
     const std::int64_t col = base + threadIdx.x * kPack;
     float values[kPack];
@@ -165,8 +164,7 @@ __global__ void join_kernel(HeadRows head, const double* stats, std::int64_t par
     sum += of(part, 1) * exp(of(part, 0) - max);
     logit += of(part, 2);
   }
-  const double log_sum =
-      target < head.vocab_size ? max + log(sum) : kNaN;
+  const double log_sum = target < head.vocab_size ? max + log(sum) : kNaN;
   losses[row] = log_sum - logit;
   factors[row] = static_cast<float>(exp(own[3 * row] - log_sum));
 }

@@ -29,8 +29,8 @@ void softmax_losses(cudaStream_t stream, const HeadRows& rows, const float* logi
                     std::int64_t line, double* losses, T* gradients, std::int64_t gradient_line);
 
 /// Of a part of the vocabulary: stats [rows, 3] = largest logit, sum of exponentials against it,
-/// the target's logit (0: it is elsewhere). With exponentials != null they are kept there. Without a
-/// target: no such sums, nothing kept.
+/// the target's logit (0: it is elsewhere). With exponentials != null they are kept there. Without
+/// a target: no such sums, nothing kept.
 template <class T>
 void part_exponentials(cudaStream_t stream, const HeadRows& rows, const float* logits,
                        std::int64_t line, double* stats, T* exponentials,

@@ -87,8 +87,7 @@ void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, con
                   {.a = gradient.data, .b = in.data, .c = dw.raw()});
   if (!dbias.defined()) return;
   // The product's own sums of columns would replace what dbias holds.
-  const Tensor parts =
-      context.empty(DType::f32, {column_sum_parts(gradient.rows), gradient.cols});
+  const Tensor parts = context.empty(DType::f32, {column_sum_parts(gradient.rows), gradient.cols});
   with_float_type(dy.dtype(), [&]<class T> {
     add_column_sums(current_stream(context), rows_of<const T>(dy), address<float>(parts),
                     address<float>(dbias));

@@ -8,9 +8,9 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;           // of a block that sums
+constexpr int kWarps = 8;  // of a block that sums
 constexpr int kSumThreads = kWarps * kWarp;
-constexpr int kRowsOfPart = 128;    // at least
+constexpr int kRowsOfPart = 128;  // at least
 constexpr int kMaxParts = 256;
 
 std::int64_t rows_of_part(std::int64_t rows) {
@@ -90,12 +90,12 @@ __global__ void add_bias_kernel(const float* __restrict__ bias, Rows<T> y) {
 
 template <class T, int N>
 void start_column_parts(cudaStream_t stream, Rows<const T> x, float* parts) {
-  launch(column_parts_kernel<T, N>,
-         {.blocks = {blocks_for(x.cols, kWarp * N),
-                     static_cast<unsigned>(column_sum_parts(x.rows))},
-          .threads = kSumThreads,
-          .shared_bytes = kWarps * kWarp * N * sizeof(float)},
-         stream, x, rows_of_part(x.rows), parts);
+  launch(
+      column_parts_kernel<T, N>,
+      {.blocks = {blocks_for(x.cols, kWarp * N), static_cast<unsigned>(column_sum_parts(x.rows))},
+       .threads = kSumThreads,
+       .shared_bytes = kWarps * kWarp * N * sizeof(float)},
+      stream, x, rows_of_part(x.rows), parts);
 }
 
 }  // namespace

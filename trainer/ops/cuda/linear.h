@@ -10,8 +10,8 @@ namespace sortie::trainer::ops::cuda {
 /// Parts that column sums of so many rows are cut into.
 std::int64_t column_sum_parts(std::int64_t rows);
 
-/// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is room for
-/// column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.
+/// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is room
+/// for column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.
 template <class T>
 void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums);
 

@@ -1,4 +1,5 @@
 // What libsortie-cuda.so gives to the program.
+#include <cublasLt.h>
 #include <fmt/core.h>
 
 #include <map>
@@ -24,7 +25,9 @@ class CudaModule final : public DeviceModule {
   std::string libraries() const override {
     int runtime = 0;
     (void)cudaRuntimeGetVersion(&runtime);
-    return fmt::format("CUDA {}", version_text(runtime));
+    const std::size_t products = cublasLtGetVersion();  // 130100 = 13.1.0
+    return fmt::format("CUDA {}, cuBLASLt {}.{}.{}", version_text(runtime), products / 10000,
+                       products / 100 % 100, products % 100);
   }
 
   Result<std::vector<GpuFacts>> gpus() override {
@@ -41,9 +44,10 @@ class CudaModule final : public DeviceModule {
                               "newer driver",
                               version_text(driver), version_text(runtime)));
     if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
-      return fail(ErrorCode::unsupported,
-                  "this process sees no GPU; look at nvidia-smi, CUDA_VISIBLE_DEVICES and the slots "
-                  "of the host");
+      return fail(
+          ErrorCode::unsupported,
+          "this process sees no GPU; look at nvidia-smi, CUDA_VISIBLE_DEVICES and the slots "
+          "of the host");
     if (error != cudaSuccess)
       return fail(ErrorCode::unsupported,
                   fmt::format("GPUs can not be used: {}", cudaGetErrorString(error)));
@@ -55,6 +59,9 @@ class CudaModule final : public DeviceModule {
       facts.name = properties.name;
       facts.compute_capability = 10 * properties.major + properties.minor;
       facts.multiprocessors = properties.multiProcessorCount;
+      int clock_khz = 0;
+      check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, index), "a look at a GPU");
+      facts.clock_mhz = clock_khz / 1000;
       facts.memory_bytes = properties.totalGlobalMem;
       gpus.push_back(std::move(facts));
     }

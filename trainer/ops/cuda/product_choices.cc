@@ -10,8 +10,9 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr std::string_view kTitle = "# m n k input output transposed rows add bias alignment tf32: "
-                                    "algorithm of ";
+constexpr std::string_view kTitle =
+    "# m n k input output transposed rows add bias alignment tf32: "
+    "algorithm of ";
 constexpr std::size_t kFields = 16;
 constexpr std::size_t kWords = std::size(cublasLtMatmulAlgo_t{}.data);
 
@@ -61,8 +62,7 @@ ProductKey key_of(const Fields& f) {
 template <class T>
 bool take(std::string_view& line, T& number, int base) {
   if (line.starts_with(' ')) line.remove_prefix(1);
-  const auto [end, error] =
-      std::from_chars(line.data(), line.data() + line.size(), number, base);
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number, base);
   if (error != std::errc()) return false;
   line.remove_prefix(static_cast<std::size_t>(end - line.data()));
   return true;

@@ -1,6 +1,5 @@
 #include "trainer/ops/cuda/products.h"
 
-#include <cublasLt.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,9 +10,8 @@
 #include <vector>
 
 #include "trainer/ops/cuda/error.h"
-#include "trainer/ops/cuda/product_choices.h"
+#include "trainer/ops/cuda/product_plan.h"
 #include "trainer/ops/cuda/streams.h"
-#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -23,94 +21,11 @@ constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kMaxPlans = 4096;
 constexpr int kMaxTimed = 64;
 
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(
-        fmt::format("GPU: {} failed: cuBLASLt says {}", what, cublasLtGetStatusName(status)));
-}
-
-template <class T, auto Destroy>
-struct Destroyer {
-  using pointer = T;
-  void operator()(T it) const { (void)Destroy(it); }
-};
-template <class T, auto Destroy>
-using Owned = std::unique_ptr<T, Destroyer<T, Destroy>>;
-using Handle = Owned<cublasLtHandle_t, cublasLtDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Desc = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-cudaDataType_t type_of(DType dtype) {
-  SORTIE_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a product in {}", dtype_name(dtype));
-  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
 /// Up to 16 bytes: no algorithm needs more, and the choice does not depend on more.
 int alignment_of(const void* address) {
   const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(address) | 16u;
   return static_cast<int>(bits & -bits);
 }
-
-template <class T>
-void set(const Desc& desc, cublasLtMatmulDescAttributes_t attribute, T value) {
-  check(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof value),
-        "the description of a product");
-}
-template <class T>
-void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
-        "what a product asks for");
-}
-
-/// A matrix of rows is one of columns, transposed, to the library.
-Layout layout_of(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
-  SORTIE_CHECK(rows > 0 && cols > 0, "a product with a matrix [{}, {}]", rows, cols);
-  cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(cols),
-                                   static_cast<std::uint64_t>(rows),
-                                   rows == 1 ? std::max(stride, cols) : stride),
-        "the layout of a matrix");
-  return Layout(layout);
-}
-
-std::string describe(const Product& product) {
-  return fmt::format("a product [{}, {}] x [{}, {}] of {} to {}, rows of {}, {} and {} elements",
-                     product.m, product.k, product.k, product.n, dtype_name(product.input),
-                     dtype_name(product.output), product.a_row, product.b_row, product.c_row);
-}
-
-/// C^T = op(B)^T op(A)^T: to the library, B comes first and m and n change places.
-struct Plan {
-  explicit Plan(const ProductKey& key) {
-    const Product& p = key.product;
-    cublasLtMatmulDesc_t made = nullptr;
-    check(cublasLtMatmulDescCreate(
-              &made, key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "the description of a product");
-    desc = Desc(made);
-    const auto transform = [](bool transposed) -> std::int32_t {
-      return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    };
-    set(desc, CUBLASLT_MATMUL_DESC_TRANSA, transform(p.b_transposed));
-    set(desc, CUBLASLT_MATMUL_DESC_TRANSB, transform(p.a_transposed));
-    if (p.bias)
-      set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    first = p.b_transposed ? layout_of(p.input, p.n, p.k, p.b_row)
-                           : layout_of(p.input, p.k, p.n, p.b_row);
-    second = p.a_transposed ? layout_of(p.input, p.k, p.m, p.a_row)
-                            : layout_of(p.input, p.m, p.k, p.a_row);
-    result = layout_of(p.output, p.m, p.n, p.c_row);
-    beta = p.accumulate ? 1.0f : 0.0f;
-  }
-
-  Desc desc;
-  Layout first, second, result;
-  float beta = 0.0f;
-  cublasLtMatmulAlgo_t algorithm{};
-  std::size_t workspace_bytes = 0;
-  bool possible = false;  // the library has an algorithm
-};
 
 }  // namespace
 
@@ -133,10 +48,11 @@ class Products::State {
       found = plans_.try_emplace(key, key).first;
       choose(context, key, operands, stream, found->second);
     }
-    const Plan& plan = found->second;
+    const ProductPlan& plan = found->second;
     if (!plan.possible) return false;
-    check(add(context, plan, plan.algorithm, plan.workspace_bytes, operands, operands.c, stream),
-          describe(product).c_str());
+    const cublasStatus_t status =
+        add(context, plan, plan.algorithm, plan.workspace_bytes, operands, operands.c, stream);
+    if (status != CUBLAS_STATUS_SUCCESS) check(status, describe(product).c_str());
     return true;
   }
 
@@ -170,7 +86,7 @@ class Products::State {
     if (!handle_) {
       cublasLtHandle_t made = nullptr;
       check(cublasLtCreate(&made), "the start of cuBLASLt");
-      handle_ = Handle(made);
+      handle_ = ProductHandle(made);
     }
     return handle_.get();
   }
@@ -184,11 +100,10 @@ class Products::State {
     return tensor.raw();
   }
 
-  cublasStatus_t add(ExecutionContext& context, const Plan& plan,
+  cublasStatus_t add(ExecutionContext& context, const ProductPlan& plan,
                      const cublasLtMatmulAlgo_t& algorithm, std::size_t workspace_bytes,
                      const Operands& operands, void* target, cudaStream_t stream) {
-    if (operands.bias != nullptr)
-      set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    if (operands.bias != nullptr) plan.set_bias(operands.bias);
     return cublasLtMatmul(handle(), plan.desc.get(), &operands.alpha, operands.b, plan.first.get(),
                           operands.a, plan.second.get(), &plan.beta, operands.c, plan.result.get(),
                           target, plan.result.get(), &algorithm,
@@ -196,7 +111,7 @@ class Products::State {
   }
 
   void choose(ExecutionContext& context, const ProductKey& key, const Operands& operands,
-              cudaStream_t stream, Plan& plan) {
+              cudaStream_t stream, ProductPlan& plan) {
     if (const auto given = choices_.find(key); given != choices_.end()) {
       cublasLtMatmulHeuristicResult_t result{};
       if (cublasLtMatmulAlgoCheck(handle(), plan.desc.get(), plan.first.get(), plan.second.get(),
@@ -221,30 +136,17 @@ class Products::State {
 
   /// What the library thinks best, best first; nothing where it can not.
   std::vector<cublasLtMatmulHeuristicResult_t> best(const ProductKey& key, const Operands& operands,
-                                                    const Plan& plan) {
+                                                    const ProductPlan& plan) {
     // The library looks at the bias' alignment.
-    if (operands.bias != nullptr)
-      set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-    cublasLtMatmulPreference_t made = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&made), "what a product asks for");
-    const Preference preference(made);
-    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-    // Sums whose parts are kept in f32 and added by a kernel of its own: the same bits in every
-    // run. Parts in the type of the result would round on the way.
-    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-    const auto alignment = [](int bytes) { return static_cast<std::uint32_t>(bytes); };
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(key.b_alignment));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(key.a_alignment));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(key.c_alignment));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(key.c_alignment));
-    std::vector<cublasLtMatmulHeuristicResult_t> results(
-        static_cast<std::size_t>(options_.timed));
+    if (operands.bias != nullptr) plan.set_bias(operands.bias);
+    const ProductPreference preference = preference_of(key, kWorkspaceBytes);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle(), plan.desc.get(), plan.first.get(), plan.second.get(), plan.result.get(),
         plan.result.get(), preference.get(), options_.timed, results.data(), &count);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, describe(key.product).c_str());
+    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED)
+      check(status, describe(key.product).c_str());
     results.resize(static_cast<std::size_t>(count));
     std::erase_if(results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
     return results;
@@ -253,7 +155,7 @@ class Products::State {
   /// Waits for the device. A result that is added to is not written: it is what the ones before
   /// left.
   std::size_t fastest(ExecutionContext& context, const ProductKey& key, const Operands& operands,
-                      cudaStream_t stream, const Plan& plan,
+                      cudaStream_t stream, const ProductPlan& plan,
                       const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
     Tensor apart;
     void* target = operands.c;
@@ -275,7 +177,7 @@ class Products::State {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
                repeats;
       };
-      constexpr double kEnough = 1e-3;  // much more than a wait takes
+      constexpr double kEnough = 1e-3;                       // much more than a wait takes
       const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
       const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
       double best = once;
@@ -290,9 +192,9 @@ class Products::State {
 
   const Device device_;
   ProductOptions options_;
-  Handle handle_;
+  ProductHandle handle_;
   std::array<Tensor, kStreams> workspaces_;
-  std::map<ProductKey, Plan> plans_;
+  std::map<ProductKey, ProductPlan> plans_;
   ProductChoices choices_;
 };
 
