@@ -19,7 +19,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   if(DEFINED ENV{CUDACXX})
     set(nvcc "$ENV{CUDACXX}")
   else()
-    find_program(nvcc nvcc NO_CACHE HINTS /usr/local/cuda/bin "${cache}/sortie/cuda/bin")
+    find_program(nvcc nvcc NO_CACHE PATHS /usr/local/cuda/bin "${cache}/sortie/cuda/bin")
   endif()
   if(NOT nvcc)
     message(FATAL_ERROR "SORTIE_CUDA: there is no nvcc in the PATH, in /usr/local/cuda or in ${cache}/sortie/cuda; "

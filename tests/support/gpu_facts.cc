@@ -1,4 +1,5 @@
-// gpu_facts: the GPUs of this machine as libsortie-cuda.so sees them, or why it sees none; then it exits 1.
+// gpu_facts: the GPUs of this machine as libsortie-cuda.so sees them, or why it sees none; then it
+// exits 1.
 #include <fmt/core.h>
 
 #include "trainer/tensor/device_module.h"

@@ -21,7 +21,7 @@ class Backend;
 
 /// A GPU as its driver describes it.
 struct GpuFacts {
-  std::string name;           // "NVIDIA H100 80GB HBM3"
+  std::string name;            // "NVIDIA H100 80GB HBM3"
   int compute_capability = 0;  // 90 = 9.0
   int multiprocessors = 0;
   std::size_t memory_bytes = 0, free_bytes = 0;
