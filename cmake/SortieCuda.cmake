@@ -19,7 +19,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   if(DEFINED ENV{CUDACXX})
     set(nvcc "$ENV{CUDACXX}")
   else()
-    find_program(nvcc nvcc NO_CACHE HINTS /usr/local/cuda/bin "${cache}/sortie/cuda/bin")
+    find_program(nvcc nvcc NO_CACHE PATHS /usr/local/cuda/bin "${cache}/sortie/cuda/bin")
   endif()
   if(NOT nvcc)
     message(FATAL_ERROR "SORTIE_CUDA: there is no nvcc in the PATH, in /usr/local/cuda or in ${cache}/sortie/cuda; "
@@ -44,11 +44,12 @@ file(REAL_PATH "${CMAKE_MATCH_1}" SORTIE_CUDA_ROOT)
 set(include_folders "${SORTIE_CUDA_ROOT}/include" "${SORTIE_CUDA_ROOT}/targets/x86_64-linux/include")
 set(library_folders "${SORTIE_CUDA_ROOT}/lib64" "${SORTIE_CUDA_ROOT}/lib" "${SORTIE_CUDA_ROOT}/targets/x86_64-linux/lib")
 find_path(SORTIE_CUDA_INCLUDE cuda_runtime.h PATHS ${include_folders} NO_DEFAULT_PATH REQUIRED)
-find_path(SORTIE_CUBLAS_INCLUDE cublasLt.h PATHS ${include_folders} REQUIRED)
-find_path(SORTIE_NCCL_INCLUDE nccl.h PATHS ${include_folders} REQUIRED)
 find_library(SORTIE_CUDART cudart_static PATHS ${library_folders} NO_DEFAULT_PATH REQUIRED)
-find_library(SORTIE_CUBLASLT NAMES cublasLt libcublasLt.so.13 PATHS ${library_folders} REQUIRED)
-find_library(SORTIE_NCCL NAMES nccl libnccl.so.2 PATHS ${library_folders} REQUIRED)
+# The toolkit's own, the system's, what scripts/setup has fetched.
+find_path(SORTIE_CUBLAS_INCLUDE cublasLt.h HINTS ${include_folders} PATHS "${cache}/sortie/cuda/include" REQUIRED)
+find_path(SORTIE_NCCL_INCLUDE nccl.h HINTS ${include_folders} PATHS "${cache}/sortie/cuda/include" REQUIRED)
+find_library(SORTIE_CUBLASLT cublasLt HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
+find_library(SORTIE_NCCL nccl HINTS ${library_folders} PATHS "${cache}/sortie/cuda/lib" REQUIRED)
 
 # What the host's files of the module compile against and are linked with. cuBLASLt and NCCL are asked for at run time where
 # something calls them; the runtime is in the module, so that no other copy in the process meets it.

@@ -1,0 +1,25 @@
+// gpu_facts: the GPUs of this machine as libsortie-cuda.so sees them, or why it sees none; then it
+// exits 1.
+#include <fmt/core.h>
+
+#include "trainer/tensor/device_module.h"
+
+int main() {
+  const auto module = sortie::trainer::load_cuda_module();
+  if (!module.has_value()) {
+    fmt::print(stderr, "{}\n", module.error().message);
+    return 1;
+  }
+  const auto gpus = (*module)->gpus();
+  if (!gpus.has_value()) {
+    fmt::print(stderr, "{}\n", gpus.error().message);
+    return 1;
+  }
+  fmt::print("{}\n", (*module)->libraries());
+  for (const auto& gpu : *gpus)
+    fmt::print("{}, sm_{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", gpu.name,
+               gpu.compute_capability, gpu.multiprocessors,
+               static_cast<double>(gpu.free_bytes) / (1 << 30),
+               static_cast<double>(gpu.memory_bytes) / (1 << 30));
+  return 0;
+}
