@@ -1,7 +1,11 @@
 // Tensors of pseudo-random values for the benches of ops.
 #pragma once
 
-#include "trainer/tensor/context.h"
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "trainer/ops/copy.h"
 
 namespace sortie::bench {
 
@@ -9,14 +13,16 @@ namespace sortie::bench {
 inline trainer::Tensor filled(trainer::ExecutionContext& context, trainer::DType dtype,
                               const trainer::Shape& shape, std::uint32_t seed) {
   trainer::Tensor tensor = context.empty(dtype, shape);
-  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+  const std::size_t size = trainer::dtype_bytes(dtype);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(shape.elements()) * size);
+  for (std::size_t at = 0; at < bytes.size(); at += size) {
     seed = seed * 1664525u + 1013904223u;
     const float value = static_cast<float>(seed >> 8) * 0x1p-24f - 0.5f;
-    if (dtype == trainer::DType::bf16)
-      tensor.data<trainer::bf16>()[i] = trainer::bf16(value);
-    else
-      tensor.data<float>()[i] = value;
+    const trainer::bf16 narrow(value);
+    std::memcpy(&bytes[at],
+                dtype == trainer::DType::bf16 ? static_cast<const void*>(&narrow) : &value, size);
   }
+  trainer::ops::copy_bytes_from_host(context, bytes, tensor);
   return tensor;
 }
 

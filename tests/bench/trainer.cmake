@@ -5,7 +5,7 @@ add_library(sortie_step_floor STATIC "${CMAKE_CURRENT_LIST_DIR}/step_floor_cpu.c
 target_link_libraries(sortie_step_floor PUBLIC sortie_tensor PRIVATE OpenMP::OpenMP_CXX ${SORTIE_DNNL})
 add_executable(bench_step_floor "${CMAKE_CURRENT_LIST_DIR}/step_floor.cc")
 target_link_libraries(bench_step_floor PRIVATE sortie_step_floor sortie_ops)
-add_executable(bench_ops "${CMAKE_CURRENT_LIST_DIR}/ops_cpu.cc")
+add_executable(bench_ops "${CMAKE_CURRENT_LIST_DIR}/ops.cc")
 target_link_libraries(bench_ops PRIVATE sortie_step_floor sortie_ops)
 add_executable(bench_attention "${CMAKE_CURRENT_LIST_DIR}/attention.cc")
 target_link_libraries(bench_attention PRIVATE sortie_ops)

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "common/base/check.h"
+#include "trainer/tensor/device_module_build.h"
 
 namespace sortie::trainer {
 namespace {

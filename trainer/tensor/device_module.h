@@ -49,12 +49,10 @@ class DeviceModule {
 };
 
 inline constexpr const char* kCudaModuleFile = "libsortie-cuda.so";
-/// What must be the same for program and module to share classes. Count it up with each change of
-/// what either of them calls of the other.
-inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/2 " __VERSION__;
 
 /// What libsortie-cuda.so exports as `sortie_device_module`: the module, which lives as long as the
-/// process. `build` is kDeviceModuleBuild of who asks; null when it is another build's.
+/// process. `build` is kDeviceModuleBuild (device_module_build.h) of who asks; null when it is
+/// another build's.
 using MakeDeviceModule = DeviceModule* (*)(const char* build);
 
 /// Loads the module from beside the program, or from where SORTIE_CUDA_MODULE says; once.

@@ -30,18 +30,15 @@ struct Kind {
   int major = 9, minor = 0;
   std::size_t shared_bytes = kMaxSharedBytes;
 };
-const Kind& kind() {
-  static const Kind chosen_kind = [] {
-    constexpr std::array kKinds{Kind{"sm_80", 8, 0, 163 << 10},   Kind{"sm_86", 8, 6, 99 << 10},
-                                Kind{"sm_89", 8, 9, 99 << 10},    Kind{},
-                                Kind{"sm_100", 10, 0, 227 << 10}, Kind{"sm_120", 12, 0, 99 << 10}};
-    const char* text = std::getenv("SORTIE_EMULATED_GPU");
-    if (text == nullptr) return Kind{};
-    const auto found = std::ranges::find(kKinds, std::string_view(text), &Kind::name);
-    SORTIE_CHECK(found != kKinds.end(), "SORTIE_EMULATED_GPU is \"{}\"", text);
-    return *found;
-  }();
-  return chosen_kind;
+Kind kind() {
+  constexpr std::array kKinds{Kind{"sm_80", 8, 0, 163 << 10},   Kind{"sm_86", 8, 6, 99 << 10},
+                              Kind{"sm_89", 8, 9, 99 << 10},    Kind{},
+                              Kind{"sm_100", 10, 0, 227 << 10}, Kind{"sm_120", 12, 0, 99 << 10}};
+  const char* text = std::getenv("SORTIE_EMULATED_GPU");
+  if (text == nullptr) return {};
+  const auto* found = std::ranges::find(kKinds, std::string_view(text), &Kind::name);
+  SORTIE_CHECK(found != kKinds.end(), "SORTIE_EMULATED_GPU is \"{}\"", text);
+  return *found;
 }
 
 struct ErrorText {

@@ -69,6 +69,7 @@ void Device::do_some() {
   if (std::ranges::all_of(streams, [](const Stream* s) { return s->items.empty(); })) return;
   name_faults();
   const Open open(memory);
+  begin_turns();
   for (std::uint64_t count = 1 + random() % 31; count > 0 && run_one() == Ran::one; --count) {
   }
 }
@@ -79,6 +80,7 @@ void Device::run_until(const std::function<bool()>& done) {
     {
       name_faults();
       const Open open(memory);
+      begin_turns();
       while (ran == Ran::one && !done()) ran = run_one();
     }
     SORTIE_CHECK(ran != Ran::none, "streams wait for events that no stream will reach");
@@ -92,10 +94,10 @@ void Device::run_until(const std::function<bool()>& done) {
 }
 
 Device::Ran Device::run_one() {
-  const std::size_t first = random();
+  if (random() % turns_ == 0) first_ = random();
   Ran otherwise = Ran::none;
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    Stream& stream = *streams[(first + i) % streams.size()];
+    Stream& stream = *streams[(first_ + i) % streams.size()];
     if (stream.items.empty()) continue;
     Item& front = stream.items.front();
     if (front.after && !front.after->passed) {
@@ -140,9 +142,8 @@ bool GraphRun::run_one(std::uint64_t random) {
 }
 
 int device_count() {
-  static const int count = static_cast<int>(
+  return static_cast<int>(
       std::min<std::uint64_t>(number_of("SORTIE_EMULATED_GPUS", kDevices), kDevices));
-  return count;
 }
 
 Device& device(int index) {

@@ -103,8 +103,12 @@ class Device {
  private:
   enum class Ran : std::uint8_t { one, none, none_yet };
   Ran run_one();
+  /// Either every stream has its turn now and then, or one goes on while others stay far behind.
+  void begin_turns() { turns_ = random() % 2 == 0 ? 1 : 16; }
 
   std::uint64_t random_;
+  std::uint64_t turns_ = 1;  // items of a stream, about
+  std::size_t first_ = 0;    // stream that is asked
 };
 
 int device_count();

@@ -11,7 +11,8 @@ template <class T>
 GatedRows<T> gated(const Tensor& tensor) {
   const Rows<T> rows = rows_of<T>(tensor);
   const std::int64_t half = rows.cols / 2;
-  return {{rows.data, rows.rows, half, rows.stride}, {rows.data + half, rows.rows, half, rows.stride}};
+  return {{rows.data, rows.rows, half, rows.stride},
+          {rows.data + half, rows.rows, half, rows.stride}};
 }
 
 }  // namespace

@@ -11,17 +11,6 @@ inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.69314718055994530942f;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
-/// 2^x, relative error 2^-22; 0 below the normal numbers.
-__device__ __forceinline__ float exp2_fast(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return std::exp2(x);
-#endif
-}
-
 /// The keys from `first` on, `count` of them, counted in the call's keys.
 struct KeySpan {
   int first, count;

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 
 #include "trainer/tensor/dtype.h"
@@ -68,6 +69,17 @@ __device__ __forceinline__ void from_floats(float first, float second, bf16* pai
 #else
   pair[0] = from_float<bf16>(first);
   pair[1] = from_float<bf16>(second);
+#endif
+}
+
+/// 2^x, relative error 2^-22; 0 below the normal numbers.
+__device__ __forceinline__ float exp2_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
 #endif
 }
 

@@ -10,6 +10,7 @@
 #include "trainer/ops/cuda/memory.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/tensor/device_module.h"
+#include "trainer/tensor/device_module_build.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {

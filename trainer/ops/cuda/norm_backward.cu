@@ -71,22 +71,23 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
     const float mean = a.stats[2 * row], reciprocal = a.stats[2 * row + 1];
     Pack<T, N> dy_kept[kUnrolled], x_kept[kUnrolled], direct_kept[kUnrolled];
     float sum_g = 0.0f, sum_gz = 0.0f;
-    const auto read = [&](std::int64_t i, std::int64_t col) {
-      dy_kept[i] = read_columns<packed>(dy_row, col, cols);
-      x_kept[i] = read_columns<packed>(x_row, col, cols);
-      if (a.dresidual.data != nullptr) direct_kept[i] = read_columns<packed>(direct_row, col, cols);
+    const auto read = [&](std::int64_t at, std::int64_t col, bool with_direct) {
+      dy_kept[at] = read_columns<packed>(dy_row, col, cols);
+      x_kept[at] = read_columns<packed>(x_row, col, cols);
+      if (with_direct && a.dresidual.data != nullptr)
+        direct_kept[at] = read_columns<packed>(direct_row, col, cols);
     };
     if constexpr (packs > 0) {
 #pragma unroll
       for (int i = 0; i < packs; ++i)
-        if (first + i * step < cols) read(i, first + i * step);
+        if (first + i * step < cols) read(i, first + i * step, true);
     }
 #pragma unroll kUnrolled
     for (std::int64_t i = 0; i < turns; ++i) {
       const std::int64_t col = first + i * step;
       if (col >= cols) break;
       const std::int64_t at = packs > 0 ? i : 0;
-      if constexpr (packs == 0) read(0, col);
+      if constexpr (packs == 0) read(0, col, false);
       const Floats<N> weight = read_floats<packed, N>(a.weight, col, cols);
       Floats<N> dw, db;
 #pragma unroll
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwar
       const std::int64_t col = first + i * step;
       if (col >= cols) break;
       const std::int64_t at = packs > 0 ? i : 0;
-      if constexpr (packs == 0) read(0, col);
+      if constexpr (packs == 0) read(0, col, true);
       const Floats<N> weight = read_floats<packed, N>(a.weight, col, cols);
       Floats<N> result;
 #pragma unroll
@@ -187,6 +188,7 @@ __global__ void __launch_bounds__(kWarp* kSumSlices)
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x, all = planes * cols;
   float sum = 0.0f;
   if (col < all)
+#pragma unroll 8
     for (std::int64_t block = threadIdx.y; block < blocks; block += kSumSlices)
       sum += partial[block * all + col];
   slices[threadIdx.y * kWarp + threadIdx.x] = sum;
@@ -241,7 +243,7 @@ NormParts norm_parts(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kThreads = 65536;
   std::int64_t most = 128, least_rows = 8;
   if (cols <= kEach * kWarp) {
-    most = kThreads / (kWarp * kRowsAtATime);
+    most = 2 * kThreads / (kWarp * kRowsAtATime);  // short rows: less of each is on its way
     least_rows = 4 * kRowsAtATime;
   } else if (cols <= kEach * kMostThreads) {
     most = kThreads / threads_for(cols, kEach);

@@ -63,10 +63,12 @@ struct AdamW {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float g = grad.values[i] * a.grad_scale;
-      m.values[i] = a.beta1 * m.values[i] + a.rest1 * g;
-      v.values[i] = a.beta2 * v.values[i] + a.rest2 * (g * g);
-      const float deviation = sqrtf(v.values[i]) * a.root_correction2 + a.eps;
-      w.values[i] -= a.step_size * (m.values[i] / deviation) + a.decay * w.values[i];
+      // fmaf() where the compiler could choose which product it rounds: tails and ranges at odd
+      // addresses have the bits of all others.
+      m.values[i] = fmaf(a.beta1, m.values[i], a.rest1 * g);
+      v.values[i] = fmaf(a.beta2, v.values[i], a.rest2 * (g * g));
+      const float deviation = fmaf(sqrtf(v.values[i]), a.root_correction2, a.eps);
+      w.values[i] -= fmaf(a.step_size, m.values[i] / deviation, a.decay * w.values[i]);
     }
     store<N>(range.w + col, w);
     store<N>(range.m + col, m);

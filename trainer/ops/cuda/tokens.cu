@@ -54,6 +54,9 @@ __global__ void __launch_bounds__(kScanThreads)
   auto* of_warps = shared_memory<std::int32_t>();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const std::int64_t first = std::int64_t{blockIdx.x} * tokens.cols;
+  const std::int32_t* row = tokens.data + first;
+  starts += first;
+  if (positions != nullptr) positions += first;
   std::int32_t carried = 0;
   for (std::int64_t piece = 0; piece < tokens.cols; piece += kScanThreads * kScanEach) {
     const std::int64_t place = piece + thread * kScanEach;
@@ -62,7 +65,7 @@ __global__ void __launch_bounds__(kScanThreads)
 #pragma unroll
     for (int i = 0; i < kScanEach; ++i) {
       const std::int64_t at = place + i;
-      if (at > 0 && at < tokens.cols && tokens.data[first + at - 1] == end)
+      if (at > 0 && at < tokens.cols && row[at - 1] == end)
         latest = static_cast<std::int32_t>(at);
       found[i] = latest;
     }
@@ -86,8 +89,8 @@ __global__ void __launch_bounds__(kScanThreads)
       const std::int64_t at = place + i;
       if (at >= tokens.cols) break;
       const std::int32_t start = found[i] > before ? found[i] : before;
-      starts[first + at] = start;
-      if (positions != nullptr) positions[first + at] = static_cast<std::int32_t>(at) - start;
+      starts[at] = start;
+      if (positions != nullptr) positions[at] = static_cast<std::int32_t>(at) - start;
     }
   }
 }

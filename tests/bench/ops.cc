@@ -1,11 +1,14 @@
 // bench_ops [THREADS] [bf16|f32]: every op of one GPT-124M training step (B4 T256) as the trainer
 // calls it, beside the floor of the step's matrix products measured in the same run.
+// bench_ops cuda [bf16|f32] [OPS]: the same on a GPU (B16 T1024), with the memory that ops must
+// read and write per second where that bounds them. OPS: those alone whose names contain it.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,10 +16,12 @@
 #include "tests/bench/step_floor_cpu.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optimizer.h"
+#include "trainer/tensor/device_module.h"
 
 namespace {
 
@@ -26,18 +31,22 @@ using sortie::bench::GptShape;
 struct Row {
   std::string op;
   std::int64_t calls;
-  double seconds;
+  double seconds, bytes;
 };
 
-/// Median of several runs after one for warm-up.
-double seconds_of(const std::function<void()>& run) {
+/// Median of several runs after one for warm-up. On a GPU a run is some calls one after another:
+/// the host is ahead of it, as in a step.
+double seconds_of(ExecutionContext& context, const std::function<void()>& run) {
+  const int calls = context.device().kind == DeviceKind::cuda ? 20 : 1;
   run();
+  context.synchronize();
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    run();
+    for (int call = 0; call < calls; ++call) run();
+    context.synchronize();
     times.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls);
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
@@ -45,7 +54,8 @@ double seconds_of(const std::function<void()>& run) {
 
 class OpsBench {
  public:
-  OpsBench(int threads, DType dtype) : context_(threads), dtype_(dtype) {}
+  OpsBench(Device device, int threads, DType dtype, std::string_view only)
+      : context_(threads, device), dtype_(dtype), only_(only) {}
 
   std::vector<Row> run(const GptShape& s) {
     const std::int64_t m = s.batch * s.tokens;
@@ -64,8 +74,13 @@ class OpsBench {
   Tensor filled(DType dtype, const Shape& shape) {
     return sortie::bench::filled(context_, dtype, shape, 1);
   }
-  void add(std::string op, std::int64_t calls, const std::function<void()>& run) {
-    rows_.push_back({std::move(op), calls, seconds_of(run)});
+  /// `elements` of the activations' type and `bytes` beside them: what a call reads and writes at
+  /// least; 0 where that is not what takes the time.
+  void add(std::string op, std::int64_t calls, const std::function<void()>& run,
+           std::int64_t elements = 0, std::int64_t bytes = 0) {
+    if (!op.contains(only_)) return;
+    const auto moved = elements * static_cast<std::int64_t>(dtype_bytes(dtype_)) + bytes;
+    rows_.push_back({std::move(op), calls, seconds_of(context_, run), static_cast<double>(moved)});
   }
 
   void linear(const std::string& name, std::int64_t calls, std::int64_t m, std::int64_t n,
@@ -118,32 +133,53 @@ class OpsBench {
     Tensor stats = context_.empty(DType::f32, {m, 2});
     Tensor dweight = context_.zeros(DType::f32, {s.hidden});
     Tensor dbias = context_.zeros(DType::f32, {s.hidden});
-    add("layer norm forward", 2 * s.layers + 1, [&] {
-      ops::residual_norm_forward(context_, ops::NormKind::layer, x, branch, weight, bias, 1e-5f,
-                                 sum, y, stats);
-    });
-    add("layer norm backward", 2 * s.layers + 1, [&] {
-      ops::residual_norm_backward(context_, ops::NormKind::layer, branch, x, sum, weight, stats, y,
-                                  dweight, dbias);
-    });
+    add(
+        "layer norm forward", 2 * s.layers + 1,
+        [&] {
+          ops::residual_norm_forward(context_, ops::NormKind::layer, x, branch, weight, bias, 1e-5f,
+                                     sum, y, stats);
+        },
+        4 * m * s.hidden);
+    add(
+        "layer norm backward", 2 * s.layers + 1,
+        [&] {
+          ops::residual_norm_backward(context_, ops::NormKind::layer, branch, x, sum, weight, stats,
+                                      y, dweight, dbias);
+        },
+        4 * m * s.hidden);
     const Tensor up = filled(dtype_, {m, s.ffn}), dup = filled(dtype_, {m, s.ffn});
     Tensor activated = context_.empty(dtype_, {m, s.ffn});
-    add("gelu forward", s.layers,
-        [&] { ops::gelu_forward(context_, ops::Gelu::exact, up, activated); });
-    add("gelu backward", s.layers,
-        [&] { ops::gelu_backward(context_, ops::Gelu::exact, dup, up, activated); });
+    add(
+        "gelu forward", s.layers,
+        [&] { ops::gelu_forward(context_, ops::Gelu::exact, up, activated); }, 2 * m * s.ffn);
+    add(
+        "gelu backward", s.layers,
+        [&] { ops::gelu_backward(context_, ops::Gelu::exact, dup, up, activated); }, 3 * m * s.ffn);
     const Tensor gate_up = filled(dtype_, {m, 2 * s.ffn});
     Tensor dgate_up = context_.empty(dtype_, {m, 2 * s.ffn});
-    add("swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, {}, activated); });
-    add("swiglu backward", 0, [&] { ops::swiglu_backward(context_, dup, gate_up, {}, dgate_up); });
+    add(
+        "swiglu forward", 0, [&] { ops::swiglu_forward(context_, gate_up, {}, activated); },
+        3 * m * s.ffn);
+    add(
+        "swiglu backward", 0, [&] { ops::swiglu_backward(context_, dup, gate_up, {}, dgate_up); },
+        5 * m * s.ffn);
+    add(
+        "add", 0, [&] { ops::add(context_, x, branch, sum); }, 3 * m * s.hidden);
+    add(
+        "dropout", 0,
+        [&] {
+          ops::dropout(context_, {0.1f, 7}, s.batch, x, y);
+        },
+        2 * m * s.hidden);
   }
 
   void head(const GptShape& s, std::int64_t m) {
     const Tensor h = filled(dtype_, {m, s.hidden});
     ops::PackedWeight w(filled(dtype_, {s.vocab, s.hidden}));
-    Tensor tokens = context_.empty(DType::i32, {m});
+    std::vector<std::int32_t> ids;
     for (std::int64_t i = 0; i < m; ++i)
-      tokens.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % s.vocab);
+      ids.push_back(static_cast<std::int32_t>(i * 7919 % s.vocab));
+    const Tensor tokens = ops::tensor_from_host<std::int32_t>(context_, ids, {m});
     Tensor dh = context_.empty(dtype_, {m, s.hidden});
     Tensor dw = context_.zeros(DType::f32, {s.vocab, s.hidden});
     Tensor loss = context_.zeros(DType::f64, {2}), none;
@@ -154,8 +190,12 @@ class OpsBench {
     });
     add("head, loss only", 0,
         [&] { ops::linear_cross_entropy(context_, h, w, tokens, spec, none, none, loss); });
-    add("embedding forward", 1, [&] { ops::embedding_forward(context_, tokens, w.plain(), dh); });
-    add("embedding backward", 1, [&] { ops::embedding_backward(context_, tokens, h, dw); });
+    add(
+        "embedding forward", 1, [&] { ops::embedding_forward(context_, tokens, w.plain(), dh); },
+        2 * m * s.hidden);
+    add(
+        "embedding backward", 1, [&] { ops::embedding_backward(context_, tokens, h, dw); },
+        m * s.hidden, 8 * std::min(m, s.vocab) * s.hidden);
   }
 
   void optimizer(const GptShape& s) {
@@ -165,39 +205,76 @@ class OpsBench {
     Tensor m = context_.zeros(DType::f32, {count}), v = context_.zeros(DType::f32, {count});
     Tensor compute = dtype_ == DType::bf16 ? context_.zeros(DType::bf16, {count}) : Tensor();
     Tensor sum = context_.empty(DType::f64, {1});
-    add("zero the gradients", 1, [&] { ops::fill(context_, 0.0, g); });
-    add("sum of squares", 1, [&] { ops::sum_of_squares(context_, g, sum); });
+    add(
+        "zero the gradients", 1, [&] { ops::fill(context_, 0.0, g); }, 0, 4 * count);
+    add(
+        "sum of squares", 1, [&] { ops::sum_of_squares(context_, g, sum); }, 0, 4 * count);
     const ops::AdamWStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
-    add("adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); });
+    add(
+        "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
+        (compute.defined() ? 30 : 28) * count);
   }
 
   ExecutionContext context_;
   DType dtype_;
+  std::string only_;
   std::vector<Row> rows_;
 };
+
+/// The first GPU's name and what computes on it.
+sortie::Result<std::string> gpu_facts() {
+  const auto module = load_cuda_module();
+  if (!module.has_value()) return std::unexpected(module.error());
+  const auto gpus = (*module)->gpus();
+  if (!gpus.has_value()) return std::unexpected(gpus.error());
+  return fmt::format("{}, {}", gpus->front().name, (*module)->libraries());
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const std::string_view where = argc > 1 ? argv[1] : "1";
+  const bool on_gpu = where == "cuda";
+  const int threads = on_gpu ? 1 : std::atoi(where.data());
   const DType dtype = argc > 2 && std::string_view(argv[2]) == "f32" ? DType::f32 : DType::bf16;
+  const std::string_view only = argc > 3 ? argv[3] : "";
   if (threads < 1) {
-    fmt::print(stderr, "usage: bench_ops [THREADS] [bf16|f32]\n");
+    fmt::print(stderr, "usage: bench_ops [THREADS|cuda] [bf16|f32] [OPS]\n");
     return 2;
   }
-  const auto facts = cpu_facts();
-  fmt::print("{}, oneDNN uses {}, {} threads, {}\n", facts.model, facts.isa, threads,
-             dtype_name(dtype));
-  const auto floor = sortie::bench::measure_step_floor({}, dtype, threads);
-  sortie::bench::print_floor(floor);
+  GptShape shape;
+  std::vector<sortie::bench::FloorRow> floor;
+  if (on_gpu) {
+    const auto facts = gpu_facts();
+    if (!facts.has_value()) {
+      fmt::print(stderr, "bench_ops: {}\n", facts.error().message);
+      return 1;
+    }
+    shape.batch = 16;
+    shape.tokens = 1024;
+    fmt::print("{}, {}\n", *facts, dtype_name(dtype));
+  } else {
+    const auto facts = cpu_facts();
+    fmt::print("{}, oneDNN uses {}, {} threads, {}\n", facts.model, facts.isa, threads,
+               dtype_name(dtype));
+    if (only.empty()) {
+      floor = sortie::bench::measure_step_floor(shape, dtype, threads);
+      sortie::bench::print_floor(floor);
+    }
+  }
   double sum = 0.0;
-  fmt::print("\n{:<36}{:>6}{:>11}{:>11}\n", "op", "calls", "ms each", "ms step");
-  for (const Row& row : OpsBench(threads, dtype).run({})) {
+  fmt::print("\n{:<36}{:>6}{:>11}{:>11}{:>9}\n", "op", "calls", "ms each", "ms step", "GB/s");
+  const Device device = on_gpu ? Device{.kind = DeviceKind::cuda} : Device{};
+  for (const Row& row : OpsBench(device, threads, dtype, only).run(shape)) {
     const double step = static_cast<double>(row.calls) * row.seconds;
     sum += step;
-    fmt::print("{:<36}{:>6}{:>11.3f}{:>11.2f}\n", row.op, row.calls, row.seconds * 1e3, step * 1e3);
+    fmt::print("{:<36}{:>6}{:>11.3f}{:>11.2f}", row.op, row.calls, row.seconds * 1e3, step * 1e3);
+    if (row.bytes > 0) fmt::print("{:>9.0f}", row.bytes / row.seconds * 1e-9);
+    fmt::print("\n");
   }
+  if (!only.empty()) return 0;
   fmt::print("{:<36}{:>6}{:>11}{:>11.1f}\n", "all ops of the step", "", "", sum * 1e3);
-  fmt::print("floor / ops = {:.1f} %\n", 100.0 * sortie::bench::floor_seconds(floor) / sum);
+  if (!on_gpu)
+    fmt::print("floor / ops = {:.1f} %\n", 100.0 * sortie::bench::floor_seconds(floor) / sum);
   return 0;
 }

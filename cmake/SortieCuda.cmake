@@ -1,0 +1,96 @@
+# CUDA's compiler and libraries, for libsortie-cuda.so: option SORTIE_CUDA, preset `cuda`. nvcc is that of CUDACXX, of the
+# PATH, of /usr/local/cuda, or what `scripts/setup --cuda` has put into the user's cache: the first that is there.
+option(SORTIE_CUDA "Build libsortie-cuda.so, which computes on NVIDIA GPUs (needs CUDA 13's nvcc, cuBLAS and NCCL)" OFF)
+set(SORTIE_CUDA_ARCHITECTURES "80;86;89;90;100;120" CACHE STRING
+    "Compute capabilities that the module has code for, without the point; later GPUs compile the PTX of the last")
+
+if(NOT SORTIE_CUDA)
+  return()
+endif()
+if(SORTIE_SANITIZE)
+  message(FATAL_ERROR "SORTIE_CUDA: GPUs and SORTIE_SANITIZE do not go together; the emulated GPU of the tests runs with sanitizers")
+endif()
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(cache "$ENV{XDG_CACHE_HOME}")
+else()
+  set(cache "$ENV{HOME}/.cache")
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  if(DEFINED ENV{CUDACXX})
+    set(nvcc "$ENV{CUDACXX}")
+  else()
+    find_program(nvcc nvcc NO_CACHE HINTS /usr/local/cuda/bin "${cache}/sortie/cuda/bin")
+  endif()
+  if(NOT nvcc)
+    message(FATAL_ERROR "SORTIE_CUDA: there is no nvcc in the PATH, in /usr/local/cuda or in ${cache}/sortie/cuda; "
+                        "scripts/setup --cuda installs one")
+  endif()
+  set(CMAKE_CUDA_COMPILER "${nvcc}")
+endif()
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # the targets say it
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+endif()
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
+  message(FATAL_ERROR "SORTIE_CUDA: ${CMAKE_CUDA_COMPILER} is CUDA ${CMAKE_CUDA_COMPILER_VERSION}; 13.0 or later is needed")
+endif()
+# Where the compiler itself says that its toolkit is: an nvcc in the PATH may be a link or a script.
+execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --dryrun -c -x cu /dev/null ERROR_VARIABLE dryrun OUTPUT_QUIET)
+if(NOT dryrun MATCHES "#\\$ TOP=([^\n]+)")
+  message(FATAL_ERROR "SORTIE_CUDA: ${CMAKE_CUDA_COMPILER} does not say where its toolkit is:\n${dryrun}")
+endif()
+file(REAL_PATH "${CMAKE_MATCH_1}" SORTIE_CUDA_ROOT)
+set(include_folders "${SORTIE_CUDA_ROOT}/include" "${SORTIE_CUDA_ROOT}/targets/x86_64-linux/include")
+set(library_folders "${SORTIE_CUDA_ROOT}/lib64" "${SORTIE_CUDA_ROOT}/lib" "${SORTIE_CUDA_ROOT}/targets/x86_64-linux/lib")
+find_path(SORTIE_CUDA_INCLUDE cuda_runtime.h PATHS ${include_folders} NO_DEFAULT_PATH REQUIRED)
+find_path(SORTIE_CUBLAS_INCLUDE cublasLt.h PATHS ${include_folders} REQUIRED)
+find_path(SORTIE_NCCL_INCLUDE nccl.h PATHS ${include_folders} REQUIRED)
+find_library(SORTIE_CUDART cudart_static PATHS ${library_folders} NO_DEFAULT_PATH REQUIRED)
+find_library(SORTIE_CUBLASLT NAMES cublasLt libcublasLt.so.13 PATHS ${library_folders} REQUIRED)
+find_library(SORTIE_NCCL NAMES nccl libnccl.so.2 PATHS ${library_folders} REQUIRED)
+
+# What the host's files of the module compile against and are linked with. cuBLASLt and NCCL are asked for at run time where
+# something calls them; the runtime is in the module, so that no other copy in the process meets it.
+add_library(sortie_cuda_toolkit INTERFACE)
+target_include_directories(sortie_cuda_toolkit SYSTEM INTERFACE
+                           "${SORTIE_CUDA_INCLUDE}" "${SORTIE_CUBLAS_INCLUDE}" "${SORTIE_NCCL_INCLUDE}")
+target_link_libraries(sortie_cuda_toolkit INTERFACE
+                      -Wl,--as-needed "${SORTIE_CUBLASLT}" "${SORTIE_NCCL}" "${SORTIE_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt)
+# In the order in which the module looks for them: beside itself, what it was built with, where toolkits are installed.
+foreach(library "${SORTIE_CUBLASLT}" "${SORTIE_NCCL}")
+  cmake_path(GET library PARENT_PATH folder)
+  list(APPEND SORTIE_CUDA_RUNPATH "${folder}")
+endforeach()
+list(PREPEND SORTIE_CUDA_RUNPATH "$ORIGIN")
+list(APPEND SORTIE_CUDA_RUNPATH /usr/local/cuda/lib64)
+list(REMOVE_DUPLICATES SORTIE_CUDA_RUNPATH)
+
+# sortie_cuda_kernels(TARGET SOURCES...) - an object library of kernels; OBJECT.resources lists what each of them takes.
+function(sortie_cuda_kernels target)
+  add_library(${target} OBJECT ${ARGN})
+  set(architectures ${SORTIE_CUDA_ARCHITECTURES})
+  list(LENGTH architectures count)
+  list(SORT architectures COMPARE NATURAL)
+  list(POP_BACK architectures newest)
+  list(TRANSFORM architectures APPEND -real)
+  include(ProcessorCount)
+  ProcessorCount(threads)
+  if(threads GREATER count)
+    set(threads ${count})
+  endif()
+  set_target_properties(${target} PROPERTIES
+    CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_ARCHITECTURES "${architectures};${newest}" POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}")
+  # -lineinfo: profilers and compute-sanitizer name source lines; it changes no instruction.
+  target_compile_options(${target} PRIVATE -O3 -lineinfo -Xptxas=-v -Xcompiler=-Wall,-Wextra "--threads=${threads}")
+  if(SORTIE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror=all-warnings)
+  endif()
+  set(launcher "${CMAKE_SOURCE_DIR}/cmake/nvcc_resources")
+  if(SORTIE_CCACHE)
+    # By the dependencies that nvcc lists: the output of its preprocessor is that of one architecture.
+    list(APPEND launcher "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=1 "${SORTIE_CCACHE}")
+  endif()
+  set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
+endfunction()
