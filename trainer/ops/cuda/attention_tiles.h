@@ -8,7 +8,6 @@
 namespace sortie::trainer::ops::cuda {
 
 inline constexpr float kLog2E = 1.44269504088896340736f;
-inline constexpr float kLn2 = 0.69314718055994530942f;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
 /// The keys from `first` on, `count` of them, counted in the call's keys.
