@@ -346,6 +346,12 @@ void sync_warp() {
   running->wait(at_warp);
 }
 
+void trap() {
+  SORTIE_CHECK(false, "thread ({}, {}, {}) of block ({}, {}, {}) traps", here.thread.x,
+               here.thread.y, here.thread.z, here.block.x, here.block.y, here.block.z);
+  std::abort();
+}
+
 const std::byte* compute_in_warp(const void* mine, std::size_t size, WarpFunction function) {
   Warp& warp = running->warp();
   SORTIE_CHECK(size <= kExchangeBytes, "an exchange of {} bytes", size);

@@ -227,6 +227,17 @@ TEST_CASE("an access behind the shared memory of a block ends with its name") {
              [&] { touch(32); });
 }
 
+TEST_CASE("a trap says where it is") {
+  check_ends("thread (3, 1, 0) of block (2, 0, 0) traps", [] {
+    run_grid(
+        {4}, {8, 2}, 0,
+        [] {
+          if (blockIdx.x == 2 && threadIdx.x == 3 && threadIdx.y == 1) __trap();
+        },
+        1);
+  });
+}
+
 TEST_CASE("a thread that needs more stack than there is ends with its name") {
   check_ends("needs more stack", [] {
     Gpu gpu;

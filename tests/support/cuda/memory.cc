@@ -18,7 +18,6 @@ constexpr std::size_t kTable = std::size_t{1} << 30;      // what a page of page
 constexpr std::size_t kGarbage = 4 << 20;                 // of a block, at most
 
 // Of Linux 6.13: pages without access in the middle of others, which cost nothing when all move.
-// Without it the pages around blocks and those of old blocks are full of NaN.
 constexpr int kGuardInstall = 102, kGuardRemove = 103;
 
 std::size_t rounded(std::size_t size, std::size_t to) {
@@ -41,10 +40,20 @@ void move(std::byte* from, std::byte* to) {
 }
 
 void guard(std::byte* pages, std::size_t size) {
-  if (madvise(pages, size, kGuardInstall) != 0) std::memset(pages, 0xff, size);
+  if (!guards_blocks() || madvise(pages, size, kGuardInstall) != 0) std::memset(pages, 0xff, size);
 }
 
 }  // namespace
+
+bool guards_blocks() {
+  static const bool does = [] {
+    void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const bool installed = page != MAP_FAILED && madvise(page, kPage, kGuardInstall) == 0;
+    munmap(page, kPage);
+    return installed;
+  }();
+  return does;
+}
 
 void Memory::reserve() {
   base_ = map(PROT_NONE);

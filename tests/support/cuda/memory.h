@@ -8,6 +8,9 @@
 
 namespace emulated_cuda {
 
+/// Whether this Linux has pages without access around blocks; else they are full of NaN.
+bool guards_blocks();
+
 /// Of one GPU; its caller locks.
 class Memory {
  public:

@@ -164,6 +164,9 @@ void sync_block();
 /// Until all lanes of the warp that have not returned are here.
 void sync_warp();
 
+/// Ends the process with a message that says where.
+[[noreturn]] void trap();
+
 inline constexpr std::size_t kExchangeBytes = 128;
 /// Computes what the warp's 32 lanes get, of what they gave.
 using WarpFunction = void (*)(const std::byte* given, std::byte* results);
@@ -236,6 +239,10 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
   for (unsigned lane = 0; lane < 32; ++lane)
     votes |= static_cast<unsigned>(all[lane] != std::byte{}) << lane;
   return votes;
+}
+/// Ends the kernel, and all that uses the GPU, with an error.
+[[noreturn]] inline void __trap() {
+  emulated_cuda::trap();
 }
 inline int __popc(unsigned bits) {
   return __builtin_popcount(bits);
