@@ -26,7 +26,8 @@ RopeTable make_rope_table(ExecutionContext& context, std::int64_t positions,
 
 /// RoPE in place on the first rotary_dims of every head of x [B, T, H, D] (strided
 /// view). `positions` i32 [B, T] are rows of the table; undefined = 0, 1, 2 ... inverse = true
-/// turns back: that is the backward pass.
+/// turns back: that is the backward pass. A position beyond the table stops the program; on a GPU
+/// it makes the token NaN.
 void rope(ExecutionContext& context, Tensor& x, const RopeTable& table, const Tensor& positions,
           bool inverse);
 
@@ -50,7 +51,7 @@ struct AttentionMask {
 /// out [B, T, H, Dv] = softmax(q k^T * scale, masked) v, query head h reads key head h / (H / KV).
 /// q [B, T, H, D], k [B, T, KV, D] and v [B, T, KV, Dv] are strided views (slices of one QKV
 /// buffer). lse [B, H, T] f32 (a strided view) receives the log-sum-exp of each row of scaled
-/// scores, for the backward pass. (Dao et al. 2022.)
+/// scores, for the backward pass. (Dao et al. 2022.) GPUs take D and Dv up to 256.
 ///
 /// With mask.part, q [B, Q, H, D] are some queries and k, v [B, K, KV, ...] some keys. `out` is f32
 /// then, and `out` and `lse` are brought from the result over other keys to that over these as well

@@ -88,8 +88,7 @@ TEST_CASE("mma of fp8 in both formats") {
       std::uint32_t left[4] = {}, right[2] = {};
       for (int e = 0; e < 4; ++e) {
         for (int i = 0; i < 4; ++i)
-          left[i] |= std::uint32_t{fp8_bits(a(g + i % 2 * 8, 4 * t + e + i / 2 * 16), kA)}
-                     << 8 * e;
+          left[i] |= std::uint32_t{fp8_bits(a(g + i % 2 * 8, 4 * t + e + i / 2 * 16), kA)} << 8 * e;
         for (int i = 0; i < 2; ++i)
           right[i] |= std::uint32_t{fp8_bits(b(4 * t + e + i * 16, g), kB)} << 8 * e;
       }

@@ -15,9 +15,9 @@ struct CachedCase {
 // One and several new tokens, all of them, and more than a tile of them; groups of heads; windows
 // that begin anywhere; values of another width; lengths whose keys are cut into ranges.
 constexpr CachedCase kCachedCases[] = {
-    {{1, 1, 2, 1, 8, 0}, 1, 0},      {{2, 9, 4, 2, 16, 0}, 1, 0},     {{2, 40, 4, 1, 64, 0}, 3, 0},
-    {{1, 33, 2, 2, 24, 16}, 33, 0},  {{1, 70, 12, 1, 8, 0}, 20, 9},   {{1, 700, 4, 2, 8, 0}, 1, 0},
-    {{2, 530, 6, 2, 32, 8}, 2, 0},   {{1, 900, 2, 1, 8, 0}, 5, 600},  {{1, 600, 2, 2, 7, 0}, 1, 0},
+    {{1, 1, 2, 1, 8, 0}, 1, 0},     {{2, 9, 4, 2, 16, 0}, 1, 0},    {{2, 40, 4, 1, 64, 0}, 3, 0},
+    {{1, 33, 2, 2, 24, 16}, 33, 0}, {{1, 70, 12, 1, 8, 0}, 20, 9},  {{1, 700, 4, 2, 8, 0}, 1, 0},
+    {{2, 530, 6, 2, 32, 8}, 2, 0},  {{1, 900, 2, 1, 8, 0}, 5, 600}, {{1, 600, 2, 2, 7, 0}, 1, 0},
 };
 
 }  // namespace
@@ -51,14 +51,14 @@ TEST_CASE("attention over kept keys equals the last rows of the reference") {
         return x.slice(1, s.tokens - newest, newest);
       };
       Tensor out = last(make({}, s.heads, width));
-      ops::attention_cached(v.context, last(make(q, s.heads, s.dims)),
-                            make(k, s.key_heads, s.dims), make(values, s.key_heads, width),
-                            {.scale = 0.3f, .window = window}, out);
+      ops::attention_cached(v.context, last(make(q, s.heads, s.dims)), make(k, s.key_heads, s.dims),
+                            make(values, s.key_heads, width), {.scale = 0.3f, .window = window},
+                            out);
       Values rows;
       const auto row = static_cast<std::size_t>(s.heads * width);
       for (std::int64_t b = 0; b < s.batch; ++b) {
-        const auto end =
-            known[i].begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>((b + 1) * s.tokens) * row);
+        const auto end = known[i].begin() + static_cast<std::ptrdiff_t>(
+                                                static_cast<std::size_t>((b + 1) * s.tokens) * row);
         rows.insert(rows.end(),
                     end - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(newest) * row), end);
       }

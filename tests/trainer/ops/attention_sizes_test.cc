@@ -51,9 +51,10 @@ TEST_CASE("attention takes views that lie at odd places") {
       const auto make = [&](const Values& values) {
         return make_tensor(v.context, v.dtype, shape, values, gap);
       };
-      AttentionTensors x{make(random(1)), make(random(2)), make(random(3)), make(random(4)),
-                         make({}), v.context.empty(DType::f32, {1, heads, tokens}), make({}),
-                         make({}), make({})};
+      AttentionTensors x{
+          make(random(1)), make(random(2)), make(random(3)),
+          make(random(4)), make({}),        v.context.empty(DType::f32, {1, heads, tokens}),
+          make({}),        make({}),        make({})};
       x.run(v.context, {.scale = 0.25f});
       Values all = values_of(x.out);
       for (const Tensor* more : {&x.lse, &x.dq, &x.dk, &x.dv}) {

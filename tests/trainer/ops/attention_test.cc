@@ -19,7 +19,8 @@ constexpr HeadShape kShapes[] = {{1, 1, 1, 1, 8},    {2, 5, 4, 2, 16},   {1, 67,
 struct Views {
   Tensor buffer, q, k, v;
 };
-/// [B, T, (H + 2 KV) D] and its three parts, with the values of each part; NaN where there are none.
+/// [B, T, (H + 2 KV) D] and its three parts, with the values of each part; NaN where there are
+/// none.
 Views make_views(ExecutionContext& context, DType dtype, const HeadShape& s, const Values& q,
                  const Values& k, const Values& v) {
   const std::int64_t width = (s.heads + 2 * s.key_heads) * s.dims;

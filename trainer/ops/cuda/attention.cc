@@ -16,10 +16,8 @@ constexpr std::int64_t kEnoughBlocks = 256;  // for the multiprocessors of any G
 
 template <class T>
 Heads<T> heads_of(const Tensor& x) {
-  Heads<T> view{.data = address<T>(x),
-                .sample = x.stride(0),
-                .token = x.stride(1),
-                .head = x.stride(2)};
+  Heads<T> view{
+      .data = address<T>(x), .sample = x.stride(0), .token = x.stride(1), .head = x.stride(2)};
   const auto whole = [](std::int64_t elements) {
     return elements * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
   };
@@ -52,8 +50,11 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   const AttentionPart part =
       mask.part.value_or(AttentionPart{.first_query = ahead, .first_key = 0, .tokens = k.size(1)});
   SORTIE_CHECK(part.tokens <= kMost, "sequences of {} tokens", part.tokens);
-  AttentionInputs<T> in{.q = heads_of<const T>(q), .k = heads_of<const T>(k),
-                        .v = heads_of<const T>(v), .sizes = {}, .mask = {}};
+  AttentionInputs<T> in{.q = heads_of<const T>(q),
+                        .k = heads_of<const T>(k),
+                        .v = heads_of<const T>(v),
+                        .sizes = {},
+                        .mask = {}};
   in.sizes = {.batch = q.size(0),
               .queries = static_cast<int>(q.size(1)),
               .keys = static_cast<int>(k.size(1)),
@@ -150,9 +151,8 @@ void CudaBackend::attention_cached(Context& context, const Tensor& q, const Tens
     const std::int64_t seen = mask.window > 0 ? std::min(mask.window, k.size(1)) : k.size(1);
     const std::int64_t rows = q.size(1) * (q.size(2) / k.size(2));
     const std::int64_t blocks = sizes.batch * k.size(2) * ((rows + kRowsOfTile - 1) / kRowsOfTile);
-    const std::int64_t splits =
-        std::clamp<std::int64_t>(std::min(2 * kEnoughBlocks / blocks, seen / kKeysOfSplit), 1,
-                                 kMaxSplits);
+    const std::int64_t splits = std::clamp<std::int64_t>(
+        std::min(2 * kEnoughBlocks / blocks, seen / kKeysOfSplit), 1, kMaxSplits);
     AttentionOut<T> to;
     to.pack_heads = true;
     if (splits == 1) {

@@ -59,9 +59,9 @@ enum class AttentionResult {
 template <class T>
 struct AttentionOut {
   AttentionResult result = AttentionResult::store;
-  Heads<T> out;         // store
-  Heads<float> out_f32; // parts and merge
-  RowValues<float> lse; // null: not asked for
+  Heads<T> out;          // store
+  Heads<float> out_f32;  // parts and merge
+  RowValues<float> lse;  // null: not asked for
   /// The keys are cut into so many ranges, and `out_f32` and `lse` of range s begin s strides on.
   int splits = 1;
   std::int64_t out_split = 0, lse_split = 0;
@@ -93,8 +93,8 @@ struct AttentionGradients {
 template <class T>
 void attention_delta(cudaStream_t stream, const AttentionSizes& sizes, Heads<const T> out,
                      Heads<const T> dout, float* delta);
-/// `delta` is attention_delta's. One pass over tiles of queries for dq, one or two over tiles of keys for
-/// dk and dv: no sum is made by more than one block.
+/// `delta` is attention_delta's. One pass over tiles of queries for dq, one or two over tiles of
+/// keys for dk and dv: no sum is made by more than one block.
 template <class T>
 void attention_backward_tiles(cudaStream_t stream, const AttentionInputs<T>& in,
                               Heads<const T> dout, RowValues<const float> lse, const float* delta,

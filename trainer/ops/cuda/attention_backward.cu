@@ -1,8 +1,8 @@
-// Attention's backward pass in bf16 on tensor cores (Dao 2023), without sums over blocks: one kernel
-// takes tiles of queries and goes over the keys for dq, one takes tiles of keys and goes over the
-// queries of all heads that read them for dk and dv. Scores are computed again by each. Both are
-// the same kernel: of its `own` rows, which stay in shared memory, and `other` rows, which come by in
-// two buffers. A warp has 16 or 32 own rows and their gradients in registers:
+// Attention's backward pass in bf16 on tensor cores (Dao 2023), without sums over blocks: one
+// kernel takes tiles of queries and goes over the keys for dq, one takes tiles of keys and goes
+// over the queries of all heads that read them for dk and dv. Scores are computed again by each.
+// Both are the same kernel: of its `own` rows, which stay in shared memory, and `other` rows, which
+// come by in two buffers. A warp has 16 or 32 own rows and their gradients in registers:
 //   p = exp(own1 other1^T scale - lse), ds = p (own2 other2^T - delta),
 //   grad1 += ds other1, and with keys as own rows grad2 += p^T other2;
 // own1, own2 are q, dout or k, v, and other1, other2 the others.
@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;
   const int other_rows = kOwnKeys ? in.sizes.queries : in.sizes.keys;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16 * kM;
 
@@ -100,7 +101,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   SeenByAll of_warp;
   int begin = 0, end = 0;  // other rows
   if constexpr (kOwnKeys) {
-    queries_of_keys(in.sizes, mask, b, first_own, min(first_own + kOwn, own_rows), scratch, begin, end);
+    queries_of_keys(in.sizes, mask, b, first_own, min(first_own + kOwn, own_rows), scratch, begin,
+                    end);
   } else {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -112,10 +114,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (row >= own_rows) continue;
         spans[m][half] = seen_keys(mask, in.sizes.keys, row, document_start(mask, b, row));
         of_warp.add(spans[m][half]);
-        lses[m][half] =
-            all.lse.data[b * all.lse.sample + own_head * all.lse.head + row] * kLog2E;
-        deltas[m][half] =
-            all.delta[(b * in.sizes.heads + own_head) * in.sizes.queries + row];
+        lses[m][half] = all.lse.data[b * all.lse.sample + own_head * all.lse.head + row] * kLog2E;
+        deltas[m][half] = all.delta[(b * in.sizes.heads + own_head) * in.sizes.queries + row];
       }
     of_warp = over_warp(of_warp);
     const SeenByAll of_block = over_block(of_warp, scratch);
@@ -222,9 +222,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             bool seen;
             if constexpr (kOwnKeys) {
               const int query = first + column;
-              const int start = mask.starts == nullptr
-                                    ? 0
-                                    : numbers_of<kD>(other1, column)->start;
+              const int start = mask.starts == nullptr ? 0 : numbers_of<kD>(other1, column)->start;
               seen = query < other_rows && seen_keys(mask, in.sizes.keys, query, start).has(row);
             } else {
               seen = spans[m][i / 2].has(first + column);
@@ -300,14 +298,14 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <Pass kPass, int kD, int kDv>
-void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all, const AttentionGradients<bf16>& to) {
+void run_pass(cudaStream_t stream, const BackwardInputs<bf16>& all,
+              const AttentionGradients<bf16>& to) {
   using Shape = BackwardShape<kPass, kD, kDv>;
   const AttentionSizes& sizes = all.in.sizes;
-  const BackwardPlan plan{
-      .tiles = static_cast<int>(
-          blocks_for(Shape::kOwnKeys ? sizes.keys : sizes.queries, Shape::kOwn)),
-      .heads = Shape::kOwnKeys ? sizes.key_heads : sizes.heads,
-      .splits = Shape::kOwnKeys ? to.splits : 1};
+  const BackwardPlan plan{.tiles = static_cast<int>(blocks_for(
+                              Shape::kOwnKeys ? sizes.keys : sizes.queries, Shape::kOwn)),
+                          .heads = Shape::kOwnKeys ? sizes.key_heads : sizes.heads,
+                          .splits = Shape::kOwnKeys ? to.splits : 1};
   const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * sizes.batch * plan.splits;
   launch(backward_kernel<kPass, kD, kDv>,
          {.blocks = static_cast<unsigned>(blocks),

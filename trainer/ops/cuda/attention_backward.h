@@ -50,10 +50,9 @@ struct BackwardBlock {
 };
 
 /// The queries of sample `b` that see a key of [first, past), from the first to behind the last.
-__device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes,
-                                                const KeyMask& mask, std::int64_t b,
-                                                int first, int past, SeenByAll* scratch, int& begin,
-                                                int& end) {
+__device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes, const KeyMask& mask,
+                                                std::int64_t b, int first, int past,
+                                                SeenByAll* scratch, int& begin, int& end) {
   begin = max(mask.first_key + first - mask.first_query, 0);
   const std::int64_t last = std::int64_t{mask.first_key} + past - 1 + mask.window;  // excluded
   const std::int64_t queries = last - mask.first_query;
@@ -64,7 +63,6 @@ __device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes,
     if (mask.starts[b * mask.starts_stride + i] < mask.first_key + past) mine.end = i + 1;
   end = min(end, over_block(over_warp(mine), scratch).end);
 }
-
 
 /// Where a block's sums of own rows go: to dq, dk or dv.
 template <class T>

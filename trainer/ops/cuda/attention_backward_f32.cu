@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kF32Threads)
   const int group = in.sizes.heads / in.sizes.key_heads;
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;
-  const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+  const int x = static_cast<int>(threadIdx.x) % kF32Side,
+            y = static_cast<int>(threadIdx.x) / kF32Side;
 
   int begin = 0, end = 0;  // other rows
   if constexpr (kOwnKeys) {
@@ -154,11 +155,10 @@ void attention_backward_tiles(cudaStream_t stream, const AttentionInputs<float>&
   const BackwardInputs<float> all{in, dout, lse, delta};
   with_head_size_f32(in.sizes.dims, in.sizes.value_dims, [&]<int kD>() {
     const auto run = [&]<bool kOwnKeys>() {
-      const BackwardPlan plan{
-          .tiles = static_cast<int>(
-              blocks_for(kOwnKeys ? in.sizes.keys : in.sizes.queries, kF32Rows)),
-          .heads = kOwnKeys ? in.sizes.key_heads : in.sizes.heads,
-          .splits = kOwnKeys ? gradients.splits : 1};
+      const BackwardPlan plan{.tiles = static_cast<int>(blocks_for(
+                                  kOwnKeys ? in.sizes.keys : in.sizes.queries, kF32Rows)),
+                              .heads = kOwnKeys ? in.sizes.key_heads : in.sizes.heads,
+                              .splits = kOwnKeys ? gradients.splits : 1};
       const std::int64_t blocks =
           std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * plan.splits;
       launch(backward_f32_kernel<kOwnKeys, kD>,

@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto head_of = [&](int row) {
     return plan.pack > 1 ? head * plan.pack + row % plan.pack : head;
   };
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4;
   const int warp_row = warp * 16 * kM;
 
@@ -232,8 +233,8 @@ void attention_forward_tiles(cudaStream_t stream, const AttentionInputs<bf16>& i
     ForwardPlan plan;
     plan.pack = out.pack_heads ? in.sizes.heads / in.sizes.key_heads : 1;
     plan.heads = in.sizes.heads / plan.pack;
-    plan.tiles = static_cast<int>(
-        blocks_for(std::int64_t{in.sizes.queries} * plan.pack, Shape::kRows));
+    plan.tiles =
+        static_cast<int>(blocks_for(std::int64_t{in.sizes.queries} * plan.pack, Shape::kRows));
     const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * out.splits;
     launch(forward_kernel<kD, kDv>,
            {.blocks = static_cast<unsigned>(blocks),

@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kF32Threads)
   const std::int64_t b = next(static_cast<int>(in.sizes.batch));
   const int first_row = (plan.tiles - 1 - static_cast<int>(rest)) * kF32Rows;
   const int rows = in.sizes.queries * plan.pack;
-  const int key_head =
-      plan.pack > 1 ? head : head / (in.sizes.heads / in.sizes.key_heads);
+  const int key_head = plan.pack > 1 ? head : head / (in.sizes.heads / in.sizes.key_heads);
   const auto token_of = [&](int row) { return row / plan.pack; };
   const auto head_of = [&](int row) { return head * plan.pack + row % plan.pack; };
-  const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+  const int x = static_cast<int>(threadIdx.x) % kF32Side,
+            y = static_cast<int>(threadIdx.x) / kF32Side;
 
   KeySpan spans[2];
   SeenByAll mine;
@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(kF32Threads)
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float sum = total[i];
-    for (int lane = kF32Side / 2; lane > 0; lane /= 2)
-      sum += __shfl_xor_sync(kAllLanes, sum, lane);
+    for (int lane = kF32Side / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lane);
     const int row = first_row + 2 * y + i;
     if (row < rows)
       finished[i] =

@@ -99,8 +99,8 @@ unsigned blocks_of_rows(const AttentionSizes& sizes) {
 template <class T>
 void attention_delta(cudaStream_t stream, const AttentionSizes& sizes, Heads<const T> out,
                      Heads<const T> dout, float* delta) {
-  launch(delta_kernel<T>, {.blocks = blocks_of_rows(sizes), .threads = kThreads}, stream, sizes, out,
-         dout, delta);
+  launch(delta_kernel<T>, {.blocks = blocks_of_rows(sizes), .threads = kThreads}, stream, sizes,
+         out, dout, delta);
 }
 template void attention_delta(cudaStream_t, const AttentionSizes&, Heads<const float>,
                               Heads<const float>, float*);

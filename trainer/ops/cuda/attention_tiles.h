@@ -8,7 +8,6 @@
 namespace sortie::trainer::ops::cuda {
 
 inline constexpr float kLog2E = 1.44269504088896340736f;
-inline constexpr float kLn2 = 0.69314718055994530942f;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
 /// The keys from `first` on, `count` of them, counted in the call's keys.
@@ -34,8 +33,8 @@ __device__ __forceinline__ int document_start(const KeyMask& mask, std::int64_t 
 
 /// The largest range that some rows see, and what all of them see.
 struct SeenByAll {
-  int first = 0x7fffffff, end = 0;             // of any
-  int all_first = 0, all_end = 0x7fffffff;     // of every row that sees a key
+  int first = 0x7fffffff, end = 0;          // of any
+  int all_first = 0, all_end = 0x7fffffff;  // of every row that sees a key
   __device__ __forceinline__ void add(KeySpan span) {
     if (span.count == 0) {  // such a row needs a mask everywhere
       all_end = 0;
@@ -52,7 +51,9 @@ struct SeenByAll {
     all_first = max(all_first, other.all_first);
     all_end = min(all_end, other.all_end);
   }
-  __device__ __forceinline__ bool any(int begin, int past) const { return begin < end && past > first; }
+  __device__ __forceinline__ bool any(int begin, int past) const {
+    return begin < end && past > first;
+  }
   __device__ __forceinline__ bool all(int begin, int past) const {
     return begin >= all_first && past <= all_end;
   }
@@ -134,8 +135,8 @@ __device__ __forceinline__ void load_b_transposed(std::uint32_t (&b)[2][2], cons
                                                   int row, int column) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   std::uint32_t registers[4];
-  ldmatrix_x4(registers, tile + (row + lane / 16 * 8 + lane % 8) * Tile<kColumns>::kStride + column +
-                             lane / 8 % 2 * 8);
+  ldmatrix_x4(registers, tile + (row + lane / 16 * 8 + lane % 8) * Tile<kColumns>::kStride +
+                             column + lane / 8 % 2 * 8);
   b[0][0] = registers[0], b[0][1] = registers[1];
   b[1][0] = registers[2], b[1][1] = registers[3];
 }
@@ -146,7 +147,8 @@ __device__ __forceinline__ void load_b(std::uint32_t (&b)[2][2], const bf16* til
                                        int column) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   std::uint32_t registers[4];
-  ldmatrix_x4_trans(registers, tile + (row + lane / 8 % 2 * 8 + lane % 8) * Tile<kColumns>::kStride +
+  ldmatrix_x4_trans(registers, tile +
+                                   (row + lane / 8 % 2 * 8 + lane % 8) * Tile<kColumns>::kStride +
                                    column + lane / 16 * 8);
   b[0][0] = registers[0], b[0][1] = registers[1];
   b[1][0] = registers[2], b[1][1] = registers[3];
@@ -263,7 +265,8 @@ __device__ __forceinline__ FinishedRow<T> finish_row(const AttentionOut<T>& to, 
                                                      float total, float top) {
   FinishedRow<T> row;
   if (to.lse.data != nullptr)
-    row.lse_at = to.lse.data + split * to.lse_split + b * to.lse.sample + head * to.lse.head + token;
+    row.lse_at =
+        to.lse.data + split * to.lse_split + b * to.lse.sample + head * to.lse.head + token;
   if (total != 0.0f) {
     row.lse = top + logf(total);
     row.factor = 1.0f / total;

@@ -21,7 +21,8 @@ struct TileF32 {
 inline constexpr int kScoresStride = kF32Rows + 1;
 inline constexpr int kScoresElements = kF32Rows * kScoresStride;
 
-/// As load_tile, and there for all threads when it returns; nobody reads the tile when it is called.
+/// As load_tile, and there for all threads when it returns; nobody reads the tile when it is
+/// called.
 template <int kColumns, class Source>
 __device__ __forceinline__ void load_tile_f32(float* tile, int columns, bool in_pieces,
                                               const float* somewhere, const Source& source) {
@@ -51,7 +52,8 @@ __device__ __forceinline__ void load_tile_f32(float* tile, int columns, bool in_
 template <int kColumns>
 __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, const float* b) {
   constexpr int kStride = TileF32<kColumns>::kStride;
-  const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+  const int x = static_cast<int>(threadIdx.x) % kF32Side,
+            y = static_cast<int>(threadIdx.x) / kF32Side;
   using Four = Pack<float, 4>;
   s[0][0] = s[0][1] = s[1][0] = s[1][1] = 0.0f;
 #pragma unroll 4
@@ -66,14 +68,14 @@ __device__ __forceinline__ void multiply_rows(float (&s)[2][2], const float* a, 
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          s[i][j] = fmaf(left[i].values[e], right[j].values[e], s[i][j]);
+        for (int j = 0; j < 2; ++j) s[i][j] = fmaf(left[i].values[e], right[j].values[e], s[i][j]);
   }
 }
 
 /// The thread's scores to where all threads read them.
 __device__ __forceinline__ void share_scores(float* scores, const float (&s)[2][2]) {
-  const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+  const int x = static_cast<int>(threadIdx.x) % kF32Side,
+            y = static_cast<int>(threadIdx.x) / kF32Side;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -86,9 +88,11 @@ template <int kColumns>
 __device__ __forceinline__ void add_product(float (&c)[2][kColumns / kF32Side], const float* scores,
                                             const float* tile) {
   constexpr int kStride = TileF32<kColumns>::kStride;
-  const int x = static_cast<int>(threadIdx.x) % kF32Side, y = static_cast<int>(threadIdx.x) / kF32Side;
+  const int x = static_cast<int>(threadIdx.x) % kF32Side,
+            y = static_cast<int>(threadIdx.x) / kF32Side;
   for (int k = 0; k < kF32Rows; ++k) {
-    const float low = scores[2 * y * kScoresStride + k], high = scores[(2 * y + 1) * kScoresStride + k];
+    const float low = scores[2 * y * kScoresStride + k],
+                high = scores[(2 * y + 1) * kScoresStride + k];
 #pragma unroll
     for (int n = 0; n < kColumns / kF32Side; n += 2) {
       const auto two =

@@ -15,8 +15,8 @@ __device__ __forceinline__ void turn(T& low, T& high, float cos, float sin) {
   high = from_float<T>(b * cos + a * sin);
 }
 
-/// A block per token; a thread turns kPairs neighbouring pairs of a head at a time, with accesses of
-/// 16 bytes, or one pair element by element.
+/// A block per token; a thread turns kPairs neighbouring pairs of a head at a time, with accesses
+/// of 16 bytes, or one pair element by element.
 template <class T, int kPairs, bool kInterleaved>
 __global__ void rope_kernel(RopeHeads<T> x, RopeAngles angles, float sign) {
   const std::int64_t row = blockIdx.x, t = row % x.tokens;

@@ -43,10 +43,10 @@ __device__ __forceinline__ void mma_fp8(float (&c)[4], const std::uint32_t (&a)[
 #ifndef __CUDACC__
   emulated_cuda::mma_fp8(c, a, b, A == Fp8::e4m3 ? 3 : 2, B == Fp8::e4m3 ? 3 : 2);
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-#define SORTIE_MMA_FP8(a_format, b_format)                                                        \
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." a_format "." b_format                     \
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                       \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                   \
+#define SORTIE_MMA_FP8(a_format, b_format)                                    \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." a_format "." b_format \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"   \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
   if constexpr (A == Fp8::e4m3 && B == Fp8::e4m3)
     SORTIE_MMA_FP8("e4m3", "e4m3");
@@ -95,8 +95,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&registers)[4],
 }
 
 /// Begins a copy of 16 bytes from global to shared memory, both 16-byte aligned; without `valid`
-/// zeros are written, and nothing is read. They are there for this thread after a cp_async_wait that
-/// covers them, for the block's others after a barrier that follows it.
+/// zeros are written, and nothing is read. They are there for this thread after a cp_async_wait
+/// that covers them, for the block's others after a barrier that follows it.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid = true) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
