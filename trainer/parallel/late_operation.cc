@@ -12,6 +12,22 @@ std::span<std::byte> span_of(const Tensor& values) {
           static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype())};
 }
 
+void copy_out(const Tensor& values, std::byte* to) {
+  const std::span<std::byte> from = span_of(values);
+  Device device = values.device();
+  if (memory_is_apart(device)) return make_device_memory(device)->read(from.data(), {to, from.size()});
+  const OpenMemory open(device);
+  std::memcpy(to, from.data(), from.size());
+}
+
+void copy_back(const std::byte* from, const Tensor& values) {
+  const std::span<std::byte> to = span_of(values);
+  Device device = values.device();
+  if (memory_is_apart(device)) return make_device_memory(device)->write({from, to.size()}, to.data());
+  const OpenMemory open(device);
+  std::memcpy(to.data(), from, to.size());
+}
+
 }  // namespace
 
 LateOperation::LateOperation(const GroupRanks& group, Engine& engine, std::string what,
@@ -33,10 +49,7 @@ void LateOperation::begin() {
   std::span<std::byte> input = span_of(input_), output = span_of(output_);
   if (input_.device().kind != DeviceKind::cpu) {
     copy_ = engine_.take_scratch(input.size());
-    {
-      const OpenMemory open(input_.device());
-      std::memcpy(copy_.memory.get(), input.data(), input.size());
-    }
+    copy_out(input_, copy_.memory.get());
     const bool one = input.data() == output.data() && input.size() == output.size();
     if (!one) result_copy_ = engine_.take_scratch(output.size());
     input = {copy_.memory.get(), input.size()};
@@ -51,12 +64,8 @@ bool LateOperation::advance() {
     begin();
   }
   if (!begun_->advance()) return false;
-  if (copy_.memory) {
-    const OpenMemory open(output_.device());
-    const std::span<std::byte> to = span_of(output_);
-    const auto& from = result_copy_.memory ? result_copy_ : copy_;
-    std::memcpy(to.data(), from.memory.get(), to.size());
-  }
+  if (copy_.memory)
+    copy_back((result_copy_.memory ? result_copy_ : copy_).memory.get(), output_);
   return true;
 }
 

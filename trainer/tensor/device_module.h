@@ -17,6 +17,7 @@ namespace sortie::trainer {
 namespace ops {
 class Backend;
 }
+class DeviceGroups;
 
 /// A GPU as its driver describes it.
 struct GpuFacts {
@@ -40,12 +41,14 @@ class DeviceModule {
   virtual std::shared_ptr<DeviceMemory> memory(Device device) = 0;
   virtual std::unique_ptr<ops::Backend> backend(Device device) = 0;
   virtual std::unique_ptr<Streams> streams(Device device) = 0;
+  /// What carries collectives between GPUs; one, for as long as the process.
+  virtual DeviceGroups& groups() = 0;
 };
 
 inline constexpr const char* kCudaModuleFile = "libsortie-cuda.so";
 /// What must be the same for program and module to share classes. Count it up with each change of
 /// what either of them calls of the other.
-inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/1 " __VERSION__;
+inline constexpr const char* kDeviceModuleBuild = SORTIE_VERSION "/2 " __VERSION__;
 
 /// What libsortie-cuda.so exports as `sortie_device_module`: the module, which lives as long as the
 /// process. `build` is kDeviceModuleBuild of who asks; null when it is another build's.

@@ -2,6 +2,7 @@
 // thread waits for them, late, and in any order that their events allow.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -9,6 +10,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -25,7 +28,8 @@ using Passed = std::shared_ptr<bool>;
 
 struct Item {
   std::function<void()> work;
-  Passed passes, after;  // each may be null
+  Passed passes, after;           // each may be null
+  std::function<bool()> attempt;  // work that is done when it says so
 };
 
 }  // namespace
@@ -84,12 +88,30 @@ class Device {
     for (std::uint64_t count = random() % 8; count > 0 && run_one(); --count) {
     }
   }
-  /// Until `done` says so; the device can do nothing more before that: a mistake.
+  /// Until `done` says so; the device can do nothing more before that: a mistake. Its caller has
+  /// locked the mutex once.
   template <class Done>
   void run_until(const Done& done) {
     const Open open(*this);
-    while (!done()) SORTIE_CHECK(run_one(), "streams wait for events that no stream will reach");
+    while (!done()) {
+      if (run_one()) continue;
+      SORTIE_CHECK(waits_for_others_, "streams wait for events that no stream will reach");
+      // Others look at events in the meantime.
+      mutex.unlock();
+      usleep(50);
+      mutex.lock();
+    }
   }
+  /// Some of what waits, again and again, without a call of the host's.
+  void go_on_alone() {
+    for (;;) {
+      usleep(200);
+      const std::lock_guard lock(mutex);
+      while (run_one()) {
+      }
+    }
+  }
+  bool alone = false;  // a thread does that
   void add(Stream& stream, Item item) {
     stream.items.push_back(std::move(item));
     if (random() % 8 == 0) do_some();
@@ -116,10 +138,18 @@ class Device {
 
   bool run_one() {
     const std::size_t first = random();
+    waits_for_others_ = false;
     for (std::size_t i = 0; i < streams.size(); ++i) {
       Stream& stream = *streams[(first + i) % streams.size()];
       if (stream.items.empty()) continue;
       if (const Passed& after = stream.items.front().after; after && !*after) continue;
+      if (const auto& attempt = stream.items.front().attempt) {
+        const Open open(*this);
+        if (!attempt()) {
+          waits_for_others_ = true;
+          continue;
+        }
+      }
       const Item item = std::move(stream.items.front());
       stream.items.pop_front();
       if (item.work) {
@@ -142,6 +172,7 @@ class Device {
   std::map<std::size_t, std::vector<void*>> free_;
   std::map<void*, std::size_t> sizes_;
   int depth_ = 0;
+  bool waits_for_others_ = false;  // as run_one() has found
   std::uint64_t random_ = seed();
 
   static std::uint64_t seed() {
@@ -151,7 +182,7 @@ class Device {
 };
 
 Device& device(int index) {
-  static std::array<Device, kDevices> all;
+  static auto& all = *new std::array<Device, kDevices>;  // threads may use it to the end
   return all[static_cast<std::size_t>(index)];
 }
 thread_local int chosen = 0;
@@ -179,7 +210,7 @@ cudaError_t add_to(Stream* stream, std::function<void()> work) {
   SORTIE_CHECK(stream != nullptr, "work for the default stream");
   Device& it = device(stream->device);
   Lock lock(it.mutex);
-  it.add(*stream, {.work = std::move(work), .passes = {}, .after = {}});
+  it.add(*stream, {.work = std::move(work), .passes = {}, .after = {}, .attempt = {}});
   return cudaSuccess;
 }
 
@@ -195,6 +226,13 @@ void launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t st
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   add_to(stream, std::move(work));
+}
+
+void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt) {
+  Device& it = device(stream->device);
+  const Lock lock(it.mutex);
+  it.add(*stream, {.work = {}, .passes = {}, .after = {}, .attempt = std::move(attempt)});
+  if (!std::exchange(it.alone, true)) std::thread([&it] { it.go_on_alone(); }).detach();
 }
 
 }  // namespace emulated_cuda
@@ -282,10 +320,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
   Stream stream{.device = chosen, .items = {}};
   Device& it = device(chosen);
-  Lock lock(it.mutex);
-  it.streams.push_back(&stream);
+  {
+    Lock lock(it.mutex);
+    it.streams.push_back(&stream);
+  }
   cudaMemcpyAsync(to, from, size, kind, &stream);
   cudaDeviceSynchronize();
+  Lock lock(it.mutex);
   std::erase(it.streams, &stream);
   return cudaSuccess;
 }
@@ -310,6 +351,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   it.streams.push_back(*stream);
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cudaStreamSynchronize(stream);
   Device& it = device(stream->device);
@@ -333,7 +382,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Device& it = device(stream->device);
   Lock lock(it.mutex);
-  if (event->latest) it.add(*stream, {.work = {}, .passes = {}, .after = event->latest});
+  if (event->latest) it.add(*stream, {.work = {}, .passes = {}, .after = event->latest, .attempt = {}});
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -348,7 +397,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Device& it = device(stream->device);
   Lock lock(it.mutex);
   event->latest = std::make_shared<bool>(false);
-  it.add(*stream, {.work = {}, .passes = event->latest, .after = {}});
+  it.add(*stream, {.work = {}, .passes = event->latest, .after = {}, .attempt = {}});
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

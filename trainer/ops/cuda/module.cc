@@ -9,6 +9,7 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/memory.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/parallel/nccl.h"
 #include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -23,7 +24,7 @@ class CudaModule final : public DeviceModule {
   std::string libraries() const override {
     int runtime = 0;
     (void)cudaRuntimeGetVersion(&runtime);
-    return fmt::format("CUDA {}", version_text(runtime));
+    return fmt::format("CUDA {}, {}", version_text(runtime), nccl_groups().library());
   }
 
   Result<std::vector<GpuFacts>> gpus() override {
@@ -73,6 +74,7 @@ class CudaModule final : public DeviceModule {
   std::unique_ptr<Streams> streams(Device device) override {
     return std::make_unique<CudaStreams>(device);
   }
+  DeviceGroups& groups() override { return nccl_groups(); }
 
  private:
   std::mutex mutex_;

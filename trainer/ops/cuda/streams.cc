@@ -51,10 +51,7 @@ CudaStreams::~CudaStreams() {
 }
 
 Event CudaStreams::record(StreamKind stream) {
-  use_device(device_);
-  auto point = std::make_shared<Point>(device_);
-  check(cudaEventRecord(point->native(), native(stream)), "an event");
-  return Event(std::move(point));
+  return record_event(device_, native(stream));
 }
 
 void CudaStreams::wait(StreamKind stream, const Event& event) {
@@ -70,6 +67,13 @@ void CudaStreams::wait(StreamKind, std::shared_ptr<Awaited> awaited) {
 void CudaStreams::synchronize() {
   use_device(device_);
   for (cudaStream_t stream : streams_) check(cudaStreamSynchronize(stream), "work of a stream");
+}
+
+Event record_event(Device device, cudaStream_t stream) {
+  use_device(device);
+  auto point = std::make_shared<Point>(device);
+  check(cudaEventRecord(point->native(), stream), "an event");
+  return Event(std::move(point));
 }
 
 cudaEvent_t native_event(const Event& event) {

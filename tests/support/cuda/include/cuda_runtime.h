@@ -86,6 +86,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
 cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+/// The lower the number, the sooner; no order of the emulation's depends on it.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -117,6 +120,9 @@ void launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t st
             std::function<void()> kernel);
 /// Adds other work on the device's memory to the stream; for libraries.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+/// The same for work that others have a part in: `attempt` is called, with the memory open, until
+/// it returns true. From now on the device goes on by itself, as others wait for it.
+void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt);
 
 template <class T>
 T of_lane(T value, int lane) {
