@@ -21,6 +21,7 @@ void visit(auto&& member,
   member("precision", e.precision);
   member("isa", e.isa);
   member("cpu", e.cpu);
+  member("gpu", e.gpu);
   member("threads", e.threads);
   member("world_size", e.world_size);
   member("global_batch_size", e.global_batch_size);

@@ -28,6 +28,7 @@ inline constexpr const char* kFromMemory = "memory";
 struct StartEvent {
   static constexpr const char* kType = "start";
   std::string architecture, precision, isa, cpu;
+  std::string gpu;  // that a rank computes on; empty = on the CPU
   std::int64_t parameters = 0;
   double flops_per_token = kUnknown;
   std::int64_t threads = 0, world_size = 0;

@@ -14,10 +14,13 @@ std::string plural(std::int64_t count, const char* what) {
 }
 
 std::string line_of(const StartEvent& e) {
+  const std::string device =
+      e.gpu.empty() ? fmt::format("{} ({}), {} x {}", e.cpu, e.isa, plural(e.world_size, "rank"),
+                                  plural(e.threads, "thread"))
+                    : fmt::format("{} x {}", e.world_size, e.gpu);
   std::string line =
-      fmt::format("training {} with {} parameters, {} on {} ({}), {} x {}, {} x {} tokens a step",
-                  e.architecture, short_number(static_cast<double>(e.parameters)), e.precision,
-                  e.cpu, e.isa, plural(e.world_size, "rank"), plural(e.threads, "thread"),
+      fmt::format("training {} with {} parameters, {} on {}, {} x {} tokens a step", e.architecture,
+                  short_number(static_cast<double>(e.parameters)), e.precision, device,
                   e.global_batch_size, e.sequence_length);
   line += fmt::format("; steps {} to {}", e.step + 1, e.steps);
   if (e.step >= e.steps) line = fmt::format("training is complete: step {} of {}", e.step, e.steps);

@@ -21,6 +21,8 @@
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
 #include "launcher/exec/exec_command.h"
+#include "launcher/run/attempt_folder.h"
+#include "launcher/sites/site_plan.h"
 #include "launcher/view/run_view.h"
 
 namespace sortie::launcher {
@@ -39,16 +41,31 @@ struct Target {
   std::vector<Victim> running;
 };
 
-Result<Target> look_at(const std::filesystem::path& folder) {
-  SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(folder));
+/// Adds the ranks that run. `folder`: the run's, or that of one of its sites.
+Result<> add_running(const std::filesystem::path& folder, const std::string& site,
+                     const std::string& run, std::vector<Victim>& running) {
+  SORTIE_ASSIGN_OR_RETURN(const RunRecord record, read_run(folder));
   const RunView view = read_journal(folder);
-  std::vector<Victim> running;
   for (const RunRecord::Host& host : record.hosts)
     for (const std::uint32_t rank : host.ranks) {
       const auto known = view.rank.find(rank);
       if (known != view.rank.end() && known->second.state == "running" && known->second.pid > 0)
-        running.push_back({rank, host.name, known->second.pid});
+        running.push_back({rank, host.name, known->second.pid, site, run});
     }
+  return {};
+}
+
+Result<Target> look_at(const std::filesystem::path& folder) {
+  SORTIE_ASSIGN_OR_RETURN(RunRecord record, read_run(folder));
+  std::vector<Victim> running;
+  if (record.sites.empty()) SORTIE_TRY(add_running(folder, "", record.id, running));
+  std::int64_t index = 0;
+  for (const std::string& site : record.sites)
+    // A site that has just come may have no plan yet.
+    if (auto added = add_running(site_folder(folder, site), site,
+                                 run_id_of_site(record.id, index++), running);
+        !added && added.error().code != ErrorCode::not_found && added.error().code != ErrorCode::io)
+      return std::unexpected(std::move(added.error()));
   return Target{std::move(record), std::move(running)};
 }
 
@@ -97,7 +114,7 @@ Result<> make_fault(const Fault& fault, const Target& target, milliseconds link_
   ExecOptions exec;
   exec.job.config = (target.record.path / "config.toml").string();
   exec.job.hosts = fault.victim->host;
-  exec.job.program = fault_command(fault, target.record.id);
+  exec.job.program = fault_command(fault);
   exec.no_prefix = true;
   exec.timeout = kFaultTimeout;
   // What went wrong is printed; the run may have lost that host just now.

@@ -69,8 +69,9 @@ Result<std::vector<FaultKind>> parse_faults(std::string_view text) {
 std::string fault_text(const Fault& fault) {
   if (!fault.victim) return fmt::format("{} killed", fault_name(fault.kind));
   if (fault.kind == FaultKind::link) return fmt::format("link to {} cut", fault.victim->host);
-  return fmt::format("{} rank {} on {} (pid {})", fault_name(fault.kind), fault.victim->rank,
-                     fault.victim->host, fault.victim->pid);
+  const Victim& victim = *fault.victim;
+  return fmt::format("{} rank {}{} on {} (pid {})", fault_name(fault.kind), victim.rank,
+                     victim.site.empty() ? "" : " of site " + victim.site, victim.host, victim.pid);
 }
 
 FaultSource::FaultSource(std::uint64_t seed, std::vector<FaultKind> kinds)
@@ -90,7 +91,7 @@ std::optional<Fault> FaultSource::next(const std::vector<Victim>& running) {
   return fault;
 }
 
-std::vector<std::string> fault_command(const Fault& fault, const std::string& run) {
+std::vector<std::string> fault_command(const Fault& fault) {
   SORTIE_CHECK(fault.victim.has_value() && fault.kind != FaultKind::link,
                "only signals to a rank have a command");
   return {"/bin/sh",
@@ -98,7 +99,7 @@ std::vector<std::string> fault_command(const Fault& fault, const std::string& ru
           kScript,
           "sh",
           std::to_string(fault.victim->pid),
-          run,
+          fault.victim->run,
           signal_of(fault.kind)};
 }
 

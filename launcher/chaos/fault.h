@@ -28,13 +28,16 @@ struct Victim {
   std::uint32_t rank = 0;
   std::string host;
   std::uint32_t pid = 0;  // on its host
+  std::string site = {};  // of a run over several; ranks count from 0 on each
+  /// What its hosts call its run: SORTIE_RUN_ID of the rank.
+  std::string run = {};
 };
 
 struct Fault {
   FaultKind kind = FaultKind::kill;
   std::optional<Victim> victim;  // none: the supervisor
 };
-/// "kill rank 3 on h2 (pid 4242)"; "link to h2 cut".
+/// "kill rank 3 on h2 (pid 4242)", "kill rank 0 of site oslo on h2 (pid 4242)"; "link to h2 cut".
 std::string fault_text(const Fault& fault);
 
 /// The same faults for the same seed, while the same ranks run. A fault of a rank needs one:
@@ -51,6 +54,6 @@ class FaultSource {
 
 /// The command that carries out a signal to a rank on its host: it sends the signal only to a
 /// process that has the run's id in its environment, and says what it did. Always exits with 0.
-std::vector<std::string> fault_command(const Fault& fault, const std::string& run);
+std::vector<std::string> fault_command(const Fault& fault);
 
 }  // namespace sortie::launcher

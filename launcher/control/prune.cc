@@ -9,6 +9,7 @@
 #include "launcher/control/log_index.h"
 #include "launcher/control/run_index.h"
 #include "launcher/control/run_record.h"
+#include "launcher/run/attempt_folder.h"
 #include "launcher/run/run_folder.h"
 
 namespace sortie::launcher {
@@ -19,13 +20,15 @@ namespace {
 /// A lost run is left alone so long: its hosts may still hold ranks, or somebody looks into it.
 constexpr double kLostStaysSeconds = 24 * 3600;
 
-/// When nothing was written to the folder any more.
+/// When nothing was written to the folder any more, nor to those of its sites.
 double last_sign(const fs::path& run) {
   struct stat info {};
   double latest = 0;
-  for (const char* name : {"", "logs", "events.jsonl"})
+  for (const char* name : {"", "logs", "events.jsonl", "outer.log"})
     if (::stat((run / name).c_str(), &info) == 0)
       latest = std::max(latest, static_cast<double>(info.st_mtim.tv_sec));
+  for (const std::string& site : sites_in(run))
+    latest = std::max(latest, last_sign(site_folder(run, site)));
   return latest;
 }
 

@@ -18,8 +18,8 @@ constexpr std::size_t kMaxEventBytes = 64u << 10;  // as wire/message.h has it
 constexpr std::array<std::string_view, 7> kKnownTypes = {
     "start", "step", "eval", "checkpoint", "memory_checkpoint", "note", "done"};
 constexpr std::array<std::string_view, 2> kSteps = {"step", "steps"};
-constexpr std::array<std::string_view, 7> kTexts = {"first_run", "architecture", "precision", "cpu",
-                                                    "isa",       "path",         "text"};
+constexpr std::array<std::string_view, 8> kTexts = {
+    "first_run", "architecture", "precision", "cpu", "gpu", "isa", "path", "text"};
 constexpr std::array<std::string_view, 16> kNumbers = {
     "loss",           "lr",         "grad_norm", "tokens_per_s",      "flops",
     "step_ms",        "eta_s",      "bytes",     "seconds",           "stall_seconds",

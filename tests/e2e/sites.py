@@ -160,3 +160,22 @@ def scenario_a_site_is_added_and_another_removed(bed):
         equal(run.status()["exit_code"], 0, "exit code")
         sites.expect_whole("ac")
         bed.expect_nothing_left(5)
+
+
+def scenario_chaos_reaches_the_ranks_of_sites(bed):
+    """Each rank that is killed is named with its site, is one of the run, and comes back; the rounds are whole."""
+    with Sites(bed, 60, step=0.05) as sites:
+        run = sites.run
+        sites.wait_for_round(2)
+        done = run.sortie("chaos", run.id, "--every", "1500ms", "--faults", "kill", "--count", "3", "--seed", "5", "--yes",
+                          seconds=40)
+        equal(done.returncode, 0, f"exit code of chaos ({done.stdout}{done.stderr})")
+        named = re.findall(r"^\d: kill rank 0 of site ([abc]) on h0([123]) \(pid \d+\)$", done.stdout, re.M)
+        equal(len(named), 3, f"faults in {done.stdout!r}")
+        check(all("abc"[int(host) - 1] == site for site, host in named), f"hosts of sites: {named}")
+        equal(done.stdout.count("  sent SIGKILL to "), 3, f"signals in {done.stdout!r}")
+        wait_until(lambda: run.status()["state"] == "ended", 60, "the end")
+        equal(run.status()["exit_code"], 0, "exit code")
+        equal(sum(attempt - 1 for attempt in sites.attempts().values()), 3, "attempts more than one")
+        sites.expect_whole()
+        bed.expect_nothing_left(8)

@@ -18,7 +18,8 @@ using test::contains;
 using test::shell;
 using testing::Finished;
 
-const std::vector<Victim> kRunning = {{0, "h1", 100}, {1, "h1", 101}, {2, "h2", 100}};
+const std::vector<Victim> kRunning = {
+    {0, "h1", 100, "", "run-7"}, {1, "h1", 101, "", "run-7"}, {2, "h2", 100, "", "run-7"}};
 
 TEST_CASE("chaos: the same faults for the same seed, all kinds and all ranks in time") {
   const auto kinds = *parse_faults("kill,stop,supervisor,kill");
@@ -46,6 +47,11 @@ TEST_CASE("chaos: a link is that of a rank's host") {
   CHECK_FALSE(source.next({}));
 }
 
+TEST_CASE("chaos: of a rank of a site the site is named") {
+  CHECK(fault_text({FaultKind::kill, Victim{0, "h3", 7, "oslo", "run-7-s1"}}) ==
+        "kill rank 0 of site oslo on h3 (pid 7)");
+}
+
 TEST_CASE("chaos: what can not happen does not, and changes nothing of what comes later") {
   FaultSource ranks(7, *parse_faults("kill,term")), again(7, *parse_faults("kill,term"));
   CHECK_FALSE(ranks.next({}));
@@ -71,7 +77,7 @@ TEST_CASE("chaos: the command touches processes of the run alone") {
   };
   const auto order = [](pid_t pid) {
     return testing::run(
-        fault_command({FaultKind::kill, Victim{0, "h", static_cast<std::uint32_t>(pid)}}, "run-7"));
+        fault_command({FaultKind::kill, Victim{0, "h", static_cast<std::uint32_t>(pid), "", "run-7"}}));
   };
   // Another run's id begins as this one's does.
   const pid_t other = child("SORTIE_RUN_ID=run-77");

@@ -318,6 +318,28 @@ TEST_CASE("prune: ended runs go, by age and number; living and freshly lost ones
   CHECK(read_run(living)->state == RunState::starting);
 }
 
+TEST_CASE("prune: a lost run stays for a day after the last sign of any of its sites") {
+  test::ScopedTempDir dir;
+  const std::string state = dir.path().string();
+  const auto lost = make_run(dir.path(), "20260104-000000-dddd", std::nullopt);
+  const fs::path sites = lost / "sites";
+  fs::create_directories(sites / "oslo");
+  std::ofstream(sites / "names") << "oslo\n";
+  std::ofstream(sites / "oslo" / "events.jsonl") << "{}\n";
+  const auto two_days_ago = fs::file_time_type::clock::now() - std::chrono::hours(48);
+  fs::last_write_time(sites / "oslo", two_days_ago);
+  for (const char* name : {"events.jsonl", "logs", "outer.log", ""})
+    if (fs::exists(lost / name)) fs::last_write_time(lost / name, two_days_ago);
+  auto kept = prune({state, 0, "", false});
+  REQUIRE(kept);
+  CHECK_MESSAGE(kept->find("lost: last sign of life 0s ago") != std::string::npos, *kept);
+  CHECK(fs::exists(lost));
+  fs::last_write_time(sites / "oslo" / "events.jsonl", two_days_ago);
+  fs::last_write_time(lost, two_days_ago);
+  REQUIRE(prune({state, 0, "", false}));
+  CHECK_FALSE(fs::exists(lost));
+}
+
 TEST_CASE("ps: living runs with their training; lost ones are counted, and listed with --all") {
   test::ScopedTempDir dir;
   const std::string state = dir.path().string();

@@ -72,6 +72,15 @@ inline config::JobConfig tiny_job(const std::string& architecture = "llama") {
   return job;
 }
 
+/// The device that is tested, as a rank would have chosen it.
+inline ComputeDevice compute_device() {
+  ComputeDevice compute{.device = device(), .gpu = {}, .free_bytes = 0, .libraries = {}};
+  if (!on_gpu()) return compute;
+  compute.gpu = GpuFacts{.name = "tested GPU", .compute_capability = 90};
+  compute.libraries = "CUDA 13.0";
+  return compute;
+}
+
 /// Everything a Trainer refers to, with the lifetime of this object.
 struct TinyTraining {
   config::JobConfig job;
@@ -94,7 +103,7 @@ struct TinyTraining {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
-    rank.device = device();
+    rank.compute = compute_device();
     rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",
@@ -153,7 +162,7 @@ struct TinyTraining {
 inline Result<> start_trainer(const config::JobConfig& job, RunTokenizer tokenizer = {}) {
   const auto communicator = make_single_communicator();
   RankContext rank;
-  rank.device = device();
+  rank.compute = compute_device();
   auto events = EventSink::open("");
   ProgressionSource samples(job.model.vocab_size);
   const CpuFacts cpu = cpu_facts();

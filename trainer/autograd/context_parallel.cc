@@ -125,7 +125,6 @@ class KeyTravel {
   /// Messages of the step after this one.
   void post() {
     if (step_ >= shape_.steps) return;
-    context_.synchronize();  // the values are there when they are sent
     const ContextGroup& group = shape_.group;
     for (std::size_t i = 0; i < shape_.routes.size(); ++i) {
       const ChunkRoute& route = shape_.routes[i];
@@ -172,7 +171,6 @@ class GradientTravel {
       ops::add(context_, transfer.wait(), part, part);
     }
     coming_.clear();
-    context_.synchronize();
     const ContextGroup& group = shape_.group;
     for (std::size_t i = 0; i < shape_.routes.size(); ++i) {
       const ChunkRoute& route = shape_.routes[i];

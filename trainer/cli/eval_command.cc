@@ -18,7 +18,7 @@ namespace sortie::trainer {
 namespace {
 
 struct EvalOptions {
-  std::string checkpoint, tokenizer, choices, precision = "auto";
+  std::string checkpoint, tokenizer, choices, precision = "auto", device = "auto";
   std::vector<std::string> data;
   std::int64_t samples = 0, batch = 8;
   bool json = false;
@@ -80,7 +80,8 @@ Result<> run(const EvalOptions& options) {
                 "nothing to evaluate; give --data PREFIX or --multiple-choice FILE");
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("eval", options.checkpoint,
-                                                             rank.threads, options.precision));
+                                                             rank.threads, options.precision,
+                                                             options.device));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   nlohmann::ordered_json report = {{"checkpoint", loaded->folder.string()}, {"step", loaded->step}};
   if (!options.data.empty()) SORTIE_TRY(score_data(options, *loaded, *tokenizer, report));
@@ -117,6 +118,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   command->add_option("--precision", options->precision, "Of the matrix products")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
+  add_device_option(*command, options->device);
   command->add_flag("--json", options->json, "One JSON object instead of text");
   command->callback([options, &exit_code] {
     if (const Result<> outcome = run(*options); !outcome) {

@@ -16,7 +16,7 @@ namespace sortie::trainer {
 namespace {
 
 struct GenerateOptions {
-  std::string checkpoint, tokenizer, prompt = "\n", precision = "f32";
+  std::string checkpoint, tokenizer, prompt = "\n", precision = "f32", device = "auto";
   std::vector<std::string> stop;
   SamplingOptions sampling;
   bool no_cache = false;
@@ -58,7 +58,8 @@ class Stream {
 Result<> run(const GenerateOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded, load_checkpoint("generate", options.checkpoint,
-                                                             rank.threads, options.precision));
+                                                             rank.threads, options.precision,
+                                                             options.device));
   SORTIE_ASSIGN_OR_RETURN(const auto tokenizer, loaded->tokenizer(options.tokenizer));
   const LanguageModel& model = *loaded->model;
 
@@ -129,6 +130,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
           "than without")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
+  add_device_option(*command, options->device);
   command->add_flag("--no-cache", options->no_cache,
                     "Compute the whole text again for every token (slow, for comparisons)");
   command->callback([options, &exit_code] {

@@ -85,16 +85,19 @@ void add_export(CLI::App& app, int& exit_code) {
   });
 }
 
-Result<> run_probe(const std::string& place, const std::string& dtype, ProbeOptions options) {
+Result<> run_probe(const std::string& place, const std::string& dtype, const std::string& device,
+                   ProbeOptions options) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
-  SORTIE_ASSIGN_OR_RETURN(options.dtype, choose_precision(dtype, cpu_facts()));
+  SORTIE_ASSIGN_OR_RETURN(const ComputeDevice compute, choose_device_of_verb(device));
+  options.device = compute.device;
+  SORTIE_ASSIGN_OR_RETURN(options.dtype, choose_precision(dtype, cpu_facts(), compute.gpu));
   options.threads = rank.threads;
   return probe(place, options);
 }
 
 void add_probe(CLI::App& app, int& exit_code) {
   struct Arguments {
-    std::string place, dtype = "f32";
+    std::string place, dtype = "f32", device = "auto";
     ProbeOptions options;
   };
   auto arguments = std::make_shared<Arguments>();
@@ -112,12 +115,14 @@ void add_probe(CLI::App& app, int& exit_code) {
   command->add_option("--dtype", arguments->dtype, "Of weights and activations")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  add_device_option(*command, arguments->device);
   command->add_flag("--gradients", arguments->options.gradients, "Also grad.NAME of every tensor");
   command->add_option("--activations", arguments->options.activations,
                       "Also activation.MODULE of the modules that match, like 'layers.*.mlp.down'");
   command->callback([arguments, &exit_code] {
     exit_code =
-        report_error("probe", run_probe(arguments->place, arguments->dtype, arguments->options));
+        report_error("probe", run_probe(arguments->place, arguments->dtype, arguments->device,
+                                        arguments->options));
   });
 }
 

@@ -15,6 +15,7 @@
 #include "trainer/cli/output_options.h"
 #include "trainer/cli/site_setup.h"
 #include "trainer/loop/crowded_hosts.h"
+#include "trainer/loop/device_room.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
@@ -29,7 +30,7 @@ namespace {
 Result<> check_start(Communicator& communicator, const RankContext& rank,
                      const config::JobConfig& job, const std::string& build,
                      const SampleSource& training, const std::vector<ValidationSet>& validation,
-                     const CpuFacts& cpu, DType precision) {
+                     const CpuFacts& cpu, const ComputeDevice& compute, DType precision) {
   config::JobConfig shared = job;
   shared.runner = {};
   std::vector<Agreement> agreements = {
@@ -37,7 +38,12 @@ Result<> check_start(Communicator& communicator, const RankContext& rank,
       {"config", sha256_hex(config::to_toml(shared)), "start all ranks with one config"},
       {"training data", training.fingerprint(),
        "copy the same token files to every host, or share the folder"},
-      {"instruction set", cpu.isa,
+      {"device", compute.name(),
+       "results of different devices differ in their last bits, and replicas with them; use hosts "
+       "of one kind, or set trainer.device to what all of them have"},
+      {"libraries of the GPU", compute.libraries,
+       "install one build of Sortie and one set of CUDA's libraries on all hosts"},
+      {"instruction set", compute.gpu ? "" : cpu.isa,
        "results of such CPUs differ in their last bits, and replicas with them; use hosts of one "
        "kind, or limit all to the narrower set, as with --set runner.env.ONEDNN_MAX_CPU_ISA=AVX2"},
       {"precision", std::string(dtype_name(precision)),
@@ -131,6 +137,18 @@ Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
                                              violations[0].keys[0], violations[0].message));
 }
 
+Result<> check_room(const config::JobConfig& job, const config::BatchPlan& batch,
+                    const RankContext& rank, DType precision) {
+  PlanOptions options;
+  options.micro_batch_size = batch.micro_batch_size;
+  options.world_size = rank.world_size;
+  options.rank = rank.rank;
+  options.dtype = precision;
+  options.threads = rank.threads;
+  options.gpu = rank.compute.gpu.has_value();
+  return check_device_room(job, options, rank.compute);
+}
+
 Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   end.set_rank(rank);
@@ -166,7 +184,14 @@ Result<> train(const std::string& config_path, RankEnd& end) {
              rank.threads);
 
   const CpuFacts cpu = cpu_facts();
-  SORTIE_ASSIGN_OR_RETURN(const DType precision, choose_precision(job.model.precision, cpu));
+  SORTIE_ASSIGN_OR_RETURN(
+      rank.compute, choose_device(job.trainer.device,
+                                  place_from_environment(rank.local_rank, rank.local_ranks),
+                                  "trainer.device"));
+  log::debug("rank {} computes on {} ({})", rank.rank, rank.compute.name(),
+             rank.compute.device.to_string());
+  SORTIE_ASSIGN_OR_RETURN(const DType precision,
+                          choose_precision(job.model.precision, cpu, rank.compute.gpu));
   const config::BatchOutcome batch = config::resolve_batch(job.topology, rank.world_size);
   if (!batch.violations.empty())
     return fail(ErrorCode::config,
@@ -182,7 +207,9 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   rank.marks->count_collectives(end.communicator().begun());
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training, rank.sites));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
-                                    validation.sets, cpu, precision)));
+                                    validation.sets, cpu, rank.compute, precision)));
+  SORTIE_TRY(end.shared(
+      share_failure(end.communicator(), rank, check_room(job, batch.plan, rank, precision))));
   SORTIE_TRY(
       end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
   const std::string crowded = crowded_hosts(end.communicator(), rank);

@@ -185,18 +185,16 @@ Result<OpenedModel> open_model(const fs::path& place, const OpenOptions& options
   SORTIE_ASSIGN_OR_RETURN(StoredModel found, find_model(place, options.threads, options.device));
   ParameterStore& store = *found.opened.store;
   store.finalize(*found.opened.context, options.dtype, 16, options.gradients);
-  {
-    const ops::HostAccess<float> master(store.context(), store.master());
-    for (const auto& parameter : store.parameters()) {
-      std::span<std::byte> out = std::as_writable_bytes(
-          master.span().subspan(static_cast<std::size_t>(parameter->offset()),
-                                static_cast<std::size_t>(parameter->elements())));
-      const TensorData data = found.parameter_data(*parameter, StorageType::f32);
-      if (data.make) data.make(0, out);
-      for (const auto& part : data.parts) {
-        std::memcpy(out.data(), part.data(), part.size());
-        out = out.subspan(part.size());
-      }
+  for (const auto& parameter : store.parameters()) {
+    const ops::HostAccess<float> master(
+        store.context(), store.master().slice(0, parameter->offset(), parameter->elements()),
+        ops::HostValues::replaced);
+    std::span<std::byte> out = std::as_writable_bytes(master.span());
+    const TensorData data = found.parameter_data(*parameter, StorageType::f32);
+    if (data.make) data.make(0, out);
+    for (const auto& part : data.parts) {
+      std::memcpy(out.data(), part.data(), part.size());
+      out = out.subspan(part.size());
     }
   }
   store.refresh_compute_copy(*found.opened.context);

@@ -162,7 +162,7 @@ Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Outpu
   output.add("loss", {}, {&mean, 1});
   if (!gradients) return {};
   graph.backward({});
-  const ops::HostAccess<float> gradient_values(*opened.context, opened.store->gradients());
+  const ops::HostAccess<const float> gradient_values(*opened.context, opened.store->gradients());
   for (const HfTensor& tensor : opened.tensors)
     if (!tensor.mtp && tensor.parameter->spec().use != Use::state)
       output.add("grad." + without_prefix(tensor.name, opened.left_out_prefix), tensor.shape,
@@ -174,7 +174,7 @@ Result<> run_loss(OpenedModel& opened, const Batch& batch, bool gradients, Outpu
 
 Result<> probe(const fs::path& place, const ProbeOptions& options) {
   SORTIE_ASSIGN_OR_RETURN(OpenedModel opened,
-                          open_model(place, {options.dtype, options.threads, options.gradients}));
+                          open_model(place, {options.dtype, options.threads, options.gradients, options.device}));
   SORTIE_ASSIGN_OR_RETURN(const Batch batch, read_batch(options.tokens, opened.model->shape()));
   if (options.gradients && batch.labels.empty())
     return fail(ErrorCode::usage,

@@ -13,6 +13,7 @@ struct ProbeOptions {
   std::filesystem::path out;
   DType dtype = DType::f32;
   int threads = 1;
+  Device device = {};  // that computes
   bool gradients = false;
   std::string activations;  // modules whose outputs are written, * = any characters; empty = none
 };

@@ -44,6 +44,7 @@ Result<RankContext> rank_context_from_environment() {
   SORTIE_ASSIGN_OR_RETURN(context.world_size, number("WORLD_SIZE", 1, 1, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.rank, number("RANK", 0, 0, context.world_size - 1));
   SORTIE_ASSIGN_OR_RETURN(context.local_rank, number("LOCAL_RANK", 0, 0, kMaxRanks));
+  SORTIE_ASSIGN_OR_RETURN(context.local_ranks, number("LOCAL_WORLD_SIZE", 1, 1, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.attempt, number("SORTIE_ATTEMPT", 1, 1, 1 << 30));
   SORTIE_ASSIGN_OR_RETURN(context.threads, number("OMP_NUM_THREADS", usable_cores(), 1, 4096));
   SORTIE_ASSIGN_OR_RETURN(context.sites, number("SORTIE_SITES", 0, 0, kMaxRanks));

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/base/result.h"
+#include "trainer/loop/compute_device.h"
 #include "trainer/metrics/progress_marks.h"
-#include "trainer/tensor/device.h"
 
 namespace sortie::trainer {
 
@@ -15,6 +15,7 @@ struct RankContext {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
+  int local_ranks = 1;  // LOCAL_WORLD_SIZE
   std::string host;    // this machine's name
   std::string run_id;  // empty outside of `sortie run`
   int attempt = 1;
@@ -26,7 +27,7 @@ struct RankContext {
   int site_index = 0;  // SORTIE_SITE_INDEX, in config order
   int sites = 0;       // SORTIE_SITES
   int threads = 1;     // OMP_NUM_THREADS, else the usable cores
-  Device device = {};  // that it computes on
+  ComputeDevice compute = {};  // chosen by trainer.device
   /// Where it is in its training; copies of a context share them.
   std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };

@@ -13,6 +13,9 @@
 #include <utility>
 
 #include "common/base/exit_code.h"
+#include "trainer/tensor/allocator.h"
+#include "trainer/tensor/device_memory.h"
+#include "trainer/tensor/device_module.h"
 #include "trainer/loop/signals.h"
 
 namespace sortie::trainer {
@@ -29,6 +32,18 @@ Error error_of(const std::exception_ptr& exception) {
     std::rethrow_exception(exception);
   } catch (const CommunicatorError& error) {
     return {ErrorCode::lost, fmt::format("communication between ranks broke: {}", error.what())};
+  } catch (const OutOfMemory& error) {
+    const bool gpu = memory_is_apart(error.device());
+    return {ErrorCode::unsupported,
+            fmt::format("out of memory: {}; lower topology.micro_batch_size, set "
+                        "topology.activation_checkpointing_type = \"every_layer\", {}",
+                        error.what(),
+                        gpu ? "share weights and the optimizer's state out with "
+                              "topology.parameter_sharding, or use more ranks for each model"
+                            : "or put fewer ranks on the host")};
+  } catch (const DeviceError& error) {
+    return {ErrorCode::internal,
+            fmt::format("{}; look for what the driver says of it: `dmesg`, nvidia-smi", error.what())};
   } catch (const std::bad_alloc& error) {
     return {ErrorCode::unsupported,
             fmt::format("out of memory: {}; lower topology.micro_batch_size, set "

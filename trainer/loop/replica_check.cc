@@ -14,15 +14,10 @@ namespace {
 
 /// Of what the ranks of a group hold alike.
 std::string state_hash(ParameterStore& store, ReduceGroup group) {
-  const ops::HostAccess<float> master(store.context(), store.master());
-  const ops::HostAccess<float> first(store.context(), store.moment1());
-  const ops::HostAccess<float> second(store.context(), store.moment2());
-  const ops::HostAccess<bf16> copies(store.context(), store.compute_copy());
   XXH64_hash_t hash = 0;
-  const auto add = [&hash](const auto& values, std::int64_t begin, std::int64_t count) {
-    const auto part =
-        values.span().subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-    hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
+  const auto add = [&]<class T>(T, const Tensor& values, std::int64_t begin, std::int64_t count) {
+    const ops::HostAccess<const T> part(store.context(), values.slice(0, begin, count));
+    hash = XXH3_64bits_withSeed(part.data(), part.span().size_bytes(), hash);
   };
   for (const auto& parameter : store.parameters()) {
     const std::int64_t elements = parameter->elements();
@@ -32,16 +27,16 @@ std::string state_hash(ParameterStore& store, ReduceGroup group) {
       // Whole are the values as ops take them; masters and moments have no replica.
       const std::int64_t place = store.whole_master_place(*parameter);
       if (place < 0)
-        add(copies, parameter->offset(), elements);
+        add(bf16(), store.compute_copy(), parameter->offset(), elements);
       else
-        add(master, place, elements);
+        add(float(), store.master(), place, elements);
       continue;
     }
     const OwnRun& run = parameter->own_runs().front();
-    add(master, run.master, elements);
+    add(float(), store.master(), run.master, elements);
     if (!parameter->trained()) continue;
-    add(first, run.moment, elements);
-    add(second, run.moment, elements);
+    add(float(), store.moment1(), run.moment, elements);
+    add(float(), store.moment2(), run.moment, elements);
   }
   return fmt::format("{:016x}", hash);
 }

@@ -81,6 +81,7 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   options.world_size = rank_.world_size;
   options.dtype = facts.precision == dtype_name(DType::bf16) ? DType::bf16 : DType::f32;
   options.threads = rank_.threads;
+  options.gpu = rank_.compute.gpu.has_value();
   const auto stages = plan_stages(job_, options);
   SORTIE_CHECK(stages.has_value(), "{}", stages.error().message);  // start() told
   const RankPlan whole = whole_plan(*stages);
@@ -94,6 +95,7 @@ void RunReport::start(const BitFacts& facts, const CpuFacts& cpu, const Training
   event.precision = facts.precision;
   event.isa = facts.isa;
   event.cpu = cpu.model;
+  event.gpu = facts.gpu;
   event.threads = rank_.threads;
   event.world_size = rank_.world_size;
   event.global_batch_size = batch_.global_batch_size;

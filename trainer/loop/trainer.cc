@@ -34,20 +34,14 @@ BitFacts bit_facts(const CpuFacts& cpu, const RankContext& rank, const Communica
   facts.world_size = rank.world_size;
   facts.layout = config::layout_text(topology);
   facts.precision = dtype_name(precision);
+  if (rank.compute.gpu) {
+    facts.gpu = rank.compute.name();
+    facts.gpu_libraries = rank.compute.libraries;
+  }
   return facts;
 }
 
 }  // namespace
-
-Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu) {
-  if (precision == "f32") return DType::f32;
-  if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;
-  if (cpu.multiplies_bf16) return DType::bf16;
-  return fail(ErrorCode::unsupported, fmt::format("model.precision = \"bf16\": this CPU ({}, {}) "
-                                                  "has no bf16 products, f32 is faster here; use "
-                                                  "\"auto\" or \"f32\"",
-                                                  cpu.model, cpu.isa));
-}
 
 Trainer::Trainer(const config::JobConfig& job, const config::BatchPlan& batch,
                  const RankContext& rank, Communicator& communicator, EventSink& events,

@@ -5,6 +5,7 @@
 
 #include "common/config/schema.h"
 #include "common/config/validate.h"
+#include "trainer/loop/compute_device.h"
 #include "trainer/loop/rank_context.h"
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/run_report.h"
@@ -16,10 +17,6 @@
 #include "trainer/state/checkpointer.h"
 
 namespace sortie::trainer {
-
-/// f32 or bf16 from model.precision and this CPU; explicit bf16 without the instructions is an
-/// Error.
-Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu);
 
 class Trainer {
  public:

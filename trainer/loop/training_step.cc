@@ -26,7 +26,7 @@ TrainingStep::TrainingStep(const config::JobConfig& job, const config::BatchPlan
       layout_(layout),
       marks_(*rank.marks),
       training_(training),
-      context_(rank.threads, rank.device),
+      context_(rank.threads, rank.compute.device),
       store_(layout.tensor_group(), layout.expert_group()),
       model_(context_, job.model, store_,
              job.topology.activation_checkpointing_type == "every_layer",

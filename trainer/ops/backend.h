@@ -16,6 +16,7 @@
 #include "trainer/ops/moe_router.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optimizer.h"
+#include "trainer/ops/products.h"
 
 namespace sortie::trainer::ops {
 
@@ -53,6 +54,11 @@ class Backend {
                                     Tensor& dh, Tensor& dw, Tensor& loss) = 0;
   virtual void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                               Tensor& w) = 0;
+
+  // How products are computed, where there is a choice (products.h).
+  virtual void set_product_options(const ProductOptions&) {}
+  virtual std::string product_choices() const { return {}; }
+  virtual Result<> use_product_choices(Context&, std::string_view) { return {}; }
 
   // Attention.
   virtual void rope(Context& context, Tensor& x, const RopeTable& table, const Tensor& positions,

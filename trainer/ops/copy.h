@@ -59,13 +59,16 @@ T read_scalar(ExecutionContext& context, const Tensor& from) {
   return value;
 }
 
+/// What HostAccess begins with: the tensor's values, or none, where all of them are written anew.
+enum class HostValues : std::uint8_t { kept, replaced };
+
 /// The values of a dense tensor as host memory, while this object lives: for communication and
 /// checkpoints. Waits for all streams first. Where the host does not have the device's memory, it
 /// is a copy, which goes back to the device at the end; that of a const T does not.
 template <class T>
 class HostAccess {
  public:
-  HostAccess(ExecutionContext& context, const Tensor& tensor)
+  HostAccess(ExecutionContext& context, const Tensor& tensor, HostValues old = HostValues::kept)
       : open_((context.synchronize(), tensor.device())) {
     if (!tensor.defined()) return;
     SORTIE_CHECK(tensor.dense(), "host access to a strided tensor");
@@ -81,7 +84,8 @@ class HostAccess {
     // Not value-initialised: it may be gigabytes.
     copy_ = std::make_unique_for_overwrite<std::remove_const_t<T>[]>(count);
     values_ = {copy_.get(), count};
-    memory_->read(address_, std::as_writable_bytes(std::span(copy_.get(), count)));
+    if (old == HostValues::kept)
+      memory_->read(address_, std::as_writable_bytes(std::span(copy_.get(), count)));
   }
   ~HostAccess() {
     if constexpr (!std::is_const_v<T>)

@@ -22,8 +22,8 @@ struct RouterSpec {
 /// scores [M, E] = softmax or sigmoid of logits [M, E];
 /// choice = scores + bias [E] (undefined: 0), which decides the selection and nothing else;
 /// experts i32 [M, k] = the top k of the choices in the kept groups, best first; of equals the
-/// lower index; weights [M, k] = scale * score / (sum of the k scores, + 1e-20 for sigmoid).
-/// `replay` (i32 [M, k], may be undefined) is taken as the selection instead.
+/// lower index, and a NaN is the largest; weights [M, k] = scale * score / (sum of the k scores, +
+/// 1e-20 for sigmoid). `replay` (i32 [M, k], may be undefined) is taken as the selection instead.
 void route_forward(ExecutionContext& context, const RouterSpec& spec, const Tensor& logits,
                    const Tensor& bias, const Tensor& replay, Tensor& scores, Tensor& experts,
                    Tensor& weights);
@@ -52,7 +52,8 @@ void sequence_balance_backward(ExecutionContext& context, const Tensor& scores,
                                const Tensor& counts, std::int64_t top_k, float scale,
                                Tensor& dscores);
 
-/// sums f64 [E] += column sums of a matrix [M, E] f32, each added up in row order.
+/// sums f64 [E] += column sums of a matrix [M, E] f32, added up in an order that depends on M
+/// alone.
 void column_sums(ExecutionContext& context, const Tensor& matrix, Tensor& sums);
 
 /// Load-balancing loss over all layers of a micro-batch together (Fedus et al. 2021, summed over

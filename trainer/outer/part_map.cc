@@ -192,7 +192,7 @@ Tensor& PartMap::buffer(PartValues values) {
 void PartMap::gather(PartValues values, std::span<float> vector) {
   SORTIE_CHECK(static_cast<std::int64_t>(vector.size()) == elements_,
                "a part of {} elements, not {}", elements_, vector.size());
-  const ops::HostAccess<float> own(store_.context(), buffer(values));
+  const ops::HostAccess<const float> own(store_.context(), buffer(values));
   std::vector<float> sent, received(vector.size());
   for (const Run& run : in_.own) {
     const auto from = own.begin() + run.place(values);

@@ -69,8 +69,10 @@ class Communicator {
   virtual std::string library() const = 0;
 
   /// values = sum or maximum over ranks, in place. Sums of u8 are not taken. What takes a `ready`
-  /// starts when that has passed, and its tensors may lie on a device; the other collectives take
-  /// memory of the host that is ready.
+  /// starts when that has passed, and its tensors may lie on a device: of one that streams use, all
+  /// that they were given on these tensors, also on what had their memory before, comes before the
+  /// event. How the values travel is up to the communicator: where messages are of host memory, by
+  /// way of that.
   virtual Handle all_reduce_async(const Tensor& values, ReduceOp op, const Event& ready = {}) = 0;
   /// `input` is size() blocks of `output`'s elements; output = block rank(), reduced over ranks. It
   /// may be that block of `input` itself.
@@ -81,7 +83,7 @@ class Communicator {
   virtual Handle all_gather_async(const Tensor& input, const Tensor& output,
                                   const Event& ready = {}) = 0;
   /// `values` of `root` to all ranks, in place.
-  virtual Handle broadcast_async(const Tensor& values, int root) = 0;
+  virtual Handle broadcast_async(const Tensor& values, int root, const Event& ready = {}) = 0;
   /// send_counts[r] elements of `input`, behind those for lower ranks, go to rank r; its
   /// receive_counts[r] come into `output`, behind those of lower ranks. Counts sum up to the
   /// tensors' elements, and what a rank sends is what the other one expects.
@@ -90,8 +92,8 @@ class Communicator {
                                   std::span<const std::int64_t> receive_counts,
                                   const Event& ready = {}) = 0;
   /// To and from one other rank; matched in the order of issue, without the rest of the group.
-  virtual Handle send_async(const Tensor& values, int to) = 0;
-  virtual Handle receive_async(const Tensor& values, int from) = 0;
+  virtual Handle send_async(const Tensor& values, int to, const Event& ready = {}) = 0;
+  virtual Handle receive_async(const Tensor& values, int from, const Event& ready = {}) = 0;
   virtual void barrier() = 0;
   /// Makes progress with all that is in flight; cheap. Handles do the same when they are asked.
   virtual void poll() {}

@@ -39,18 +39,20 @@ class CountingCommunicator final : public Communicator {
   Handle all_gather_async(const Tensor& input, const Tensor&, const Event&) override {
     return count(others() * payload_of(input));
   }
-  Handle broadcast_async(const Tensor& values, int) override { return count(payload_of(values)); }
+  Handle broadcast_async(const Tensor& values, int, const Event&) override {
+    return count(payload_of(values));
+  }
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                           const Tensor&, std::span<const std::int64_t>, const Event&) override {
     const auto own = static_cast<double>(send_counts[static_cast<std::size_t>(rank_)]);
     const auto all = static_cast<double>(std::max<std::int64_t>(input.elements(), 1));
     return count(payload_of(input) * (1.0 - own / all));
   }
-  Handle send_async(const Tensor& values, int to) override {
+  Handle send_async(const Tensor& values, int to, const Event&) override {
     sent_[{name_, to}] += payload_of(values);
     return count(0.0);
   }
-  Handle receive_async(const Tensor&, int) override { return count(0.0); }
+  Handle receive_async(const Tensor&, int, const Event&) override { return count(0.0); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int, std::string name) override {
     SORTIE_CHECK(false, "group {} of planned ranks is split into {}", name_, name);

@@ -156,12 +156,12 @@ class DeviceCommunicator final : public Communicator {
                  [&] { return group_->all_gather(input, output, ready); });
   }
 
-  Handle broadcast_async(const Tensor& values, int root) override {
-    if (!ours(values)) return host_->broadcast_async(values, root);
+  Handle broadcast_async(const Tensor& values, int root, const Event& ready) override {
+    if (!ours(values)) return host_->broadcast_async(values, root, ready);
     SORTIE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
     return start(
         Collective::broadcast, values, values,
-        [&] { return group_->broadcast(values, root, {}); }, root);
+        [&] { return group_->broadcast(values, root, ready); }, root);
   }
 
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
@@ -191,9 +191,13 @@ class DeviceCommunicator final : public Communicator {
     });
   }
 
-  Handle send_async(const Tensor& values, int to) override { return host_->send_async(values, to); }
-  Handle receive_async(const Tensor& values, int from) override {
-    return host_->receive_async(values, from);
+  // By way of the host: receives are posted long ahead, and a kernel that waits for one would hold
+  // up all that its group's stream is given after it.
+  Handle send_async(const Tensor& values, int to, const Event& ready) override {
+    return host_->send_async(values, to, ready);
+  }
+  Handle receive_async(const Tensor& values, int from, const Event& ready) override {
+    return host_->receive_async(values, from, ready);
   }
   void barrier() override { host_->barrier(); }
 

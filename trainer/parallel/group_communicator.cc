@@ -213,7 +213,7 @@ Communicator::Handle GroupCommunicator::start_when(const Event& ready, const std
                                                    const LateOperation::Make& make) {
   if (input.device().kind == DeviceKind::cpu && ready.poll())
     return start(make(bytes_of(input), bytes_of(output)), {input, output});
-  return start(std::make_shared<LateOperation>(group_, *engine_, what, input, output, ready, make),
+  return start(std::make_shared<LateOperation>(group_, what, input, output, ready, make),
                {input, output});
 }
 
@@ -275,16 +275,21 @@ Communicator::Handle GroupCommunicator::all_gather_async(const Tensor& input, co
                     });
 }
 
-Communicator::Handle GroupCommunicator::broadcast_async(const Tensor& values, int root) {
+Communicator::Handle GroupCommunicator::broadcast_async(const Tensor& values, int root,
+                                                        const Event& ready) {
   SORTIE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
-  const auto bytes = bytes_of(values);
+  SORTIE_CHECK(values.defined() && values.dense(), "a collective takes dense tensors");
   const std::uint64_t sequence =
       begin(Collective::broadcast, values.elements(), values.dtype(), root);
-  if (size() == 1 || bytes.empty()) return std::make_unique<NoWork>();
-  return start(std::make_shared<Broadcast>(group_, engine_->transport(),
-                                           label(Collective::broadcast, sequence),
-                                           tag_of(id_, Part::data, sequence), bytes, root),
-               {values});
+  if (size() == 1 || values.elements() == 0) return std::make_unique<NoWork>();
+  const std::string what = label(Collective::broadcast, sequence);
+  const int tag = tag_of(id_, Part::data, sequence);
+  return start_when(
+      ready, what, values, values,
+      [this, what, tag, root](std::span<std::byte> bytes,
+                              std::span<std::byte>) -> std::unique_ptr<Operation> {
+        return std::make_unique<Broadcast>(group_, engine_->transport(), what, tag, bytes, root);
+      });
 }
 
 Communicator::Handle GroupCommunicator::all_to_all_async(
@@ -331,34 +336,50 @@ Communicator::Handle GroupCommunicator::all_to_all_async(
       });
 }
 
-Communicator::Handle GroupCommunicator::pair(const Tensor& values, int member, bool sends) {
+Communicator::Handle GroupCommunicator::pair(const Tensor& values, int member, Direction direction,
+                                             const Event& ready) {
   SORTIE_CHECK(member >= 0 && member < size() && member != rank(), "rank {} of {} talks to rank {}",
                rank(), size(), member);
-  const auto bytes = bytes_of(values);
+  SORTIE_CHECK(values.defined() && values.dense(), "a message takes a dense tensor");
+  const bool sends = direction == Direction::send;
+  const std::string what = fmt::format("{} rank {}", sends ? "send to" : "receive from",
+                                       group_.world_ranks[static_cast<std::size_t>(member)]);
   // All messages of a pair have one tag, so all pieces are posted at once, in the order of issue.
-  constexpr std::size_t kPiece = std::size_t{1} << 30;
-  Exchange::Block block{member, {}, {}};
-  if (sends)
-    block.send = bytes;
-  else
-    block.receive = bytes;
-  auto operation = std::make_shared<Exchange>(
-      group_, engine_->transport(),
-      fmt::format("{} rank {}", sends ? "send to" : "receive from",
-                  group_.world_ranks[static_cast<std::size_t>(member)]),
-      tag_of(id_, Part::pair), std::vector<Exchange::Block>{block},
-      std::max<std::int64_t>(piece_count(bytes.size(), kPiece), 1), kPiece);
+  const auto make = [this, what, member](std::span<std::byte> from,
+                                         std::span<std::byte> to) -> std::unique_ptr<Operation> {
+    constexpr std::size_t kPiece = std::size_t{1} << 30;
+    return std::make_unique<Exchange>(
+        group_, engine_->transport(), what, tag_of(id_, Part::pair),
+        std::vector<Exchange::Block>{{member, from, to}},
+        std::max<std::int64_t>(piece_count(std::max(from.size(), to.size()), kPiece), 1), kPiece);
+  };
+  const Tensor none, &input = sends ? values : none, &output = sends ? none : values;
+  std::weak_ptr<LateOperation>& last = last_of_pair_[{member, direction}];
+  std::shared_ptr<LateOperation> before = last.lock();
+  if (before && before->begun()) before.reset();
+  std::shared_ptr<Operation> operation;
+  if (values.device().kind == DeviceKind::cpu && !before && ready.poll()) {
+    const auto bytes = bytes_of(values);
+    operation = sends ? make(bytes, {}) : make({}, bytes);
+  } else {
+    auto late =
+        std::make_shared<LateOperation>(group_, what, input, output, ready, make, std::move(before));
+    last = late;
+    operation = std::move(late);
+  }
   auto flight = std::make_shared<Flight>(engine_, operation, std::vector<Tensor>{values});
   engine_->start(engine_->unordered(), operation);
   return std::make_unique<FlightHandle>(std::move(flight));
 }
 
-Communicator::Handle GroupCommunicator::send_async(const Tensor& values, int to) {
-  return pair(values, to, /*sends=*/true);
+Communicator::Handle GroupCommunicator::send_async(const Tensor& values, int to,
+                                                   const Event& ready) {
+  return pair(values, to, Direction::send, ready);
 }
 
-Communicator::Handle GroupCommunicator::receive_async(const Tensor& values, int from) {
-  return pair(values, from, /*sends=*/false);
+Communicator::Handle GroupCommunicator::receive_async(const Tensor& values, int from,
+                                                      const Event& ready) {
+  return pair(values, from, Direction::receive, ready);
 }
 
 void GroupCommunicator::barrier() {

@@ -1,6 +1,8 @@
 // The communicator of every backend: collectives as operations over a transport.
 #pragma once
 
+#include <map>
+
 #include "trainer/parallel/agreement.h"
 #include "trainer/parallel/engine.h"
 #include "trainer/parallel/exchange.h"
@@ -24,13 +26,13 @@ class GroupCommunicator final : public Communicator {
   Handle reduce_scatter_async(const Tensor& input, const Tensor& output, ReduceOp op,
                               const Event& ready) override;
   Handle all_gather_async(const Tensor& input, const Tensor& output, const Event& ready) override;
-  Handle broadcast_async(const Tensor& values, int root) override;
+  Handle broadcast_async(const Tensor& values, int root, const Event& ready) override;
   Handle all_to_all_async(const Tensor& input, std::span<const std::int64_t> send_counts,
                           const Tensor& output, std::span<const std::int64_t> receive_counts,
                           const Event& ready) override;
   using Communicator::all_to_all_async;
-  Handle send_async(const Tensor& values, int to) override;
-  Handle receive_async(const Tensor& values, int from) override;
+  Handle send_async(const Tensor& values, int to, const Event& ready) override;
+  Handle receive_async(const Tensor& values, int from, const Event& ready) override;
   void barrier() override;
   void poll() override { engine_->poll(); }
   const std::atomic<std::uint64_t>* begun() const override { return &engine_->begun; }
@@ -67,13 +69,14 @@ class GroupCommunicator final : public Communicator {
   /// Blocks of bytes to and from all other members, waited for.
   void gather_bytes(std::span<const std::byte> mine, std::span<const std::span<std::byte>> others,
                     Part part, std::uint64_t sequence, std::string what);
-  Handle pair(const Tensor& values, int member, bool sends);
+  enum class Direction : std::uint8_t { send, receive };
+  Handle pair(const Tensor& values, int member, Direction direction, const Event& ready);
+  void compare_counts(std::span<const std::int64_t> send_counts,
+                      std::span<const std::int64_t> receive_counts);
   /// Of a rank alone, whose result is its input's memory.
   bool is_there(const Tensor& input, const Tensor& output) const {
     return size() == 1 && input.raw() == output.raw();
   }
-  void compare_counts(std::span<const std::int64_t> send_counts,
-                      std::span<const std::int64_t> receive_counts);
 
   std::shared_ptr<Engine> engine_;
   const GroupRanks group_;
@@ -81,6 +84,8 @@ class GroupCommunicator final : public Communicator {
   const bool debug_;
   std::uint64_t sequence_ = 0;
   Engine::Queue queue_;
+  /// The last message to or from a member that may not have begun.
+  std::map<std::pair<int, Direction>, std::weak_ptr<LateOperation>> last_of_pair_;
 };
 
 }  // namespace sortie::trainer

@@ -1,76 +1,88 @@
 #include "trainer/parallel/late_operation.h"
 
-#include <cstring>
-
 #include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
 namespace {
 
 std::span<std::byte> span_of(const Tensor& values) {
+  if (!values.defined()) return {};
   return {static_cast<std::byte*>(values.raw()),
           static_cast<std::size_t>(values.elements()) * dtype_bytes(values.dtype())};
 }
 
-void copy_out(const Tensor& values, std::byte* to) {
-  const std::span<std::byte> from = span_of(values);
-  Device device = values.device();
-  if (memory_is_apart(device)) return make_device_memory(device)->read(from.data(), {to, from.size()});
-  const OpenMemory open(device);
-  std::memcpy(to, from.data(), from.size());
-}
-
-void copy_back(const std::byte* from, const Tensor& values) {
-  const std::span<std::byte> to = span_of(values);
-  Device device = values.device();
-  if (memory_is_apart(device)) return make_device_memory(device)->write({from, to.size()}, to.data());
-  const OpenMemory open(device);
-  std::memcpy(to.data(), from, to.size());
+/// The transport has no access to its memory.
+bool is_apart(const Tensor& values) {
+  return values.defined() && values.device().kind != DeviceKind::cpu;
 }
 
 }  // namespace
 
-LateOperation::LateOperation(const GroupRanks& group, Engine& engine, std::string what,
-                             Tensor input, Tensor output, Event ready, Make make)
+LateOperation::LateOperation(const GroupRanks& group, std::string what, Tensor input, Tensor output,
+                             Event ready, Make make, std::shared_ptr<LateOperation> after)
     : Operation(group, std::move(what)),
-      engine_(engine),
       input_(std::move(input)),
       output_(std::move(output)),
       ready_(std::move(ready)),
-      make_(std::move(make)) {}
+      make_(std::move(make)),
+      after_(std::move(after)) {}
 
-LateOperation::~LateOperation() {
-  begun_.reset();
-  for (Engine::ScratchBlock* block : {&copy_, &result_copy_})
-    if (block->memory) engine_.give_scratch(std::move(*block));
-}
-
-void LateOperation::begin() {
-  std::span<std::byte> input = span_of(input_), output = span_of(output_);
-  if (input_.device().kind != DeviceKind::cpu) {
-    copy_ = engine_.take_scratch(input.size());
-    copy_out(input_, copy_.memory.get());
-    const bool one = input.data() == output.data() && input.size() == output.size();
-    if (!one) result_copy_ = engine_.take_scratch(output.size());
-    input = {copy_.memory.get(), input.size()};
-    output = one ? input : std::span(result_copy_.memory.get(), output.size());
+/// Once the memory that the operation works on is there, and the one before has begun.
+bool LateOperation::start() {
+  if (after_ && !after_->begun()) return false;
+  after_.reset();
+  // A result that comes into a copy first can come before the tensor is free for it.
+  const bool early = !input_.defined() && is_apart(output_);
+  if (!early && !ready_.poll()) return false;
+  from_ = span_of(input_);
+  to_ = span_of(output_);
+  const bool one = from_.data() == to_.data() && from_.size() == to_.size();
+  if (is_apart(input_)) {
+    copy_ = host_block(input_.device(), from_.size());
+    copied_ = begin_read(input_.device(), from_.data(), {copy_.get(), from_.size()});
+    from_ = {copy_.get(), from_.size()};
   }
-  begun_ = make_(input, output);
-}
-
-bool LateOperation::advance() {
-  if (!begun_) {
-    if (!ready_.poll()) return false;
-    begin();
+  if (is_apart(output_)) {
+    if (!one) result_ = host_block(output_.device(), to_.size());
+    to_ = one ? from_ : std::span(result_.get(), to_.size());
   }
-  if (!begun_->advance()) return false;
-  if (copy_.memory)
-    copy_back((result_copy_.memory ? result_copy_ : copy_).memory.get(), output_);
   return true;
 }
 
+bool LateOperation::advance_stage() {
+  switch (stage_) {
+    case Stage::waiting:
+      if (!start()) return false;
+      stage_ = Stage::reading;
+      return true;
+    case Stage::reading:
+      if (!copied_.poll()) return false;
+      begun_ = make_(from_, to_);
+      stage_ = Stage::moving;
+      return true;
+    case Stage::moving:
+      if (!begun_->advance()) return false;
+      stage_ = Stage::finishing;
+      return true;
+    case Stage::finishing:
+      if (!ready_.poll()) return false;
+      copied_ = is_apart(output_) ? begin_write(output_.device(), to_, output_.raw()) : Event();
+      stage_ = Stage::writing;
+      return true;
+    case Stage::writing:
+      break;
+  }
+  return false;
+}
+
+bool LateOperation::advance() {
+  while (advance_stage()) {
+  }
+  return stage_ == Stage::writing && copied_.poll();
+}
+
 std::vector<int> LateOperation::missing() {
-  if (!begun_) return {group_.world_ranks[static_cast<std::size_t>(group_.rank)]};
+  if (stage_ != Stage::moving) return {group_.world_ranks[static_cast<std::size_t>(group_.rank)]};
   return begun_->missing();
 }
 

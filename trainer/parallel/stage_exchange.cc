@@ -97,7 +97,6 @@ void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
   int to = 0;
   PipelineMessage message;
   if (!message_of(shape_, stages_.rank(), action, to, message) || !sent(to, message)) return;
-  context_.synchronize();  // the values are there when they are sent
   sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.hidden), to));
   if (parcel.sums.defined())
     sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.sums), to));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
 
 namespace sortie::trainer {
@@ -16,7 +15,6 @@ constexpr std::size_t kPieces = 3;
 /// A piece of the gradient and what comes for it.
 struct Swap {
   Tensor own, other;
-  std::vector<float> own_copy, other_copy;  // where the device's memory is closed to the transport
   Communicator::Handle send, receive;
 };
 
@@ -44,17 +42,13 @@ void TiedGradient::add_other() {
 
 void TiedGradient::add_other_to(const Tensor& gradient) {
   ExecutionContext& context = store_.context();
-  const bool copies =
-      context.device().kind != DeviceKind::cpu && context.device().kind != DeviceKind::meta;
   const int peer = stages_.rank() == 0 ? stages_.size() - 1 : 0;
   const std::int64_t all = gradient.elements();
-  context.synchronize();
   std::deque<Swap> under_way;
   const auto add_first = [&] {
     Swap& swap = under_way.front();
-    swap.send->wait();
-    swap.receive->wait();
-    if (copies) ops::copy_from_host<float>(context, swap.other_copy, swap.other);
+    swap.send->wait_on(context);
+    swap.receive->wait_on(context);
     ops::add(context, swap.own, swap.other, swap.own);
     under_way.pop_front();
   };
@@ -63,15 +57,9 @@ void TiedGradient::add_other_to(const Tensor& gradient) {
     Swap& swap = under_way.emplace_back();
     swap.own = gradient.slice(0, begin, count);
     swap.other = context.empty(DType::f32, {count});
-    Tensor out = swap.own, in = swap.other;
-    if (copies) {
-      swap.own_copy = ops::copy_to_host<float>(context, swap.own);
-      swap.other_copy.resize(swap.own_copy.size());
-      out = Tensor::wrap(swap.own_copy.data(), DType::f32, {count});
-      in = Tensor::wrap(swap.other_copy.data(), DType::f32, {count});
-    }
-    swap.receive = stages_.receive_async(in, peer);
-    swap.send = stages_.send_async(out, peer);
+    const Event ready = context.record();
+    swap.receive = stages_.receive_async(swap.other, peer, ready);
+    swap.send = stages_.send_async(swap.own, peer, ready);
     if (under_way.size() == kPieces) add_first();
   }
   while (!under_way.empty()) add_first();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trainer/metrics/memory.h"
+#include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
 
@@ -29,7 +30,10 @@ MemoryUse measure_memory(const ParameterStore& store, const Allocator& allocator
   MemoryUse use = tensor_memory(store, allocator);
   use.snapshot = static_cast<std::int64_t>(snapshot);
   use.memory_checkpoints = static_cast<std::int64_t>(memory_checkpoints);
-  use.process = std::max<std::int64_t>(0, peak_memory_bytes() - use.total());
+  // A GPU's tensors are not in this process's memory.
+  const std::int64_t on_host =
+      memory_is_apart(allocator.device()) ? use.snapshot + use.memory_checkpoints : use.total();
+  use.process = std::max<std::int64_t>(0, peak_memory_bytes() - on_host);
   return use;
 }
 

@@ -99,7 +99,7 @@ class MetaRank {
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.share(share_rules(job_, layout_));
     // One micro-batch uses each copy once, and what is gathered is let go.
-    context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
+    context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers() && !options_.gpu);
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),

@@ -27,6 +27,7 @@ struct PlanOptions {
   int rank = 0;                       // the one that is planned
   DType dtype = DType::f32;           // of products
   int threads = 1;                    // of the rank: kernels work in memory of each thread
+  bool gpu = false;                   // it computes on one: weights are multiplied as they are
 };
 
 struct RankPlan {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kBuild = "build";  // names in depends_on
 constexpr const char* kData = "training data";
+constexpr const char* kDevice = "device";
 
 void record_outliers(const std::string& name, const OutlierState& state, Manifest& manifest) {
   if (state.count == 0) return;
@@ -129,6 +130,10 @@ std::map<std::string, std::string> depends_on(const BitFacts& facts) {
                                               {"precision", facts.precision}};
   // Older checkpoints have none.
   if (!facts.layout.empty()) names["layout"] = facts.layout;
+  if (facts.gpu.empty()) return names;
+  for (const char* of_cpu : {"instruction set", "oneDNN", "threads"}) names.erase(of_cpu);
+  names[kDevice] = facts.gpu;
+  names["GPU libraries"] = facts.gpu_libraries;
   return names;
 }
 
@@ -140,7 +145,15 @@ Result<std::vector<std::string>> changes_since(const Manifest& manifest,
   std::map<std::string, std::string> is = depends_on(facts);
   std::vector<std::string> changes;
   // Where every rank has the whole model, and before there was anything else, none is recorded.
-  for (auto* names : {&was, &is}) names->try_emplace("layout", "replicas alone");
+  for (auto* names : {&was, &is}) {
+    names->try_emplace("layout", "replicas alone");
+    names->try_emplace(kDevice, "cpu");
+  }
+  // On another kind of device nothing else that it has is worth a word.
+  if ((was[kDevice] == "cpu") != (is[kDevice] == "cpu"))
+    for (auto* names : {&was, &is})
+      for (const char* of_device : {"instruction set", "oneDNN", "threads", "GPU libraries"})
+        names->erase(of_device);
   // Two hashes say nothing to people. Older versions recorded the paths of the data alone.
   const bool data_recorded = was.contains(kData);
   if (data_recorded && was[kData] != is[kData])

@@ -168,7 +168,12 @@ Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
                             "optimizer has no state for it; freeze what was frozen, or start a "
                             "new run with trainer.load_weights_from",
                             piece.parameter->name(), reader.manifest().step));
-  return reader.read_f32(piece.name, piece.shape, piece.piece, piece.values);
+  return fill_values(piece, [&](std::int64_t first, std::span<float> values) {
+    Piece part = piece.piece;
+    part.begin += first;
+    part.end = part.begin + static_cast<std::int64_t>(values.size());
+    return reader.read_f32(piece.name, piece.shape, part, values);
+  });
 }
 
 }  // namespace
@@ -204,8 +209,10 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
   if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));
   if (!each_reads) {
+    SORTIE_CHECK(!store_.sharded(), "replicas of a sharded store have other values");
     const StateView state(store_);
-    for (const std::span<std::byte> buffer : state.buffers()) communicator_.broadcast(buffer, 0);
+    for (const StatePiece& piece : state.pieces(TiedCopies::include))
+      broadcast_values(communicator_, piece, 0);
   }
   return {};
 }

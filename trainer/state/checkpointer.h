@@ -71,6 +71,7 @@ struct BitFacts {
   std::int64_t threads = 1, world_size = 1;
   std::string layout;  // "" = data parallelism alone, else "tensor 2, pipeline 4"
   std::string precision;
+  std::string gpu, gpu_libraries;  // "" = it computes on the CPU
 };
 
 struct SavedCheckpoint {
@@ -226,6 +227,8 @@ class Checkpointer {
     std::vector<Series> series;
     std::vector<Result<std::filesystem::path>> folders;  // being written, by series
     std::unique_ptr<StateView> state;  // where its pieces are those of the live state
+    Snapshot copy;                     // of a device's values, where there is no other
+    Result<> on_host;                  // that they could be copied
     std::vector<PieceToWrite> pieces;  // of this rank
     Manifest manifest;                 // rank 0
     std::int64_t bytes = 0;            // of all ranks

@@ -25,9 +25,12 @@ Result<std::optional<SavedCheckpoint>> Checkpointer::save_alone(const TrainingPr
   if (latest.entry && latest.entry->step >= progress.step) return std::nullopt;
 
   const StateView state(store_);
+  std::vector<StatePiece> own = state.pieces(TiedCopies::leave_out);
+  Snapshot copy;
+  SORTIE_TRY(copy_to_host(context_, own, snapshot_, copy));
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
-  for (const StatePiece& piece : state.pieces(TiedCopies::leave_out)) {
+  for (const StatePiece& piece : own) {
     pieces.push_back({.name = piece.name,
                       .type = StorageType::f32,
                       .shape = piece.shape,

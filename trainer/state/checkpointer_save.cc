@@ -72,7 +72,7 @@ std::string Checkpointer::reserve_snapshot() {
   Result<std::string> mine;
   const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
                               static_cast<std::uint64_t>(extras_.most) * sizeof(float);
-  if (auto taken = snapshot_.allocate(bytes, ranks_of_host_); !taken)
+  if (auto taken = snapshot_.allocate(bytes, ranks_of_host_, context_.device()); !taken)
     mine = std::unexpected(std::move(taken).error());
   const auto all = communicator_.all_gather(pack({mine}));
   for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -162,6 +162,8 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   if (copied) {
     snapshot_.take(context_, share);
     flight.state.reset();
+  } else {
+    flight.on_host = copy_to_host(context_, share, snapshot_, flight.copy);
   }
   flight.pieces = pieces_to_write(share);
   flight.priority = copied ? SaveThread::Priority::low : SaveThread::Priority::normal;
@@ -176,7 +178,9 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
 /// On the thread: this rank's shard of each series.
 void Checkpointer::write_parts(Flight& flight) {
   for (const Result<fs::path>& folder : flight.folders) {
-    if (folder)
+    if (folder && !flight.on_host)
+      flight.reports.emplace_back(std::unexpected(flight.on_host.error()));
+    else if (folder)
       flight.reports.push_back(write_part(flight, *folder));
     else
       flight.reports.emplace_back(std::unexpected(folder.error()));

@@ -146,15 +146,23 @@ Result<> MemoryCheckpoints::reserve() {
 
 Result<> MemoryCheckpoints::copy(std::vector<Part>& parts, const std::vector<StatePiece>& all) {
   std::vector<ops::HostCopy> copies;
+  std::vector<StatePiece> apart;
+  std::vector<std::span<float>> places;
   for (const Part& part : parts) {
     SORTIE_TRY(unseal_share(folder_, part.share.name));
     std::byte* at = part.memory->bytes().data();
     for (const StatePiece& piece : share_of(all, part.share.name.index, part.share.name.count)) {
       const std::size_t bytes = piece.values.size_bytes();
-      copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
+      if (piece.memory == nullptr) {
+        copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
+      } else {
+        apart.push_back(piece);
+        places.emplace_back(reinterpret_cast<float*>(at), piece.values.size());
+      }
       at += bytes;
     }
   }
+  read_values(apart, places);
   ops::copy_past_caches(context_, copies);
   return {};
 }

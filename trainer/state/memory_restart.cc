@@ -144,7 +144,7 @@ Result<> MemoryCheckpoints::read_share(std::size_t index, const std::vector<Stat
     return fail(ErrorCode::checkpoint, fmt::format("{}: has {} bytes", path.string(), file.size()));
   const std::byte* at = file.data();
   for (const StatePiece& piece : part) {
-    std::memcpy(piece.values.data(), at, piece.values.size_bytes());
+    write_values(piece, 0, {reinterpret_cast<const float*>(at), piece.values.size()});
     at += piece.values.size_bytes();
   }
   return {};
@@ -163,8 +163,7 @@ Result<> MemoryCheckpoints::load() {
   for (std::size_t share = 0; share < count; ++share) {
     if (found_->everywhere[share]) continue;
     for (const StatePiece& piece : share_of(all, share, count))
-      communicator_.broadcast(std::as_writable_bytes(piece.values),
-                              static_cast<int>(found_->source[share]));
+      broadcast_values(communicator_, piece, static_cast<int>(found_->source[share]));
   }
   return {};
 }

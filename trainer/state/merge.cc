@@ -28,7 +28,7 @@ Result<std::filesystem::path> write_merged(LoadedModel& loaded, const std::files
   job.lora = {};
   std::vector<PieceToWrite> pieces;
   std::uint64_t bytes = 0;
-  const ops::HostAccess<float> master(loaded.context, loaded.store.master());
+  const ops::HostAccess<const float> master(loaded.context, loaded.store.master());
   for (const auto& parameter : loaded.store.parameters()) {
     if (is_lora_name(parameter->name())) continue;
     Dims shape;

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/find.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/hf/import.h"
+#include "trainer/hf/open_model.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/nn/lora.h"
 #include "trainer/ops/copy.h"
@@ -90,7 +91,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   SORTIE_ASSIGN_OR_RETURN(
       config::JobConfig job,
       config::parse_saved_model(reader.manifest().config, (folder / kManifestFile).string()));
-  SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts()));
+  std::optional<GpuFacts> gpu;
+  if (device.kind == DeviceKind::cuda) gpu.emplace();  // all that are taken compute alike
+  SORTIE_ASSIGN_OR_RETURN(const DType dtype, choose_precision(precision, cpu_facts(), gpu));
   auto result = std::make_unique<LoadedModel>(threads, device);
   result->folder = folder;
   result->job = std::move(job);
@@ -107,18 +110,15 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& pla
   for (const auto& parameter : store.parameters()) all += bytes_of(parameter);
   if (progress) progress({"loading checkpoint", 0, all});
   store.finalize(result->context, dtype, 16, /*with_optimizer=*/false);
-  {
-    const ops::HostAccess<float> master(store.context(), store.master());
-    for (const auto& parameter : store.parameters()) {
-      Dims shape;
-      for (int i = 0; i < parameter->spec().shape.dims(); ++i)
-        shape.push_back(parameter->spec().shape[i]);
-      const auto values = master.span().subspan(static_cast<std::size_t>(parameter->offset()),
-                                                static_cast<std::size_t>(parameter->elements()));
-      SORTIE_TRY(reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values));
-      done += bytes_of(parameter);
-      if (progress) progress({"loading checkpoint", done, all});
-    }
+  for (const auto& parameter : store.parameters()) {
+    const Dims shape = dims_of(parameter->spec().shape);
+    const ops::HostAccess<float> values(
+        store.context(), store.master().slice(0, parameter->offset(), parameter->elements()),
+        ops::HostValues::replaced);
+    SORTIE_TRY(
+        reader.read_f32("model." + parameter->name(), shape, Piece::whole(shape), values.span()));
+    done += bytes_of(parameter);
+    if (progress) progress({"loading checkpoint", done, all});
   }
   store.refresh_compute_copy(result->context);
   return result;

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -27,10 +28,12 @@ void make_pages(std::span<std::byte> memory) {
 }  // namespace
 
 Snapshot::~Snapshot() {
-  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+  if (memory_.empty()) return;
+  if (pinned_by_ != nullptr) pinned_by_->unpin(memory_);
+  ::munmap(memory_.data(), memory_.size());
 }
 
-Result<> Snapshot::allocate(std::uint64_t bytes, std::int64_t ranks_of_host) {
+Result<> Snapshot::allocate(std::uint64_t bytes, std::int64_t ranks_of_host, Device device) {
   SORTIE_CHECK(memory_.empty(), "a snapshot has {} bytes", memory_.size());
   if (bytes == 0) return {};
   const std::uint64_t needed = bytes * static_cast<std::uint64_t>(ranks_of_host);
@@ -47,21 +50,43 @@ Result<> Snapshot::allocate(std::uint64_t bytes, std::int64_t ranks_of_host) {
     return std::unexpected(os_error(errno, fmt::format("allocate {} bytes", bytes)));
   memory_ = {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)};
   make_pages(memory_);
+  if (memory_is_apart(device)) {
+    pinned_by_ = &apart_memory(device);
+    pinned_by_->pin(memory_);
+  }
   return {};
 }
 
 void Snapshot::take(ExecutionContext& context, std::vector<StatePiece>& pieces) {
   std::vector<ops::HostCopy> copies;
+  std::vector<std::span<float>> places;
   std::byte* at = memory_.data();
-  for (StatePiece& piece : pieces) {
+  for (const StatePiece& piece : pieces) {
     const std::size_t bytes = piece.values.size_bytes();
     SORTIE_CHECK(bytes <= static_cast<std::size_t>(memory_.data() + memory_.size() - at),
                  "a snapshot has {} bytes", memory_.size());
-    copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
-    piece.values = {reinterpret_cast<float*>(at), piece.values.size()};
+    places.emplace_back(reinterpret_cast<float*>(at), piece.values.size());
+    if (piece.memory == nullptr)
+      copies.push_back({reinterpret_cast<const std::byte*>(piece.values.data()), at, bytes});
     at += bytes;
   }
+  read_values(pieces, places);
   ops::copy_past_caches(context, copies);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    pieces[i].values = places[i];
+    pieces[i].memory = nullptr;
+  }
+}
+
+Result<> copy_to_host(ExecutionContext& context, std::vector<StatePiece>& pieces, Snapshot& snapshot,
+                      Snapshot& other) {
+  if (std::ranges::all_of(pieces, [](const StatePiece& one) { return one.memory == nullptr; }))
+    return {};
+  const std::uint64_t bytes = static_cast<std::uint64_t>(elements_of(pieces)) * sizeof(float);
+  const bool fits = bytes <= snapshot.bytes();
+  if (!fits) SORTIE_TRY(other.allocate(bytes, /*ranks_of_host=*/1, context.device()));
+  (fits ? snapshot : other).take(context, pieces);
+  return {};
 }
 
 }  // namespace sortie::trainer

@@ -1,6 +1,7 @@
 #include "trainer/state/state_view.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/base/check.h"
 #include "trainer/hf/open_model.h"
@@ -15,6 +16,11 @@ struct NamedBuffer {
   bool moment = false;  // of what is trained; the rest has none
 };
 
+std::span<float> values_in(const Tensor& flat) {
+  if (!flat.defined()) return {};
+  return {static_cast<float*>(flat.raw()), static_cast<std::size_t>(flat.elements())};
+}
+
 /// Of a whole parameter of any shape the whole, so that it is stored under its plain name.
 Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims& shape) {
   if (block.elements() == parameter.spec().shape.elements()) return Piece::whole(shape);
@@ -24,16 +30,77 @@ Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims&
 
 }  // namespace
 
+void read_values(const std::vector<StatePiece>& pieces, const std::vector<std::span<float>>& to) {
+  SORTIE_CHECK(pieces.size() == to.size(), "{} pieces to {} places", pieces.size(), to.size());
+  DeviceMemory* memory = nullptr;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].memory == nullptr || to[i].empty()) continue;
+    memory = pieces[i].memory;
+    memory->begin_read(pieces[i].values.data(), std::as_writable_bytes(to[i]));
+  }
+  if (memory != nullptr) memory->finish_copies();
+}
+
+void write_values(const StatePiece& piece, std::int64_t first, std::span<const float> from) {
+  const auto to = piece.values.subspan(static_cast<std::size_t>(first), from.size());
+  if (from.empty()) return;
+  if (piece.memory == nullptr)
+    std::ranges::copy(from, to.begin());
+  else
+    piece.memory->write(std::as_bytes(from), to.data());
+}
+
+namespace {
+
+/// Elements that are on their way to a device, or from it, at a time.
+constexpr std::size_t kAtOnce = std::size_t{4} << 20;
+
+/// Calls body(first, values) for parts of the piece, with room for their values on the host.
+Result<> for_each_part(const StatePiece& piece,
+                       const std::function<Result<>(std::size_t, std::span<float>)>& body) {
+  const std::size_t all = piece.values.size(), most = std::min(all, kAtOnce);
+  const auto block = piece.memory->host_block(most * sizeof(float));
+  auto* const values = reinterpret_cast<float*>(block.get());
+  for (std::size_t first = 0; first < all; first += most)
+    SORTIE_TRY(body(first, {values, std::min(most, all - first)}));
+  return {};
+}
+
+}  // namespace
+
+Result<> fill_values(const StatePiece& piece,
+                     const std::function<Result<>(std::int64_t, std::span<float>)>& make) {
+  if (piece.memory == nullptr) return make(0, piece.values);
+  return for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
+    SORTIE_TRY(make(static_cast<std::int64_t>(first), values));
+    write_values(piece, static_cast<std::int64_t>(first), values);
+    return {};
+  });
+}
+
+void broadcast_values(Communicator& group, const StatePiece& piece, int root) {
+  if (piece.memory == nullptr)
+    return group.broadcast(std::as_writable_bytes(piece.values), root);
+  const auto sent = for_each_part(piece, [&](std::size_t first, std::span<float> values) -> Result<> {
+    const auto bytes = std::as_writable_bytes(values);
+    if (group.rank() == root) piece.memory->read(piece.values.data() + first, bytes);
+    group.broadcast(bytes, root);
+    if (group.rank() != root) piece.memory->write(bytes, piece.values.data() + first);
+    return {};
+  });
+  SORTIE_CHECK(sent.has_value(), "what can not fail");
+}
+
 StateView::StateView(ParameterStore& store)
-    : store_((store.await_values(), store)),
-      master_(store.context(), store.master()),
-      moment1_(store.context(), store.moment1()),
-      moment2_(store.context(), store.moment2()) {}
+    : store_((store.await_values(), store.context().synchronize(), store)),
+      open_(store.context().device()) {}
 
 std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
-  const std::array<NamedBuffer, 3> named = {{{"model.", master_.span()},
-                                             {"optimizer.m.", moment1_.span(), true},
-                                             {"optimizer.v.", moment2_.span(), true}}};
+  const std::array<NamedBuffer, 3> named = {{{"model.", values_in(store_.master())},
+                                             {"optimizer.m.", values_in(store_.moment1()), true},
+                                             {"optimizer.v.", values_in(store_.moment2()), true}}};
+  const Device device = store_.context().device();
+  DeviceMemory* const memory = memory_is_apart(device) ? &apart_memory(device) : nullptr;
   std::vector<StatePiece> pieces;
   for (const NamedBuffer& buffer : named) {
     if (buffer.values.empty()) continue;  // without an optimizer
@@ -53,6 +120,7 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
              .piece = std::move(piece),
              .values = buffer.values.subspan(static_cast<std::size_t>(at),
                                              static_cast<std::size_t>(part.run.flat.elements())),
+             .memory = memory,
              .parameter = parameter.get(),
              .moment = buffer.moment,
              .repeated = part.block->repeated,
@@ -94,14 +162,6 @@ std::vector<StatePiece> share_of(const std::vector<StatePiece>& pieces, std::siz
     first += size;
   }
   return share;
-}
-
-std::vector<std::span<std::byte>> StateView::buffers() const {
-  SORTIE_CHECK(!store_.sharded(), "replicas of a sharded store have other values");
-  std::vector<std::span<std::byte>> buffers;
-  for (const auto* buffer : {&master_, &moment1_, &moment2_})
-    buffers.push_back(std::as_writable_bytes(buffer->span()));
-  return buffers;
 }
 
 }  // namespace sortie::trainer

@@ -2,15 +2,17 @@
 // them lie in its flat buffers. The one place that reaches into those buffers.
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/result.h"
 #include "trainer/checkpoint/piece.h"
 #include "trainer/nn/parameter.h"
-#include "trainer/ops/copy.h"
+#include "trainer/parallel/communicator.h"
+#include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
 
@@ -19,7 +21,10 @@ struct StatePiece {
   std::string name;  // "model." and the parameter's, or "optimizer.m.", "optimizer.v."
   Dims shape;        // of the whole tensor
   Piece piece;       // of it
+  /// Where they lie: memory of the host, or of a device that is apart, where the functions below
+  /// alone can go.
   std::span<float> values;
+  DeviceMemory* memory = nullptr;  // that device's
   const Parameter* parameter = nullptr;
   bool moment = false;    // of what is trained alone
   bool repeated = false;  // a lower rank of the tensor-parallel group has it too
@@ -28,7 +33,20 @@ struct StatePiece {
 
 enum class TiedCopies : bool { leave_out, include };
 
-/// The state as host memory, while this object lives; what it gives points into that.
+/// The values of all pieces that lie on a device, each to its place in `to`, which has one of the
+/// piece's size for every piece. All copies are under way at once.
+void read_values(const std::vector<StatePiece>& pieces, const std::vector<std::span<float>>& to);
+/// Elements of the piece from `first` on.
+void write_values(const StatePiece& piece, std::int64_t first, std::span<const float> from);
+/// Has the values of a piece made, some at a time: make(first, values) fills the elements from
+/// `first` on. On the host they are made where they lie.
+Result<> fill_values(
+    const StatePiece& piece,
+    const std::function<Result<>(std::int64_t first, std::span<float> values)>& make);
+/// From `root` to all ranks of the group, which have the piece alike.
+void broadcast_values(Communicator& group, const StatePiece& piece, int root);
+
+/// The state where it lies, while this object lives. Waits for all streams first.
 class StateView {
  public:
   explicit StateView(ParameterStore& store);
@@ -38,12 +56,10 @@ class StateView {
   /// declaration. A parameter that repeats another rank's has the name of that one; to save it is
   /// that rank's part.
   std::vector<StatePiece> pieces(TiedCopies tied) const;
-  /// The flat buffers as a whole, for ranks that get them from another one. Not of a sharded store.
-  std::vector<std::span<std::byte>> buffers() const;
 
  private:
   ParameterStore& store_;
-  ops::HostAccess<float> master_, moment1_, moment2_;
+  const OpenMemory open_;
 };
 
 /// Elements of all pieces.

@@ -13,29 +13,26 @@
 #include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer {
-namespace {
 
-/// Says how much was asked for and how much there is; its memory is its own.
-class OutOfMemory final : public std::bad_alloc {
- public:
-  OutOfMemory(std::size_t asked, std::size_t reserved) {
-    constexpr double kMebibyte = 1 << 20;
-    std::snprintf(
-        text_, sizeof text_, "the system gave no %.0f MiB more than the %.0f MiB that tensors have",
-        static_cast<double>(asked) / kMebibyte, static_cast<double>(reserved) / kMebibyte);
-  }
-  const char* what() const noexcept override { return text_; }
-
- private:
-  char text_[160];
-};
-
-}  // namespace
+OutOfMemory::OutOfMemory(Device device, std::size_t asked, std::size_t in_use, std::size_t reserved)
+    : device_(device) {
+  const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  if (memory_is_apart(device))
+    std::snprintf(text_, sizeof text_,
+                  "GPU %d gave no %.0f MiB more: tensors have %.0f MiB of it, and %.0f MiB wait to "
+                  "be used again",
+                  device.index, mebibytes(asked), mebibytes(in_use), mebibytes(reserved - in_use));
+  else
+    std::snprintf(text_, sizeof text_,
+                  "the system gave no %.0f MiB more than the %.0f MiB that tensors have",
+                  mebibytes(asked), mebibytes(reserved));
+}
 
 struct Allocator::State {
-  explicit State(Device& device) : memory(make_device_memory(device)) {}
+  explicit State(Device& wanted) : memory(make_device_memory(wanted)), device(wanted) {}
 
   std::shared_ptr<DeviceMemory> memory;
+  const Device device;
   mutable std::mutex mutex;
   std::unordered_map<std::size_t, std::vector<void*>> free_blocks;
   std::size_t in_use = 0;
@@ -43,9 +40,15 @@ struct Allocator::State {
   std::size_t reserved = 0;
   std::size_t system_calls = 0;
 
-  ~State() {
+  ~State() { give_back_free(); }
+
+  void give_back_free() {
     for (auto& [size, blocks] : free_blocks)
-      for (void* block : blocks) memory->give_back(block);
+      for (void* block : blocks) {
+        memory->give_back(block);
+        reserved -= size;
+      }
+    free_blocks.clear();
   }
 
   void* take(std::size_t size, std::size_t used) {
@@ -67,7 +70,12 @@ struct Allocator::State {
 
   void* take_new(std::size_t size, std::size_t used) {
     void* block = memory->take(size, used);
-    if (block == nullptr) throw OutOfMemory(size, reserved);
+    if (block == nullptr && memory_is_apart(device)) {
+      // A GPU's memory is small: blocks of sizes that are not asked for any more make room.
+      give_back_free();
+      block = memory->take(size, used);
+    }
+    if (block == nullptr) throw OutOfMemory(device, size, in_use, reserved);
     reserved += size;
     ++system_calls;
     return block;

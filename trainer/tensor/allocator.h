@@ -5,12 +5,26 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 
 #include "trainer/tensor/device.h"
 
 namespace sortie::trainer {
 
 class DeviceMemory;
+
+/// No memory: says of which device, how much was asked for, and how much tensors have. Its memory is
+/// its own.
+class OutOfMemory final : public std::bad_alloc {
+ public:
+  OutOfMemory(Device device, std::size_t asked, std::size_t in_use, std::size_t reserved);
+  Device device() const { return device_; }
+  const char* what() const noexcept override { return text_; }
+
+ private:
+  Device device_;
+  char text_[200];
+};
 
 class Allocator {
  public:

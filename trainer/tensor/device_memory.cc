@@ -133,6 +133,20 @@ void DeviceMemory::write(std::span<const std::byte> from, void* to) {
   std::memcpy(to, from.data(), from.size());
 }
 
+Event DeviceMemory::begin_read(const void* from, std::span<std::byte> to) {
+  read(from, to);
+  return {};
+}
+Event DeviceMemory::begin_write(std::span<const std::byte> from, void* to) {
+  write(from, to);
+  return {};
+}
+std::shared_ptr<std::byte[]> DeviceMemory::host_block(std::size_t size) {
+  return std::make_shared_for_overwrite<std::byte[]>(size);
+}
+void DeviceMemory::pin(std::span<std::byte>) {}
+void DeviceMemory::unpin(std::span<std::byte>) {}
+
 std::shared_ptr<DeviceMemory> make_device_memory(Device& device) {
   switch (device.kind) {
     case DeviceKind::cuda:
@@ -172,6 +186,30 @@ bool host_can_access(Device device) {
 
 bool memory_is_apart(Device device) {
   return device.kind == DeviceKind::cuda;
+}
+
+DeviceMemory& apart_memory(Device device) {
+  SORTIE_CHECK(memory_is_apart(device), "the host has the memory of {}", device.to_string());
+  return *cuda_module().memory(device);  // which the module keeps
+}
+
+Event begin_read(Device device, const void* from, std::span<std::byte> to) {
+  if (memory_is_apart(device)) return apart_memory(device).begin_read(from, to);
+  const OpenMemory open(device);
+  std::memcpy(to.data(), from, to.size());
+  return {};
+}
+
+Event begin_write(Device device, std::span<const std::byte> from, void* to) {
+  if (memory_is_apart(device)) return apart_memory(device).begin_write(from, to);
+  const OpenMemory open(device);
+  std::memcpy(to, from.data(), from.size());
+  return {};
+}
+
+std::shared_ptr<std::byte[]> host_block(Device device, std::size_t size) {
+  if (memory_is_apart(device)) return apart_memory(device).host_block(size);
+  return std::make_shared_for_overwrite<std::byte[]>(size);
 }
 
 }  // namespace sortie::trainer

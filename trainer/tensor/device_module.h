@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,12 @@ struct GpuFacts {
   std::string name;           // "NVIDIA H100 80GB HBM3"
   int compute_capability = 0;  // 90 = 9.0
   int multiprocessors = 0;
-  std::size_t memory_bytes = 0, free_bytes = 0;
+  std::size_t memory_bytes = 0;
+};
+
+/// What a device or its driver refused in mid-step. Ends the rank with its message.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 class DeviceModule {
@@ -36,6 +42,9 @@ class DeviceModule {
   /// The GPUs that this process may use, in the order of their indices. ErrorCode::unsupported with
   /// the cause: no driver, a driver that is too old (both versions), no GPU.
   virtual Result<std::vector<GpuFacts>> gpus() = 0;
+  /// Begins to use a GPU, which takes some of its memory: how many bytes are free then.
+  /// ErrorCode::unsupported with the cause: another process has it for itself, it is broken.
+  virtual Result<std::size_t> open(Device device) = 0;
 
   /// The memory of that GPU; one per device, shared by all contexts of the process.
   virtual std::shared_ptr<DeviceMemory> memory(Device device) = 0;

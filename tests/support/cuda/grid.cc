@@ -1,32 +1,31 @@
-// Blocks of threads as fibers. One block at a time; its threads run until a barrier or an exchange,
-// in a random order; what is missing between them shows as another result.
-#include <boost/context/fiber.hpp>
-#include <boost/context/protected_fixedsize_stack.hpp>
+// Blocks of threads as fibers, one block at a time. A warp's lanes run, one after another in a
+// random order, until each of them waits or is done; then any warp that can go on is next. What is
+// missing between threads so shows as another result.
+#include "tests/support/cuda/grid.h"
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <numeric>
 #include <vector>
 
 #include "common/base/check.h"
-#include "tests/support/cuda/grid.h"
+#include "tests/support/cuda/fiber.h"
 #include "tests/support/cuda/tensor_core.h"
 
 namespace emulated_cuda {
+
+constinit thread_local Place here;
+
 namespace {
 
-namespace context = boost::context;
+constexpr unsigned kWarp = 32;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kRoom = (kMaxSharedBytes + kPage - 1) / kPage * kPage;
 
-constexpr std::size_t kWarp = 32;
-constexpr std::size_t kExchangeBytes = 64;
-constexpr std::size_t kMaxThreads = 1024;
-constexpr std::size_t kMaxShared = 227 << 10;  // of sm_90
-constexpr std::size_t kStack = 64 << 10;
-
-enum class State { fresh, at_block, at_warp, done };
+/// Where a thread is.
+enum At : unsigned char { fresh, at_exchange, at_warp, at_block, done, kPlaces };
 
 struct Copy {
   std::byte* to;
@@ -35,182 +34,297 @@ struct Copy {
 };
 
 struct Thread {
-  Place place;
-  State state = State::fresh;
-  std::size_t exchanges = 0;
+  dim3 index;
+  struct Worker* worker = nullptr;
   std::vector<Copy> copies;  // under way
   std::size_t groups = 0;    // of copies, committed
-  struct Worker* worker = nullptr;
+  At at = fresh;
 };
 
+class Machine;
 /// A fiber, which runs one thread after another.
 struct Worker {
-  context::fiber fiber;    // where it goes on, while it waits
-  context::fiber back;     // where its resumer goes on, while it runs
+  explicit Worker(Machine& of) : machine(&of), fiber(&Worker::body, this) {}
+  static void body(void* self);
+  Machine* machine;
+  Fiber fiber;
 };
 
 struct Warp {
+  unsigned first = 0, lanes = 0;
+  std::array<unsigned, kPlaces> count{};  // of lanes
+  std::size_t size = 0;                   // of what lanes exchange
+  WarpFunction function = nullptr;
+  unsigned turn = 0;
   // Two, in turn: who is at its next exchange does not overwrite what others still read.
-  std::array<std::array<std::byte, kWarp * kExchangeBytes>, 2> slots;
+  std::array<std::array<std::byte, kWarp * kExchangeBytes>, 2> given, computed;
 };
 
 class Machine {
  public:
   void run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& kernel,
            std::uint64_t seed);
-
-  Thread* current = nullptr;
-  std::vector<Warp> warps;
-  std::byte* shared = nullptr;
-  void wait(State state) {
-    Worker& worker = *current->worker;
-    current->state = state;
-    worker.back = std::move(worker.back).resume();
+  /// Of the thread that runs now: until it can go on.
+  void wait(At at) {
+    stop(at);
+    const unsigned self = here.index;
+    const int next = pick();
+    if (next == static_cast<int>(self)) return;
+    Worker& mine = *threads_[self].worker;
+    Worker*& other = threads_[static_cast<unsigned>(next)].worker;
+    if (other == nullptr) other = idle_worker();
+    enter(static_cast<unsigned>(next));
+    mine.fiber.switch_to(other->fiber);
   }
+  void work(Worker& self);
+  Thread& current() { return threads_[here.index]; }
+  Warp& warp() { return *warps_[here.index / kWarp]; }
+  std::string fault(const void* address);
 
  private:
-  void run_block(const std::function<void()>& kernel);
-  void resume(Thread& thread, const std::function<void()>& kernel);
-  bool release_warps(const std::function<void()>& kernel);
-  bool release_block(const std::function<void()>& kernel);
-  void place_shared(std::size_t bytes);
+  /// The thread that runs next, or -1 after the last block.
+  int pick();
+  void settle(Warp& warp);
+  void begin_block();
+  void release(unsigned warp);
+  void shape(dim3 threads);
+  void place_shared();
+  Worker* idle_worker();
+  void stop(At at) {
+    current().at = at;
+    ++warp().count[at];
+  }
+  void enter(unsigned thread) {
+    here.index = thread;
+    here.thread = threads_[thread].index;
+  }
   std::uint64_t random() {
     std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     return z ^ (z >> 31);
   }
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random() % i]);
-  }
 
-  std::vector<Thread> threads_;
+  Fiber main_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> idle_;
   const std::function<void()>* kernel_ = nullptr;
   std::uint64_t random_ = 0;
+
+  // The grid: block `block_`, then `step_` further.
+  std::uint64_t blocks_ = 0, blocks_left_ = 0, block_ = 0, step_ = 0;
+  std::size_t shared_bytes_ = 0;
   std::byte* shared_pages_ = nullptr;
+
+  // The block.
+  std::vector<Thread> threads_;  // as many as a block has, or more
+  unsigned count_ = 0;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  std::vector<unsigned> ready_,
+      waiting_;                          // warps: which could go on, and at a barrier of the block
+  int warp_ = -1;                        // whose lanes run now
+  std::array<unsigned, kWarp> queue_{};  // its lanes that still will
+  unsigned queued_ = 0, taken_ = 0;
 };
 
 Machine& machine() {
   static thread_local Machine one;
   return one;
 }
+// Found without a call where every exchange asks.
+[[gnu::tls_model("initial-exec")]] constinit thread_local Machine* running = nullptr;
+
+void Worker::body(void* self) {
+  auto& worker = *static_cast<Worker*>(self);
+  worker.machine->work(worker);
+}
+
+Worker* Machine::idle_worker() {
+  if (idle_.empty()) {
+    workers_.push_back(std::make_unique<Worker>(*this));
+    return workers_.back().get();
+  }
+  Worker* worker = idle_.back();
+  idle_.pop_back();
+  return worker;
+}
+
+/// One thread after another on one fiber, until there is one that waits on another.
+void Machine::work(Worker& self) {
+  for (;;) {
+    (*kernel_)();
+    stop(done);
+    const int next = pick();
+    if (next >= 0) {
+      Worker*& other = threads_[static_cast<unsigned>(next)].worker;
+      enter(static_cast<unsigned>(next));
+      if (other == nullptr) {
+        other = &self;
+        continue;
+      }
+      idle_.push_back(&self);
+      self.fiber.switch_to(other->fiber);
+    } else {
+      idle_.push_back(&self);
+      self.fiber.switch_to(main_);
+    }
+  }
+}
+
+int Machine::pick() {
+  while (taken_ == queued_) {
+    if (warp_ >= 0) settle(*warps_[static_cast<unsigned>(warp_)]);
+    if (warp_ >= 0) {  // its exchange is complete: one more step of it, or another warp's turn
+      if (random() % 4 != 0) {
+        release(static_cast<unsigned>(warp_));
+        break;
+      }
+      ready_.push_back(static_cast<unsigned>(warp_));
+      warp_ = -1;
+    }
+    if (ready_.empty()) {
+      if (waiting_.empty()) {
+        if (blocks_left_ == 0) return -1;
+        begin_block();
+      } else {  // all are at the block's barrier
+        std::swap(ready_, waiting_);
+      }
+    }
+    const std::size_t chosen = random() % ready_.size();
+    const unsigned warp = ready_[chosen];
+    ready_[chosen] = ready_.back();
+    ready_.pop_back();
+    release(warp);
+  }
+  return static_cast<int>(queue_[taken_++]);
+}
+
+/// All lanes of the warp have gone as far as they can. It stays the current one if its exchange is
+/// complete.
+void Machine::settle(Warp& warp) {
+  auto& count = warp.count;
+  const auto name = [&] {
+    return fmt::format("warp {} of block ({}, {}, {}): ", warp.first / kWarp, here.block.x,
+                       here.block.y, here.block.z);
+  };
+  if (count[at_exchange] > 0) {
+    SORTIE_CHECK(count[done] == 0, "{}a shuffle or vote of {} lanes, {} others have returned",
+                 name(), count[at_exchange], count[done]);
+    SORTIE_CHECK(count[at_exchange] == warp.lanes,
+                 "{}{} of {} lanes are at a shuffle or vote, the others at a barrier", name(),
+                 count[at_exchange], warp.lanes);
+    SORTIE_CHECK(warp.lanes == kWarp, "{}a shuffle or vote in a warp of {} threads", name(),
+                 warp.lanes);
+    auto& turn = warp.given[warp.turn % 2];
+    if (warp.function != nullptr) warp.function(turn.data(), warp.computed[warp.turn % 2].data());
+    ++warp.turn;
+    warp.size = 0;
+  } else if (count[at_warp] > 0) {
+    SORTIE_CHECK(count[at_warp] + count[done] == warp.lanes,
+                 "{}{} lanes are at __syncwarp(), {} at __syncthreads()", name(), count[at_warp],
+                 count[at_block]);
+  } else {
+    if (count[at_block] > 0) waiting_.push_back(warp.first / kWarp);
+    warp_ = -1;
+  }
+}
+
+/// The warp's lanes that have not returned are next.
+void Machine::release(unsigned index) {
+  Warp& warp = *warps_[index];
+  warp_ = static_cast<int>(index);
+  for (const At at : {at_exchange, at_warp, at_block}) warp.count[at] = 0;
+  taken_ = queued_ = 0;
+  const std::uint64_t bits = random();
+  const auto step = static_cast<unsigned>(bits) | 1u, start = static_cast<unsigned>(bits >> 32);
+  for (unsigned i = 0; i < kWarp; ++i) {
+    const unsigned lane = (start + i * step) % kWarp;  // each once: the step is odd
+    if (lane < warp.lanes && threads_[warp.first + lane].at != done)
+      queue_[queued_++] = warp.first + lane;
+  }
+}
+
+void Machine::begin_block() {
+  --blocks_left_;
+  block_ += step_;
+  if (block_ >= blocks_) block_ -= blocks_;
+  const std::uint64_t row = block_ / here.grid.x;
+  here.block = {static_cast<unsigned>(block_ % here.grid.x),
+                static_cast<unsigned>(row % here.grid.y), static_cast<unsigned>(row / here.grid.y)};
+  if (shared_bytes_ > 0) std::memset(here.shared, 0xff, shared_bytes_);  // NaN
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = threads_[i];
+    thread.worker = nullptr;
+    thread.copies.clear();
+    thread.groups = 0;
+    thread.at = fresh;
+  }
+  for (unsigned i = 0; i < (count_ + kWarp - 1) / kWarp; ++i) {
+    warps_[i]->count = {};
+    ready_.push_back(i);
+  }
+}
+
+/// Sizes of blocks are often those of the kernel before.
+void Machine::shape(dim3 threads) {
+  const unsigned count = threads.x * threads.y * threads.z;
+  const dim3& was = here.block_size;
+  if (count == count_ && threads.x == was.x && threads.y == was.y) return;
+  here.block_size = threads;
+  count_ = count;
+  if (threads_.size() < count) threads_.resize(count);
+  for (unsigned i = 0; i < count; ++i)
+    threads_[i].index = {i % threads.x, i / threads.x % threads.y, i / (threads.x * threads.y)};
+  for (unsigned first = 0; first < count; first += kWarp) {
+    if (first / kWarp == warps_.size()) warps_.push_back(std::make_unique<Warp>());
+    warps_[first / kWarp]->first = first;
+    warps_[first / kWarp]->lanes = std::min(kWarp, count - first);
+  }
+}
 
 /// The end of shared memory is the end of a page, behind which nothing can be touched.
-void Machine::place_shared(std::size_t bytes) {
-  constexpr std::size_t kRoom = (kMaxShared + 4095) / 4096 * 4096;
+void Machine::place_shared() {
   if (shared_pages_ == nullptr) {
-    void* pages = mmap(nullptr, kRoom + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                       -1, 0);
+    void* pages =
+        mmap(nullptr, kRoom + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     SORTIE_CHECK(pages != MAP_FAILED, "no memory for an emulated block");
     shared_pages_ = static_cast<std::byte*>(pages);
-    SORTIE_CHECK(mprotect(shared_pages_ + kRoom, 4096, PROT_NONE) == 0, "mprotect");
+    SORTIE_CHECK(mprotect(shared_pages_ + kRoom, kPage, PROT_NONE) == 0, "mprotect");
   }
-  SORTIE_CHECK(bytes <= kMaxShared, "a kernel asks for {} bytes of shared memory per block", bytes);
-  shared = shared_pages_ + (kRoom - (bytes + 15) / 16 * 16);
-  std::memset(shared, 0xff, (bytes + 15) / 16 * 16);  // NaN
-}
-
-void Machine::resume(Thread& thread, const std::function<void()>& kernel) {
-  kernel_ = &kernel;
-  if (thread.state == State::fresh) {
-    if (idle_.empty()) {
-      workers_.push_back(std::make_unique<Worker>());
-      Worker* worker = workers_.back().get();
-      worker->fiber = context::fiber(
-          std::allocator_arg, context::protected_fixedsize_stack(kStack),
-          [this, worker](context::fiber&& back) {
-            worker->back = std::move(back);
-            for (;;) {
-              (*kernel_)();
-              current->state = State::done;
-              worker->back = std::move(worker->back).resume();
-            }
-            return std::move(worker->back);
-          });
-      idle_.push_back(worker);
-    }
-    thread.worker = idle_.back();
-    idle_.pop_back();
-  }
-  current = &thread;
-  Worker& worker = *thread.worker;
-  worker.fiber = std::move(worker.fiber).resume();
-  if (thread.state == State::done) idle_.push_back(thread.worker);
-}
-
-bool Machine::release_warps(const std::function<void()>& kernel) {
-  bool released = false;
-  std::vector<std::size_t> order(warps.size());
-  std::iota(order.begin(), order.end(), 0);
-  shuffle(order);
-  for (const std::size_t warp : order) {
-    const std::size_t first = warp * kWarp, last = std::min(first + kWarp, threads_.size());
-    std::vector<std::size_t> lanes(last - first);
-    std::iota(lanes.begin(), lanes.end(), first);
-    if (!std::ranges::all_of(lanes, [&](auto i) { return threads_[i].state == State::at_warp; }))
-      continue;
-    shuffle(lanes);
-    for (const std::size_t lane : lanes) resume(threads_[lane], kernel);
-    released = true;
-  }
-  return released;
-}
-
-bool Machine::release_block(const std::function<void()>& kernel) {
-  std::vector<std::size_t> waiting;
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    if (threads_[i].state == State::at_block) waiting.push_back(i);
-    if (threads_[i].state == State::at_warp) return false;
-  }
-  shuffle(waiting);
-  for (const std::size_t i : waiting) resume(threads_[i], kernel);
-  return !waiting.empty();
-}
-
-void Machine::run_block(const std::function<void()>& kernel) {
-  // Warps begin in a random order, as they do on a GPU.
-  std::vector<std::size_t> order(warps.size());
-  std::iota(order.begin(), order.end(), 0);
-  shuffle(order);
-  for (const std::size_t warp : order)
-    for (std::size_t i = warp * kWarp; i < std::min((warp + 1) * kWarp, threads_.size()); ++i)
-      resume(threads_[i], kernel);
-  for (;;) {
-    if (release_warps(kernel)) continue;
-    if (release_block(kernel)) continue;
-    const bool done =
-        std::ranges::all_of(threads_, [](const Thread& t) { return t.state == State::done; });
-    SORTIE_CHECK(done, "threads of an emulated block wait for threads that never come");
-    return;
-  }
+  here.shared = shared_pages_ + (kRoom - shared_bytes_);
 }
 
 void Machine::run(dim3 blocks, dim3 threads, std::size_t shared_bytes,
                   const std::function<void()>& kernel, std::uint64_t seed) {
+  SORTIE_CHECK(kernel_ == nullptr, "a kernel starts another one");
+  running = this;
+  kernel_ = &kernel;
   random_ = seed;
-  const std::size_t count = std::size_t{threads.x} * threads.y * threads.z;
-  SORTIE_CHECK(count > 0 && count <= kMaxThreads, "a block of {} threads", count);
-  SORTIE_CHECK(blocks.y <= 65535 && blocks.z <= 65535, "{} x {} blocks in y and z", blocks.y,
-               blocks.z);
-  warps.resize((count + kWarp - 1) / kWarp);
-  for (unsigned z = 0; z < blocks.z; ++z)
-    for (unsigned y = 0; y < blocks.y; ++y)
-      for (unsigned x = 0; x < blocks.x; ++x) {
-        place_shared(shared_bytes);
-        threads_.assign(count, {});
-        for (std::size_t i = 0; i < count; ++i) {
-          const auto linear = static_cast<unsigned>(i);
-          threads_[i].place = {{linear % threads.x, linear / threads.x % threads.y,
-                                linear / (threads.x * threads.y)},
-                               {x, y, z},
-                               threads,
-                               blocks};
-        }
-        run_block(kernel);
-      }
-  current = nullptr;
+  shape(threads);
+  here.grid = blocks;
+  shared_bytes_ = (shared_bytes + 15) / 16 * 16;
+  place_shared();
+  blocks_ = blocks_left_ = std::uint64_t{blocks.x} * blocks.y * blocks.z;
+  block_ = random() % blocks_;
+  do step_ = 1 + random() % blocks_;
+  while (std::gcd(step_, blocks_) != 1);
+  const int first = pick();
+  Worker* worker = idle_worker();
+  threads_[static_cast<unsigned>(first)].worker = worker;
+  enter(static_cast<unsigned>(first));
+  main_.switch_to(worker->fiber);
+  kernel_ = nullptr;
+}
+
+std::string Machine::fault(const void* address) {
+  if (kernel_ == nullptr) return {};
+  const auto* byte = static_cast<const std::byte*>(address);
+  const std::byte* end = shared_pages_ + kRoom;
+  if (byte >= end && byte < end + kPage)
+    return fmt::format("a kernel is {} bytes behind the {} bytes of its block's shared memory",
+                       byte - end + 1, shared_bytes_);
+  if (current().worker != nullptr && current().worker->fiber.overflows_at(address))
+    return "a kernel's thread needs more stack than the emulation gives it";
+  return {};
 }
 
 }  // namespace
@@ -220,28 +334,31 @@ void run_grid(dim3 blocks, dim3 threads, std::size_t shared_bytes,
   machine().run(blocks, threads, shared_bytes, kernel, seed);
 }
 
-const Place& place() {
-  return machine().current->place;
-}
-
-void* shared_memory() {
-  return machine().shared;
+std::string fault_in_grid(const void* address) {
+  return running == nullptr ? std::string() : running->fault(address);
 }
 
 void sync_block() {
-  machine().wait(State::at_block);
+  running->wait(at_block);
 }
 
-const std::byte* exchange_in_warp(const void* mine, std::size_t size) {
-  Machine& it = machine();
-  Thread& thread = *it.current;
+void sync_warp() {
+  running->wait(at_warp);
+}
+
+const std::byte* compute_in_warp(const void* mine, std::size_t size, WarpFunction function) {
+  Warp& warp = running->warp();
   SORTIE_CHECK(size <= kExchangeBytes, "an exchange of {} bytes", size);
-  const dim3 at = thread.place.thread, sizes = thread.place.block_size;
-  const std::size_t linear = at.x + std::size_t{sizes.x} * (at.y + std::size_t{sizes.y} * at.z);
-  std::byte* slots = it.warps[linear / kWarp].slots[thread.exchanges++ % 2].data();
-  std::memcpy(slots + linear % kWarp * size, mine, size);
-  it.wait(State::at_warp);
-  return slots;
+  if (warp.size == 0) {
+    warp.size = size;
+    warp.function = function;
+  }
+  SORTIE_CHECK(warp.size == size && warp.function == function,
+               "lanes of a warp meet at different shuffles, votes or products");
+  const unsigned turn = warp.turn % 2;
+  std::memcpy(warp.given[turn].data() + here.index % kWarp * size, mine, size);
+  running->wait(at_exchange);
+  return (function != nullptr ? warp.computed : warp.given)[turn].data();
 }
 
 void copy_async(void* shared, const void* global, std::size_t size, bool valid) {
@@ -250,18 +367,18 @@ void copy_async(void* shared, const void* global, std::size_t size, bool valid) 
   };
   SORTIE_CHECK(aligned(shared) && (!valid || aligned(global)), "a copy of {} bytes is not aligned",
                size);
-  Thread& thread = *machine().current;
+  Thread& thread = running->current();
   thread.copies.push_back({static_cast<std::byte*>(shared),
                            valid ? static_cast<const std::byte*>(global) : nullptr, size,
                            thread.groups});
 }
 
 void commit_copies() {
-  ++machine().current->groups;
+  ++running->current().groups;
 }
 
 void wait_copies(std::size_t groups_left) {
-  Thread& thread = *machine().current;
+  Thread& thread = running->current();
   std::erase_if(thread.copies, [&](const Copy& copy) {
     if (copy.group + groups_left >= thread.groups) return false;
     if (copy.from != nullptr)

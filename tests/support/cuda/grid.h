@@ -3,10 +3,17 @@
 
 #include <cuda_runtime.h>
 
+#include <string>
+
 namespace emulated_cuda {
 
-/// All blocks of a kernel, one after another; threads in an order that the seed decides.
+/// All blocks of a kernel, one after another, in an order that the seed decides, as that of the
+/// threads in them. What a kernel does that no GPU would survive ends the process with a message.
 void run_grid(dim3 blocks, dim3 threads, std::size_t shared_bytes,
               const std::function<void()>& kernel, std::uint64_t seed);
+
+/// What is at an address that this thread's kernel could not touch; empty if it is not the
+/// kernel's.
+std::string fault_in_grid(const void* address);
 
 }  // namespace emulated_cuda

@@ -207,7 +207,7 @@ bool go_on(Work& work) {
 
 void enqueue_work(cudaStream_t stream, std::shared_ptr<Work> work) {
   work->fault = work->world->next_fault();
-  enqueue_attempt(stream, [work = std::move(work)] { return go_on(*work); });
+  enqueue_when(stream, [work = std::move(work)] { return go_on(*work); }, {});
 }
 
 ncclResult_t add(ncclComm_t comm, cudaStream_t stream, Piece piece) {

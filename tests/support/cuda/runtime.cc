@@ -1,192 +1,96 @@
-// The runtime of the emulated GPUs: memory, streams, events. A device's streams run in whatever
-// thread waits for them, late, and in any order that their events allow.
+// CUDA's runtime on emulated GPUs: the calls about devices, memory, streams and events.
 #include <cuda_runtime.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <deque>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <thread>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
+#include "tests/support/cuda/capture.h"
+#include "tests/support/cuda/faults.h"
 #include "tests/support/cuda/grid.h"
+#include "tests/support/cuda/streams.h"
 
 namespace emulated_cuda {
 namespace {
 
-constexpr int kDevices = 16;
-constexpr std::size_t kReserved = std::size_t{1} << 36;  // of addresses per device
-constexpr std::size_t kAlignment = 512;                  // as cudaMalloc's, at least
-
-using Passed = std::shared_ptr<bool>;
-
-struct Item {
-  std::function<void()> work;
-  Passed passes, after;           // each may be null
-  std::function<bool()> attempt;  // work that is done when it says so
-};
-
-}  // namespace
-
-struct Stream {
-  int device = 0;
-  std::deque<Item> items;
-};
-
-struct Event {
-  Passed latest;  // null: never recorded
-  int device = 0;
-};
-
-namespace {
-
-class Device {
- public:
-  std::recursive_mutex mutex;
-  std::vector<Stream*> streams;
-
-  void* take(std::size_t size) {
-    if (base_ == nullptr) {
-      void* pages = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                         -1, 0);
-      SORTIE_CHECK(pages != MAP_FAILED, "no address space for an emulated GPU");
-      base_ = static_cast<std::byte*>(pages);
-    }
-    size = (size + kAlignment - 1) / kAlignment * kAlignment;
-    auto& free = free_[size];
-    if (free.empty()) {
-      if (kReserved - used_ < size) return nullptr;
-      free.push_back(base_ + used_);
-      used_ += size;
-    }
-    void* block = free.back();
-    free.pop_back();
-    sizes_[block] = size;
-    return block;
-  }
-  bool give_back(void* block) {
-    const auto found = sizes_.find(block);
-    if (found == sizes_.end()) return false;
-    free_[found->second].push_back(block);
-    sizes_.erase(found);
-    return true;
-  }
-  std::size_t in_use() const {
-    std::size_t sum = 0;
-    for (const auto& [block, size] : sizes_) sum += size;
-    return sum;
-  }
-
-  /// Some of what waits, or all of it.
-  void do_some() {
-    for (std::uint64_t count = random() % 8; count > 0 && run_one(); --count) {
-    }
-  }
-  /// Until `done` says so; the device can do nothing more before that: a mistake. Its caller has
-  /// locked the mutex once.
-  template <class Done>
-  void run_until(const Done& done) {
-    const Open open(*this);
-    while (!done()) {
-      if (run_one()) continue;
-      SORTIE_CHECK(waits_for_others_, "streams wait for events that no stream will reach");
-      // Others look at events in the meantime.
-      mutex.unlock();
-      usleep(50);
-      mutex.lock();
-    }
-  }
-  /// Some of what waits, again and again, without a call of the host's.
-  void go_on_alone() {
-    for (;;) {
-      usleep(200);
-      const std::lock_guard lock(mutex);
-      while (run_one()) {
-      }
-    }
-  }
-  bool alone = false;  // a thread does that
-  void add(Stream& stream, Item item) {
-    stream.items.push_back(std::move(item));
-    if (random() % 8 == 0) do_some();
-  }
-  std::uint64_t random() {
-    std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    return z ^ (z >> 31);
-  }
-
- private:
-  /// Access rights while it lives.
-  struct Open {
-    explicit Open(Device& d) : device(d) {
-      if (device.depth_++ == 0) device.protect(PROT_READ | PROT_WRITE);
-    }
-    ~Open() {
-      if (--device.depth_ == 0) device.protect(PROT_NONE);
-    }
-    Open(const Open&) = delete;
-    Open& operator=(const Open&) = delete;
-    Device& device;
-  };
-
-  bool run_one() {
-    const std::size_t first = random();
-    waits_for_others_ = false;
-    for (std::size_t i = 0; i < streams.size(); ++i) {
-      Stream& stream = *streams[(first + i) % streams.size()];
-      if (stream.items.empty()) continue;
-      if (const Passed& after = stream.items.front().after; after && !*after) continue;
-      if (const auto& attempt = stream.items.front().attempt) {
-        const Open open(*this);
-        if (!attempt()) {
-          waits_for_others_ = true;
-          continue;
-        }
-      }
-      const Item item = std::move(stream.items.front());
-      stream.items.pop_front();
-      if (item.work) {
-        const Open open(*this);
-        item.work();
-      }
-      if (item.passes) *item.passes = true;
-      return true;
-    }
-    return false;
-  }
-  void protect(int rights) {
-    if (used_ == 0) return;
-    SORTIE_CHECK(mprotect(base_, (used_ + 4095) / 4096 * 4096, rights) == 0,
-                 "mprotect of an emulated GPU's memory");
-  }
-
-  std::byte* base_ = nullptr;
-  std::size_t used_ = 0;
-  std::map<std::size_t, std::vector<void*>> free_;
-  std::map<void*, std::size_t> sizes_;
-  int depth_ = 0;
-  bool waits_for_others_ = false;  // as run_one() has found
-  std::uint64_t random_ = seed();
-
-  static std::uint64_t seed() {
-    const char* text = std::getenv("SORTIE_TEST_SEED");
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
-  }
-};
-
-Device& device(int index) {
-  static auto& all = *new std::array<Device, kDevices>;  // threads may use it to the end
-  return all[static_cast<std::size_t>(index)];
-}
-thread_local int chosen = 0;
 using Lock = std::lock_guard<std::recursive_mutex>;
+
+thread_local int chosen = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+/// What differs between GPUs: SORTIE_EMULATED_GPU=sm_86.
+struct Kind {
+  std::string_view name = "sm_90";
+  int major = 9, minor = 0;
+  std::size_t shared_bytes = kMaxSharedBytes;
+};
+const Kind& kind() {
+  static const Kind chosen_kind = [] {
+    constexpr std::array kKinds{Kind{"sm_80", 8, 0, 163 << 10},   Kind{"sm_86", 8, 6, 99 << 10},
+                                Kind{"sm_89", 8, 9, 99 << 10},    Kind{},
+                                Kind{"sm_100", 10, 0, 227 << 10}, Kind{"sm_120", 12, 0, 99 << 10}};
+    const char* text = std::getenv("SORTIE_EMULATED_GPU");
+    if (text == nullptr) return Kind{};
+    const auto found = std::ranges::find(kKinds, std::string_view(text), &Kind::name);
+    SORTIE_CHECK(found != kKinds.end(), "SORTIE_EMULATED_GPU is \"{}\"", text);
+    return *found;
+  }();
+  return chosen_kind;
+}
+
+struct ErrorText {
+  cudaError_t error;
+  const char *name, *text;
+};
+const ErrorText& text_of(cudaError_t error) {
+#define SORTIE_ERROR(name, text) \
+  ErrorText {                    \
+    name, #name, text            \
+  }
+  static constexpr std::array kTexts{
+      SORTIE_ERROR(cudaSuccess, "no error"),
+      SORTIE_ERROR(cudaErrorInvalidValue, "invalid argument"),
+      SORTIE_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+      SORTIE_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+      SORTIE_ERROR(cudaErrorInsufficientDriver,
+                   "CUDA driver version is insufficient for CUDA runtime version"),
+      SORTIE_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+      SORTIE_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+      SORTIE_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+      SORTIE_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+      SORTIE_ERROR(cudaErrorNotReady, "device not ready"),
+      SORTIE_ERROR(cudaErrorHostMemoryAlreadyRegistered,
+                   "part or all of the requested memory range is already mapped"),
+      SORTIE_ERROR(cudaErrorHostMemoryNotRegistered,
+                   "pointer does not correspond to a registered memory region"),
+      SORTIE_ERROR(cudaErrorStreamCaptureUnsupported,
+                   "operation not permitted when stream is capturing"),
+      SORTIE_ERROR(cudaErrorStreamCaptureInvalidated,
+                   "operation failed due to a previous error during capture"),
+      SORTIE_ERROR(cudaErrorStreamCaptureMerge,
+                   "operation would result in a merge of separate capture sequences"),
+      SORTIE_ERROR(cudaErrorStreamCaptureUnmatched,
+                   "capture was not ended in the same stream as "
+                   "it began"),
+      SORTIE_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+      SORTIE_ERROR(cudaErrorStreamCaptureIsolation,
+                   "dependency created on uncaptured work in another stream"),
+      SORTIE_ERROR(cudaErrorCapturedEvent,
+                   "operation not permitted on an event last recorded in a capturing stream"),
+      SORTIE_ERROR(cudaErrorStreamCaptureWrongThread,
+                   "attempt to terminate a thread-local capture sequence from another thread"),
+  };
+#undef SORTIE_ERROR
+  const auto found = std::ranges::find(kTexts, error, &ErrorText::error);
+  SORTIE_CHECK(found != kTexts.end(), "CUDA's error {} has no text", static_cast<int>(error));
+  return *found;
+}
 
 /// Blocks of pinned memory.
 struct Pinned {
@@ -206,33 +110,68 @@ Pinned& pinned() {
   return all;
 }
 
-cudaError_t add_to(Stream* stream, std::function<void()> work) {
-  SORTIE_CHECK(stream != nullptr, "work for the default stream");
-  Device& it = device(stream->device);
+/// Whether a copy's bytes on the stream's GPU are in one of its blocks.
+bool on_device(const Stream& stream, const void* address, std::size_t size) {
+  Device& it = device(stream.device);
   Lock lock(it.mutex);
-  it.add(*stream, {.work = std::move(work), .passes = {}, .after = {}, .attempt = {}});
-  return cudaSuccess;
+  return size == 0 || it.memory.has(address, size);
+}
+
+cudaError_t copy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
+                 Stream& stream) {
+  const bool from_host = direction == cudaMemcpyHostToDevice || direction == cudaMemcpyHostToHost;
+  const bool to_host = direction == cudaMemcpyDeviceToHost || direction == cudaMemcpyHostToHost;
+  if ((!from_host && !on_device(stream, from, size)) || (!to_host && !on_device(stream, to, size)))
+    return failed(cudaErrorInvalidValue);
+  const bool waits = (from_host && !pinned().has(from)) || (to_host && !pinned().has(to));
+  // CUDA's own rule for these is not clear.
+  if (waits && stream.capture) return refuse_in_capture(*stream.capture);
+  if (from_host && waits && !to_host) {
+    // Taken now, as CUDA does with memory that is not pinned.
+    auto bytes = std::make_shared<std::vector<std::byte>>(size);
+    std::memcpy(bytes->data(), from, size);
+    return add_work(stream, {.run = [=] { std::memcpy(to, bytes->data(), size); }});
+  }
+  const cudaError_t added = add_work(stream, {.run = [=] { std::memcpy(to, from, size); }});
+  return waits ? cudaStreamSynchronize(&stream) : added;
 }
 
 }  // namespace
 
-void launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
-            std::function<void()> kernel) {
-  const std::uint64_t seed = device(stream->device).random();
-  add_to(stream, [=, kernel = std::move(kernel)] {
-    run_grid(blocks, threads, shared_bytes, kernel, seed);
-  });
+cudaError_t failed(cudaError_t error) {
+  return last_error = error;
 }
 
-void enqueue(cudaStream_t stream, std::function<void()> work) {
-  add_to(stream, std::move(work));
+cudaError_t add_work(Stream& stream, Work work) {
+  Device& it = device(stream.device);
+  Lock lock(it.mutex);
+  if (stream.capture) return capture_work(stream, std::move(work));
+  it.add(stream, {.work = std::move(work)});
+  return cudaSuccess;
 }
 
-void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt) {
-  Device& it = device(stream->device);
-  const Lock lock(it.mutex);
-  it.add(*stream, {.work = {}, .passes = {}, .after = {}, .attempt = std::move(attempt)});
-  if (!std::exchange(it.alone, true)) std::thread([&it] { it.go_on_alone(); }).detach();
+cudaError_t launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> kernel) {
+  SORTIE_CHECK(stream != nullptr, "a kernel for the default stream");
+  const auto product = [](dim3 size) { return std::uint64_t{size.x} * size.y * size.z; };
+  if (product(threads) == 0 || product(threads) > 1024 || threads.z > 64 || product(blocks) == 0 ||
+      blocks.x > 0x7fffffffu || blocks.y > 65535 || blocks.z > 65535)
+    return failed(cudaErrorInvalidConfiguration);
+  if (shared_bytes > kind().shared_bytes) return failed(cudaErrorInvalidValue);
+  return add_work(*stream, {.run = [=, index = stream->device, kernel = std::move(kernel)] {
+    run_grid(blocks, threads, shared_bytes, kernel, device(index).random());
+  }});
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  SORTIE_CHECK(stream != nullptr, "work for the default stream");
+  return add_work(*stream, {.run = std::move(work)});
+}
+
+cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
+                         std::function<void()> work) {
+  SORTIE_CHECK(stream != nullptr, "work for the default stream");
+  return add_work(*stream, {.run = std::move(work), .ready = std::move(ready)});
 }
 
 }  // namespace emulated_cuda
@@ -240,114 +179,164 @@ void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt) {
 using namespace emulated_cuda;
 
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+  return text_of(error).name;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+  return text_of(error).text;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kDevices, cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"emulated GPU", 9, 0, 4, kReserved, 227 << 10};
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return *version = 13000, cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = 13000, cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  return *count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
+  if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
+  *properties = {"emulated GPU",     kind().major, kind().minor, 4, device(index).memory.bytes(),
+                 kind().shared_bytes};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
+  cudaDeviceProp properties;
+  const cudaError_t found = cudaGetDeviceProperties(&properties, index);
+  if (found != cudaSuccess) return found;
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = properties.multiProcessorCount;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = properties.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = properties.minor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
+      break;
+    default:
+      return failed(cudaErrorInvalidValue);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int index) {
-  if (index < 0 || index >= kDevices) return cudaErrorInvalidDevice;
+  if (index < 0 || index >= device_count()) return failed(cudaErrorInvalidDevice);
   chosen = index;
   return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* index) { return *index = chosen, cudaSuccess; }
+cudaError_t cudaGetDevice(int* index) {
+  return *index = chosen, cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   Device& it = device(chosen);
   Lock lock(it.mutex);
   it.run_until([&] {
-    for (const Stream* stream : it.streams)
-      if (!stream->items.empty()) return false;
-    return true;
+    return std::ranges::all_of(it.streams, [](const Stream* s) { return s->items.empty(); });
   });
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   Device& it = device(chosen);
   Lock lock(it.mutex);
-  *total = kReserved;
-  *free = kReserved - it.in_use();
+  *total = it.memory.bytes();
+  *free = it.memory.free_bytes();
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** block, std::size_t size) {
+  *block = nullptr;
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
+  if (size == 0) return cudaSuccess;
+  name_faults();
   Device& it = device(chosen);
   Lock lock(it.mutex);
-  *block = it.take(size);
-  return *block != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  *block = it.memory.take(size);
+  return *block != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* block) {
-  cudaDeviceSynchronize();
+  if (block == nullptr) return cudaSuccess;
+  const cudaError_t waited = cudaDeviceSynchronize();
+  if (waited != cudaSuccess) return waited;
   Device& it = device(chosen);
   Lock lock(it.mutex);
-  return block == nullptr || it.give_back(block) ? cudaSuccess : cudaErrorInvalidValue;
-}
-cudaError_t cudaMallocHost(void** block, std::size_t size) {
-  *block = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-  if (*block == nullptr) return cudaErrorMemoryAllocation;
-  std::lock_guard lock(pinned().mutex);
-  pinned().blocks[static_cast<std::byte*>(*block)] = size;
+  SORTIE_CHECK(it.memory.give_back(block),
+               "cudaFree of what is not, or no longer, a block of device memory");
   return cudaSuccess;
 }
+cudaError_t cudaMallocHost(void** block, std::size_t size) {
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
+  *block = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+  if (*block == nullptr) return failed(cudaErrorMemoryAllocation);
+  return cudaHostRegister(*block, size, 0);
+}
 cudaError_t cudaFreeHost(void* block) {
-  {
-    std::lock_guard lock(pinned().mutex);
-    if (pinned().blocks.erase(static_cast<std::byte*>(block)) == 0) return cudaErrorInvalidValue;
-  }
+  if (block == nullptr) return cudaSuccess;
+  const cudaError_t refused = refuse_in_captures();
+  if (refused != cudaSuccess) return refused;
+  if (cudaHostUnregister(block) != cudaSuccess) return failed(cudaErrorInvalidValue);
   std::free(block);
   return cudaSuccess;
 }
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  if (kind == cudaMemcpyHostToDevice && !pinned().has(from)) {
-    // Taken now, as CUDA does with memory that is not pinned.
-    auto bytes = std::make_shared<std::vector<std::byte>>(size);
-    std::memcpy(bytes->data(), from, size);
-    return add_to(stream, [=] { std::memcpy(to, bytes->data(), size); });
-  }
-  const cudaError_t added = add_to(stream, [=] { std::memcpy(to, from, size); });
-  if (kind == cudaMemcpyDeviceToHost && !pinned().has(to)) return cudaStreamSynchronize(stream);
-  return added;
-}
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
-  Stream stream{.device = chosen, .items = {}};
-  Device& it = device(chosen);
-  {
-    Lock lock(it.mutex);
-    it.streams.push_back(&stream);
-  }
-  cudaMemcpyAsync(to, from, size, kind, &stream);
-  cudaDeviceSynchronize();
-  Lock lock(it.mutex);
-  std::erase(it.streams, &stream);
+cudaError_t cudaHostRegister(void* block, std::size_t size, unsigned) {
+  if (size == 0) return failed(cudaErrorInvalidValue);
+  std::lock_guard lock(pinned().mutex);
+  if (!pinned().blocks.emplace(static_cast<std::byte*>(block), size).second)
+    return failed(cudaErrorHostMemoryAlreadyRegistered);
   return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* block) {
+  std::lock_guard lock(pinned().mutex);
+  if (pinned().blocks.erase(static_cast<std::byte*>(block)) == 0)
+    return failed(cudaErrorHostMemoryNotRegistered);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind direction,
+                            cudaStream_t stream) {
+  SORTIE_CHECK(stream != nullptr, "a copy on the default stream");
+  return copy(to, from, size, direction, *stream);
+}
+/// On a stream of its own: the default one waits for no stream that is cudaStreamNonBlocking.
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind direction) {
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
+  cudaStream_t own = nullptr;
+  cudaError_t error = cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = copy(to, from, size, direction, *own);
+  (void)cudaStreamDestroy(own);
+  return error;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream) {
-  SORTIE_CHECK(kind == cudaMemcpyDeviceToDevice, "a copy of rows between host and device");
-  return add_to(stream, [=] {
+                              cudaMemcpyKind direction, cudaStream_t stream) {
+  SORTIE_CHECK(direction == cudaMemcpyDeviceToDevice, "a copy of rows between host and device");
+  if (height == 0 || width == 0) return cudaSuccess;
+  if (to_pitch < width || from_pitch < width ||
+      !on_device(*stream, to, (height - 1) * to_pitch + width) ||
+      !on_device(*stream, from, (height - 1) * from_pitch + width))
+    return failed(cudaErrorInvalidValue);
+  return add_work(*stream, {.run = [=] {
     for (std::size_t row = 0; row < height; ++row)
       std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
                   static_cast<const std::byte*>(from) + row * from_pitch, width);
-  });
+  }});
 }
 cudaError_t cudaMemsetAsync(void* block, int value, std::size_t size, cudaStream_t stream) {
-  return add_to(stream, [=] { std::memset(block, value, size); });
+  if (!on_device(*stream, block, size)) return failed(cudaErrorInvalidValue);
+  return add_work(*stream, {.run = [=] { std::memset(block, value, size); }});
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new Stream{.device = chosen, .items = {}};
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  SORTIE_CHECK(flags == cudaStreamNonBlocking, "a stream that the default one waits for");
   Device& it = device(chosen);
   Lock lock(it.mutex);
+  *stream = new Stream{.device = chosen};
   it.streams.push_back(*stream);
   return cudaSuccess;
 }
@@ -360,7 +349,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   return cudaStreamCreateWithFlags(stream, flags);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  cudaStreamSynchronize(stream);
+  const cudaError_t waited = cudaStreamSynchronize(stream);
+  if (waited != cudaSuccess) return waited;
   Device& it = device(stream->device);
   Lock lock(it.mutex);
   std::erase(it.streams, stream);
@@ -368,25 +358,33 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->capture) return refuse_in_capture(*stream->capture);
   Device& it = device(stream->device);
   Lock lock(it.mutex);
   it.run_until([&] { return stream->items.empty(); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->capture) return refuse_in_capture(*stream->capture);
   Device& it = device(stream->device);
   Lock lock(it.mutex);
-  it.do_some();
+  if (!stream->items.empty()) it.do_some();
   return stream->items.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Device& it = device(stream->device);
   Lock lock(it.mutex);
-  if (event->latest) it.add(*stream, {.work = {}, .passes = {}, .after = event->latest, .attempt = {}});
+  if (stream->capture || event->capture) return capture_wait(*stream, *event);
+  if (event->latest)
+    it.add(*stream, {.after = event->latest, .foreign = event->device != stream->device});
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new Event{.latest = {}, .device = chosen};
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, 0);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new Event{.device = chosen, .timed = (flags & cudaEventDisableTiming) == 0};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -394,23 +392,40 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->device != stream->device) return failed(cudaErrorInvalidResourceHandle);
   Device& it = device(stream->device);
   Lock lock(it.mutex);
-  event->latest = std::make_shared<bool>(false);
-  it.add(*stream, {.work = {}, .passes = event->latest, .after = {}, .attempt = {}});
+  event->capture = stream->capture;
+  event->nodes = stream->last;
+  if (event->capture) return cudaSuccess;
+  event->latest = std::make_shared<Point>();
+  it.add(*stream, {.passes = event->latest});
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (!event->latest) return cudaSuccess;
+  if (event->capture) return refuse_captured(*event);
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
+  if (!event->latest || event->latest->passed) return cudaSuccess;
   Device& it = device(event->device);
   Lock lock(it.mutex);
-  if (!*event->latest) it.do_some();
-  return *event->latest ? cudaSuccess : cudaErrorNotReady;
+  it.do_some();
+  return event->latest->passed ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->capture) return refuse_captured(*event);
+  if (const cudaError_t refused = refuse_in_captures(); refused != cudaSuccess) return refused;
   if (!event->latest) return cudaSuccess;
   Device& it = device(event->device);
   Lock lock(it.mutex);
-  it.run_until([&] { return *event->latest; });
+  it.run_until([&] { return event->latest->passed.load(); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  for (const Event* event : {start, end}) {
+    if (!event->timed || !event->latest) return failed(cudaErrorInvalidResourceHandle);
+    if (!event->latest->passed) return cudaErrorNotReady;
+  }
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(end->latest->when - start->latest->when).count();
   return cudaSuccess;
 }

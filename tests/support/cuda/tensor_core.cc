@@ -1,4 +1,4 @@
-// Fragments as the PTX ISA documents them; every lane gets what all gave and computes its part.
+// Fragments as the PTX ISA documents them; one lane computes for all.
 #include "tests/support/cuda/tensor_core.h"
 
 #include <cuda_runtime.h>
@@ -10,10 +10,6 @@
 
 namespace emulated_cuda {
 namespace {
-
-struct Operands {
-  std::uint32_t a[4], b[2];
-};
 
 float of_bf16(std::uint32_t bits) {
   return __uint_as_float(bits << 16);
@@ -29,51 +25,92 @@ float of_fp8(std::uint32_t bits, int mantissa_bits) {
   if (mantissa_bits == 3 ? top && mantissa == 7 : top && mantissa != 0) return NAN;
   if (mantissa_bits == 2 && top) return sign * INFINITY;
   const int whole = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
-  return sign * std::ldexp(static_cast<float>(whole),
-                           std::max(exponent, 1) - bias - mantissa_bits);
+  return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - mantissa_bits);
 }
 
-/// `PerRegister` elements of a register make up the columns of a and the rows of b.
-template <int PerRegister, class DecodeA, class DecodeB>
+/// The values of all bytes of a format.
+template <int Mantissa>
+const std::array<float, 256>& fp8_values() {
+  static const auto values = [] {
+    std::array<float, 256> all;
+    for (unsigned bits = 0; bits < all.size(); ++bits) all[bits] = of_fp8(bits, Mantissa);
+    return all;
+  }();
+  return values;
+}
+
+constexpr int kBf16 = 7;
+/// Element `index` of a register, of a format with so many bits of mantissa.
+template <int Mantissa>
+float element_of(std::uint32_t bits, unsigned index) {
+  if constexpr (Mantissa == kBf16)
+    return of_bf16(bits >> (16 * index) & 0xffffu);
+  else
+    return fp8_values<Mantissa>()[bits >> (8 * index) & 0xffu];
+}
+
+/// What a lane gives, and gets: of the documented fragments.
+struct Operands {
+  std::uint32_t a[4], b[2];
+  float c[4];
+};
+struct Sums {
+  float c[4];
+};
+
+/// The product of a warp: from fragments to matrices and back.
+template <int MantissaA, int MantissaB>
+void multiply(const std::byte* given, std::byte* results) {
+  constexpr unsigned kPerRegister = MantissaA == kBf16 ? 2 : 4;
+  constexpr unsigned kHalf = 4 * kPerRegister;  // of the columns of a
+  std::array<Operands, 32> all;
+  std::memcpy(all.data(), given, sizeof all);
+  std::array<std::array<float, 2 * kHalf>, 16> a;
+  std::array<std::array<float, 8>, 2 * kHalf> b;
+  std::array<std::array<float, 8>, 16> c;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const Operands& its = all[lane];
+    const unsigned g = lane / 4, t = lane % 4;
+    for (unsigned e = 0; e < kPerRegister; ++e) {
+      const unsigned k = t * kPerRegister + e;
+      for (unsigned i = 0; i < 4; ++i)
+        a[g + i % 2 * 8][k + i / 2 * kHalf] = element_of<MantissaA>(its.a[i], e);
+      for (unsigned i = 0; i < 2; ++i) b[k + i * kHalf][g] = element_of<MantissaB>(its.b[i], e);
+    }
+    for (unsigned i = 0; i < 4; ++i) c[g + i / 2 * 8][2 * t + i % 2] = its.c[i];
+  }
+  for (std::size_t row = 0; row < c.size(); ++row)
+    for (std::size_t k = 0; k < b.size(); ++k)
+      for (std::size_t col = 0; col < 8; ++col) c[row][col] += a[row][k] * b[k][col];
+  std::array<Sums, 32> sums;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    for (unsigned i = 0; i < 4; ++i)
+      sums[lane].c[i] = c[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
+  std::memcpy(results, sums.data(), sizeof sums);
+}
+
 void mma(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
-         const DecodeA& decode_a, const DecodeB& decode_b) {
-  constexpr int kBits = 32 / PerRegister;
-  constexpr std::uint32_t kMask = (1u << kBits) - 1;
+         WarpFunction product) {
   Operands mine;
   std::memcpy(mine.a, a, sizeof mine.a);
   std::memcpy(mine.b, b, sizeof mine.b);
-  const std::byte* bytes = exchange_in_warp(&mine, sizeof mine);
-  std::array<Operands, 32> all;
-  std::memcpy(all.data(), bytes, sizeof all);
-  const auto lane = static_cast<unsigned>(emulated_lane());
-  const unsigned g = lane / 4, t = lane % 4;
-  for (unsigned half = 0; half < 2; ++half)     // of k
-    for (unsigned from = 0; from < 4; ++from)   // the lane of the group that holds it
-      for (int e = 0; e < PerRegister; ++e) {
-        const auto element = [&](std::uint32_t value) { return value >> (e * kBits) & kMask; };
-        const Operands& row = all[4 * g + from];
-        const float low = decode_a(element(row.a[2 * half])),
-                    high = decode_a(element(row.a[2 * half + 1]));
-        const float left = decode_b(element(all[4 * (2 * t) + from].b[half])),
-                    right = decode_b(element(all[4 * (2 * t + 1) + from].b[half]));
-        c[0] += low * left;
-        c[1] += low * right;
-        c[2] += high * left;
-        c[3] += high * right;
-      }
+  std::memcpy(mine.c, c, sizeof mine.c);
+  const std::byte* sums = compute_in_warp(&mine, sizeof mine, product);
+  std::memcpy(c, sums + static_cast<unsigned>(emulated_lane()) * sizeof(Sums), sizeof c);
 }
 
 }  // namespace
 
 void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  mma<2>(c, a, b, of_bf16, of_bf16);
+  mma(c, a, b, multiply<kBf16, kBf16>);
 }
 
 void mma_fp8(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
              int a_mantissa, int b_mantissa) {
-  mma<4>(
-      c, a, b, [&](std::uint32_t bits) { return of_fp8(bits, a_mantissa); },
-      [&](std::uint32_t bits) { return of_fp8(bits, b_mantissa); });
+  if (a_mantissa == 3)
+    mma(c, a, b, b_mantissa == 3 ? multiply<3, 3> : multiply<3, 2>);
+  else
+    mma(c, a, b, b_mantissa == 3 ? multiply<2, 3> : multiply<2, 2>);
 }
 
 void ldmatrix_x4(std::uint32_t (&registers)[4], const void* row, bool transposed) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/state_values.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/piece.h"
 #include "trainer/parallel/thread_ranks.h"
@@ -37,13 +38,14 @@ class Assembled {
     for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
       if (!piece.name.starts_with(prefix)) continue;
       const Piece whole = Piece::whole(piece.shape);
+      const std::vector<float> held = values_of(piece);
       std::vector<float>& values = tensors_[piece.name.substr(prefix.size())];
       values.resize(static_cast<std::size_t>(whole.elements()),
                     std::numeric_limits<float>::quiet_NaN());
       for_each_shared_run(
           piece.piece, whole, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
             for (std::int64_t i = 0; i < count; ++i) {
-              const float mine = piece.values[static_cast<std::size_t>(from + i)] * factor;
+              const float mine = held[static_cast<std::size_t>(from + i)] * factor;
               float& value = values[static_cast<std::size_t>(to + i)];
               if (!std::isnan(value) && value != mine && wrong_.empty())
                 wrong_ = piece.name + " element " + std::to_string(to + i) + " on rank " +

@@ -29,13 +29,13 @@ class Waiting : public Communicator {
     return {};
   }
   Handle all_gather_async(const Tensor&, const Tensor&, const Event&) override { return {}; }
-  Handle broadcast_async(const Tensor&, int) override { return {}; }
+  Handle broadcast_async(const Tensor&, int, const Event&) override { return {}; }
   Handle all_to_all_async(const Tensor&, std::span<const std::int64_t>, const Tensor&,
                           std::span<const std::int64_t>, const Event&) override {
     return {};
   }
-  Handle send_async(const Tensor&, int) override { return {}; }
-  Handle receive_async(const Tensor&, int) override { return {}; }
+  Handle send_async(const Tensor&, int, const Event&) override { return {}; }
+  Handle receive_async(const Tensor&, int, const Event&) override { return {}; }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int, std::string) override { return {}; }
   std::vector<std::string> all_gather(std::string_view) override { return {}; }

@@ -24,9 +24,8 @@ struct RowInputs {
   Values h, w;
   std::vector<std::int32_t> targets;
   Tensor targets_tensor(ExecutionContext& context) const {
-    Tensor tensor = context.empty(DType::i32, {static_cast<std::int64_t>(targets.size())});
-    std::copy(targets.begin(), targets.end(), tensor.data<std::int32_t>());
-    return tensor;
+    return ops::tensor_from_host<std::int32_t>(context, targets,
+                                               {static_cast<std::int64_t>(targets.size())});
   }
 };
 
@@ -77,7 +76,7 @@ TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
                                        .first_token = part * rows};
         };
         for (const bool with_gradients : {true, false}) {
-          Tensor all = v.context.empty(DType::f64, {parts, c.m, 3});
+          std::vector<double> stats;
           std::vector<std::unique_ptr<ops::PackedWeight>> weights;
           std::vector<ops::CrossEntropyPart> begun;
           for (std::int64_t part = 0; part < parts; ++part) {
@@ -85,9 +84,10 @@ TEST_CASE("parts of the vocabulary give the loss and gradients of the whole") {
                 make_tensor(v.context, v.dtype, {rows, c.k}, of_part(in.w, part))));
             begun.push_back(ops::begin_cross_entropy(v.context, h, *weights.back(), targets,
                                                      spec_of(part), with_gradients));
-            std::copy_n(begun.back().stats.data<double>(), c.m * 3,
-                        all.data<double>() + part * c.m * 3);
+            const auto own = numbers_of<double>(begun.back().stats);
+            stats.insert(stats.end(), own.begin(), own.end());
           }
+          const Tensor all = ops::tensor_from_host<double>(v.context, stats, {parts, c.m, 3});
           Values dh_sum(static_cast<std::size_t>(c.m * c.k), 0.0), dw_all;
           for (std::int64_t part = 0; part < parts; ++part) {
             Tensor loss = v.context.zeros(DType::f64, {2}), dh, dw;
@@ -216,7 +216,7 @@ TEST_CASE("the loss and its gradients have the same bits on any number of thread
 }
 
 TEST_CASE("a loss is added to what was there, times its scale") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const RowCase c{6, 12, 8, 12, 1.0};
   const RowInputs in = make_inputs(DType::f32, c);
   const ops::PackedWeight weight(make_tensor(context, DType::f32, {c.n, c.k}, in.w));

@@ -80,14 +80,14 @@ TEST_CASE("a changed weight is packed again, an unchanged one is not read") {
     const Values x = random_values(v.dtype, 1, m * k), dy = random_values(v.dtype, 2, m * n);
     const Values first = random_values(v.dtype, 3, n * k),
                  second = random_values(v.dtype, 4, n * k);
-    const Tensor plain = make_tensor(v.context, v.dtype, {n, k}, first);
+    Tensor plain = v.context.empty(v.dtype, {n, k});
     ops::PackedWeight weight(plain);
     const Tensor x_t = make_tensor(v.context, v.dtype, {m, k}, x);
     const Tensor dy_t = make_tensor(v.context, v.dtype, {m, n}, dy);
     Tensor y = v.context.empty(DType::f32, {m, n}), dx = v.context.empty(DType::f32, {m, k});
     for (const Values& w : {first, second}) {
-      for (std::int64_t i = 0; i < n * k; ++i)
-        set_element(plain.raw(), v.dtype, i, w[static_cast<std::size_t>(i)]);
+      ops::copy_bytes_from_host(v.context, memory_of(make_tensor(v.context, v.dtype, {n, k}, w)),
+                                plain);
       ops::weight_changed(v.context, weight);
       ops::linear_forward(v.context, x_t, weight, Tensor(), y);
       ops::linear_backward_data(v.context, dy_t, weight, dx);
@@ -126,7 +126,7 @@ TEST_CASE("long products poll more than once and give the rows of the short ones
 
 TEST_CASE("repeated products ask the system for no memory") {
   for (const DType dtype : product_dtypes()) {
-    ExecutionContext context(2);
+    ExecutionContext context(2, test::device());
     const std::int64_t m = 96, n = 2200, k = 64;
     ops::PackedWeight weight(make_tensor(context, dtype, {n, k}, random_values(dtype, 1, n * k)));
     const Tensor x = make_tensor(context, dtype, {m, k}, random_values(dtype, 2, m * k));
@@ -148,6 +148,33 @@ TEST_CASE("repeated products ask the system for no memory") {
     for (int i = 0; i < 5; ++i) step();
     CHECK(context.allocator().system_allocations() == after_two);
   }
+}
+
+TEST_CASE("views that begin anywhere and odd rows are multiplied as others are") {
+  for_each_variant(true, [](const Variant& v) {
+    for (const std::int64_t gap : {1, 3, 4})
+      for (const auto [m, n, k] : {Size{20, 33, 24}, Size{300, 16, 9}}) {
+        CAPTURE(gap);
+        CAPTURE(m);
+        const Values x = random_values(v.dtype, 1, m * k), w = random_values(v.dtype, 2, n * k);
+        const Values b = random_values(DType::f32, 3, n), dy = random_values(v.dtype, 4, m * n);
+        const auto expected = reference::linear_backward(dy, x, w, m, n, k);
+        const ops::PackedWeight weight(make_tensor(v.context, v.dtype, {n, k}, w));
+        const Tensor x_t = make_tensor(v.context, v.dtype, {m, k}, x, gap);
+        const Tensor dy_t = make_tensor(v.context, v.dtype, {m, n}, dy, gap);
+        const Tensor bias = make_tensor(v.context, DType::f32, {1, n}, b, gap).view({n});
+        Tensor y = make_tensor(v.context, DType::f32, {m, n}, {}, gap);
+        Tensor dx = make_tensor(v.context, v.dtype, {m, k}, {}, gap);
+        Tensor dw = v.context.zeros(DType::f32, {n, k}), dbias = v.context.zeros(DType::f32, {n});
+        ops::linear_forward(v.context, x_t, weight, bias, y);
+        ops::linear_backward_data(v.context, dy_t, weight, dx);
+        ops::linear_backward_weight(v.context, dy_t, x_t, dw, dbias);
+        CHECK(relative_error(values_of(y), reference::linear(x, w, b, m, n, k)) <= 1e-5);
+        CHECK(relative_error(values_of(dx), expected.dx) <= v.tolerance);
+        CHECK(relative_error(values_of(dw), expected.dw) <= 1e-5);
+        CHECK(relative_error(values_of(dbias), expected.dbias) <= 1e-5);
+      }
+  });
 }
 
 TEST_CASE("a NaN in x or dy reaches what depends on it") {

@@ -17,11 +17,16 @@ struct ExpertsSize {
   std::int64_t tokens, top_k, experts, out, in;
 };
 // One token, experts without any token, all tokens with one expert, more than 256 rows of one
-// expert, more than 256 outputs, odd widths.
+// expert, more than 256 outputs, odd widths, widths that are multiples of 16 bytes and of nothing
+// more, few rows and many.
 constexpr ExpertsSize kExpertsSizes[] = {
-    {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},
-    {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24},
+    {1, 1, 3, 5, 7},    {1, 4, 4, 16, 8},     {37, 2, 16, 33, 56},  {60, 2, 5, 24, 40},
+    {90, 1, 1, 24, 16}, {400, 2, 3, 300, 24}, {190, 2, 3, 136, 72},
 };
+/// Columns around a view: rows stay aligned where their width lets them.
+std::int64_t gap_of(const ExpertsSize& s) {
+  return s.out % 8 == 0 && s.in % 8 == 0 ? 8 : 3;
+}
 
 /// k different experts per token; expert 1 is left out where that is possible.
 Choices make_choices(const ExpertsSize& s) {
@@ -42,9 +47,7 @@ Choices make_choices(const ExpertsSize& s) {
 }
 
 Tensor make_choice_tensor(ExecutionContext& context, const ExpertsSize& s, const Choices& chosen) {
-  Tensor tensor = context.empty(DType::i32, {s.tokens, s.top_k});
-  std::copy(chosen.begin(), chosen.end(), tensor.data<std::int32_t>());
-  return tensor;
+  return ops::tensor_from_host<std::int32_t>(context, chosen, {s.tokens, s.top_k});
 }
 
 struct Inputs {
@@ -66,7 +69,7 @@ Run run_mixture(ExecutionContext& context, DType dtype, const ExpertsSize& s, co
                 double dw_start, std::int64_t gap) {
   const auto rows =
       ops::sort_by_expert(context, make_choice_tensor(context, s, in.chosen), s.experts);
-  REQUIRE(rows.row_count().data<std::int64_t>()[0] <= rows.capacity);
+  REQUIRE(ops::read_scalar<std::int64_t>(context, rows.row_count()) <= rows.capacity);
   std::vector<ops::PackedWeight> packed;
   std::vector<const ops::PackedWeight*> weights;
   std::vector<Tensor> dw;
@@ -112,7 +115,7 @@ TEST_CASE("a mixture equals the reference forward and backward") {
       CAPTURE(s.tokens);
       CAPTURE(s.experts);
       const Inputs in = make_inputs(v.dtype, s);
-      const Run run = run_mixture(v.context, v.dtype, s, in, 0.5, 3);
+      const Run run = run_mixture(v.context, v.dtype, s, in, 0.5, gap_of(s));
       CHECK(relative_error(run.y, reference::mixture(in.x, in.w, in.chosen, in.weights, s.tokens,
                                                      s.top_k, s.out, s.in)) <= v.tolerance);
       auto g = reference::mixture_backward(in.dy, in.x, in.w, in.chosen, in.weights, s.tokens,
@@ -138,13 +141,14 @@ TEST_CASE("an expert without tokens has no rows and its gradient stays what it w
 }
 
 TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const ExpertsSize s{3, 2, 4, 1, 2};
   const auto rows =
       ops::sort_by_expert(context, make_choice_tensor(context, s, {3, 0, 0, 3, 2, 3}), 4);
   CHECK(ops::copy_to_host<std::int64_t>(context, rows.begin) ==
         std::vector<std::int64_t>{0, 16, 16, 32, 48});
-  const auto* source = rows.source.data<std::int32_t>();
+  const Choices all = ops::copy_to_host<std::int32_t>(context, rows.source);
+  const auto source = all.begin();
   CHECK(Choices(source, source + 3) == Choices{1, 2, -1});
   CHECK(Choices(source + 16, source + 18) == Choices{4, -1});
   CHECK(Choices(source + 32, source + 36) == Choices{0, 3, 5, -1});
@@ -154,6 +158,57 @@ TEST_CASE("rows are sorted by expert, in token order, and padded with nothing") 
   const Values values = values_of(sorted);
   CHECK(Values(values.begin(), values.begin() + 6) == Values{1, 2, 3, 4, 0, 0});
   CHECK(Values(values.begin() + 64, values.begin() + 72) == Values{1, 2, 3, 4, 5, 6, 0, 0});
+}
+
+TEST_CASE("many choices are sorted in token order") {
+  // More than one chunk of choices, with few experts, and with so many that a block is one warp.
+  for (const ExpertsSize& s : {ExpertsSize{2500, 2, 40, 1, 1}, ExpertsSize{700, 3, 1100, 1, 1}}) {
+    CAPTURE(s.experts);
+    ExecutionContext context(2, test::device());
+    const Choices chosen = make_choices(s);
+    for (const std::int64_t unit : {std::int64_t{1}, ops::kExpertRowUnit}) {
+      const auto rows =
+          ops::sort_by_expert(context, make_choice_tensor(context, s, chosen), s.experts, unit);
+      const auto begin = ops::copy_to_host<std::int64_t>(context, rows.begin);
+      const auto row_of = ops::copy_to_host<std::int32_t>(context, rows.row_of);
+      const auto source = ops::copy_to_host<std::int32_t>(context, rows.source);
+      std::vector<std::vector<std::int32_t>> of_expert(static_cast<std::size_t>(s.experts));
+      for (std::size_t i = 0; i < chosen.size(); ++i)
+        of_expert[static_cast<std::size_t>(chosen[i])].push_back(static_cast<std::int32_t>(i));
+      Choices expected;
+      std::vector<std::int64_t> expected_begin = {0};
+      for (const auto& own : of_expert) {
+        expected.insert(expected.end(), own.begin(), own.end());
+        while (static_cast<std::int64_t>(expected.size()) % unit != 0) expected.push_back(-1);
+        expected_begin.push_back(static_cast<std::int64_t>(expected.size()));
+      }
+      CHECK(begin == expected_begin);
+      REQUIRE(expected.size() <= source.size());
+      CHECK(std::equal(expected.begin(), expected.end(), source.begin()));
+      Choices back(chosen.size());
+      for (std::size_t row = 0; row < expected.size(); ++row)
+        if (expected[row] >= 0)
+          back[static_cast<std::size_t>(expected[row])] = static_cast<std::int32_t>(row);
+      CHECK(row_of == back);
+    }
+  }
+}
+
+TEST_CASE("all tokens to one of many experts") {
+  const DType dtype = product_dtypes().back();
+  ExecutionContext context(2, test::device());
+  const ExpertsSize s{50, 1, 260, 16, 8};  // a kernel is told of 256 experts
+  Inputs in = make_inputs(dtype, s);
+  in.chosen.assign(in.chosen.size(), 259);
+  const Run run = run_mixture(context, dtype, s, in, 0.5, 0);
+  auto g = reference::mixture_backward(in.dy, in.x, in.w, in.chosen, in.weights, s.tokens, s.top_k,
+                                       s.out, s.in);
+  for (double& value : g.dw) value += 0.5;
+  const double tolerance = dtype == DType::bf16 ? 0x1p-6 : 2e-5;
+  CHECK(relative_error(run.y, reference::mixture(in.x, in.w, in.chosen, in.weights, s.tokens,
+                                                 s.top_k, s.out, s.in)) <= tolerance);
+  CHECK(relative_error(run.dx, g.dx) <= tolerance);
+  CHECK(relative_error(run.dw, g.dw) <= tolerance);
 }
 
 TEST_CASE("a NaN row stays with its token and reaches its experts' gradients") {

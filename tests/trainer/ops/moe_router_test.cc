@@ -16,7 +16,7 @@ using Choices = std::vector<std::int32_t>;
 
 constexpr double kTolerance = 1e-5;
 
-// One expert, as many choices as experts, groups of one, two and four, odd numbers.
+// One expert, as many choices as experts, groups of one, two, four and many, odd numbers.
 const RouterSpec kSpecs[] = {
     {RouterScore::softmax, 1, 1},
     {RouterScore::softmax, 8, 2},
@@ -26,14 +26,12 @@ const RouterSpec kSpecs[] = {
     {RouterScore::sigmoid, 16, 4, 8, 3, true, 2.5f},
     {RouterScore::sigmoid, 6, 2, 6, 4, true, 2.446f},
     {RouterScore::sigmoid, 64, 6, 1, 1, false, 1.0f},
+    {RouterScore::softmax, 300, 10, 4, 3, true, 1.5f},
 };
 
 struct RouterRun {
   Tensor scores, experts, weights;
-  Choices chosen() const {
-    const auto* data = experts.data<std::int32_t>();
-    return {data, data + experts.elements()};
-  }
+  Choices chosen() const { return numbers_of<std::int32_t>(experts); }
 };
 RouterRun run_router(ExecutionContext& context, const RouterSpec& spec, std::int64_t rows,
                      const Values& logits, const Values& bias, const Choices& replay = {}) {
@@ -41,10 +39,8 @@ RouterRun run_router(ExecutionContext& context, const RouterSpec& spec, std::int
                 context.empty(DType::i32, {rows, spec.top_k}),
                 context.empty(DType::f32, {rows, spec.top_k})};
   Tensor given;
-  if (!replay.empty()) {
-    given = context.empty(DType::i32, {rows, spec.top_k});
-    std::copy(replay.begin(), replay.end(), given.data<std::int32_t>());
-  }
+  if (!replay.empty())
+    given = ops::tensor_from_host<std::int32_t>(context, replay, {rows, spec.top_k});
   ops::route_forward(
       context, spec, make_tensor(context, DType::f32, {rows, spec.experts}, logits),
       bias.empty() ? Tensor() : make_tensor(context, DType::f32, {spec.experts}, bias), given,
@@ -55,7 +51,8 @@ RouterRun run_router(ExecutionContext& context, const RouterSpec& spec, std::int
 template <class Body>
 void for_each_thread_count(const Body& body) {
   for (const int threads : {1, 2}) {
-    ExecutionContext context(threads);
+    if (threads > 1 && test::on_gpu()) continue;
+    ExecutionContext context(threads, test::device());
     body(context);
   }
 }
@@ -103,7 +100,7 @@ TEST_CASE("routers equal the reference forward and backward") {
 }
 
 TEST_CASE("of equal choices the lower expert wins, in and between groups") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const Values flat(8, 0.25);
   CHECK(run_router(context, {RouterScore::softmax, 8, 3}, 1, flat, {}).chosen() ==
         Choices{0, 1, 2});
@@ -126,7 +123,7 @@ TEST_CASE("of equal choices the lower expert wins, in and between groups") {
 }
 
 TEST_CASE("experts of a group that is not kept are never chosen, even with negative choices") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   // All choices are negative: a mask of zero would let the other groups in.
   const Values bias(8, -2.0);
   const Values logits = {3, 3, 2, 2, 1, 1, 0, 0};
@@ -138,7 +135,7 @@ TEST_CASE("experts of a group that is not kept are never chosen, even with negat
 }
 
 TEST_CASE("the bias decides the selection and leaves the weights alone") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const RouterSpec spec{RouterScore::sigmoid, 4, 2};
   const Values logits = {2, 1, 0, -1};
   const RouterRun biased = run_router(context, spec, 1, logits, {0, 0, 0, 5});
@@ -149,7 +146,7 @@ TEST_CASE("the bias decides the selection and leaves the weights alone") {
 }
 
 TEST_CASE("a NaN logit reaches the weights and selects existing experts") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   for (const RouterSpec& spec : kSpecs) {
     Values logits = random_values(DType::f32, 1, 2 * spec.experts);
     std::fill_n(logits.begin(), spec.experts, kNaN);
@@ -163,6 +160,46 @@ TEST_CASE("a NaN logit reaches the weights and selects existing experts") {
     CHECK(std::unique(chosen.begin(), chosen.end()) == chosen.end());
     CHECK((chosen.front() >= 0 && chosen.back() < spec.experts));
   }
+}
+
+TEST_CASE("one NaN logit is chosen before all others, and its group is kept") {
+  ExecutionContext context(1, test::device());
+  const RouterRun run =
+      run_router(context, {RouterScore::sigmoid, 4, 2}, 2, {5, 4, kNaN, 3, 5, 4, 2, 3}, {});
+  CHECK(run.chosen() == Choices{2, 0, 0, 1});
+  CHECK_FALSE(std::isfinite(values_of(run.weights)[0]));
+  CHECK(run_router(context, {RouterScore::sigmoid, 6, 2, 3, 1}, 1, {5, 5, 4, 4, 1, kNaN}, {})
+            .chosen() == Choices{5, 4});
+}
+
+TEST_CASE("choices are counted over many rows") {
+  // More than one chunk per sequence, and more than one part of the column sums.
+  const std::int64_t rows = 2800, experts = 5, k = 3;
+  ExecutionContext context(2, test::device());
+  const Values scores = random_values(DType::f32, 1, rows * experts);
+  const Tensor in = make_tensor(context, DType::f32, {rows, experts}, scores);
+  Tensor counts = context.empty(DType::f32, {2, experts});
+  ops::count_top_experts(context, in, k, counts);
+  const Values expected = reference::top_counts(scores, experts, k, rows, rows / 2);
+  CHECK(values_of(counts) == expected);
+  Values columns(experts);
+  for (std::size_t i = 0; i < scores.size(); ++i) columns[i % experts] += scores[i];
+  Tensor all = context.zeros(DType::f64, {experts});
+  ops::column_sums(context, in, all);
+  const Values sums = ops::copy_to_host<double>(context, all);
+  for (std::size_t e = 0; e < columns.size(); ++e)
+    CHECK(sums[e] == doctest::Approx(columns[e]).epsilon(1e-12));
+
+  Choices chosen;
+  std::vector<double> often(experts);
+  for (const double score : scores) {
+    chosen.push_back(static_cast<std::int32_t>((score + 1) / 2 * 0.999 * experts));
+    ++often[static_cast<std::size_t>(chosen.back())];
+  }
+  Tensor times = context.empty(DType::f64, {experts});
+  ops::count_choices(context, ops::tensor_from_host<std::int32_t>(context, chosen, {rows, experts}),
+                     times);
+  CHECK(ops::copy_to_host<double>(context, times) == often);
 }
 
 namespace {
@@ -229,7 +266,7 @@ TEST_CASE("balance losses equal the reference forward and backward") {
 }
 
 TEST_CASE("a perfectly even load costs exactly one") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const std::int64_t rows = 4, experts = 4;
   const Tensor scores = make_tensor(context, DType::f32, {rows, experts}, Values(16, 0.25));
   const Tensor counts = make_tensor(context, DType::f32, {1, experts}, {1, 1, 1, 1});
@@ -239,7 +276,7 @@ TEST_CASE("a perfectly even load costs exactly one") {
 }
 
 TEST_CASE("the balancing bias moves by the rate towards the mean, and stays where it is there") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   Tensor bias = make_tensor(context, DType::f32, {4}, {0.5, 0, 0, 0.25});
   ops::update_router_bias(context, sums(context, {10, 0, 7, 3}), 0.125f, bias);
   CHECK(values_of(bias) == Values{0.375, 0.125, -0.125, 0.375});

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/state_values.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_training.h"
 #include "trainer/checkpoint/file_ops.h"
@@ -36,8 +37,11 @@ config::JobConfig saving_job(const std::string& save_dir) {
 /// All of a rank's state as one vector.
 std::vector<float> state_of(ParameterStore& store) {
   std::vector<float> all;
-  for (const StatePiece& piece : StateView(store).pieces(TiedCopies::include))
-    all.insert(all.end(), piece.values.begin(), piece.values.end());
+  const StateView view(store);
+  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+    const std::vector<float> values = values_of(piece);
+    all.insert(all.end(), values.begin(), values.end());
+  }
   return all;
 }
 
@@ -55,8 +59,9 @@ std::vector<float> state_in(const fs::path& folder, ParameterStore& like) {
 }
 
 void fill_state(ParameterStore& store, float value) {
-  for (const StatePiece& piece : StateView(store).pieces(TiedCopies::include))
-    std::ranges::fill(piece.values, value);
+  const StateView view(store);
+  for (const StatePiece& piece : view.pieces(TiedCopies::include))
+    write_values(piece, 0, std::vector<float>(piece.values.size(), value));
 }
 
 /// A rank with the state of a few steps, and a Checkpointer of its own.
@@ -224,7 +229,7 @@ TEST_CASE("a background save that fails anywhere is reported by all, and the nex
 
 TEST_CASE("without memory for a copy a save stops training, and is as good") {
   Snapshot none;
-  const auto refused = none.allocate(std::uint64_t{1} << 60, 1);
+  const auto refused = none.allocate(std::uint64_t{1} << 60, 1, device());
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::unsupported);
   CHECK(none.bytes() == 0);

@@ -11,15 +11,21 @@ namespace {
 constexpr std::int64_t kRouterGrain = 32;
 constexpr float kSigmoidFloor = 1e-20f;  // keeps the sum of k scores from being zero
 
+/// A NaN is above all numbers: it must not hide behind finite choices.
+bool above(float a, float b) {
+  return a > b || (a != a && b == b);
+}
+
 /// out[0, k) = indices of the k largest of n values, best first, of equals the lower index.
-/// `taken` [n] is scratch. There are always k, whatever NaN the values hold.
+/// `taken` [n] is scratch.
 void top_indices(const float* values, std::int64_t n, std::int64_t k, std::int32_t* out,
                  std::vector<char>& taken) {
   taken.assign(static_cast<std::size_t>(n), 0);
   for (std::int64_t j = 0; j < k; ++j) {
     std::int64_t best = -1;
     for (std::int64_t i = 0; i < n; ++i)
-      if (!taken[static_cast<std::size_t>(i)] && (best < 0 || values[i] > values[best])) best = i;
+      if (!taken[static_cast<std::size_t>(i)] && (best < 0 || above(values[i], values[best])))
+        best = i;
     taken[static_cast<std::size_t>(best)] = 1;
     out[j] = static_cast<std::int32_t>(best);
   }

@@ -1,30 +1,178 @@
-// Not there yet.
+// Attention: tensors as views, and how work is cut.
+#include "trainer/ops/cuda/attention.h"
+
+#include <algorithm>
+#include <limits>
+
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/tensor_views.h"
 
 namespace sortie::trainer::ops::cuda {
+namespace {
 
-void CudaBackend::rope(Context&, Tensor&, const RopeTable&, const Tensor&, bool) {
-  SORTIE_CHECK(false, "rope is not there yet");
+constexpr std::int64_t kMaxHeadSize = 256;
+constexpr std::int64_t kEnoughBlocks = 256;  // for the multiprocessors of any GPU, about
+
+template <class T>
+Heads<T> heads_of(const Tensor& x) {
+  Heads<T> view{.data = address<T>(x),
+                .sample = x.stride(0),
+                .token = x.stride(1),
+                .head = x.stride(2)};
+  const auto whole = [](std::int64_t elements) {
+    return elements * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
+  };
+  view.in_pieces = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && whole(x.size(3)) &&
+                   whole(view.sample) && whole(view.token) && whole(view.head);
+  return view;
+}
+/// f32 where the call adds to results over other keys, else nothing.
+Heads<float> wide_heads(bool is_f32, const Tensor& x) {
+  return is_f32 ? heads_of<float>(x) : Heads<float>{};
+}
+template <class T>
+Heads<T> narrow_heads(bool is_f32, const Tensor& x) {
+  return is_f32 ? Heads<T>{} : heads_of<T>(x);
 }
 
-void CudaBackend::attention_forward(Context&, const Tensor&, const Tensor&, const Tensor&, const AttentionMask&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "attention_forward is not there yet");
+template <class T>
+RowValues<T> row_values(const Tensor& lse) {
+  return {address<T>(lse), lse.stride(0), lse.stride(1)};
 }
 
-void CudaBackend::attention_backward(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AttentionMask&, Tensor&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "attention_backward is not there yet");
+/// `ahead`: query t stands where key t + ahead does, where the mask says nothing of places.
+template <class T>
+AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
+                             const AttentionMask& mask, std::int64_t ahead = 0) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  SORTIE_CHECK(q.size(3) <= kMaxHeadSize && v.size(3) <= kMaxHeadSize,
+               "heads of {} and {} dimensions: GPUs take up to {}", q.size(3), v.size(3),
+               kMaxHeadSize);
+  const AttentionPart part =
+      mask.part.value_or(AttentionPart{.first_query = ahead, .first_key = 0, .tokens = k.size(1)});
+  SORTIE_CHECK(part.tokens <= kMost, "sequences of {} tokens", part.tokens);
+  AttentionInputs<T> in{.q = heads_of<const T>(q), .k = heads_of<const T>(k),
+                        .v = heads_of<const T>(v), .sizes = {}, .mask = {}};
+  in.sizes = {.batch = q.size(0),
+              .queries = static_cast<int>(q.size(1)),
+              .keys = static_cast<int>(k.size(1)),
+              .heads = static_cast<int>(q.size(2)),
+              .key_heads = static_cast<int>(k.size(2)),
+              .dims = static_cast<int>(q.size(3)),
+              .value_dims = static_cast<int>(v.size(3))};
+  in.mask.scale = mask.scale;
+  in.mask.window = static_cast<int>(mask.window > 0 ? std::min(mask.window, kMost) : kMost);
+  in.mask.first_query = static_cast<int>(part.first_query);
+  in.mask.first_key = static_cast<int>(part.first_key);
+  in.mask.tokens = part.tokens;
+  if (mask.document_start.defined()) {
+    in.mask.starts = address<const std::int32_t>(mask.document_start);
+    in.mask.starts_stride = mask.document_start.stride(0);
+  }
+  if (mask.dropout) in.mask.dropout = dropout_view(mask.dropout);
+  return in;
 }
 
-void CudaBackend::attention_cached(Context&, const Tensor&, const Tensor&, const Tensor&, const AttentionMask&, Tensor&) {
-  SORTIE_CHECK(false, "attention_cached is not there yet");
+/// Into how many groups the query heads of a key head go: more than one where key heads are too few
+/// to make blocks of.
+int gradient_splits(const AttentionSizes& sizes) {
+  const std::int64_t tiles = (sizes.keys + 63) / 64, group = sizes.heads / sizes.key_heads;
+  const std::int64_t blocks = tiles * sizes.key_heads * sizes.batch;
+  return static_cast<int>(std::clamp<std::int64_t>(kEnoughBlocks / blocks, 1, group));
 }
 
-void CudaBackend::latent_keys_forward(Context&, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "latent_keys_forward is not there yet");
+}  // namespace
+
+void CudaBackend::attention_forward(Context& context, const Tensor& q, const Tensor& k,
+                                    const Tensor& v, const AttentionMask& mask, Tensor& out,
+                                    Tensor& lse) {
+  with_float_type(q.dtype(), [&]<class T> {
+    const bool merges = mask.part.has_value();
+    AttentionOut<T> to{.result = merges ? AttentionResult::merge : AttentionResult::store,
+                       .out = narrow_heads<T>(merges, out),
+                       .out_f32 = wide_heads(merges, out),
+                       .lse = row_values<float>(lse)};
+    attention_forward_tiles(current_stream(context), inputs_of<T>(q, k, v, mask), to);
+  });
 }
 
-void CudaBackend::latent_keys_backward(Context&, const Tensor&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "latent_keys_backward is not there yet");
+void CudaBackend::attention_backward(Context& context, const Tensor& q, const Tensor& k,
+                                     const Tensor& v, const Tensor& out, const Tensor& lse,
+                                     const Tensor& dout, const AttentionMask& mask, Tensor& dq,
+                                     Tensor& dk, Tensor& dv) {
+  with_float_type(q.dtype(), [&]<class T> {
+    const cudaStream_t stream = current_stream(context);
+    const AttentionInputs<T> in = inputs_of<T>(q, k, v, mask);
+    const AttentionSizes& sizes = in.sizes;
+    const Tensor delta = context.empty(DType::f32, {q.size(0), q.size(2), q.size(1)});
+    attention_delta(stream, sizes, heads_of<const T>(out), heads_of<const T>(dout),
+                    address<float>(delta));
+    const bool adds = mask.part.has_value();
+    AttentionGradients<T> to{.add = adds,
+                             .dq = narrow_heads<T>(adds, dq),
+                             .dk = narrow_heads<T>(adds, dk),
+                             .dv = narrow_heads<T>(adds, dv),
+                             .dq_f32 = wide_heads(adds, dq),
+                             .dk_f32 = wide_heads(adds, dk),
+                             .dv_f32 = wide_heads(adds, dv),
+                             .splits = gradient_splits(sizes)};
+    Tensor dk_parts, dv_parts;
+    if (to.splits > 1) {
+      const std::int64_t rows = k.size(1) * k.size(2);
+      dk_parts = context.empty(DType::f32, {to.splits, k.size(0), rows, k.size(3)});
+      dv_parts = context.empty(DType::f32, {to.splits, k.size(0), rows, v.size(3)});
+      to.dk_parts = address<float>(dk_parts);
+      to.dv_parts = address<float>(dv_parts);
+    }
+    attention_backward_tiles(stream, in, heads_of<const T>(dout), row_values<const float>(lse),
+                             address<const float>(delta), to);
+    if (to.splits == 1) return;
+    const auto join = [&](const float* parts, int columns, Heads<T> narrow, Heads<float> wide) {
+      if (adds)
+        join_key_gradient(stream, sizes, parts, to.splits, columns, true, wide);
+      else
+        join_key_gradient(stream, sizes, parts, to.splits, columns, false, narrow);
+    };
+    join(to.dk_parts, sizes.dims, to.dk, to.dk_f32);
+    join(to.dv_parts, sizes.value_dims, to.dv, to.dv_f32);
+  });
+}
+
+void CudaBackend::attention_cached(Context& context, const Tensor& q, const Tensor& k,
+                                   const Tensor& v, const AttentionMask& mask, Tensor& out) {
+  constexpr std::int64_t kKeysOfSplit = 256, kMaxSplits = 64, kRowsOfTile = 64;
+  if (q.elements() == 0) return;
+  with_float_type(q.dtype(), [&]<class T> {
+    const cudaStream_t stream = current_stream(context);
+    const AttentionInputs<T> in = inputs_of<T>(q, k, v, mask, k.size(1) - q.size(1));
+    const AttentionSizes& sizes = in.sizes;
+    const std::int64_t seen = mask.window > 0 ? std::min(mask.window, k.size(1)) : k.size(1);
+    const std::int64_t rows = q.size(1) * (q.size(2) / k.size(2));
+    const std::int64_t blocks = sizes.batch * k.size(2) * ((rows + kRowsOfTile - 1) / kRowsOfTile);
+    const std::int64_t splits =
+        std::clamp<std::int64_t>(std::min(2 * kEnoughBlocks / blocks, seen / kKeysOfSplit), 1,
+                                 kMaxSplits);
+    AttentionOut<T> to;
+    to.pack_heads = true;
+    if (splits == 1) {
+      to.out = heads_of<T>(out);
+      attention_forward_tiles(stream, in, to);
+      return;
+    }
+    const Tensor parts =
+        context.empty(DType::f32, {splits * q.size(0), q.size(1), q.size(2), v.size(3)});
+    const Tensor lse = context.empty(DType::f32, {splits * q.size(0), q.size(2), q.size(1)});
+    to.result = AttentionResult::parts;
+    to.out_f32 = heads_of<float>(parts);
+    to.lse = row_values<float>(lse);
+    to.splits = static_cast<int>(splits);
+    to.out_split = parts.elements() / splits;
+    to.lse_split = lse.elements() / splits;
+    attention_forward_tiles(stream, in, to);
+    join_attention_parts(stream, sizes, address<const float>(parts), address<const float>(lse),
+                         to.splits, heads_of<T>(out));
+  });
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -5,13 +5,16 @@
 
 #include <cuda_runtime.h>
 
+#include <deque>
+
 #include "trainer/ops/backend.h"
+#include "trainer/ops/cuda/products.h"
 
 namespace sortie::trainer::ops::cuda {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(Device device) : device_(device) {}
+  explicit CudaBackend(Device device) : device_(device), products_(device) {}
 
   // Memory.
   void fill(Context& context, double value, Tensor& x) override;
@@ -42,6 +45,10 @@ class CudaBackend final : public Backend {
                                     Tensor& dh, Tensor& dw, Tensor& loss) override;
   void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
                               Tensor& w) override;
+
+  void set_product_options(const ProductOptions& options) override;
+  std::string product_choices() const override;
+  Result<> use_product_choices(Context& context, std::string_view text) override;
 
   // Attention.
   void rope(Context& context, Tensor& x, const RopeTable& table, const Tensor& positions,
@@ -141,7 +148,14 @@ class CudaBackend final : public Backend {
                      Tensor& m, Tensor& v, Tensor& compute) override;
 
  private:
+  /// Host memory on its way to the GPU.
+  struct Upload {
+    Event done;
+    std::shared_ptr<std::byte[]> block;
+  };
   const Device device_;
+  std::deque<Upload> uploads_;
+  Products products_;
 };
 
 }  // namespace sortie::trainer::ops::cuda

@@ -2,7 +2,7 @@
 // __global__ function of a .cu file of this folder, started by launch(); it uses nothing that is
 // not here or in tensor_core.h:
 //   - threadIdx, blockIdx, blockDim, gridDim; __syncthreads(), __syncwarp(); shuffles and votes with
-//     all lanes of the warp in them;
+//     all lanes of the warp in them; __trap() where going on would write wrong memory;
 //   - shared memory from shared_memory<T>(), whose size launch() is told: no __shared__ variables;
 //   - no atomics: sums are taken in a fixed order, so that the same bits come from run to run.
 #pragma once
@@ -14,6 +14,13 @@
 #include "trainer/tensor/dtype.h"
 
 namespace sortie::trainer::ops::cuda {
+
+/// Before a loop whose trips are known when it is compiled: its arrays stay in registers.
+#ifdef __CUDACC__
+#define SORTIE_UNROLL _Pragma("unroll")
+#else
+#define SORTIE_UNROLL
+#endif
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
@@ -28,7 +35,7 @@ __device__ __forceinline__ T* shared_memory() {
 #else
 template <class T>
 T* shared_memory() {
-  return static_cast<T*>(emulated_cuda::shared_memory());
+  return reinterpret_cast<T*>(emulated_cuda::here.shared);
 }
 #endif
 

@@ -23,10 +23,6 @@ void CudaBackend::gelu_backward(Context&, Gelu, const Tensor&, const Tensor&, Te
   SORTIE_CHECK(false, "gelu_backward is not there yet");
 }
 
-void CudaBackend::dropout(Context&, const Dropout&, std::int64_t, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "dropout is not there yet");
-}
-
 void CudaBackend::scale(Context&, const Tensor&, float, Tensor&) {
   SORTIE_CHECK(false, "scale is not there yet");
 }

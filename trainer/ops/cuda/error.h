@@ -3,14 +3,13 @@
 
 #include <cuda_runtime.h>
 
-#include <stdexcept>
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer::ops::cuda {
 
-/// What the GPU or its driver refused, or what a kernel before it did wrong. Ends the rank with its
-/// message, as every exception that crosses the trainer does.
-struct CudaError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+/// What the GPU or its driver refused, or what a kernel before it did wrong.
+struct CudaError : DeviceError {
+  using DeviceError::DeviceError;
 };
 
 /// Throws CudaError, which says what failed and the driver's name and text of the error.

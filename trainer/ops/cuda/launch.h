@@ -34,8 +34,9 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream
           "a kernel");
   }(static_cast<Parameters>(args)...);
 #else
-  emulated_cuda::launch(grid.blocks, grid.threads, grid.shared_bytes, stream,
-                        [kernel, args...] { kernel(static_cast<Parameters>(args)...); });
+  check(emulated_cuda::launch(grid.blocks, grid.threads, grid.shared_bytes, stream,
+                              [kernel, args...] { kernel(static_cast<Parameters>(args)...); }),
+        "a kernel");
 #endif
 }
 

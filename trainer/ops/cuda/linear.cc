@@ -1,26 +1,108 @@
-// Not there yet.
+// Linear layers: products by cuBLASLt, which needs no rearranged weights.
+#include "trainer/ops/cuda/linear.h"
+
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/error.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/tensor_views.h"
 
 namespace sortie::trainer::ops::cuda {
 
-void CudaBackend::weight_changed(Context&, const PackedWeight&) {
-  SORTIE_CHECK(false, "weight_changed is not there yet");
+void CudaBackend::set_product_options(const ProductOptions& options) {
+  products_.set_options(options);
+}
+std::string CudaBackend::product_choices() const {
+  return products_.choices();
+}
+Result<> CudaBackend::use_product_choices(Context&, std::string_view text) {
+  return products_.use_choices(text);
 }
 
-void CudaBackend::linear_forward(Context&, const Tensor&, const PackedWeight&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "linear_forward is not there yet");
+void CudaBackend::weight_changed(Context&, const PackedWeight&) {}
+
+void CudaBackend::linear_forward(Context& context, const Tensor& x, const PackedWeight& w,
+                                 const Tensor& bias, Tensor& y) {
+  const Tensor::Matrix in = x.matrix(), out = y.matrix();
+  const Product product{.m = in.rows,
+                        .n = out.cols,
+                        .k = in.cols,
+                        .input = x.dtype(),
+                        .output = y.dtype(),
+                        .b_transposed = true,
+                        .a_row = in.stride,
+                        .b_row = in.cols,
+                        .c_row = out.stride,
+                        .bias = bias.defined()};
+  Operands operands{.a = in.data, .b = w.plain().raw(), .c = out.data};
+  // The library adds a bias of the result's type.
+  Tensor rounded;
+  if (bias.defined()) {
+    operands.bias = bias.raw();
+    if (y.dtype() != DType::f32 || reinterpret_cast<std::uintptr_t>(operands.bias) % 16 != 0) {
+      rounded = context.empty(y.dtype(), {out.cols});
+      with_float_type(y.dtype(), [&]<class T> {
+        round_bias(current_stream(context), flat<const float>(bias), address<T>(rounded));
+      });
+      operands.bias = rounded.raw();
+    }
+  }
+  products_.run(context, product, operands);
 }
 
-void CudaBackend::linear_backward_data(Context&, const Tensor&, const PackedWeight&, Tensor&) {
-  SORTIE_CHECK(false, "linear_backward_data is not there yet");
+void CudaBackend::linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,
+                                       Tensor& dx) {
+  const Tensor::Matrix in = dy.matrix(), out = dx.matrix();
+  products_.run(context,
+                {.m = in.rows,
+                 .n = out.cols,
+                 .k = in.cols,
+                 .input = dy.dtype(),
+                 .output = dx.dtype(),
+                 .a_row = in.stride,
+                 .b_row = out.cols,
+                 .c_row = out.stride},
+                {.a = in.data, .b = w.plain().raw(), .c = out.data});
 }
 
-void CudaBackend::linear_backward_weight(Context&, const Tensor&, const Tensor&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "linear_backward_weight is not there yet");
+void CudaBackend::linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x,
+                                         Tensor& dw, Tensor& dbias) {
+  const Tensor::Matrix gradient = dy.matrix(), in = x.matrix();
+  if (dw.defined())
+    products_.run(context,
+                  {.m = gradient.cols,
+                   .n = in.cols,
+                   .k = gradient.rows,
+                   .input = dy.dtype(),
+                   .a_transposed = true,
+                   .a_row = gradient.stride,
+                   .b_row = in.stride,
+                   .c_row = in.cols,
+                   .accumulate = true},
+                  {.a = gradient.data, .b = in.data, .c = dw.raw()});
+  if (!dbias.defined()) return;
+  // The product's own sums of columns would replace what dbias holds.
+  const Tensor parts =
+      context.empty(DType::f32, {column_sum_parts(gradient.rows), gradient.cols});
+  with_float_type(dy.dtype(), [&]<class T> {
+    add_column_sums(current_stream(context), rows_of<const T>(dy), address<float>(parts),
+                    address<float>(dbias));
+  });
 }
 
-void CudaBackend::merge_low_rank(Context&, Tensor&, const Tensor&, float, Tensor&) {
-  SORTIE_CHECK(false, "merge_low_rank is not there yet");
+void CudaBackend::merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
+                                 Tensor& w) {
+  products_.run(context,
+                {.m = w.size(0),
+                 .n = w.size(1),
+                 .k = up.size(1),
+                 .a_row = up.size(1),
+                 .b_row = w.size(1),
+                 .c_row = w.size(1),
+                 .accumulate = true},
+                {.a = up.raw(), .b = down.raw(), .c = w.raw(), .alpha = scale});
+  check(cudaMemsetAsync(up.raw(), 0, static_cast<std::size_t>(up.elements()) * sizeof(float),
+                        current_stream(context)),
+        "clearing memory");
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -1,4 +1,5 @@
 // Fills, copies, and the first values of weights.
+#include <cstring>
 #include <vector>
 
 #include "trainer/ops/cuda/cuda_backend.h"
@@ -33,10 +34,21 @@ void CudaBackend::fill(Context& context, double value, Tensor& x) {
 }
 
 void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) {
-  // From memory that is not pinned: the driver has taken the bytes when this returns.
-  check(cudaMemcpyAsync(to.raw(), from.data(), from.size(), cudaMemcpyHostToDevice,
-                        current_stream(context)),
-        "a copy from the host");
+  const cudaStream_t stream = current_stream(context);
+  const auto copy = [&](const void* bytes) {
+    check(cudaMemcpyAsync(to.raw(), bytes, from.size(), cudaMemcpyHostToDevice, stream),
+          "a copy from the host");
+  };
+  // The driver takes bytes that are not pinned when the stream gets there, and the host waits. Those
+  // of a batch are few: they wait in a pinned copy instead.
+  constexpr std::size_t kMostPinned = std::size_t{4} << 20;
+  if (from.size() > kMostPinned) return copy(from.data());
+  while (!uploads_.empty() && uploads_.front().done.poll()) uploads_.pop_front();
+  Upload& upload = uploads_.emplace_back();
+  upload.block = context.allocator().memory().host_block(from.size());
+  std::memcpy(upload.block.get(), from.data(), from.size());
+  copy(upload.block.get());
+  upload.done = record_event(device_, stream);
 }
 
 void CudaBackend::copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) {

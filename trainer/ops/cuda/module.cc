@@ -55,11 +55,23 @@ class CudaModule final : public DeviceModule {
       facts.name = properties.name;
       facts.compute_capability = 10 * properties.major + properties.minor;
       facts.multiprocessors = properties.multiProcessorCount;
-      use_device({.kind = DeviceKind::cuda, .index = index});
-      check(cudaMemGetInfo(&facts.free_bytes, &facts.memory_bytes), "a look at a GPU's memory");
+      facts.memory_bytes = properties.totalGlobalMem;
       gpus.push_back(std::move(facts));
     }
     return gpus;
+  }
+
+  Result<std::size_t> open(Device device) override {
+    std::size_t free = 0, all = 0;
+    cudaError_t error = cudaSetDevice(device.index);
+    if (error == cudaSuccess) error = cudaMemGetInfo(&free, &all);
+    if (error == cudaSuccess) return free;
+    (void)cudaGetLastError();
+    return fail(ErrorCode::unsupported,
+                fmt::format("GPU {} can not be used: {} ({}); look at nvidia-smi: another process "
+                            "may have it for itself, all of its memory may be in use, or it is "
+                            "broken",
+                            device.index, cudaGetErrorString(error), cudaGetErrorName(error)));
   }
 
   std::shared_ptr<DeviceMemory> memory(Device device) override {

@@ -1,46 +1,124 @@
-// Not there yet.
+// Routers and balance losses.
+#include "trainer/ops/cuda/moe_router.h"
+
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/moe_experts.h"
+#include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/tensor_views.h"
 
 namespace sortie::trainer::ops::cuda {
+namespace {
 
-void CudaBackend::route_forward(Context&, const RouterSpec&, const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "route_forward is not there yet");
+Routing routing_of(const RouterSpec& spec) {
+  return {.sigmoid = spec.score == RouterScore::sigmoid,
+          .normalize = spec.normalize,
+          .experts = static_cast<int>(spec.experts),
+          .top_k = static_cast<int>(spec.top_k),
+          .groups = static_cast<int>(spec.groups),
+          .kept_groups = static_cast<int>(spec.kept_groups),
+          .scale = spec.scale};
 }
 
-void CudaBackend::route_backward(Context&, const RouterSpec&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "route_backward is not there yet");
+Tensor parts_of(ExecutionContext& context, std::int64_t rows, std::int64_t cols) {
+  return context.empty(DType::f64, {(rows + kRowsPerPart - 1) / kRowsPerPart, cols});
 }
 
-void CudaBackend::count_choices(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "count_choices is not there yet");
+/// E / (k T S T): what a count is worth in the mean over S sequences of T tokens each.
+double balance_factor(const Tensor& scores, const Tensor& counts, std::int64_t top_k) {
+  const auto rows = static_cast<double>(scores.size(0));
+  const double length = rows / static_cast<double>(counts.size(0));
+  return static_cast<double>(scores.size(1)) / (static_cast<double>(top_k) * rows) / length;
 }
 
-void CudaBackend::count_top_experts(Context&, const Tensor&, std::int64_t, Tensor&) {
-  SORTIE_CHECK(false, "count_top_experts is not there yet");
+}  // namespace
+
+void CudaBackend::route_forward(Context& context, const RouterSpec& spec, const Tensor& logits,
+                                const Tensor& bias, const Tensor& replay, Tensor& scores,
+                                Tensor& experts, Tensor& weights) {
+  route_rows(current_stream(context), routing_of(spec),
+             {.logits = address<const float>(logits),
+              .bias = address<const float>(bias),
+              .replay = address<const std::int32_t>(replay),
+              .scores = address<float>(scores),
+              .experts = address<std::int32_t>(experts),
+              .weights = address<float>(weights),
+              .rows = logits.size(0)});
 }
 
-void CudaBackend::sequence_balance(Context&, const Tensor&, const Tensor&, std::int64_t, double, Tensor&) {
-  SORTIE_CHECK(false, "sequence_balance is not there yet");
+void CudaBackend::route_backward(Context& context, const RouterSpec& spec, const Tensor& scores,
+                                 const Tensor& experts, const Tensor& dweights,
+                                 const Tensor& dscores, Tensor& dlogits) {
+  route_rows_backward(current_stream(context), routing_of(spec),
+                      {.scores = address<const float>(scores),
+                       .experts = address<const std::int32_t>(experts),
+                       .dweights = address<const float>(dweights),
+                       .dscores = address<const float>(dscores),
+                       .dlogits = address<float>(dlogits),
+                       .rows = scores.size(0)});
 }
 
-void CudaBackend::sequence_balance_backward(Context&, const Tensor&, const Tensor&, std::int64_t, float, Tensor&) {
-  SORTIE_CHECK(false, "sequence_balance_backward is not there yet");
+void CudaBackend::count_choices(Context& context, const Tensor& experts, Tensor& counts) {
+  const Choices choices{address<const std::int32_t>(experts), experts.elements(), 1,
+                        static_cast<int>(counts.elements())};
+  const Tensor chunks = context.empty(DType::i32, {chunk_counts_of(choices)});
+  count_experts(current_stream(context), choices, address<std::int32_t>(chunks),
+                address<double>(counts));
 }
 
-void CudaBackend::column_sums(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "column_sums is not there yet");
+void CudaBackend::count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
+                                    Tensor& counts) {
+  const cudaStream_t stream = current_stream(context);
+  const Tensor chosen = context.empty(DType::i32, {scores.size(0), top_k});
+  top_experts(stream, rows_of<const float>(scores), static_cast<int>(top_k),
+              address<std::int32_t>(chosen));
+  const Choices choices{address<const std::int32_t>(chosen), chosen.elements(), counts.size(0),
+                        static_cast<int>(scores.size(1))};
+  const Tensor chunks = context.empty(DType::i32, {chunk_counts_of(choices)});
+  count_experts(stream, choices, address<std::int32_t>(chunks), address<float>(counts));
 }
 
-void CudaBackend::load_balance(Context&, const Tensor&, const Tensor&, double, double, Tensor&) {
-  SORTIE_CHECK(false, "load_balance is not there yet");
+void CudaBackend::sequence_balance(Context& context, const Tensor& scores, const Tensor& counts,
+                                   std::int64_t top_k, double coefficient, Tensor& loss) {
+  const Tensor parts = parts_of(context, scores.size(0), 1);
+  add_sequence_balance(current_stream(context), rows_of<const float>(scores),
+                       address<const float>(counts), scores.size(0) / counts.size(0),
+                       coefficient * balance_factor(scores, counts, top_k), flat<double>(parts),
+                       address<double>(loss));
 }
 
-void CudaBackend::load_balance_backward(Context&, const Tensor&, double, float, Tensor&) {
-  SORTIE_CHECK(false, "load_balance_backward is not there yet");
+void CudaBackend::sequence_balance_backward(Context& context, const Tensor& scores,
+                                            const Tensor& counts, std::int64_t top_k, float scale,
+                                            Tensor& dscores) {
+  const double factor = static_cast<double>(scale) * balance_factor(scores, counts, top_k);
+  add_sequence_balance_slope(current_stream(context), rows_of<const float>(scores),
+                             address<const float>(counts), scores.size(0) / counts.size(0),
+                             static_cast<float>(factor), address<float>(dscores));
 }
 
-void CudaBackend::update_router_bias(Context&, const Tensor&, float, Tensor&) {
-  SORTIE_CHECK(false, "update_router_bias is not there yet");
+void CudaBackend::column_sums(Context& context, const Tensor& matrix, Tensor& sums) {
+  const Tensor parts = parts_of(context, matrix.size(0), matrix.size(1));
+  add_column_sums(current_stream(context), rows_of<const float>(matrix), flat<double>(parts),
+                  address<double>(sums));
+}
+
+void CudaBackend::load_balance(Context& context, const Tensor& assigned, const Tensor& score_sums,
+                               double rows, double coefficient, Tensor& loss) {
+  const auto experts = static_cast<double>(assigned.elements());
+  add_dot(current_stream(context), flat<const double>(assigned), address<const double>(score_sums),
+          coefficient * experts / (rows * rows), address<double>(loss));
+}
+
+void CudaBackend::load_balance_backward(Context& context, const Tensor& assigned, double rows,
+                                        float scale, Tensor& dscores) {
+  const auto experts = static_cast<double>(assigned.elements());
+  add_load_balance_slope(current_stream(context), address<const double>(assigned),
+                         static_cast<double>(scale) * experts / (rows * rows),
+                         rows_of<float>(dscores));
+}
+
+void CudaBackend::update_router_bias(Context& context, const Tensor& counts, float rate,
+                                     Tensor& bias) {
+  move_bias(current_stream(context), flat<const double>(counts), rate, address<float>(bias));
 }
 
 }  // namespace sortie::trainer::ops::cuda

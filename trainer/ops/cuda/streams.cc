@@ -50,6 +50,13 @@ CudaStreams::~CudaStreams() {
   }
 }
 
+Event record_event(Device device, cudaStream_t stream) {
+  use_device(device);
+  auto point = std::make_shared<Point>(device);
+  check(cudaEventRecord(point->native(), stream), "an event");
+  return Event(std::move(point));
+}
+
 Event CudaStreams::record(StreamKind stream) {
   return record_event(device_, native(stream));
 }
@@ -67,13 +74,6 @@ void CudaStreams::wait(StreamKind, std::shared_ptr<Awaited> awaited) {
 void CudaStreams::synchronize() {
   use_device(device_);
   for (cudaStream_t stream : streams_) check(cudaStreamSynchronize(stream), "work of a stream");
-}
-
-Event record_event(Device device, cudaStream_t stream) {
-  use_device(device);
-  auto point = std::make_shared<Point>(device);
-  check(cudaEventRecord(point->native(), stream), "an event");
-  return Event(std::move(point));
 }
 
 cudaEvent_t native_event(const Event& event) {

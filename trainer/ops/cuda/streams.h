@@ -36,9 +36,8 @@ class CudaStreams final : public Streams {
   std::array<cudaStream_t, kStreams> streams_{};
 };
 
-/// The end of a stream of that GPU's, also of one that no context has.
+/// The end of a stream of that GPU.
 Event record_event(Device device, cudaStream_t stream);
-
 /// CUDA's own event of one that CudaStreams made; null for an empty one.
 cudaEvent_t native_event(const Event& event);
 

@@ -106,6 +106,16 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
   emulated_cuda::copy_async(shared, global, 16, valid);
 #endif
 }
+/// The same of 4 bytes.
+__device__ __forceinline__ void cp_async_4(void* shared, const void* global, bool valid = true) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)),
+               "l"(__cvta_generic_to_global(global)), "r"(valid ? 4 : 0)
+               : "memory");
+#else
+  emulated_cuda::copy_async(shared, global, 4, valid);
+#endif
+}
 /// This thread's copies since its last call are a group, which may be empty.
 __device__ __forceinline__ void cp_async_commit() {
 #ifdef __CUDACC__

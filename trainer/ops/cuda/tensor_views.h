@@ -1,9 +1,12 @@
 // From tensors to what kernels are told. For the host's files of this folder.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/dropout.h"
 #include "trainer/tensor/tensor.h"
 
 namespace sortie::trainer::ops::cuda {
@@ -28,6 +31,15 @@ template <class T>
 Flat<T> flat(const Tensor& tensor) {
   SORTIE_CHECK(tensor.dense(), "a strided tensor");
   return {address<T>(tensor), tensor.elements()};
+}
+
+inline DropoutView dropout_view(const Dropout& dropout) {
+  const double threshold = std::floor(static_cast<double>(dropout.probability) * 0x1p32);
+  return {.key = dropout.key,
+          .first_sample = dropout.first_sample,
+          .first_element = dropout.first_element,
+          .threshold = static_cast<std::uint32_t>(std::min(4294967295.0, threshold)),
+          .factor = 1.0f / (1.0f - dropout.probability)};
 }
 
 /// body.operator()<T>() with the type of activations and weights.

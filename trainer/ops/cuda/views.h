@@ -22,4 +22,13 @@ struct Flat {
   std::int64_t size = 0;
 };
 
+/// Dropout (ops/dropout.h), for dropout_run.h. An element is kept where its random bits reach the
+/// threshold, and multiplied by the factor 1 / (1 - p).
+struct DropoutView {
+  std::uint64_t key = 0;
+  std::int64_t first_sample = 0, first_element = 0;
+  std::uint32_t threshold = 0;  // 0: there is none
+  float factor = 1.0f;
+};
+
 }  // namespace sortie::trainer::ops::cuda

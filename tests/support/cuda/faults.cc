@@ -1,0 +1,45 @@
+#include "tests/support/cuda/faults.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+
+#include <unistd.h>
+
+#include "tests/support/cuda/grid.h"
+#include "tests/support/cuda/streams.h"
+
+namespace emulated_cuda {
+namespace {
+
+struct sigaction previous;
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  static bool again = false;
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  // The access faults once more, for who was there before.
+  sigaction(signal, again ? &usual : &previous, nullptr);
+  if (again) return;
+  again = true;
+  std::string what = fault_in_grid(info->si_addr);
+  if (what.empty()) what = fault_in_memory(info->si_addr);
+  if (what.empty()) return;
+  what = "emulated GPU: " + what + "\n";
+  (void)!write(STDERR_FILENO, what.data(), what.size());
+}
+
+}  // namespace
+
+void name_faults() {
+  struct sigaction now {};
+  if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) return;
+  previous = now;
+  struct sigaction ours {};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+}  // namespace emulated_cuda

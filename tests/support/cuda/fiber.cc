@@ -1,0 +1,73 @@
+#include "tests/support/cuda/fiber.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdlib>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#include "common/base/check.h"
+
+namespace emulated_cuda {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t kStack = 256 << 10;  // frames have red zones
+#else
+constexpr std::size_t kStack = 64 << 10;
+#endif
+constexpr std::size_t kLine = 64, kColors = 31;
+
+}  // namespace
+
+Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argument) {
+  void* pages = mmap(nullptr, kPage + kStack, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  SORTIE_CHECK(pages != MAP_FAILED, "no memory for the stack of an emulated thread");
+  pages_ = static_cast<std::byte*>(pages);
+  SORTIE_CHECK(mprotect(pages_, kPage, PROT_NONE) == 0, "mprotect");
+  // Stacks begin in different sets of the caches: threads of a block are at the same depth.
+  static std::atomic<std::size_t> made;
+  stack_ = pages_ + kPage;
+  stack_bytes_ = kStack - 2 * kLine * (made++ % kColors);
+  context_ = boost::context::detail::make_fcontext(pages_ + kPage + stack_bytes_, stack_bytes_,
+                                                   &Fiber::enter);
+}
+
+Fiber::~Fiber() {
+  if (pages_ != nullptr) munmap(pages_, kPage + kStack);
+}
+
+void Fiber::switch_to(Fiber& next) {
+  Switch both{this, &next};
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&fake_stack_, next.stack_, next.stack_bytes_);
+#endif
+  arrived(boost::context::detail::jump_fcontext(next.context_, &both));
+}
+
+void Fiber::arrived(boost::context::detail::transfer_t transfer) {
+  const Switch& both = *static_cast<const Switch*>(transfer.data);
+  both.from->context_ = transfer.fctx;
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(both.to->fake_stack_, &both.from->stack_,
+                                  &both.from->stack_bytes_);
+#endif
+}
+
+void Fiber::enter(boost::context::detail::transfer_t transfer) {
+  const Fiber& self = *static_cast<const Switch*>(transfer.data)->to;
+  arrived(transfer);
+  self.body_(self.argument_);
+  std::abort();
+}
+
+bool Fiber::overflows_at(const void* address) const {
+  const auto* byte = static_cast<const std::byte*>(address);
+  return pages_ != nullptr && byte >= pages_ && byte < pages_ + kPage;
+}
+
+}  // namespace emulated_cuda

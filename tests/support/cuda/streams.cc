@@ -1,0 +1,174 @@
+#include "tests/support/cuda/streams.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <thread>
+
+#include "common/base/check.h"
+#include "tests/support/cuda/faults.h"
+
+namespace emulated_cuda {
+namespace {
+
+constexpr int kDevices = 16;
+
+std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// Access rights to a GPU's memory while it lives.
+class Open {
+ public:
+  explicit Open(Memory& memory) : memory_(memory) { memory_.open(); }
+  ~Open() { memory_.close(); }
+  Open(const Open&) = delete;
+  Open& operator=(const Open&) = delete;
+
+ private:
+  Memory& memory_;
+};
+
+std::array<std::atomic<Device*>, kDevices> devices;
+
+/// GPUs go on while no thread waits for them. Started with the first work that waits for others:
+/// whoever they are, they may wait for this process without asking its GPUs.
+void go_on_alone() {
+  static const bool started = [] {
+    std::thread([] {
+      for (;;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        help_others();
+      }
+    }).detach();
+    return true;
+  }();
+  (void)started;
+}
+
+}  // namespace
+
+Device::Device(int index)
+    : memory(index, number_of("SORTIE_EMULATED_GPU_MEMORY", std::size_t{1} << 36)),
+      random_(number_of("SORTIE_TEST_SEED", 1)) {}
+
+std::uint64_t Device::random() {
+  std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ull);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  return z ^ (z >> 31);
+}
+
+void Device::add(Stream& stream, Item item) {
+  if (item.work.ready) go_on_alone();
+  stream.items.push_back(std::move(item));
+  if (random() % 32 == 0) do_some();
+}
+
+void Device::do_some() {
+  if (std::ranges::all_of(streams, [](const Stream* s) { return s->items.empty(); })) return;
+  name_faults();
+  const Open open(memory);
+  for (std::uint64_t count = 1 + random() % 31; count > 0 && run_one() == Ran::one; --count) {
+  }
+}
+
+void Device::run_until(const std::function<bool()>& done) {
+  while (!done()) {
+    Ran ran = Ran::one;
+    {
+      name_faults();
+      const Open open(memory);
+      while (ran == Ran::one && !done()) ran = run_one();
+    }
+    SORTIE_CHECK(ran != Ran::none, "streams wait for events that no stream will reach");
+    if (ran == Ran::one) continue;
+    // The lock is the caller's; who runs a collective of this GPU on another's thread needs none.
+    mutex.unlock();
+    help_others();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    mutex.lock();
+  }
+}
+
+Device::Ran Device::run_one() {
+  const std::size_t first = random();
+  Ran otherwise = Ran::none;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    Stream& stream = *streams[(first + i) % streams.size()];
+    if (stream.items.empty()) continue;
+    Item& front = stream.items.front();
+    if (front.after && !front.after->passed) {
+      if (front.foreign) otherwise = Ran::none_yet;
+      continue;
+    }
+    if (front.work.ready && !front.work.ready()) {
+      otherwise = Ran::none_yet;
+      continue;
+    }
+    if (front.graph && !front.graph->done()) {
+      if (front.graph->run_one(random())) return Ran::one;
+      otherwise = Ran::none_yet;
+      continue;
+    }
+    const Item item = std::move(front);
+    stream.items.pop_front();
+    if (item.work.run) item.work.run();
+    if (item.passes) {
+      item.passes->when = std::chrono::steady_clock::now();
+      item.passes->passed = true;
+    }
+    return Ran::one;
+  }
+  return otherwise;
+}
+
+bool GraphRun::run_one(std::uint64_t random) {
+  const auto& nodes = graph_->nodes;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::size_t n = (random + i) % nodes.size();
+    if (done_[n] ||
+        !std::ranges::all_of(nodes[n].after, [&](auto before) { return done_[before]; }))
+      continue;
+    if (nodes[n].work.ready && !nodes[n].work.ready()) continue;
+    if (nodes[n].work.run) nodes[n].work.run();
+    done_[n] = true;
+    --left_;
+    return true;
+  }
+  return false;
+}
+
+int device_count() {
+  static const int count = static_cast<int>(
+      std::min<std::uint64_t>(number_of("SORTIE_EMULATED_GPUS", kDevices), kDevices));
+  return count;
+}
+
+Device& device(int index) {
+  static std::mutex making;
+  std::atomic<Device*>& it = devices[static_cast<std::size_t>(index)];
+  if (Device* made = it) return *made;
+  std::lock_guard lock(making);
+  if (it == nullptr) it = new Device(index);  // for as long as the process
+  return *it;
+}
+
+void help_others() {
+  for (const auto& each : devices)
+    if (Device* one = each; one != nullptr && one->mutex.try_lock()) {
+      one->do_some();
+      one->mutex.unlock();
+    }
+}
+
+std::string fault_in_memory(const void* address) {
+  for (const auto& each : devices)
+    if (const Device* one = each) {
+      std::string what = one->memory.fault(address);
+      if (!what.empty()) return what;
+    }
+  return {};
+}
+
+}  // namespace emulated_cuda

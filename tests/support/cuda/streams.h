@@ -1,0 +1,117 @@
+// The streams of an emulated GPU. They run in whatever thread waits for one of them, late, and in
+// any order that their events allow.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/cuda/memory.h"
+
+namespace emulated_cuda {
+
+/// A place in a stream.
+struct Point {
+  std::atomic<bool> passed = false;
+  std::chrono::steady_clock::time_point when = {};  // it passed
+};
+
+/// What a stream does at once. Each part may be empty.
+struct Work {
+  std::function<void()> run = {};
+  std::function<bool()> ready = {};  // asked again and again, before it runs
+};
+
+/// What was captured: nodes, each after those of lower numbers that it names.
+struct Graph {
+  struct Node {
+    Work work;
+    std::vector<std::size_t> after;
+  };
+  int device = 0;
+  std::vector<Node> nodes;
+};
+
+/// One launch of a graph, which goes on node by node beside the other streams.
+class GraphRun {
+ public:
+  explicit GraphRun(std::shared_ptr<const Graph> graph)
+      : graph_(std::move(graph)), done_(graph_->nodes.size()), left_(done_.size()) {}
+  /// Runs a node; which one is `random`'s choice. False when each one waits for something else.
+  bool run_one(std::uint64_t random);
+  bool done() const { return left_ == 0; }
+
+ private:
+  std::shared_ptr<const Graph> graph_;
+  std::vector<bool> done_;
+  std::size_t left_;
+};
+
+struct Item {
+  Work work = {};
+  std::shared_ptr<GraphRun> graph = {};
+  std::shared_ptr<Point> passes = {}, after = {};
+  bool foreign = false;  // `after` is of another GPU
+};
+
+/// Streams that write down what they are asked for.
+struct Capture {
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  std::vector<Stream*> streams;     // the first one began it; none once it has ended
+  cudaError_t error = cudaSuccess;  // the first one
+  std::thread::id thread = {};      // the only one that may end it
+};
+
+struct Stream {
+  int device = 0;
+  std::deque<Item> items = {};
+  std::shared_ptr<Capture> capture = {};
+  std::vector<std::size_t> last = {};  // nodes that the next one comes after
+};
+
+struct Event {
+  int device = 0;
+  bool timed = true;
+  std::shared_ptr<Point> latest = {};  // null: never recorded
+  // Of a record that was captured.
+  std::shared_ptr<Capture> capture = {};
+  std::vector<std::size_t> nodes = {};
+};
+
+class Device {
+ public:
+  explicit Device(int index);
+  std::recursive_mutex mutex;
+  Memory memory;
+  std::vector<Stream*> streams;
+
+  void add(Stream& stream, Item item);
+  /// Some of what waits.
+  void do_some();
+  /// Runs what can, until `done` says so. Where that takes other GPUs or processes, they go on,
+  /// too; where nothing ever can, the process ends with a message.
+  void run_until(const std::function<bool()>& done);
+  std::uint64_t random();
+
+ private:
+  enum class Ran : std::uint8_t { one, none, none_yet };
+  Ran run_one();
+
+  std::uint64_t random_;
+};
+
+int device_count();
+Device& device(int index);
+/// Some of what waits on GPUs that no other thread is at.
+void help_others();
+/// As run_grid's.
+std::string fault_in_memory(const void* address);
+
+}  // namespace emulated_cuda

@@ -1,0 +1,100 @@
+// Which device a rank gets, and what it is told where there is none.
+#include <doctest/doctest.h>
+
+#include "tests/support/test_device.h"
+#include "trainer/loop/compute_device.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+
+namespace {
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A variable of the environment for one case.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) before_ = old;
+    ::setenv(name, value, 1);
+  }
+  ~Variable() {
+    if (before_)
+      ::setenv(name_, before_->c_str(), 1);
+    else
+      ::unsetenv(name_);
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank has the GPU that the runner shows it, or its own of all") {
+  // The runner shows each rank one.
+  CHECK(gpu_of_place({.local_rank = 5, .local_ranks = 8, .visible = "3"}, 1).value() == 0);
+  CHECK(gpu_of_place({.local_rank = 0, .local_ranks = 2, .visible = "GPU-4f2a"}, 1).value() == 0);
+  // Another launcher shows all of them to all ranks.
+  CHECK(gpu_of_place({.local_rank = 5, .local_ranks = 8, .visible = {}}, 8).value() == 5);
+  CHECK(gpu_of_place({.local_rank = 1, .local_ranks = 2, .visible = "0,1,2,3"}, 4).value() == 1);
+  // Without a launcher.
+  CHECK(gpu_of_place({}, 4).value() == 0);
+}
+
+TEST_CASE("fewer GPUs than ranks are an error that counts both") {
+  for (const auto& [visible, gpus] :
+       {std::pair(std::optional<std::string>(), 1), std::pair(std::optional<std::string>("0,1"), 2)}) {
+    const auto none = gpu_of_place({.local_rank = 0, .local_ranks = 4, .visible = visible}, gpus);
+    REQUIRE_FALSE(none);
+    CHECK(none.error().code == ErrorCode::unsupported);
+    CHECK(has(none.error().message, gpus == 1 ? "1 GPU for 4 ranks" : "2 GPUs for 4 ranks"));
+    CHECK(has(none.error().message, "CUDA_VISIBLE_DEVICES"));
+  }
+  // A launcher that says nothing of the other ranks.
+  CHECK_FALSE(gpu_of_place({.local_rank = 2, .local_ranks = 1, .visible = {}}, 2));
+}
+
+TEST_CASE("bf16 is what a GPU multiplies, and fp8 says what is there") {
+  const CpuFacts narrow{.model = "CPU", .isa = "avx2", .multiplies_bf16 = false, .amx = false};
+  const GpuFacts gpu{.name = "GPU", .compute_capability = 80};
+  CHECK(choose_precision("auto", narrow).value() == DType::f32);
+  CHECK(choose_precision("auto", narrow, gpu).value() == DType::bf16);
+  CHECK(choose_precision("bf16", narrow, gpu).value() == DType::bf16);
+  CHECK(choose_precision("f32", narrow, gpu).value() == DType::f32);
+  CHECK_FALSE(choose_precision("bf16", narrow));
+  const auto fp8 = choose_precision("fp8", narrow, gpu);
+  REQUIRE_FALSE(fp8);
+  CHECK(fp8.error().code == ErrorCode::unsupported);
+  CHECK(has(fp8.error().message, "bf16 and f32"));
+}
+
+TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *
+          doctest::skip(!test::no_gpu_is_tested())) {
+  const Variable missing("SORTIE_CUDA_MODULE", "/nowhere/libsortie-cuda.so");
+  CHECK_FALSE(choose_device("auto", {}, "trainer.device").value().gpu);
+  CHECK(choose_device("auto", {}, "trainer.device").value().name() == "cpu");
+  const auto wanted = choose_device("cuda", {}, "trainer.device");
+  REQUIRE_FALSE(wanted);
+  CHECK(wanted.error().code == ErrorCode::unsupported);
+  CHECK(has(wanted.error().message, "trainer.device = \"cuda\": /nowhere/libsortie-cuda.so: "));
+}
+
+TEST_CASE("on a GPU: auto and cuda choose it, cpu does not" *
+          doctest::skip(test::no_gpu_is_tested())) {
+  for (const char* wanted : {"auto", "cuda"}) {
+    CAPTURE(wanted);
+    const auto chosen = choose_device(wanted, {.local_rank = 1, .local_ranks = 2}, "--device");
+    REQUIRE(chosen);
+    CHECK(chosen->device == Device{.kind = DeviceKind::cuda, .index = 1});
+    REQUIRE(chosen->gpu);
+    CHECK(has(chosen->name(), chosen->gpu->name + " ("));
+    CHECK(chosen->free_bytes > 0);
+    CHECK(chosen->free_bytes <= chosen->gpu->memory_bytes);
+    CHECK(has(chosen->libraries, "CUDA "));
+  }
+  CHECK(choose_device("cpu", {}, "--device").value().name() == "cpu");
+}

@@ -1,0 +1,113 @@
+// A GPU trains as the CPU does, and a run goes from one to the other.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "common/config/architectures.h"
+#include "tests/support/every_case.h"
+#include "tests/support/state_values.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_mixture.h"
+#include "trainer/models/families.h"
+
+using namespace sortie;
+using namespace sortie::trainer;
+using namespace sortie::trainer::test;
+
+namespace {
+
+bool is_mixture(const std::string& architecture) {
+  config::ModelConfig model;
+  model.architecture = architecture;
+  return config::architecture_of(model).mixture.has_value();
+}
+
+config::JobConfig job_of(const std::string& architecture) {
+  config::JobConfig job =
+      is_mixture(architecture) ? mixture_job(architecture) : tiny_job(architecture);
+  job.model.sequence_length = 16;
+  job.topology.global_batch_size = 4;
+  return job;
+}
+
+std::vector<double> losses_of(const config::JobConfig& job, int steps, DType precision) {
+  const auto communicator = make_single_communicator();
+  TinyTraining training(job, *communicator, precision);
+  return training.losses(steps);
+}
+
+void check_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::abs(a[i] - b[i]) <= relative * std::abs(a[i]));
+  }
+}
+
+std::vector<float> state_of(ParameterStore& store) {
+  const StateView view(store);
+  std::vector<float> all;
+  for (const StatePiece& piece : view.pieces(TiedCopies::include)) {
+    const std::vector<float> values = values_of(piece);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+config::JobConfig saving_job(const std::string& save_dir, std::int64_t steps) {
+  config::JobConfig job = job_of("llama");
+  job.trainer.save_dir = save_dir;
+  job.trainer.train_iterations = steps;
+  job.learning_rate_scheduler.learning_rate_decay_iters = 20;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU: every family's losses are those of the CPU" *
+          doctest::skip(no_gpu_is_tested())) {
+  for (const Family& family : families()) {
+    const std::string name(family.name);
+    CAPTURE(name);
+    const config::JobConfig job = job_of(name);
+    const int steps = sortie::test::every_case() ? 10 : 3;
+    const std::vector<double> here = losses_of(job, steps, DType::f32);
+    const OnDevice cpu({});
+    check_close(losses_of(job, steps, DType::f32), here, is_mixture(name) ? 1e-4 : 1e-5);
+  }
+}
+
+TEST_CASE("on a GPU: bf16 follows f32, and a rerun has its bits" *
+          doctest::skip(no_gpu_is_tested())) {
+  const config::JobConfig job = job_of("llama");
+  const std::vector<double> narrow = losses_of(job, 5, DType::bf16);
+  check_close(losses_of(job, 5, DType::f32), narrow, 3e-2);
+  CHECK(losses_of(job, 5, DType::bf16) == narrow);
+}
+
+TEST_CASE("on a GPU: a run is saved, and goes on on the CPU and back" *
+          doctest::skip(no_gpu_is_tested())) {
+  const auto communicator = make_single_communicator();
+  const sortie::test::ScopedTempDir dir;
+  const auto train_to = [&](std::int64_t steps, Device on, std::vector<double>& losses) {
+    const OnDevice chosen(on);
+    const config::JobConfig job = saving_job(dir.str("checkpoints"), steps);
+    TinyTraining training(job, *communicator);
+    const std::vector<float> loaded = state_of(training.trainer->store());
+    while (training.trainer->progress().step < steps) {
+      const auto report = training.trainer->step();
+      REQUIRE(report);
+      losses.push_back(report->loss);
+      REQUIRE(training.trainer->after_step(*report));
+    }
+    return std::pair(loaded, state_of(training.trainer->store()));
+  };
+  std::vector<double> mixed;
+  const auto first = train_to(3, device(), mixed);
+  const auto second = train_to(6, {}, mixed);
+  const auto third = train_to(9, device(), mixed);
+  CHECK(second.first == first.second);  // the bits that were saved
+  CHECK(third.first == second.second);
+  const OnDevice cpu({});
+  check_close(losses_of(saving_job("", 20), 9, DType::f32), mixed, 1e-5);
+}

@@ -1,0 +1,88 @@
+// Choices of how products are computed, as text.
+#include "trainer/ops/products.h"
+
+#include <cstdlib>
+
+#include "tests/trainer/ops/op_test.h"
+#include "trainer/ops/linear.h"
+
+namespace sortie::trainer {
+namespace {
+
+/// Products of several shapes and long sums, whose last bits tell how they were computed.
+Values products_of(ExecutionContext& context) {
+  Values all;
+  for (const DType dtype : product_dtypes())
+    for (const std::int64_t m : {3, 8, 20, 33}) {
+      const std::int64_t n = 24, k = 700;
+      const ops::PackedWeight weight(
+          make_tensor(context, dtype, {n, k}, random_values(dtype, 1, n * k)));
+      const Tensor x = make_tensor(context, dtype, {m, k}, random_values(dtype, 2, m * k));
+      Tensor y = context.empty(DType::f32, {m, n}), none;
+      Tensor dw = make_tensor(context, DType::f32, {n, k}, random_values(DType::f32, 3, n * k));
+      ops::linear_forward(context, x, weight, Tensor(), y);
+      ops::linear_backward_weight(context, x.slice(1, 0, n), x, dw, none);
+      for (const Tensor& result : {y, dw}) {
+        const Values values = values_of(result);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("timed products are right, and others with their choices have the same bits") {
+  ExecutionContext usual(1, test::device()), timed(1, test::device()), same(1, test::device());
+  const Values expected = products_of(usual);
+  ops::set_product_options(timed, {.timed = 8});
+  const Values results = products_of(timed);
+  CHECK(relative_error(results, expected) <= 1e-5);
+  const std::string choices = ops::product_choices(timed);
+  REQUIRE(ops::use_product_choices(same, choices));
+  CHECK(products_of(same) == results);
+  CHECK(ops::product_choices(same) == choices);
+  CHECK(products_of(timed) == results);
+}
+
+TEST_CASE("choices of another library and broken ones are refused" *
+          doctest::skip(std::getenv("SORTIE_CUDA_MODULE") == nullptr)) {
+  ExecutionContext context(1, test::device());
+  (void)products_of(context);
+  const std::string choices = ops::product_choices(context);
+  const auto with = [&](const std::string& what, const std::string& instead) {
+    std::string text = choices;
+    REQUIRE(text.find(what) != std::string::npos);
+    return text.replace(text.find(what), what.size(), instead);
+  };
+  const auto code = [&](const std::string& text) {
+    const auto result = ops::use_product_choices(context, text);
+    return result ? ErrorCode::internal : result.error().code;
+  };
+  CHECK(code(with("cuBLASLt ", "cuBLASLt 9")) == ErrorCode::unsupported);
+  CHECK(code(with("multiprocessors", "multiprocessors and more")) == ErrorCode::unsupported);
+  CHECK(code("something else\n") == ErrorCode::checkpoint);
+  CHECK(code(choices + "1 2 3\n") == ErrorCode::checkpoint);
+  CHECK(code(choices.substr(0, choices.size() - 3) + "z\n") == ErrorCode::checkpoint);
+  CHECK(ops::use_product_choices(context, choices));
+  CHECK(ops::use_product_choices(context, ""));
+}
+
+TEST_CASE("f32 products are not those of TF32 unless it is asked for" *
+          doctest::skip(std::getenv("SORTIE_CUDA_MODULE") == nullptr)) {
+  const Values x = random_values(DType::f32, 1, 20 * 64), w = random_values(DType::f32, 2, 8 * 64);
+  const auto product = [&](bool tf32) {
+    ExecutionContext context(1, test::device());
+    ops::set_product_options(context, {.tf32 = tf32});
+    const ops::PackedWeight weight(make_tensor(context, DType::f32, {8, 64}, w));
+    Tensor y = context.empty(DType::f32, {20, 8});
+    ops::linear_forward(context, make_tensor(context, DType::f32, {20, 64}, x), weight, Tensor(),
+                        y);
+    return values_of(y);
+  };
+  const double error = relative_error(product(true), product(false));
+  CHECK(error > 1e-5);
+  CHECK(error < 1e-2);
+}
+
+}  // namespace sortie::trainer

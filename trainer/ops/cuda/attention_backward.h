@@ -1,0 +1,108 @@
+// What the kernels of attention's backward pass have in common: a block's work. Each has own rows,
+// queries or keys, whose gradients it makes, and goes over other rows, keys or queries. Included by
+// attention's .cu files.
+#pragma once
+
+#include "trainer/ops/cuda/attention_tiles.h"
+
+namespace sortie::trainer::ops::cuda {
+
+template <class T>
+struct BackwardInputs {
+  AttentionInputs<T> in;
+  Heads<const T> dout;
+  RowValues<const float> lse;
+  const float* delta;
+};
+
+/// Tiles of own rows, heads of own rows and samples make up grid.x with the splits of heads.
+struct BackwardPlan {
+  int tiles, heads, splits;
+};
+
+template <bool kOwnKeys>
+struct BackwardBlock {
+  int split, splits, head, tile;
+  std::int64_t sample;
+
+  /// Those with the most to do go first: the first keys, and the last queries.
+  __device__ __forceinline__ BackwardBlock(const AttentionSizes& sizes, const BackwardPlan& plan)
+      : splits(plan.splits) {
+    unsigned rest = blockIdx.x;
+    const auto next = [&](int count) {
+      const unsigned index = rest % static_cast<unsigned>(count);
+      rest /= static_cast<unsigned>(count);
+      return static_cast<int>(index);
+    };
+    split = next(plan.splits);
+    head = next(plan.heads);
+    sample = next(static_cast<int>(sizes.batch));
+    tile = kOwnKeys ? static_cast<int>(rest) : plan.tiles - 1 - static_cast<int>(rest);
+  }
+  /// Own keys are read by some query heads, one after another.
+  __device__ __forceinline__ int share(int group) const { return (group + splits - 1) / splits; }
+  __device__ __forceinline__ int first_query_head(int group) const {
+    return kOwnKeys ? head * group + split * share(group) : head;
+  }
+  __device__ __forceinline__ int query_heads(int group) const {
+    return kOwnKeys ? max(min(share(group), group - split * share(group)), 0) : 1;
+  }
+};
+
+/// The queries of sample `b` that see a key of [first, past), from the first to behind the last.
+__device__ __forceinline__ void queries_of_keys(const AttentionSizes& sizes,
+                                                const KeyMask& mask, std::int64_t b,
+                                                int first, int past, SeenByAll* scratch, int& begin,
+                                                int& end) {
+  begin = max(mask.first_key + first - mask.first_query, 0);
+  const std::int64_t last = std::int64_t{mask.first_key} + past - 1 + mask.window;  // excluded
+  const std::int64_t queries = last - mask.first_query;
+  end = queries < sizes.queries ? max(static_cast<int>(queries), 0) : sizes.queries;
+  if (mask.starts == nullptr) return;
+  SeenByAll mine;
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += static_cast<int>(blockDim.x))
+    if (mask.starts[b * mask.starts_stride + i] < mask.first_key + past) mine.end = i + 1;
+  end = min(end, over_block(over_warp(mine), scratch).end);
+}
+
+
+/// Where a block's sums of own rows go: to dq, dk or dv.
+template <class T>
+struct GradientRows {
+  T* narrow = nullptr;
+  float* wide = nullptr;  // added to, unless it is a split's own
+  std::int64_t stride = 0;
+  bool add = false, in_pieces = false;
+
+  __device__ __forceinline__ void store(int row, int column, int columns, float low,
+                                        float high) const {
+    if (wide == nullptr) {
+      store_pair(narrow + row * stride, column, columns, in_pieces, low, high);
+      return;
+    }
+    float* to = wide + row * stride;
+    if (add && column < columns) low += to[column];
+    if (add && column + 1 < columns) high += to[column + 1];
+    store_pair(to, column, columns, in_pieces, low, high);
+  }
+};
+template <bool kOwnKeys, class T>
+__device__ __forceinline__ GradientRows<T> gradient_rows(const BackwardBlock<kOwnKeys>& block,
+                                                         const AttentionSizes& sizes, bool add,
+                                                         const Heads<T>& narrow,
+                                                         const Heads<float>& wide, float* parts,
+                                                         int columns) {
+  const std::int64_t b = block.sample;
+  if (block.splits > 1)
+    return {nullptr,
+            parts + ((block.split * sizes.batch + b) * sizes.keys * sizes.key_heads + block.head) *
+                        columns,
+            std::int64_t{sizes.key_heads} * columns, false, columns % 2 == 0};
+  if (add)
+    return {nullptr, wide.data + b * wide.sample + block.head * wide.head, wide.token, true,
+            wide.in_pieces};
+  return {narrow.data + b * narrow.sample + block.head * narrow.head, nullptr, narrow.token, false,
+          narrow.in_pieces};
+}
+
+}  // namespace sortie::trainer::ops::cuda

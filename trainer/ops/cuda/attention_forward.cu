@@ -1,0 +1,243 @@
+// Attention's forward pass in bf16 on tensor cores (Dao 2023): a block takes a tile of queries and
+// goes over the keys; a warp has 16 or 32 rows, whose scores, probabilities and sums stay in its
+// registers. While scores are computed the values are on their way, and the next keys while values
+// are summed up.
+#include "trainer/ops/cuda/attention.h"
+#include "trainer/ops/cuda/attention_tiles.h"
+#include "trainer/ops/cuda/dropout_run.h"
+#include "trainer/ops/cuda/launch.h"
+
+namespace sortie::trainer::ops::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+
+/// Rows per warp in 16s, and keys per tile: what registers and 99 KiB of shared memory hold.
+template <int kD, int kDv>
+struct ForwardShape {
+  static constexpr int kM = kD <= 128 ? 2 : 1;
+  static constexpr int kRows = kWarps * 16 * kM;
+  static constexpr int kKeys = kD <= 64 ? 64 : kD <= 128 ? 32 : kD <= 192 ? 64 : 32;
+  static constexpr std::size_t shared_bytes() {
+    return static_cast<std::size_t>(Tile<kD>::elements(kRows + kKeys) +
+                                    Tile<kDv>::elements(kKeys)) *
+           sizeof(bf16);
+  }
+};
+
+/// Tiles of rows, heads (key heads where they are packed) and samples, which make up grid.x with
+/// the splits: tiles are the slowest, the last ones, which see the most keys, go first.
+struct ForwardPlan {
+  int tiles, heads, pack;
+};
+
+template <int kD, int kDv>
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_kernel(AttentionInputs<bf16> in, AttentionOut<bf16> to, ForwardPlan plan) {
+  using Shape = ForwardShape<kD, kDv>;
+  constexpr int kM = Shape::kM, kRows = Shape::kRows, kKeys = Shape::kKeys;
+  constexpr int kN = kKeys / 8, kNv = kDv / 8;
+  auto* queries = shared_memory<bf16>();
+  bf16* keys = queries + Tile<kD>::elements(kRows);
+  bf16* values = keys + Tile<kD>::elements(kKeys);
+  auto* scratch = shared_memory<SeenByAll>();  // before rows come
+
+  unsigned rest = blockIdx.x;
+  const auto split = static_cast<int>(rest % static_cast<unsigned>(to.splits));
+  rest /= static_cast<unsigned>(to.splits);
+  const auto head = static_cast<int>(rest % static_cast<unsigned>(plan.heads));
+  rest /= static_cast<unsigned>(plan.heads);
+  const auto b = static_cast<std::int64_t>(rest % static_cast<unsigned>(in.sizes.batch));
+  const int tile = plan.tiles - 1 - static_cast<int>(rest / static_cast<unsigned>(in.sizes.batch));
+
+  const int first_row = tile * kRows, rows = in.sizes.queries * plan.pack;
+  const int group = in.sizes.heads / in.sizes.key_heads;
+  const int key_head = plan.pack > 1 ? head : head / group;
+  // Row r is query r / pack, of head r % pack of those that are packed.
+  const auto token_of = [&](int row) { return plan.pack > 1 ? row / plan.pack : row; };
+  const auto head_of = [&](int row) {
+    return plan.pack > 1 ? head * plan.pack + row % plan.pack : head;
+  };
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int g = lane / 4, t = lane % 4;
+  const int warp_row = warp * 16 * kM;
+
+  KeySpan spans[kM][2];
+  SeenByAll of_warp;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + warp_row + 16 * m + 8 * half + g;
+      spans[m][half] = {0, 0};
+      if (row < rows) {
+        const int token = token_of(row);
+        spans[m][half] =
+            seen_keys(in.mask, in.sizes.keys, token, document_start(in.mask, b, token));
+        of_warp.add(spans[m][half]);
+      }
+    }
+  of_warp = over_warp(of_warp);
+  const SeenByAll of_block = over_block(of_warp, scratch);
+  // Tiles of keys, of this split.
+  int begin = of_block.first / kKeys, end = (of_block.end + kKeys - 1) / kKeys;
+  if (of_block.end == 0) begin = end = 0;
+  if (to.splits > 1) {
+    const int share = (end - begin + to.splits - 1) / to.splits;
+    begin += split * share;
+    end = min(end, begin + share);
+  }
+
+  const bf16* k = in.k.data + b * in.k.sample + key_head * in.k.head;
+  const bf16* v = in.v.data + b * in.v.sample + key_head * in.v.head;
+  const auto load_keys = [&](int n) {
+    load_tile<kKeys, kD, kThreads>(keys, in.sizes.dims, in.k.in_pieces, k, [&](int row) {
+      const int key = n * kKeys + row;
+      return key < in.sizes.keys ? k + key * in.k.token : nullptr;
+    });
+    cp_async_commit();
+  };
+  const auto load_values = [&](int n) {
+    load_tile<kKeys, kDv, kThreads>(values, in.sizes.value_dims, in.v.in_pieces, v, [&](int row) {
+      const int key = n * kKeys + row;
+      return key < in.sizes.keys ? v + key * in.v.token : nullptr;
+    });
+    cp_async_commit();
+  };
+  if (begin < end) {
+    const bf16* q = in.q.data + b * in.q.sample;
+    load_tile<kRows, kD, kThreads>(queries, in.sizes.dims, in.q.in_pieces, q, [&](int r) {
+      const int row = first_row + r;
+      return row < rows ? q + token_of(row) * in.q.token + head_of(row) * in.q.head : nullptr;
+    });
+    load_keys(begin);
+  }
+
+  float sums[kM][kNv][4], top[kM][2], total[kM][2];
+  clear(sums);
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[m][half] = -kInfinity;
+      total[m][half] = 0.0f;
+    }
+  const float scale = in.mask.scale * kLog2E;
+
+  for (int n = begin; n < end; ++n) {
+    const int first_key = n * kKeys;
+    const bool works = of_warp.any(first_key, first_key + kKeys);
+    cp_async_wait<0>();
+    __syncthreads();  // the keys are there, and nobody reads the values before any more
+    load_values(n);
+    float s[kM][kN][4];
+    clear(s);
+    if (works) multiply_transposed<kM, kKeys, kD>(s, queries, warp_row, keys);
+    cp_async_wait<0>();
+    __syncthreads();  // the values are there, and nobody reads these keys any more
+    if (n + 1 < end) load_keys(n + 1);
+    if (!works) continue;
+    const bool masked = !of_warp.all(first_key, first_key + kKeys);
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const KeySpan span = spans[m][half];
+        float most = -kInfinity;
+#pragma unroll
+        for (int i = 0; i < kN; ++i)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float& score = s[m][i][2 * half + j];
+            if (masked && !span.has(first_key + 8 * i + 2 * t + j)) score = -kInfinity;
+            most = fmaxf(most, score);
+          }
+        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+        most = fmaxf(most, top[m][half]);
+        // Differences first: the largest score has probability 1 exactly, however large it is.
+        const float base = most == -kInfinity ? 0.0f : most;
+        const float keep = exp2_fast((top[m][half] - base) * scale);
+        top[m][half] = most;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kN; ++i)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float& score = s[m][i][2 * half + j];
+            score = exp2_fast((score - base) * scale);
+            sum += score;
+          }
+        total[m][half] = total[m][half] * keep + sum;
+#pragma unroll
+        for (int i = 0; i < kNv; ++i) {
+          sums[m][i][2 * half] *= keep;
+          sums[m][i][2 * half + 1] *= keep;
+        }
+        if (in.mask.dropout.threshold != 0) {
+          const int row = first_row + warp_row + 16 * m + 8 * half + g;
+          DropoutRun dropout(in.mask.dropout, b);
+          const std::int64_t element =
+              (head * in.mask.tokens + in.mask.first_query + row) * in.mask.tokens +
+              in.mask.first_key + first_key + 2 * t;
+#pragma unroll
+          for (int i = 0; i < kN; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              float& p = s[m][i][2 * half + j];
+              p = dropout(element + 8 * i + j, p);
+            }
+        }
+      }
+    multiply_registers<kM, kKeys, kDv>(sums, s, values);
+  }
+
+  FinishedRow<bf16> finished[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = total[m][half];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      const int row = first_row + warp_row + 16 * m + 8 * half + g;
+      if (row < rows)
+        finished[m][half] = finish_row(to, split, b, head_of(row), token_of(row), sum,
+                                       top[m][half] * in.mask.scale);
+    }
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (t == 0) finished[m][half].store_lse();
+#pragma unroll
+      for (int i = 0; i < kNv; ++i)
+        finished[m][half].store(8 * i + 2 * t, in.sizes.value_dims, sums[m][i][2 * half],
+                                sums[m][i][2 * half + 1]);
+    }
+}
+
+}  // namespace
+
+template <>
+void attention_forward_tiles(cudaStream_t stream, const AttentionInputs<bf16>& in,
+                             const AttentionOut<bf16>& out) {
+  with_head_sizes(in.sizes.dims, in.sizes.value_dims, [&]<int kD, int kDv>() {
+    using Shape = ForwardShape<kD, kDv>;
+    ForwardPlan plan;
+    plan.pack = out.pack_heads ? in.sizes.heads / in.sizes.key_heads : 1;
+    plan.heads = in.sizes.heads / plan.pack;
+    plan.tiles = static_cast<int>(
+        blocks_for(std::int64_t{in.sizes.queries} * plan.pack, Shape::kRows));
+    const std::int64_t blocks = std::int64_t{plan.tiles} * plan.heads * in.sizes.batch * out.splits;
+    launch(forward_kernel<kD, kDv>,
+           {.blocks = static_cast<unsigned>(blocks),
+            .threads = kThreads,
+            .shared_bytes = Shape::shared_bytes()},
+           stream, in, out, plan);
+  });
+}
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,318 @@
+// What the kernels of attention share: which keys a query sees, tiles in shared memory, fragments
+// of them, and exponentials. Included by attention's .cu files.
+#pragma once
+
+#include "trainer/ops/cuda/attention.h"
+#include "trainer/ops/cuda/tensor_core.h"
+
+namespace sortie::trainer::ops::cuda {
+
+inline constexpr float kLog2E = 1.44269504088896340736f;
+inline constexpr float kLn2 = 0.69314718055994530942f;
+inline constexpr float kInfinity = __builtin_huge_valf();
+
+/// 2^x, relative error 2^-22; 0 below the normal numbers.
+__device__ __forceinline__ float exp2_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
+/// The keys from `first` on, `count` of them, counted in the call's keys.
+struct KeySpan {
+  int first, count;
+  __device__ __forceinline__ bool has(int key) const {
+    return static_cast<unsigned>(key - first) < static_cast<unsigned>(count);
+  }
+  __device__ __forceinline__ int end() const { return first + count; }
+};
+
+/// What the query at `token` of the call sees when its document begins at `start`.
+__device__ __forceinline__ KeySpan seen_keys(const KeyMask& mask, int keys, int token, int start) {
+  const int place = mask.first_query + token;
+  const int oldest = place - mask.window + 1;
+  const int first = max(max(oldest, start) - mask.first_key, 0);
+  const int end = min(place - mask.first_key + 1, keys);
+  return {first, max(end - first, 0)};
+}
+__device__ __forceinline__ int document_start(const KeyMask& mask, std::int64_t b, int token) {
+  return mask.starts == nullptr ? 0 : mask.starts[b * mask.starts_stride + token];
+}
+
+/// The largest range that some rows see, and what all of them see.
+struct SeenByAll {
+  int first = 0x7fffffff, end = 0;             // of any
+  int all_first = 0, all_end = 0x7fffffff;     // of every row that sees a key
+  __device__ __forceinline__ void add(KeySpan span) {
+    if (span.count == 0) {  // such a row needs a mask everywhere
+      all_end = 0;
+      return;
+    }
+    first = min(first, span.first);
+    end = max(end, span.end());
+    all_first = max(all_first, span.first);
+    all_end = min(all_end, span.end());
+  }
+  __device__ __forceinline__ void add(const SeenByAll& other) {
+    first = min(first, other.first);
+    end = max(end, other.end);
+    all_first = max(all_first, other.all_first);
+    all_end = min(all_end, other.all_end);
+  }
+  __device__ __forceinline__ bool any(int begin, int past) const { return begin < end && past > first; }
+  __device__ __forceinline__ bool all(int begin, int past) const {
+    return begin >= all_first && past <= all_end;
+  }
+};
+__device__ __forceinline__ SeenByAll over_warp(SeenByAll mine) {
+  for (int lane = kWarp / 2; lane > 0; lane /= 2)
+    mine.add(SeenByAll{__shfl_xor_sync(kAllLanes, mine.first, lane),
+                       __shfl_xor_sync(kAllLanes, mine.end, lane),
+                       __shfl_xor_sync(kAllLanes, mine.all_first, lane),
+                       __shfl_xor_sync(kAllLanes, mine.all_end, lane)});
+  return mine;
+}
+/// Of a block's warps; `scratch` is shared memory for one of each.
+__device__ __forceinline__ SeenByAll over_block(SeenByAll of_warp, SeenByAll* scratch) {
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  SeenByAll all = scratch[0];
+  for (int warp = 1; warp < warps; ++warp) all.add(scratch[warp]);
+  __syncthreads();
+  return all;
+}
+
+/// Rows of bf16 in shared memory. They are a piece of 16 bytes longer than their columns, so that
+/// eight rows of one column of pieces lie in different banks.
+template <int kColumns>
+struct Tile {
+  static constexpr int kStride = kColumns + 8;
+  static_assert(kColumns % 16 == 0 && kStride * 2 / 16 % 2 == 1, "rows on the same banks");
+  __host__ __device__ static constexpr int elements(int rows) { return rows * kStride; }
+};
+
+/// Begins to bring rows of `source(row)`, a pointer or null, to a tile: columns from `columns` on
+/// and rows without a source become zeros. Rows that are not in pieces of 16 bytes are there after
+/// the next barrier, the others after a wait as well. `somewhere` is any address that can be read.
+template <int kRows, int kColumns, int kThreads, class Source>
+__device__ __forceinline__ void load_tile(bf16* tile, int columns, bool in_pieces,
+                                          const bf16* somewhere, const Source& source) {
+  constexpr int kPieces = kColumns / 8;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (!in_pieces) {
+    for (int i = thread; i < kRows * kColumns; i += kThreads) {
+      const int row = i / kColumns, column = i % kColumns;
+      const bf16* from = source(row);
+      bf16 value;
+      value.bits = from != nullptr && column < columns ? from[column].bits : std::uint16_t{0};
+      tile[row * Tile<kColumns>::kStride + column] = value;
+    }
+    return;
+  }
+  const auto copy = [&](int row, int column) {
+    const bf16* from = source(row);
+    const bool valid = from != nullptr && column < columns;
+    cp_async_16(tile + row * Tile<kColumns>::kStride + column, valid ? from + column : somewhere,
+                valid);
+  };
+  if constexpr (kThreads % kPieces == 0) {
+    constexpr int kStep = kThreads / kPieces;
+    const int column = thread % kPieces * 8;
+#pragma unroll
+    for (int row = thread / kPieces; row < kRows; row += kStep) copy(row, column);
+  } else {
+#pragma unroll 4
+    for (int i = thread; i < kRows * kPieces; i += kThreads) copy(i / kPieces, i % kPieces * 8);
+  }
+}
+
+/// The fragment a of 16 rows and the 16 columns from `column` on.
+template <int kColumns>
+__device__ __forceinline__ void load_a(std::uint32_t (&a)[4], const bf16* tile, int row,
+                                       int column) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  ldmatrix_x4(a, tile + (row + lane % 16) * Tile<kColumns>::kStride + column + lane / 16 * 8);
+}
+/// Two fragments b, of k = the 16 columns from `column` on and n = the 8 rows from `row` on and the
+/// 8 after them: the tile is the right side of a product, transposed.
+template <int kColumns>
+__device__ __forceinline__ void load_b_transposed(std::uint32_t (&b)[2][2], const bf16* tile,
+                                                  int row, int column) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  std::uint32_t registers[4];
+  ldmatrix_x4(registers, tile + (row + lane / 16 * 8 + lane % 8) * Tile<kColumns>::kStride + column +
+                             lane / 8 % 2 * 8);
+  b[0][0] = registers[0], b[0][1] = registers[1];
+  b[1][0] = registers[2], b[1][1] = registers[3];
+}
+/// Two fragments b, of k = the 16 rows from `row` on and n = the 8 columns from `column` on and the
+/// 8 after them.
+template <int kColumns>
+__device__ __forceinline__ void load_b(std::uint32_t (&b)[2][2], const bf16* tile, int row,
+                                       int column) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  std::uint32_t registers[4];
+  ldmatrix_x4_trans(registers, tile + (row + lane / 8 % 2 * 8 + lane % 8) * Tile<kColumns>::kStride +
+                                   column + lane / 16 * 8);
+  b[0][0] = registers[0], b[0][1] = registers[1];
+  b[1][0] = registers[2], b[1][1] = registers[3];
+}
+
+/// s += a b^T: 16 kM rows of `a` from `row` on times all kRows rows of `b`, over kColumns.
+template <int kM, int kRows, int kColumns>
+__device__ __forceinline__ void multiply_transposed(float (&s)[kM][kRows / 8][4], const bf16* a,
+                                                    int row, const bf16* b) {
+#pragma unroll
+  for (int k = 0; k < kColumns; k += 16) {
+    std::uint32_t left[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) load_a<kColumns>(left[m], a, row + 16 * m, k);
+#pragma unroll
+    for (int n = 0; n < kRows; n += 16) {
+      std::uint32_t right[2][2];
+      load_b_transposed<kColumns>(right, b, n, k);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_bf16(s[m][n / 8], left[m], right[0]);
+        mma_bf16(s[m][n / 8 + 1], left[m], right[1]);
+      }
+    }
+  }
+}
+
+/// c += p b: p are sums of a product as they lie in registers, rounded to bf16; its columns are the
+/// kRows rows of b.
+template <int kM, int kRows, int kColumns>
+__device__ __forceinline__ void multiply_registers(float (&c)[kM][kColumns / 8][4],
+                                                   const float (&p)[kM][kRows / 8][4],
+                                                   const bf16* b) {
+#pragma unroll
+  for (int k = 0; k < kRows; k += 16) {
+    std::uint32_t left[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const auto& low = p[m][k / 8];
+      const auto& high = p[m][k / 8 + 1];
+      left[m][0] = pack_bf16(low[0], low[1]);
+      left[m][1] = pack_bf16(low[2], low[3]);
+      left[m][2] = pack_bf16(high[0], high[1]);
+      left[m][3] = pack_bf16(high[2], high[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < kColumns; n += 16) {
+      std::uint32_t right[2][2];
+      load_b<kColumns>(right, b, k, n);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_bf16(c[m][n / 8], left[m], right[0]);
+        mma_bf16(c[m][n / 8 + 1], left[m], right[1]);
+      }
+    }
+  }
+}
+
+template <int kM, int kN>
+__device__ __forceinline__ void clear(float (&c)[kM][kN][4]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+}
+
+/// Two neighbours of a row of `columns`; `column` is even. `in_pieces`: rows are aligned, and
+/// columns a multiple of 8.
+template <class T>
+__device__ __forceinline__ void store_pair(T* row, int column, int columns, bool in_pieces,
+                                           float low, float high) {
+  if (column >= columns) return;
+  if (in_pieces) {
+    *reinterpret_cast<Pack<T, 2>*>(row + column) = {from_float<T>(low), from_float<T>(high)};
+    return;
+  }
+  row[column] = from_float<T>(low);
+  if (column + 1 < columns) row[column + 1] = from_float<T>(high);
+}
+
+/// A row of the forward pass whose keys are done: out is its sums times `factor`, plus `keep` times
+/// what `out` held. Only where the row is asked for, and where a merged row saw a key.
+template <class T>
+struct FinishedRow {
+  T* out = nullptr;
+  float *out_f32 = nullptr, *lse_at = nullptr;
+  float factor = 0.0f, keep = 0.0f, lse = -kInfinity;
+  bool in_pieces = false;
+
+  __device__ __forceinline__ void store_lse() const {
+    if (lse_at != nullptr) *lse_at = lse;
+  }
+  __device__ __forceinline__ void store(int column, int columns, float low, float high) const {
+    low *= factor;
+    high *= factor;
+    if (out_f32 == nullptr) {
+      if (out != nullptr) store_pair(out, column, columns, in_pieces, low, high);
+      return;
+    }
+    if (keep != 0.0f) {
+      if (column < columns) low += keep * out_f32[column];
+      if (column + 1 < columns) high += keep * out_f32[column + 1];
+    }
+    store_pair(out_f32, column, columns, in_pieces, low, high);
+  }
+};
+/// `total` is the sum of exp(score - top) over the keys, 0 where the row saw none. A row's threads
+/// must all have called this before one of them stores.
+template <class T>
+__device__ __forceinline__ FinishedRow<T> finish_row(const AttentionOut<T>& to, int split,
+                                                     std::int64_t b, int head, int token,
+                                                     float total, float top) {
+  FinishedRow<T> row;
+  if (to.lse.data != nullptr)
+    row.lse_at = to.lse.data + split * to.lse_split + b * to.lse.sample + head * to.lse.head + token;
+  if (total != 0.0f) {
+    row.lse = top + logf(total);
+    row.factor = 1.0f / total;
+  }
+  const auto place = [&](const auto& out) {
+    row.in_pieces = out.in_pieces;
+    return out.data + b * out.sample + token * out.token + head * out.head;
+  };
+  if (to.result == AttentionResult::store) {
+    row.out = place(to.out);
+    return row;
+  }
+  if (to.result == AttentionResult::merge) {
+    if (total == 0.0f) return {};
+    const float before = *row.lse_at, here = row.lse;
+    if (before != -kInfinity) {
+      const float most = fmaxf(before, here);
+      row.lse = most + logf(expf(before - most) + expf(here - most));
+      row.keep = expf(before - row.lse);
+      row.factor *= expf(here - row.lse);
+    }
+  }
+  row.out_f32 = place(to.out_f32) + split * to.out_split;
+  return row;
+}
+
+/// body.operator()<kD, kDv>() with head sizes that hold `dims` and `value_dims`, which are at most
+/// 256.
+template <class Body>
+void with_head_sizes(int dims, int value_dims, const Body& body) {
+  const int most = dims > value_dims ? dims : value_dims;
+  if (most <= 32) return body.template operator()<32, 32>();
+  if (most <= 64) return body.template operator()<64, 64>();
+  if (most <= 96) return body.template operator()<96, 96>();
+  if (most <= 128) return body.template operator()<128, 128>();
+  if (most <= 192 && value_dims <= 128) return body.template operator()<192, 128>();
+  if (most <= 192) return body.template operator()<192, 192>();
+  return body.template operator()<256, 256>();
+}
+
+}  // namespace sortie::trainer::ops::cuda

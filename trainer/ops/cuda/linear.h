@@ -1,0 +1,22 @@
+// Kernels beside the products of linear layers. Each goes to the stream and returns at once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "trainer/ops/cuda/views.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// Parts that column sums of so many rows are cut into.
+std::int64_t column_sum_parts(std::int64_t rows);
+
+/// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is room for
+/// column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.
+template <class T>
+void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums);
+
+/// to [from.size] = from, rounded. T: float or bf16.
+template <class T>
+void round_bias(cudaStream_t stream, Flat<const float> from, T* to);
+
+}  // namespace sortie::trainer::ops::cuda

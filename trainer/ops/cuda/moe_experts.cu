@@ -1,0 +1,334 @@
+#include "trainer/ops/cuda/moe_experts.h"
+
+#include <algorithm>
+
+#include "trainer/ops/cuda/device.h"
+#include "trainer/ops/cuda/launch.h"
+
+namespace sortie::trainer::ops::cuda {
+namespace {
+
+__device__ __forceinline__ int lane_of_thread() {
+  return static_cast<int>(threadIdx.x) % kWarp;
+}
+__device__ __forceinline__ int warp_of_thread() {
+  return static_cast<int>(threadIdx.x) / kWarp;
+}
+
+// Counting and sorting. Chunk by chunk: a warp looks at kWarp choices at once, in their order, and
+// the lanes that hold the same expert find each other. No two warps count in the same memory.
+
+constexpr int kSteps = 16;  // of a warp
+constexpr int kChoicesPerWarp = kSteps * kWarp;
+
+/// Where a warp's counters for all experts still fit beside those of seven others.
+int warps_for(int experts) {
+  return experts <= 1024 ? 8 : 1;
+}
+std::int64_t chunks_per_segment(const Choices& choices) {
+  return blocks_for(choices.count / choices.segments, warps_for(choices.experts) * kChoicesPerWarp);
+}
+Grid grid_of_chunks(const Choices& choices) {
+  const int warps = warps_for(choices.experts);
+  return {.blocks = static_cast<unsigned>(chunks_per_segment(choices) * choices.segments),
+          .threads = static_cast<unsigned>(warps * kWarp),
+          .shared_bytes = static_cast<std::size_t>(warps * choices.experts) * sizeof(int)};
+}
+
+/// The warp's choices: lane i holds each i-th of kWarp in a row; -1 behind the segment's end.
+struct WarpChoices {
+  int mine[kSteps];
+  std::int64_t first;  // index of the lane's first one
+
+  __device__ __forceinline__ WarpChoices(const Choices& choices, std::int64_t chunks) {
+    const std::int64_t length = choices.count / choices.segments;
+    const std::int64_t warps = blockDim.x / kWarp;
+    const std::int64_t segment = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
+    const std::int64_t in_segment =
+        (chunk * warps + warp_of_thread()) * kChoicesPerWarp + lane_of_thread();
+    first = segment * length + in_segment;
+    SORTIE_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      const bool there = in_segment + step * kWarp < length;
+      mine[step] = there ? choices.data[first + step * kWarp] : -1;
+      if (there && (mine[step] < 0 || mine[step] >= choices.experts)) __trap();
+    }
+  }
+};
+
+/// Counts on from counters [E], the warp's own; visit(step, count before) for each of the lane's
+/// choices.
+template <class Visit>
+__device__ __forceinline__ void count_in_order(const WarpChoices& choices, int* counters,
+                                               const Visit& visit) {
+  const unsigned before = (1u << lane_of_thread()) - 1;
+  SORTIE_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    const int expert = choices.mine[step];
+    const unsigned same = __match_any_sync(kAllLanes, expert);
+    const int start = expert >= 0 ? counters[expert] : 0;
+    if (expert >= 0) visit(step, start + __popc(same & before));
+    __syncwarp();
+    if (expert >= 0 && (same & before) == 0) counters[expert] = start + __popc(same);
+    __syncwarp();
+  }
+}
+
+/// counters [warps, E]: what each warp's choices are.
+__device__ __forceinline__ void count_by_warp(const WarpChoices& choices, int experts,
+                                              int* counters) {
+  int* own = counters + warp_of_thread() * experts;
+  for (int e = lane_of_thread(); e < experts; e += kWarp) own[e] = 0;
+  __syncwarp();
+  count_in_order(choices, own, [](int, int) {});
+}
+
+__global__ void count_kernel(const Choices choices, std::int64_t chunks, std::int32_t* counts) {
+  auto* counters = shared_memory<int>();
+  count_by_warp(WarpChoices(choices, chunks), choices.experts, counters);
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < choices.experts;
+       e += static_cast<int>(blockDim.x)) {
+    int sum = 0;
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp)
+      sum += counters[warp * choices.experts + e];
+    counts[std::int64_t{blockIdx.x} * choices.experts + e] = sum;
+  }
+}
+
+/// totals [segments, E]
+template <class T>
+__global__ void total_kernel(const std::int32_t* counts, std::int64_t chunks, Flat<T> totals,
+                             int experts) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= totals.size) return;
+  const std::int32_t* of_segment = counts + i / experts * chunks * experts + i % experts;
+  std::int64_t sum = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += of_segment[chunk * experts];
+  totals.data[i] = static_cast<T>(sum);
+}
+
+/// One block: begin, the padding's sources, and starts [chunks, E], how many choices of the expert
+/// are in earlier chunks. Shared memory: [E] counts.
+__global__ void begin_kernel(const std::int32_t* __restrict__ counts, std::int64_t chunks,
+                             const SortedRows rows, std::int32_t* __restrict__ starts) {
+  auto* totals = shared_memory<int>();
+  const int experts = rows.experts, threads = static_cast<int>(blockDim.x);
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += threads) {
+    int sum = 0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      starts[chunk * experts + e] = sum;
+      sum += counts[chunk * experts + e];
+    }
+    totals[e] = sum;
+  }
+  __syncthreads();
+  const int lane = lane_of_thread();
+  if (warp_of_thread() == 0) {
+    std::int64_t before = 0;
+    for (int first = 0; first < experts; first += kWarp) {
+      const int e = first + lane;
+      std::int64_t sum =
+          e < experts ? (totals[e] + rows.unit - 1) / rows.unit * rows.unit : std::int64_t{0};
+      const std::int64_t own = sum;
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        const std::int64_t other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(distance));
+        if (lane >= distance) sum += other;
+      }
+      if (e < experts) rows.begin[e] = before + sum - own;
+      before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+    }
+    if (lane == 0) rows.begin[experts] = before;
+  }
+  __syncthreads();
+  for (int e = warp_of_thread(); e < experts; e += threads / kWarp)
+    for (std::int64_t row = rows.begin[e] + totals[e] + lane; row < rows.begin[e + 1]; row += kWarp)
+      rows.source[row] = -1;
+}
+
+/// Every choice gets the next row of its expert.
+__global__ void place_kernel(const Choices choices, const SortedRows rows,
+                             const std::int32_t* starts) {
+  const WarpChoices mine(choices, gridDim.x);
+  auto* counters = shared_memory<int>();
+  count_by_warp(mine, choices.experts, counters);
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < choices.experts;
+       e += static_cast<int>(blockDim.x)) {
+    int next =
+        static_cast<int>(rows.begin[e]) + starts[std::int64_t{blockIdx.x} * choices.experts + e];
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
+      int& counter = counters[warp * choices.experts + e];
+      const int count = counter;
+      counter = next;
+      next += count;
+    }
+  }
+  __syncthreads();
+  count_in_order(mine, counters + warp_of_thread() * choices.experts, [&](int step, int row) {
+    const std::int64_t choice = mine.first + step * kWarp;
+    rows.row_of[choice] = row;
+    rows.source[row] = static_cast<std::int32_t>(choice);
+  });
+}
+
+// Rows. A warp has a row to itself; N elements move at once.
+
+constexpr int kWarps = 8;  // of a block
+
+__device__ __forceinline__ std::int64_t row_of_warp() {
+  return std::int64_t{blockIdx.x} * kWarps + warp_of_thread();
+}
+Grid grid_of_rows(std::int64_t rows) {
+  return {.blocks = blocks_for(rows, kWarps), .threads = kWarps * kWarp};
+}
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <int N, class T>
+__device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+template <int N, class T>
+__device__ __forceinline__ void clear_row(T* row, std::int64_t cols) {
+  Pack<T, N> zeros;
+  for (T& value : zeros.values) value = from_float<T>(0.0f);
+  for (std::int64_t col = lane_of_thread() * N; col < cols; col += kWarp * N)
+    store<N>(row + col, zeros);
+}
+
+template <class T, int N>
+__global__ void dispatch_kernel(const SortedRows rows, Rows<const T> x, Rows<T> sorted) {
+  const std::int64_t row = row_of_warp();
+  if (row >= rows.begin[rows.experts]) return;
+  T* to = sorted.data + row * sorted.stride;
+  const int choice = rows.source[row];
+  if (choice < 0) return clear_row<N>(to, sorted.cols);
+  const T* from = x.data + std::int64_t{choice / rows.top_k} * x.stride;
+  for (std::int64_t col = lane_of_thread() * N; col < x.cols; col += kWarp * N)
+    store<N>(to + col, load<N>(from + col));
+}
+
+template <class T, int N>
+__global__ void combine_kernel(const SortedRows rows, Rows<const T> sorted, const float* weights,
+                               Rows<T> y) {
+  const std::int64_t token = row_of_warp();
+  if (token >= rows.tokens) return;
+  const std::int64_t first = token * rows.top_k;
+  for (std::int64_t col = lane_of_thread() * N; col < y.cols; col += kWarp * N) {
+    float sums[N] = {};
+    for (int j = 0; j < rows.top_k; ++j) {
+      const auto pack = load<N>(sorted.data + rows.row_of[first + j] * sorted.stride + col);
+      const float weight = weights != nullptr ? weights[first + j] : 1.0f;
+      SORTIE_UNROLL
+      for (int i = 0; i < N; ++i) sums[i] += weight * to_float(pack.values[i]);
+    }
+    Pack<T, N> result;
+    SORTIE_UNROLL
+    for (int i = 0; i < N; ++i) result.values[i] = from_float<T>(sums[i]);
+    store<N>(y.data + token * y.stride + col, result);
+  }
+}
+
+template <class T, int N>
+__global__ void combine_backward_kernel(const SortedRows rows, Rows<const T> dy,
+                                        Rows<const T> sorted, const float* weights, Rows<T> dsorted,
+                                        float* dweights) {
+  const std::int64_t row = row_of_warp();
+  if (row >= rows.begin[rows.experts]) return;
+  T* to = dsorted.data + row * dsorted.stride;
+  const int choice = rows.source[row];
+  if (choice < 0) return clear_row<N>(to, dsorted.cols);
+  const T* gradient = dy.data + std::int64_t{choice / rows.top_k} * dy.stride;
+  const T* value = sorted.data + row * sorted.stride;
+  const float weight = weights[choice];
+  float sum = 0.0f;
+  for (std::int64_t col = lane_of_thread() * N; col < dy.cols; col += kWarp * N) {
+    auto pack = load<N>(gradient + col);
+    const auto other = load<N>(value + col);
+    SORTIE_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const float slope = to_float(pack.values[i]);
+      sum += slope * to_float(other.values[i]);
+      pack.values[i] = from_float<T>(weight * slope);
+    }
+    store<N>(to + col, pack);
+  }
+  sum = warp_sum(sum);
+  if (lane_of_thread() == 0) dweights[choice] = sum;
+}
+
+template <class T>
+bool aligned(const Rows<T>& rows) {
+  constexpr std::int64_t kPack = kPackOf<T>;
+  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.cols % kPack == 0 &&
+         rows.stride % kPack == 0;
+}
+
+}  // namespace
+
+std::int64_t chunk_counts_of(const Choices& choices) {
+  return chunks_per_segment(choices) * choices.segments * choices.experts;
+}
+
+template <class T>
+void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* chunk_counts,
+                   T* counts) {
+  constexpr int kThreads = 256;
+  const std::int64_t chunks = chunks_per_segment(choices);
+  launch(count_kernel, grid_of_chunks(choices), stream, choices, chunks, chunk_counts);
+  const Flat<T> totals{counts, choices.segments * choices.experts};
+  launch(total_kernel<T>, {.blocks = blocks_for(totals.size, kThreads), .threads = kThreads},
+         stream, chunk_counts, chunks, totals, choices.experts);
+}
+template void count_experts(cudaStream_t, const Choices&, std::int32_t*, float*);
+template void count_experts(cudaStream_t, const Choices&, std::int32_t*, double*);
+
+void sort_choices(cudaStream_t stream, const Choices& choices, const SortedRows& rows,
+                  std::int32_t* chunk_counts, std::int32_t* starts) {
+  const std::int64_t chunks = chunks_per_segment(choices);
+  launch(count_kernel, grid_of_chunks(choices), stream, choices, chunks, chunk_counts);
+  const int threads = std::min((choices.experts + kWarp - 1) / kWarp, 32) * kWarp;
+  launch(begin_kernel,
+         {.blocks = 1,
+          .threads = static_cast<unsigned>(threads),
+          .shared_bytes = static_cast<std::size_t>(choices.experts) * sizeof(int)},
+         stream, chunk_counts, chunks, rows, starts);
+  launch(place_kernel, grid_of_chunks(choices), stream, choices, rows, starts);
+}
+
+template <class T>
+void dispatch_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> x, Rows<T> sorted) {
+  const bool packs = aligned(x) && aligned(sorted);
+  launch(packs ? dispatch_kernel<T, kPackOf<T>> : dispatch_kernel<T, 1>,
+         grid_of_rows(rows.capacity), stream, rows, x, sorted);
+}
+template <class T>
+void combine_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> sorted,
+                  const float* weights, Rows<T> y) {
+  const bool packs = aligned(sorted) && aligned(y);
+  launch(packs ? combine_kernel<T, kPackOf<T>> : combine_kernel<T, 1>, grid_of_rows(rows.tokens),
+         stream, rows, sorted, weights, y);
+}
+template <class T>
+void combine_rows_backward(cudaStream_t stream, const SortedRows& rows, Rows<const T> dy,
+                           Rows<const T> sorted, const float* weights, Rows<T> dsorted,
+                           float* dweights) {
+  const bool packs = aligned(dy) && aligned(sorted) && aligned(dsorted);
+  launch(packs ? combine_backward_kernel<T, kPackOf<T>> : combine_backward_kernel<T, 1>,
+         grid_of_rows(rows.capacity), stream, rows, dy, sorted, weights, dsorted, dweights);
+}
+
+#define SORTIE_EXPERT_ROWS(T)                                                              \
+  template void dispatch_rows(cudaStream_t, const SortedRows&, Rows<const T>, Rows<T>);    \
+  template void combine_rows(cudaStream_t, const SortedRows&, Rows<const T>, const float*, \
+                             Rows<T>);                                                     \
+  template void combine_rows_backward(cudaStream_t, const SortedRows&, Rows<const T>,      \
+                                      Rows<const T>, const float*, Rows<T>, float*);
+SORTIE_EXPERT_ROWS(float)
+SORTIE_EXPERT_ROWS(bf16)
+#undef SORTIE_EXPERT_ROWS
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,52 @@
+// Kernels that count and sort choices of experts, and that bring rows to experts and back. Each
+// launcher goes to the stream and returns at once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "trainer/ops/cuda/views.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// Experts that were chosen, in `segments` parts of equal length. An expert that does not exist
+/// ends the use of the GPU with an error.
+struct Choices {
+  const std::int32_t* data = nullptr;
+  std::int64_t count = 0, segments = 1;
+  int experts = 0;
+};
+/// Choices are counted in chunks of each segment: the counts of all chunks are so many numbers,
+/// which callers have scratch memory for.
+std::int64_t chunk_counts_of(const Choices& choices);
+
+/// counts [segments, E], overwritten. T: float, double.
+template <class T>
+void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* chunk_counts,
+                   T* counts);
+
+/// ExpertRows, as kernels are told.
+struct SortedRows {
+  std::int64_t* begin = nullptr;   // [E + 1]
+  std::int32_t* row_of = nullptr;  // [choices]
+  std::int32_t* source = nullptr;  // [capacity]
+  std::int64_t tokens = 0, capacity = 0, unit = 1;
+  int top_k = 0, experts = 0;
+};
+/// Fills begin, row_of and source. `starts` is scratch like chunk_counts.
+void sort_choices(cudaStream_t stream, const Choices& choices, const SortedRows& rows,
+                  std::int32_t* chunk_counts, std::int32_t* starts);
+
+/// sorted = x by token, padding zero.
+template <class T>
+void dispatch_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> x, Rows<T> sorted);
+/// y = sum over a token's choices of its rows, times weights [tokens, k] where these are not null.
+template <class T>
+void combine_rows(cudaStream_t stream, const SortedRows& rows, Rows<const T> sorted,
+                  const float* weights, Rows<T> y);
+/// dsorted = weight * dy, padding zero; dweights = dot(dy, sorted).
+template <class T>
+void combine_rows_backward(cudaStream_t stream, const SortedRows& rows, Rows<const T> dy,
+                           Rows<const T> sorted, const float* weights, Rows<T> dsorted,
+                           float* dweights);
+
+}  // namespace sortie::trainer::ops::cuda

@@ -1,0 +1,59 @@
+// Matrix products by cuBLASLt, row by row as tensors are.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "trainer/ops/products.h"
+#include "trainer/tensor/context.h"
+
+namespace sortie::trainer::ops::cuda {
+
+/// C [m, n] = alpha op(A) op(B) (+ C) (+ bias [n] in every row), summed in f32. A is stored [m, k],
+/// or [k, m] when transposed; B [k, n], or [n, k]. Rows have strides, in elements.
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  DType input = DType::f32;   // f32 or bf16, of A and B
+  DType output = DType::f32;  // of C and the bias: `input` or f32
+  bool a_transposed = false, b_transposed = false;
+  std::int64_t a_row = 0, b_row = 0, c_row = 0;
+  bool accumulate = false;
+  bool bias = false;
+
+  auto operator<=>(const Product&) const = default;
+};
+
+/// On the device. C overlaps neither A nor B.
+struct Operands {
+  const void *a = nullptr, *b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;  // 16-byte aligned; null without
+  float alpha = 1.0f;
+};
+
+/// The products of one context. How one is computed is decided when its shape comes for the first
+/// time, and kept; the same shapes, choices and library give the same bits on GPUs of one kind.
+class Products {
+ public:
+  explicit Products(Device device);
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  /// Adds the product to the current stream.
+  void run(ExecutionContext& context, const Product& product, const Operands& operands);
+
+  // As in trainer/ops/products.h.
+  void set_options(const ProductOptions& options);
+  std::string choices() const;
+  Result<> use_choices(std::string_view text);
+
+ private:
+  class State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace sortie::trainer::ops::cuda
