@@ -280,6 +280,12 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
     if (host->size() > 1) {
       const auto tell_all = [&](std::string text) { return host->all_gather(text)[0]; };
       const bool first = host->rank() == 0;
+      const auto libraries = host->all_gather(groups.library());
+      for (std::size_t other = 1; other < libraries.size(); ++other)
+        if (libraries[other] != libraries[0])
+          return fail(ErrorCode::unsupported,
+                      fmt::format("rank {} has {}, rank 0 has {}: install the same on every host",
+                                  other, libraries[other], libraries[0]));
       groups.adopt_settings(tell_all(first ? groups.settings() : ""));
       const std::string id = tell_all(first ? groups.new_id() : "");
       const auto limit = communication_limit();
