@@ -20,7 +20,7 @@ Ids read(ExecutionContext& context, const Tensor& ids) {
 }  // namespace
 
 TEST_CASE("documents start behind their end token, anew in every sequence") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const Tensor tokens = ids_of(context, {1, 7, 2, 7, 7, 3, 4, 5, 6, 7}, {2, 5});
   Tensor starts = context.empty(DType::i32, {2, 5}), positions = context.empty(DType::i32, {2, 5});
   ops::find_documents(context, tokens, 7, starts, positions);
@@ -31,7 +31,7 @@ TEST_CASE("documents start behind their end token, anew in every sequence") {
 }
 
 TEST_CASE("shifted tokens do not cross the end of a sequence or a document") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   const Tensor tokens = ids_of(context, {1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
   const Tensor starts = ids_of(context, {0, 0, 2, 2, 0, 0, 0, 0}, {2, 4});
   Tensor shifted = context.empty(DType::i32, {2, 4});
@@ -52,7 +52,7 @@ TEST_CASE("random numbers are a function of key and index, whatever range is ask
 }
 
 TEST_CASE("a strided copy moves the view and nothing else") {
-  ExecutionContext context(1);
+  ExecutionContext context(1, test::device());
   Values values(2 * 3 * 4);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
   const Tensor from = make_tensor(context, DType::f32, {2, 3, 4}, values);
@@ -66,7 +66,7 @@ TEST_CASE("a strided copy moves the view and nothing else") {
 }
 
 TEST_CASE("fills and sums of every type that they are for") {
-  ExecutionContext context(2);
+  ExecutionContext context(2, test::device());
   Tensor floats = context.empty(DType::f32, {1000}), sums = context.zeros(DType::f64, {2});
   ops::fill(context, 2.5, floats);
   CHECK(values_of(floats) == Values(1000, 2.5));
@@ -80,7 +80,7 @@ TEST_CASE("fills and sums of every type that they are for") {
 }
 
 TEST_CASE("a low-rank update is added to its weight once") {
-  ExecutionContext context(2);
+  ExecutionContext context(2, test::device());
   Tensor w = make_tensor(context, DType::f32, {2, 3}, {1, 2, 3, 4, 5, 6});
   Tensor up = make_tensor(context, DType::f32, {2, 1}, {1, -2});
   const Tensor down = make_tensor(context, DType::f32, {1, 3}, {1, 0, 2});

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const BackwardBlock<kOwnKeys> block(in.sizes, plan);
   const std::int64_t b = block.sample;
-  const int own_head = block.head, split = block.split, first_own = block.tile * kOwn;
+  const int own_head = block.head, first_own = block.tile * kOwn;
   const int group = in.sizes.heads / in.sizes.key_heads;
   const int key_head = kOwnKeys ? own_head : own_head / group;
   const int own_rows = kOwnKeys ? in.sizes.keys : in.sizes.queries;

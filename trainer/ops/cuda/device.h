@@ -64,6 +64,18 @@ __device__ __forceinline__ bf16 from_float<bf16>(float value) {
   return result;
 }
 
+/// Two at once: half the instructions.
+__device__ __forceinline__ void from_floats(float first, float second, bf16* pair) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+  memcpy(pair, &bits, sizeof bits);
+#else
+  pair[0] = from_float<bf16>(first);
+  pair[1] = from_float<bf16>(second);
+#endif
+}
+
 /// N elements of T that move between memory and registers as one access; addresses are multiples of
 /// its size.
 template <class T, int N>
@@ -73,6 +85,49 @@ struct alignas(sizeof(T) * N) Pack {
 /// As many elements of T as 16 bytes hold.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
+
+/// One access to device memory of as many bytes as P has: 2, 4, 8 or 16. A plain assignment is not:
+/// nvcc takes it apart.
+template <class P>
+__device__ __forceinline__ P read_pack(const void* from) {
+#if defined(__CUDA_ARCH__)
+  P pack;
+  if constexpr (sizeof(P) == 16) {
+    const uint4 words = *static_cast<const uint4*>(from);
+    memcpy(&pack, &words, sizeof pack);
+  } else if constexpr (sizeof(P) == 8) {
+    const uint2 words = *static_cast<const uint2*>(from);
+    memcpy(&pack, &words, sizeof pack);
+  } else {
+    pack = *static_cast<const P*>(from);
+  }
+  return pack;
+#else
+  return *static_cast<const P*>(from);
+#endif
+}
+template <class P>
+__device__ __forceinline__ void write_pack(void* to, const P& pack) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(P) == 16) {
+    uint4 words;
+    memcpy(&words, &pack, sizeof pack);
+    __stwb(static_cast<uint4*>(to), words);
+  } else if constexpr (sizeof(P) == 8) {
+    uint2 words;
+    memcpy(&words, &pack, sizeof pack);
+    __stwb(static_cast<uint2*>(to), words);
+  } else if constexpr (sizeof(P) == 4) {
+    unsigned word;
+    memcpy(&word, &pack, sizeof pack);
+    __stwb(static_cast<unsigned*>(to), word);
+  } else {
+    *static_cast<P*>(to) = pack;
+  }
+#else
+  *static_cast<P*>(to) = pack;
+#endif
+}
 
 /// The sum over the warp's lanes, in every lane; the same order of additions for all.
 template <class T>

@@ -1,44 +1,40 @@
-// Activations and other elementwise ops.
+// Sums, factors and conversions of elements.
 #include "trainer/ops/cuda/elementwise.h"
 
 #include "trainer/ops/cuda/cuda_backend.h"
+#include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
 
 namespace sortie::trainer::ops::cuda {
 
-void CudaBackend::swiglu_forward(Context&, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "swiglu_forward is not there yet");
-}
-
-void CudaBackend::swiglu_backward(Context&, const Tensor&, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "swiglu_backward is not there yet");
-}
-
-void CudaBackend::gelu_forward(Context&, Gelu, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "gelu_forward is not there yet");
-}
-
-void CudaBackend::gelu_backward(Context&, Gelu, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "gelu_backward is not there yet");
-}
-
-void CudaBackend::scale(Context&, const Tensor&, float, Tensor&) {
-  SORTIE_CHECK(false, "scale is not there yet");
-}
-
-void CudaBackend::convert(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "convert is not there yet");
-}
-
-void CudaBackend::concat_columns(Context&, const Tensor&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "concat_columns is not there yet");
-}
-
 void CudaBackend::add(Context& context, const Tensor& a, const Tensor& b, Tensor& y) {
   with_float_type(y.dtype(), [&]<class T> {
     add_rows(current_stream(context), rows_of<const T>(a), rows_of<const T>(b), rows_of<T>(y));
   });
+}
+
+void CudaBackend::scale(Context& context, const Tensor& x, float factor, Tensor& y) {
+  with_float_type(y.dtype(), [&]<class T> {
+    scale_values(current_stream(context), flat<const T>(x), factor, flat<T>(y));
+  });
+}
+
+void CudaBackend::convert(Context& context, const Tensor& from, Tensor& to) {
+  const cudaStream_t stream = current_stream(context);
+  if (from.dtype() == to.dtype())
+    return check(cudaMemcpyAsync(to.raw(), from.raw(),
+                                 static_cast<std::size_t>(to.elements()) * dtype_bytes(to.dtype()),
+                                 cudaMemcpyDeviceToDevice, stream),
+                 "a copy");
+  if (to.dtype() == DType::bf16)
+    convert_values(stream, flat<const float>(from), flat<bf16>(to));
+  else
+    convert_values(stream, flat<const bf16>(from), flat<float>(to));
+}
+
+void CudaBackend::accumulate(Context& context, const Tensor& from, Tensor& sums) {
+  accumulate_values(current_stream(context), flat<const double>(from), flat<double>(sums));
 }
 
 }  // namespace sortie::trainer::ops::cuda

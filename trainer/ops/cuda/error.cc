@@ -2,11 +2,13 @@
 
 #include <fmt/core.h>
 
+#include "trainer/tensor/device_module.h"
+
 namespace sortie::trainer::ops::cuda {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  throw CudaError(fmt::format("GPU: {} failed: {} ({})", what, cudaGetErrorString(error),
+  throw DeviceError(fmt::format("GPU: {} failed: {} ({})", what, cudaGetErrorString(error),
                               cudaGetErrorName(error)));
 }
 

@@ -3,16 +3,10 @@
 
 #include <cuda_runtime.h>
 
-#include "trainer/tensor/device_module.h"
-
 namespace sortie::trainer::ops::cuda {
 
-/// What the GPU or its driver refused, or what a kernel before it did wrong.
-struct CudaError : DeviceError {
-  using DeviceError::DeviceError;
-};
-
-/// Throws CudaError, which says what failed and the driver's name and text of the error.
+/// Throws DeviceError (tensor/device_module.h), which says what failed and the driver's name and text
+/// of the error: what the GPU or its driver refused, or what a kernel before it did wrong.
 void check(cudaError_t error, const char* what);
 
 }  // namespace sortie::trainer::ops::cuda

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "trainer/ops/cuda/copy.h"
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/elementwise.h"
 #include "trainer/ops/cuda/error.h"
@@ -68,11 +69,33 @@ void CudaBackend::random_normal(Context& context, std::uint64_t key, std::int64_
   copy_from_host(context, std::as_bytes(std::span(values)), x);
 }
 
-void CudaBackend::copy(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "copy is not there yet");
+namespace {
+
+CopyPlan plan_of(const Tensor& from, const Tensor& to) {
+  CopyPlan plan{.from = from.raw(), .to = to.raw()};
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(to.dtype()));
+  const int dims = to.shape().dims();
+  for (int i = 0; i < dims; ++i) {
+    const int at = kMaxDims - dims + i;
+    plan.sizes[at] = to.size(i);
+    if (at == kMaxDims - 1) break;
+    plan.from_steps[at] = from.stride(i) * bytes;
+    plan.to_steps[at] = to.stride(i) * bytes;
+  }
+  plan.sizes[kMaxDims - 1] *= bytes;
+  return plan;
 }
-void CudaBackend::accumulate(Context&, const Tensor&, Tensor&) {
-  SORTIE_CHECK(false, "accumulate is not there yet");
+
+}  // namespace
+
+void CudaBackend::copy(Context& context, const Tensor& from, Tensor& to) {
+  copy_strided(current_stream(context), plan_of(from, to));
+}
+
+void CudaBackend::concat_columns(Context& context, const Tensor& a, const Tensor& b, Tensor& y) {
+  const cudaStream_t stream = current_stream(context);
+  copy_strided(stream, plan_of(a, y.slice(1, 0, a.size(1))));
+  copy_strided(stream, plan_of(b, y.slice(1, a.size(1), b.size(1))));
 }
 
 }  // namespace sortie::trainer::ops::cuda

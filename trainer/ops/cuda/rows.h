@@ -23,7 +23,7 @@ __device__ __forceinline__ Floats<N> load(const T* from) {
   Floats<N> result;
 #pragma unroll
   for (int i = 0; i < N; i += kEach) {
-    const auto pack = *reinterpret_cast<const Pack<T, kEach>*>(from + i);
+    const auto pack = read_pack<Pack<T, kEach>>(from + i);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) result.values[i + j] = to_float(pack.values[j]);
   }
@@ -35,9 +35,15 @@ __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
 #pragma unroll
   for (int i = 0; i < N; i += kEach) {
     Pack<T, kEach> pack;
+    if constexpr (sizeof(T) == sizeof(bf16) && kEach > 1) {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) pack.values[j] = from_float<T>(values.values[i + j]);
-    *reinterpret_cast<Pack<T, kEach>*>(to + i) = pack;
+      for (int j = 0; j < kEach; j += 2)
+        from_floats(values.values[i + j], values.values[i + j + 1], pack.values + j);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) pack.values[j] = from_float<T>(values.values[i + j]);
+    }
+    write_pack(to + i, pack);
   }
 }
 template <int N, class T>
@@ -85,6 +91,7 @@ __global__ void __launch_bounds__(256)
     each.template at<N>(row, col);
     return;
   }
+#pragma unroll 1
   for (std::int64_t i = col; i < sizes.cols; ++i) each.template at<1>(row, i);
 }
 
