@@ -55,12 +55,10 @@ class DeviceHandle final : public CollectiveHandle {
   }
 
   bool poll() override {
-    if (!ordered_) {
-      host_.poll();
-      ordered_ = done_.poll();
-      if (!ordered_) check_sound(*rank_, host_);
-    }
-    return done_.poll();
+    host_.poll();
+    if (done_.poll()) return ordered_ = true;
+    check_sound(*rank_, host_);
+    return false;
   }
 
   void wait() override {
@@ -84,7 +82,6 @@ class DeviceHandle final : public CollectiveHandle {
       else
         std::this_thread::sleep_for(kNap);
     }
-    ordered_ = true;
   }
 
   void wait_on(ExecutionContext& context) override {

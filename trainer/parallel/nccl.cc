@@ -194,8 +194,9 @@ class NcclGroup final : public DeviceGroup {
     ops::cuda::use_device(device_);
     ncclConfig_t config = config_of(name);
     ncclComm_t part = nullptr;
-    settle(ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config),
-           communicator_, fmt::format("split of group {} into {}", name_, name), waiting);
+    const ncclResult_t begun = ncclCommSplit(
+        communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config);
+    settle(begun, communicator_, fmt::format("split of group {} into {}", name_, name), waiting);
     if (color < 0 || part == nullptr) return nullptr;
     settle(ncclInProgress, part, fmt::format("connecting group {}", name), waiting);
     int rank = 0, size = 0;
@@ -302,8 +303,8 @@ class NcclGroups final : public DeviceGroups {
     std::memcpy(unique.internal, id.data(), id.size());
     ncclConfig_t config = config_of(name);
     ncclComm_t communicator = nullptr;
-    settle(ncclCommInitRankConfig(&communicator, size, unique, rank, &config), communicator,
-           fmt::format("connecting group {}", name), waiting);
+    const ncclResult_t begun = ncclCommInitRankConfig(&communicator, size, unique, rank, &config);
+    settle(begun, communicator, fmt::format("connecting group {}", name), waiting);
     return std::make_unique<NcclGroup>(device, communicator, rank, size, name, waiting);
   }
 };

@@ -8,6 +8,7 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
+#include "trainer/tensor/device_memory.h"
 #include "trainer/random/random.h"
 
 namespace sortie::trainer::ops::cuda {

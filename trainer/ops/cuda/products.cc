@@ -13,6 +13,7 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/product_choices.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
@@ -24,7 +25,7 @@ constexpr int kMaxTimed = 64;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw CudaError(
+    throw DeviceError(
         fmt::format("GPU: {} failed: cuBLASLt says {}", what, cublasLtGetStatusName(status)));
 }
 
