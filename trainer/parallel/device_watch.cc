@@ -54,7 +54,7 @@ void DeviceWatch::abort_all() {
   for (DeviceGroup* group : groups_) group->abort();
 }
 
-std::string DeviceWatch::look(std::unique_lock<std::mutex>&) {
+std::string DeviceWatch::look() {
   const std::size_t before = flights_.size();
   std::erase_if(flights_, [](const Flight& one) { return one.done.poll(); });
   const auto now = WatchClock::now();
@@ -78,7 +78,7 @@ void DeviceWatch::watch() {
   while (!stopping_) {
     changed_.wait_for(lock, kBetweenLooks);
     if (stopping_) return;
-    if (failure_.empty()) failure_ = look(lock);
+    if (failure_.empty()) failure_ = look();
     if (failure_.empty()) continue;
     const auto deadline = WatchClock::now() + kToBeNoticed;
     if (changed_.wait_until(lock, deadline, [this] { return stopping_ || noticed_; })) {

@@ -43,7 +43,7 @@ class DeviceWatch {
   };
   void watch();
   /// Looks once; what is wrong.
-  std::string look(std::unique_lock<std::mutex>& lock);
+  std::string look();
 
   const std::chrono::duration<double> limit_;
   std::mutex mutex_;
