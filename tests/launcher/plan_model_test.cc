@@ -64,7 +64,7 @@ TEST_CASE("a training over NCCL has no PMIx, unless it is asked for") {
   job.runner.mpi = "on";
   CHECK(make_plan(job, kMixedHosts, facts)->mpi == "on");
   job.runner.mpi = "auto";
-  job.runner.program = "./another";
+  job.runner.program = {"./another"};
   CHECK(make_plan(job, kMixedHosts, facts)->mpi == "auto");
 }
 
