@@ -53,7 +53,8 @@ void RankStore::take(std::uint32_t rank, const Json& question, const Answer& ans
   entry.value = value;
   entry.there = true;
   answer(rank, line_of(number));
-  for (const auto& [waiting, asked] : entry.waiting) answer(waiting, line_of(asked, "value", value));
+  for (const auto& [waiting, asked] : entry.waiting)
+    answer(waiting, line_of(asked, "value", value));
   entry.waiting.clear();
 }
 

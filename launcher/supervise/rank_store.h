@@ -2,7 +2,8 @@
 // they find each other before they are connected. Lines on SORTIE_SOCKET, and answers
 // (wire::RankAnswer), of the same number:
 //   {"type":"store","number":7,"do":"put","key":K,"value":V}  ->  {"type":"stored","number":7}
-//   {"type":"store","number":8,"do":"get","key":K}            ->  {"type":"stored","number":8,"value":V}
+//   {"type":"store","number":8,"do":"get","key":K}            ->
+//   {"type":"stored","number":8,"value":V}
 // or {"type":"stored","number":N,"error":TEXT}. A get is answered when there is a value. A question
 // that is not answered may be asked again.
 #pragma once

@@ -32,14 +32,14 @@ TEST_CASE("rank store: a value is given to who asks, before and after it is ther
   ranks.ask(1, R"({"type":"store","number":1,"do":"get","key":"other"})");
   CHECK(ranks.said.empty());
   ranks.ask(0, R"({"type":"store","number":9,"do":"put","key":"world","value":"10.0.0.1 7000"})");
-  CHECK(ranks.said == std::vector<std::string>{
-                          R"(0 {"number":9,"type":"stored"})",
-                          R"(2 {"number":6,"type":"stored","value":"10.0.0.1 7000"})"});
+  CHECK(ranks.said ==
+        std::vector<std::string>{R"(0 {"number":9,"type":"stored"})",
+                                 R"(2 {"number":6,"type":"stored","value":"10.0.0.1 7000"})"});
   ranks.ask(0, R"({"type":"store","number":9,"do":"put","key":"world","value":"10.0.0.1 7000"})");
   CHECK(ranks.said == std::vector<std::string>{R"(0 {"number":9,"type":"stored"})"});
   ranks.ask(3, R"({"type":"store","number":1,"do":"get","key":"world"})");
-  CHECK(ranks.said == std::vector<std::string>{
-                          R"(3 {"number":1,"type":"stored","value":"10.0.0.1 7000"})"});
+  CHECK(ranks.said ==
+        std::vector<std::string>{R"(3 {"number":1,"type":"stored","value":"10.0.0.1 7000"})"});
 }
 
 TEST_CASE("rank store: what is out of bounds is refused") {

@@ -116,7 +116,8 @@ struct Measured {
     fill();
     run();
     return static_cast<double>(with_type(bench.dtype, [&](auto type) {
-      return differing_as<decltype(type)>(context, output, [this](std::int64_t i) { return expected(i); });
+      return differing_as<decltype(type)>(context, output,
+                                          [this](std::int64_t i) { return expected(i); });
     }));
   }
 };

@@ -53,9 +53,8 @@ void add_devices_command(CLI::App& app, int& exit_code) {
       "devices", "GPUs that ranks here would see, and CUDA's libraries that this build uses");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "As one JSON object");
-  command->callback([as_json, &exit_code] {
-    exit_code = report_error("devices", show_devices(*as_json));
-  });
+  command->callback(
+      [as_json, &exit_code] { exit_code = report_error("devices", show_devices(*as_json)); });
 }
 
 }  // namespace sortie::trainer

@@ -45,9 +45,9 @@ Result<MeetingPlace> parse_place(const std::string& text) {
     place.secret = text.substr(second + 1);
     if (error == std::errc() && stop == end) return place;
   }
-  return fail(ErrorCode::protocol,
-              fmt::format("rank 0 is said to wait at \"{}\": an address and a port are expected",
-                          text));
+  return fail(
+      ErrorCode::protocol,
+      fmt::format("rank 0 is said to wait at \"{}\": an address and a port are expected", text));
 }
 
 /// Rank 0 waits at any free port, which the others learn from the launcher.
@@ -68,10 +68,11 @@ Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
 Result<MeetingPlace> place_by_environment(const RankContext& rank, Fd& listener) {
   auto place = parse_place(variable("MASTER_ADDR") + " " + variable("MASTER_PORT") + " ");
   if (!place || place->host.empty() || place->port == 0)
-    return fail(ErrorCode::config,
-                fmt::format("environment: MASTER_ADDR='{}' MASTER_PORT='{}': the address and a free "
-                            "port of rank 0 are expected; `sortie run` needs neither",
-                            variable("MASTER_ADDR"), variable("MASTER_PORT")));
+    return fail(
+        ErrorCode::config,
+        fmt::format("environment: MASTER_ADDR='{}' MASTER_PORT='{}': the address and a free "
+                    "port of rank 0 are expected; `sortie run` needs neither",
+                    variable("MASTER_ADDR"), variable("MASTER_PORT")));
   if (rank.rank == 0) {
     SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place->port));
   }
@@ -86,13 +87,12 @@ Result<std::unique_ptr<Communicator>> make_nccl_world(const RankContext& rank) {
     return fail(ErrorCode::config, error.what());
   }
   constexpr std::chrono::hours kNoLimit{24 * 365};
-  const auto wait = limit.count() > 0
-                        ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
-                        : std::chrono::milliseconds(kNoLimit);
+  const auto wait = limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
+                                      : std::chrono::milliseconds(kNoLimit);
   Fd listener;
-  SORTIE_ASSIGN_OR_RETURN(const MeetingPlace place,
-                          rank.socket_path.empty() ? place_by_environment(rank, listener)
-                                                   : place_by_launcher(rank, listener, wait));
+  SORTIE_ASSIGN_OR_RETURN(const MeetingPlace place, rank.socket_path.empty()
+                                                        ? place_by_environment(rank, listener)
+                                                        : place_by_launcher(rank, listener, wait));
   SORTIE_ASSIGN_OR_RETURN(auto host, make_socket_communicator(rank.rank, rank.world_size, place,
                                                               std::move(listener), wait));
   return make_device_communicator(std::move(host), cuda_module().groups(), rank.compute.device);

@@ -77,8 +77,8 @@ Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t nu
       SORTIE_TRY(write_line(socket_.get(), line));
       again = now + kRepeat;
     }
-    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::min(again, deadline) - now);
+    const auto wait =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::min(again, deadline) - now);
     pollfd polled{socket_.get(), POLLIN, 0};
     if (::poll(&polled, 1, static_cast<int>(wait.count()) + 1) <= 0) continue;
     char buffer[4096];

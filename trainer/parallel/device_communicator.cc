@@ -145,10 +145,9 @@ class DeviceCommunicator final : public Communicator {
 
   Handle all_gather_async(const Tensor& input, const Tensor& output, const Event& ready) override {
     if (!ours(input)) return host_->all_gather_async(input, output, ready);
-    SORTIE_CHECK(
-        input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
-        "all-gather of {} {} into {} {} on {} ranks", input.elements(), dtype_name(input.dtype()),
-        output.elements(), dtype_name(output.dtype()), size());
+    SORTIE_CHECK(input.dtype() == output.dtype() && output.elements() == input.elements() * size(),
+                 "all-gather of {} {} into {} {} on {} ranks", input.elements(),
+                 dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
     return start(Collective::all_gather, input, output,
                  [&] { return group_->all_gather(input, output, ready); });
   }
@@ -172,13 +171,12 @@ class DeviceCommunicator final : public Communicator {
     };
     const auto ranks = static_cast<std::size_t>(size());
     const auto self = static_cast<std::size_t>(rank());
-    SORTIE_CHECK(send_counts.size() == ranks && receive_counts.size() == ranks &&
-                     sum(send_counts) == input.elements() &&
-                     sum(receive_counts) == output.elements() &&
-                     input.dtype() == output.dtype() && send_counts[self] == receive_counts[self],
-                 "all-to-all: counts {} and {} for {} and {} elements on {} ranks",
-                 sum(send_counts), sum(receive_counts), input.elements(), output.elements(),
-                 size());
+    SORTIE_CHECK(
+        send_counts.size() == ranks && receive_counts.size() == ranks &&
+            sum(send_counts) == input.elements() && sum(receive_counts) == output.elements() &&
+            input.dtype() == output.dtype() && send_counts[self] == receive_counts[self],
+        "all-to-all: counts {} and {} for {} and {} elements on {} ranks", sum(send_counts),
+        sum(receive_counts), input.elements(), output.elements(), size());
     check_tensors(input, output);
     check_sound(*rank_, *host_);
     const std::uint64_t sequence =
@@ -237,8 +235,7 @@ class DeviceCommunicator final : public Communicator {
                int root = -1) {
     check_tensors(input, output);
     check_sound(*rank_, *host_);
-    const std::uint64_t sequence =
-        host_->begin(collective, input.elements(), input.dtype(), root);
+    const std::uint64_t sequence = host_->begin(collective, input.elements(), input.dtype(), root);
     if (input.elements() == 0) return std::make_unique<NoDeviceWork>();
     return in_flight(collective, sequence, input, output, call);
   }
@@ -246,8 +243,8 @@ class DeviceCommunicator final : public Communicator {
   template <class Call>
   Handle in_flight(Collective collective, std::uint64_t sequence, const Tensor& input,
                    const Tensor& output, const Call& call) {
-    std::string what = fmt::format("{} of group {} ({} ranks)",
-                                   host_->label(collective, sequence), name(), size());
+    std::string what = fmt::format("{} of group {} ({} ranks)", host_->label(collective, sequence),
+                                   name(), size());
     Event done;
     try {
       done = call();
@@ -292,9 +289,9 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
         if (waits_given_up())
           throw CommunicatorError("given up, because this rank was asked to end");
         if (limit.count() > 0 && Clock::now() - begun > limit)
-          throw CommunicatorError(
-              fmt::format("{}: not all ranks were connected after {:g} s; NCCL_DEBUG=INFO tells more",
-                          groups.library(), limit.count()));
+          throw CommunicatorError(fmt::format(
+              "{}: not all ranks were connected after {:g} s; NCCL_DEBUG=INFO tells more",
+              groups.library(), limit.count()));
       });
     }
     return std::make_unique<DeviceCommunicator>(std::move(rank), std::move(host), std::move(group));

@@ -14,7 +14,6 @@ namespace sortie::trainer {
 /// order of the ranks; bf16 may be rounded at each step from rank to rank; of a maximum with a NaN
 /// the library decides. All ranks call it; what can not be connected is an Error.
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
-                                                               DeviceGroups& groups,
-                                                               Device device);
+                                                               DeviceGroups& groups, Device device);
 
 }  // namespace sortie::trainer

@@ -15,7 +15,8 @@
 
 namespace sortie::trainer {
 
-/// SORTIE_COMM_TIMEOUT, 0 = no limit; a value that is no number of seconds throws CommunicatorError.
+/// SORTIE_COMM_TIMEOUT, 0 = no limit; a value that is no number of seconds throws
+/// CommunicatorError.
 std::chrono::duration<double> communication_limit();
 
 class Engine {

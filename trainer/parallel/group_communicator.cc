@@ -284,12 +284,12 @@ Communicator::Handle GroupCommunicator::broadcast_async(const Tensor& values, in
   if (size() == 1 || values.elements() == 0) return std::make_unique<NoWork>();
   const std::string what = label(Collective::broadcast, sequence);
   const int tag = tag_of(id_, Part::data, sequence);
-  return start_when(
-      ready, what, values, values,
-      [this, what, tag, root](std::span<std::byte> bytes,
-                              std::span<std::byte>) -> std::unique_ptr<Operation> {
-        return std::make_unique<Broadcast>(group_, engine_->transport(), what, tag, bytes, root);
-      });
+  return start_when(ready, what, values, values,
+                    [this, what, tag, root](std::span<std::byte> bytes,
+                                            std::span<std::byte>) -> std::unique_ptr<Operation> {
+                      return std::make_unique<Broadcast>(group_, engine_->transport(), what, tag,
+                                                         bytes, root);
+                    });
 }
 
 Communicator::Handle GroupCommunicator::all_to_all_async(
@@ -362,8 +362,8 @@ Communicator::Handle GroupCommunicator::pair(const Tensor& values, int member, D
     const auto bytes = bytes_of(values);
     operation = sends ? make(bytes, {}) : make({}, bytes);
   } else {
-    auto late =
-        std::make_shared<LateOperation>(group_, what, input, output, ready, make, std::move(before));
+    auto late = std::make_shared<LateOperation>(group_, what, input, output, ready, make,
+                                                std::move(before));
     last = late;
     operation = std::move(late);
   }

@@ -52,7 +52,8 @@ class GroupCommunicator final : public Communicator {
                                  std::span<const std::int64_t> receive_counts);
   /// "all-reduce 17"
   std::string label(Collective collective, std::uint64_t sequence) const;
-  /// Members that are known to be gone, and how: "rank 3: it has closed its connection"; else empty.
+  /// Members that are known to be gone, and how: "rank 3: it has closed its connection"; else
+  /// empty.
   std::string lost_members() const;
   /// From here on every collective throws CommunicatorError, and what is in flight may go.
   void give_up() { engine_->give_up_all(); }

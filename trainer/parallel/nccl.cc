@@ -1,7 +1,7 @@
-// Groups on NCCL. Every group has a communicator and a stream of its own, so that a small collective
-// that computation waits for does not stand behind a large one that it does not. Communicators are
-// not blocking: a call may go on in NCCL's threads, and is waited for here before anything else is
-// asked of the communicator, so that nothing can wait without an end.
+// Groups on NCCL. Every group has a communicator and a stream of its own, so that a small
+// collective that computation waits for does not stand behind a large one that it does not.
+// Communicators are not blocking: a call may go on in NCCL's threads, and is waited for here before
+// anything else is asked of the communicator, so that nothing can wait without an end.
 #include "trainer/parallel/nccl.h"
 
 #include <fmt/core.h>
@@ -24,10 +24,10 @@ namespace {
 using ops::cuda::check;
 
 /// What decides in which order sums are taken, or is read along with it.
-constexpr std::array kSettings = {
-    "NCCL_ALGO",         "NCCL_PROTO",          "NCCL_NVLS_ENABLE",  "NCCL_COLLNET_ENABLE",
-    "NCCL_MIN_CTAS",     "NCCL_MAX_CTAS",       "NCCL_BUFFSIZE",     "NCCL_NTHREADS",
-    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"};
+constexpr std::array kSettings = {"NCCL_ALGO",           "NCCL_PROTO",    "NCCL_NVLS_ENABLE",
+                                  "NCCL_COLLNET_ENABLE", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
+                                  "NCCL_BUFFSIZE",       "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS",
+                                  "NCCL_MAX_NCHANNELS"};
 
 std::string library_text() {
   int version = 0;  // 22809 = 2.28.9
@@ -194,8 +194,8 @@ class NcclGroup final : public DeviceGroup {
     ops::cuda::use_device(device_);
     ncclConfig_t config = config_of(name);
     ncclComm_t part = nullptr;
-    const ncclResult_t begun = ncclCommSplit(
-        communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config);
+    const ncclResult_t begun =
+        ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &part, &config);
     settle(begun, communicator_, fmt::format("split of group {} into {}", name_, name), waiting);
     if (color < 0 || part == nullptr) return nullptr;
     settle(ncclInProgress, part, fmt::format("connecting group {}", name), waiting);
@@ -292,14 +292,12 @@ class NcclGroups final : public DeviceGroups {
   }
 
   std::unique_ptr<DeviceGroup> join(Device device, const std::string& id, int rank, int size,
-                                    const std::string& name,
-                                    const WhileWaiting& waiting) override {
+                                    const std::string& name, const WhileWaiting& waiting) override {
     ops::cuda::use_device(device);
     ncclUniqueId unique;
     if (id.size() != sizeof unique.internal)
       throw CommunicatorError(fmt::format("{}: an id of {} bytes for group {}, {} are expected",
-                                          library_text(), id.size(), name,
-                                          sizeof unique.internal));
+                                          library_text(), id.size(), name, sizeof unique.internal));
     std::memcpy(unique.internal, id.data(), id.size());
     ncclConfig_t config = config_of(name);
     ncclComm_t communicator = nullptr;

@@ -64,7 +64,7 @@ class SocketLink {
   std::deque<Outgoing> out_;
   std::map<std::uint32_t, std::deque<Wanted>> wanted_;
   std::map<std::uint32_t, std::deque<std::vector<std::byte>>> early_;
-  Header in_;                    // of the message that comes in
+  Header in_;                     // of the message that comes in
   std::size_t header_bytes_ = 0;  // of it so far
   std::span<std::byte> into_;
   std::size_t into_bytes_ = 0;

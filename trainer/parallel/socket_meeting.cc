@@ -111,17 +111,19 @@ Result<MetRanks> meet_at_first(int size, const MeetingPlace& place, Fd listener,
       std::vector<int> missing;
       for (int rank = 1; rank < size; ++rank)
         if (!met.sockets[static_cast<std::size_t>(rank)]) missing.push_back(rank);
-      return fail(ErrorCode::timeout,
-                  fmt::format("rank{} {} did not connect to rank 0 at {} port {}: see what happened "
-                              "there, and whether the hosts reach each other",
-                              missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), place.host,
-                              place.port));
+      return fail(
+          ErrorCode::timeout,
+          fmt::format("rank{} {} did not connect to rank 0 at {} port {}: see what happened "
+                      "there, and whether the hosts reach each other",
+                      missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), place.host,
+                      place.port));
     }
     Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) continue;
     RankGreeting greeting;
     // A stranger may say nothing: it does not hold up the ranks for long.
-    const auto soon = std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(5));
+    const auto soon =
+        std::min(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(5));
     if (!read_all(socket.get(), &greeting, sizeof greeting, soon) ||
         !greeting.is_one_of(size, place.secret) || greeting.rank == 0)
       continue;
@@ -235,8 +237,7 @@ Result<Fd> dial_rank(const std::string& host, std::uint16_t port, const RankGree
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (code != 0)
-    return fail(ErrorCode::resolve, fmt::format("{}: {}", host, ::gai_strerror(code)));
+  if (code != 0) return fail(ErrorCode::resolve, fmt::format("{}: {}", host, ::gai_strerror(code)));
   Error last;
   for (;;) {  // who listens there may be a little later
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
@@ -264,16 +265,16 @@ Result<MetRanks> meet_ranks(int rank, int size, const MeetingPlace& place, Fd li
   MetRanks met;
   std::uint16_t port = 0;
   SORTIE_ASSIGN_OR_RETURN(met.listener, listen_for_ranks(port));
-  SORTIE_ASSIGN_OR_RETURN(Fd first,
-                          dial_rank(place.host, place.port,
-                                    RankGreeting::of(rank, size, place.secret, port), deadline));
+  SORTIE_ASSIGN_OR_RETURN(
+      Fd first, dial_rank(place.host, place.port, RankGreeting::of(rank, size, place.secret, port),
+                          deadline));
   met.addresses.resize(static_cast<std::size_t>(size));
   const Result<> told = read_all(first.get(), met.addresses.data(),
                                  met.addresses.size() * sizeof(RankAddress), deadline);
   if (!told)
     return std::unexpected(with_context(
-        told.error(), fmt::format("rank 0 at {} port {} did not say who is there", place.host,
-                                  place.port)));
+        told.error(),
+        fmt::format("rank 0 at {} port {} did not say who is there", place.host, place.port)));
   for (RankAddress& address : met.addresses) address.host.back() = '\0';
   met.sockets.resize(static_cast<std::size_t>(size));
   met.sockets[0] = std::move(first);

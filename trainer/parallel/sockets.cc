@@ -70,9 +70,9 @@ class SocketTransport final : public Transport {
     SocketLink& one = links_[static_cast<std::size_t>(peer)];
     if (one.open() || !one.fate().empty() || peer > rank_) return one;
     const RankAddress& address = addresses_[static_cast<std::size_t>(peer)];
-    auto socket = dial_rank(address.host.data(), address.port,
-                            RankGreeting::of(rank_, size(), secret_, 0),
-                            std::chrono::steady_clock::now() + kDialling);
+    auto socket =
+        dial_rank(address.host.data(), address.port, RankGreeting::of(rank_, size(), secret_, 0),
+                  std::chrono::steady_clock::now() + kDialling);
     if (socket)
       connect(peer, std::move(*socket));
     else

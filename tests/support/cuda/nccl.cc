@@ -123,7 +123,8 @@ class World {
   const Fault fault_ = Fault::from_environment();
   std::atomic<std::uint64_t> number_{0};
   std::mutex writing_, mutex_;
-  std::map<std::tuple<Ask, std::uint32_t, std::uint64_t>, std::deque<std::pair<Asked, Bytes>>> come_;
+  std::map<std::tuple<Ask, std::uint32_t, std::uint64_t>, std::deque<std::pair<Asked, Bytes>>>
+      come_;
   std::string problem_;
   std::atomic<bool> failed_{false};
 };
@@ -186,16 +187,16 @@ bool go_on(Work& work) {
       Asked head;
       Bytes bytes;
       const bool is_message = one.head.what == Ask::received;
-      if (!work.world->take(is_message ? Ask::received : Ask::result, one.head.group,
-                            is_message ? static_cast<std::uint64_t>(one.head.peer)
-                                       : one.head.sequence,
-                            bytes, head))
+      if (!work.world->take(
+              is_message ? Ask::received : Ask::result, one.head.group,
+              is_message ? static_cast<std::uint64_t>(one.head.peer) : one.head.sequence, bytes,
+              head))
         return false;
       if (bytes.size() != one.to_bytes || (is_message && head.type != one.head.type)) {
-        work.world->fail(fmt::format("rank {} of a communicator expects {} bytes of type {} and gets "
-                                     "{} of type {}",
-                                     work.comm->rank, one.to_bytes, one.head.type, bytes.size(),
-                                     head.type));
+        work.world->fail(
+            fmt::format("rank {} of a communicator expects {} bytes of type {} and gets "
+                        "{} of type {}",
+                        work.comm->rank, one.to_bytes, one.head.type, bytes.size(), head.type));
         return false;
       }
       if (!bytes.empty()) std::memcpy(one.to, bytes.data(), bytes.size());
@@ -222,8 +223,8 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, Piece piece) {
   return grouping > 0 ? ncclSuccess : (++grouping, ncclGroupEnd());
 }
 
-Piece collective(Ask what, const void* from, std::size_t from_count, void* to,
-                 std::size_t to_count, ncclDataType_t type) {
+Piece collective(Ask what, const void* from, std::size_t from_count, void* to, std::size_t to_count,
+                 ncclDataType_t type) {
   Piece piece;
   piece.head.what = what;
   piece.head.type = type;
@@ -243,13 +244,19 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-    case ncclInvalidUsage: return "invalid usage";
-    default: return "unhandled system error";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    default:
+      return "unhandled system error";
   }
 }
-const char* ncclGetLastError(ncclComm_t comm) { return comm != nullptr ? comm->world->problem() : ""; }
+const char* ncclGetLastError(ncclComm_t comm) {
+  return comm != nullptr ? comm->world->problem() : "";
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const char* host = std::getenv("MASTER_ADDR");
@@ -268,8 +275,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   auto* made = new ncclComm;
   made->rank = rank;
   made->size = size;
-  made->world =
-      std::make_shared<World>(rank, size, text.substr(space + 1), text.substr(0, space));
+  made->world = std::make_shared<World>(rank, size, text.substr(space + 1), text.substr(0, space));
   std::thread([world = made->world] { world->read(); }).detach();
   made->pending = [made] {
     Asked head;
@@ -333,8 +339,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = comm->pending ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }
-ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
-ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *count = comm->size, ncclSuccess; }
+ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
+  return *rank = comm->rank, ncclSuccess;
+}
+ncclResult_t ncclCommCount(ncclComm_t comm, int* count) {
+  return *count = comm->size, ncclSuccess;
+}
 
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
@@ -372,7 +382,9 @@ ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer
   piece.head.peer = peer;
   return add(comm, stream, piece);
 }
-ncclResult_t ncclGroupStart() { return ++grouping, ncclSuccess; }
+ncclResult_t ncclGroupStart() {
+  return ++grouping, ncclSuccess;
+}
 ncclResult_t ncclGroupEnd() {
   if (--grouping > 0) return ncclSuccess;
   for (auto& [stream, work] : std::exchange(grouped, {})) enqueue_work(stream, std::move(work));

@@ -68,13 +68,20 @@ Bytes reduced(const std::vector<Bytes>& inputs, const Asked& asked) {
 
 const char* name_of(Ask what) {
   switch (what) {
-    case Ask::all_reduce: return "all-reduce";
-    case Ask::reduce_scatter: return "reduce-scatter";
-    case Ask::all_gather: return "all-gather";
-    case Ask::broadcast: return "broadcast";
-    case Ask::split: return "split";
-    case Ask::finalize: return "end";
-    default: return "message";
+    case Ask::all_reduce:
+      return "all-reduce";
+    case Ask::reduce_scatter:
+      return "reduce-scatter";
+    case Ask::all_gather:
+      return "all-gather";
+    case Ask::broadcast:
+      return "broadcast";
+    case Ask::split:
+      return "split";
+    case Ask::finalize:
+      return "end";
+    default:
+      return "message";
   }
 }
 
@@ -86,8 +93,9 @@ class Hub : public std::enable_shared_from_this<Hub> {
     for (;;) {
       const int socket = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC);
       if (socket < 0) return;
-      std::thread([self = shared_from_this(), socket] { self->serve_rank(sortie::Fd(socket)); })
-          .detach();
+      std::thread([self = shared_from_this(), socket] {
+        self->serve_rank(sortie::Fd(socket));
+      }).detach();
     }
   }
 
@@ -140,12 +148,13 @@ class Hub : public std::enable_shared_from_this<Hub> {
       if (asked.what != head.what || (head.what != Ask::split && asked.count != head.count) ||
           asked.type != head.type || asked.op != head.op ||
           (head.what == Ask::broadcast && asked.peer != head.peer))
-        return fail(fmt::format(
-            "operation {} of a communicator of {} ranks: rank {} asks for {} of {} elements of type "
-            "{}, rank {} for {} of {} of type {}",
-            head.sequence, group.ranks.size(), rank, name_of(head.what), head.count, head.type,
-            group.ranks[static_cast<std::size_t>(other)], name_of(asked.what), asked.count,
-            asked.type));
+        return fail(
+            fmt::format("operation {} of a communicator of {} ranks: rank {} asks for {} of {} "
+                        "elements of type "
+                        "{}, rank {} for {} of {} of type {}",
+                        head.sequence, group.ranks.size(), rank, name_of(head.what), head.count,
+                        head.type, group.ranks[static_cast<std::size_t>(other)],
+                        name_of(asked.what), asked.count, asked.type));
     waiting.asked[member] = head;
     waiting.inputs[member] = std::move(bytes);
     if (waiting.asked.size() < group.ranks.size()) return;
@@ -224,11 +233,15 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
 std::size_t size_of(std::uint32_t type) {
   switch (type) {
-    case ncclUint8: return 1;
-    case ncclBfloat16: return 2;
+    case ncclUint8:
+      return 1;
+    case ncclBfloat16:
+      return 2;
     case ncclInt32:
-    case ncclFloat32: return 4;
-    default: return 8;
+    case ncclFloat32:
+      return 4;
+    default:
+      return 8;
   }
 }
 

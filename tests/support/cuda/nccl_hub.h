@@ -16,14 +16,14 @@ enum class Ask : std::uint32_t {
   reduce_scatter,
   all_gather,
   broadcast,
-  send,  // to rank `peer` of the group
+  send,   // to rank `peer` of the group
   split,  // peer = color, count = key
   finalize,
   // of the hub:
   result,    // of the operation `sequence` of group `group`; joined: peer = 0
   received,  // from rank `peer` of the group
-  part,      // of a split: group = the new one, peer = rank, count = ranks; sequence and `of` name it
-  failed,    // the bytes are words
+  part,    // of a split: group = the new one, peer = rank, count = ranks; sequence and `of` name it
+  failed,  // the bytes are words
 };
 
 /// A message; `bytes` bytes follow.

@@ -101,7 +101,8 @@ TEST_CASE("nccl: sums, gathers and exchanges of GPUs start when their values are
     std::size_t at = 0;
     for (int other = 0; other < size; ++other) {
       std::int64_t offset = 0;  // of what `other` sends here
-      for (int before = 0; before < rank; ++before) offset += other == before ? 0 : other + before + 1;
+      for (int before = 0; before < rank; ++before)
+        offset += other == before ? 0 : other + before + 1;
       for (std::int64_t i = 0; i < receives[static_cast<std::size_t>(other)]; ++i)
         wrongs.check(got[at++] == sample<float>(other, offset + i), "all-to-all");
     }

@@ -21,8 +21,8 @@ namespace sortie::trainer::test {
 /// What each rank's body threw, by rank; empty where nothing.
 using RankErrors = std::vector<std::string>;
 
-inline RankErrors run_socket_ranks(
-    int size, const std::function<void(std::unique_ptr<Communicator>)>& body) {
+inline RankErrors run_socket_ranks(int size,
+                                   const std::function<void(std::unique_ptr<Communicator>)>& body) {
   MeetingPlace place{"127.0.0.1", 0, "open sesame"};
   Result<Fd> listener = listen_for_ranks(place.port);
   REQUIRE(listener);
@@ -33,9 +33,8 @@ inline RankErrors run_socket_ranks(
       threads.emplace_back([&, rank] {
         std::string& error = errors[static_cast<std::size_t>(rank)];
         try {
-          auto world = make_socket_communicator(rank, size, place,
-                                                rank == 0 ? std::move(*listener) : Fd(),
-                                                std::chrono::seconds(20));
+          auto world = make_socket_communicator(
+              rank, size, place, rank == 0 ? std::move(*listener) : Fd(), std::chrono::seconds(20));
           if (world)
             body(std::move(*world));
           else
@@ -49,8 +48,8 @@ inline RankErrors run_socket_ranks(
 }
 
 /// `body` gets a communicator of GPUs and the context of its GPU.
-inline RankErrors run_gpu_ranks(
-    int size, const std::function<void(Communicator&, ExecutionContext&)>& body) {
+inline RankErrors run_gpu_ranks(int size,
+                                const std::function<void(Communicator&, ExecutionContext&)>& body) {
   ::setenv("SORTIE_CUDA_MODULE", SORTIE_EMULATED_MODULE, 0);
   REQUIRE(load_cuda_module());
   return run_socket_ranks(size, [&](std::unique_ptr<Communicator> host) {

@@ -21,8 +21,7 @@ TEST_CASE("over sockets collectives give what they give anywhere, also in flight
     std::vector<Communicator::Handle> handles;
     for (const std::int64_t elements : {1, 1000, 300'001, 17})
       values.push_back(samples<float>(rank, elements));
-    for (const Tensor& one : values)
-      handles.push_back(world->all_reduce_async(one, ReduceOp::sum));
+    for (const Tensor& one : values) handles.push_back(world->all_reduce_async(one, ReduceOp::sum));
     for (std::size_t i = handles.size(); i-- > 0;) handles[i]->wait();
     for (const Tensor& one : values)
       for (std::int64_t i = 0; i < one.elements(); ++i) {
@@ -76,9 +75,8 @@ TEST_CASE("who does not know the secret is turned away, and who does not come is
     const auto met = make_socket_communicator(1, 3, wrong, Fd(), std::chrono::seconds(10));
     refused = met ? "" : met.error().message;
   });
-  std::jthread second([&] {
-    (void)make_socket_communicator(2, 3, place, Fd(), std::chrono::seconds(10));
-  });
+  std::jthread second(
+      [&] { (void)make_socket_communicator(2, 3, place, Fd(), std::chrono::seconds(10)); });
   const auto met =
       make_socket_communicator(0, 3, place, std::move(*listener), std::chrono::milliseconds(700));
   stranger.join();

@@ -42,7 +42,8 @@ struct ncclConfig_t {
   int blocking;
   const char* commName;
 };
-#define NCCL_CONFIG_INITIALIZER {INT_MIN, nullptr}
+#define NCCL_CONFIG_INITIALIZER \
+  { INT_MIN, nullptr }
 #define NCCL_SPLIT_NOCOLOR -1
 
 ncclResult_t ncclGetVersion(int* version);
