@@ -40,10 +40,10 @@ Result<MeetingPlace> parse_place(const std::string& text) {
   const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
   if (second != std::string::npos) {
     const char* end = text.data() + second;
-    const auto [stop, error] = std::from_chars(text.data() + first + 1, end, place.port);
+    const auto [read_to, error] = std::from_chars(text.data() + first + 1, end, place.port);
     place.host = text.substr(0, first);
     place.secret = text.substr(second + 1);
-    if (error == std::errc() && stop == end) return place;
+    if (error == std::errc() && read_to == end) return place;
   }
   return fail(
       ErrorCode::protocol,

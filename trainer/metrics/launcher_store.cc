@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 /// An answer is lost where a host's connection is broken just then.
-constexpr std::chrono::milliseconds kRepeat{2000};
+constexpr std::chrono::milliseconds kAskAgain{2000};
 
 Error runner_is_gone() {
   return {ErrorCode::lost, "SORTIE_SOCKET: the runner of this host is gone"};
@@ -75,7 +75,7 @@ Result<std::string> LauncherStore::ask(const std::string& line, std::uint64_t nu
                   "the launcher has not said where the ranks meet: see what happened to rank 0");
     if (now >= again) {
       SORTIE_TRY(write_line(socket_.get(), line));
-      again = now + kRepeat;
+      again = now + kAskAgain;
     }
     const auto wait =
         std::chrono::duration_cast<std::chrono::milliseconds>(std::min(again, deadline) - now);
