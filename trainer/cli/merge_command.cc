@@ -15,7 +15,7 @@ namespace {
 Result<> run(const std::string& checkpoint, const std::string& out) {
   SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
   SORTIE_ASSIGN_OR_RETURN(const auto loaded,
-                          load_checkpoint("merge-lora", checkpoint, rank.threads, "f32"));
+                          load_checkpoint("merge-lora", checkpoint, rank.threads, "f32", "cpu"));
   SORTIE_ASSIGN_OR_RETURN(const std::filesystem::path path, write_merged(*loaded, out));
   fmt::print("{}\n", path.string());
   return {};
