@@ -22,7 +22,8 @@ def free_port():
 
 def start(ranks, *arguments, **environment):
     port = free_port()
-    return [subprocess.Popen([TRAINER, "bench", "comm", "--json", "--seconds", "0", *arguments], text=True,
+    arguments = arguments if "--seconds" in arguments else ("--seconds", "0", *arguments)
+    return [subprocess.Popen([TRAINER, "bench", "comm", "--json", *arguments], text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
                                   "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
