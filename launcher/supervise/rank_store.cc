@@ -7,27 +7,25 @@
 namespace sortie::launcher {
 namespace {
 
-using Json = nlohmann::json;
-
-std::string text_of(const Json& question, const char* key) {
+std::string text_of(const nlohmann::json& question, const char* key) {
   const auto found = question.find(key);
   return found != question.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 std::string line_of(std::uint64_t number, const char* member = nullptr,
                     const std::string& text = {}) {
-  Json line = {{"type", "stored"}, {"number", number}};
+  nlohmann::json line = {{"type", "stored"}, {"number", number}};
   if (member != nullptr) line[member] = text;
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
-bool RankStore::is_question(const Json& event) {
+bool RankStore::is_question(const nlohmann::json& event) {
   return event["type"] == "store" && event.contains("do");
 }
 
-void RankStore::take(std::uint32_t rank, const Json& question, const Answer& answer) {
+void RankStore::take(std::uint32_t rank, const nlohmann::json& question, const Answer& answer) {
   const auto number_at = question.find("number");
   const std::uint64_t number = number_at != question.end() && number_at->is_number_unsigned()
                                    ? number_at->get<std::uint64_t>()
