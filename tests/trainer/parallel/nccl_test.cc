@@ -196,9 +196,11 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     const Variable fault("SORTIE_EMULATED_NCCL_FAULT", "hang:2:2");
     const Variable limit("SORTIE_COMM_TIMEOUT", "0.5");
     const RankErrors errors = run_gpu_ranks(3, sum_of_all);
-    INFO(errors[2]);
-    CHECK(errors[2].find("all-reduce 8 of group world (3 ranks): no collective between GPUs has "
-                         "got anywhere for 0.5 s") == 0);
+    // Who gives up first ends the wait of the others.
+    CHECK(std::ranges::any_of(errors, [](const std::string& error) {
+      return error.find("all-reduce 8 of group world (3 ranks): no collective between GPUs has "
+                        "got anywhere for 0.5 s") == 0;
+    }));
     for (const std::string& error : errors) CHECK(!error.empty());
   }
   SUBCASE("ranks that ask for different things") {
