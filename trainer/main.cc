@@ -13,6 +13,7 @@
 #include "trainer/cli/bench_commands.h"
 #include "trainer/cli/checkpoint_commands.h"
 #include "trainer/cli/data_commands.h"
+#include "trainer/cli/devices_command.h"
 #include "trainer/cli/eval_command.h"
 #include "trainer/cli/examples.h"
 #include "trainer/cli/generate_command.h"
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   int exit_code = kExitOk;
   trainer::add_train_command(app, exit_code);
   trainer::add_plan_command(app, exit_code);
+  trainer::add_devices_command(app, exit_code);
   trainer::add_generate_command(app, exit_code);
   trainer::add_eval_command(app, exit_code);
   trainer::add_merge_command(app, exit_code);

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -46,6 +47,37 @@ std::string gpu_names(const GpuFacts& facts) {
   const bool same = std::ranges::count(facts.names, facts.names.front()) ==
                     static_cast<std::ptrdiff_t>(facts.names.size());
   return same ? facts.names.front() : "of several kinds";
+}
+
+/// The first driver for the CUDA that Sortie's own GPU code is built with.
+constexpr std::uint64_t kLeastDriver = 580;
+
+std::uint64_t series_of(const std::string& driver) {
+  std::uint64_t series = 0;
+  std::from_chars(driver.data(), driver.data() + driver.size(), series);
+  return series;
+}
+
+/// Drivers that differ, or are older than Sortie's CUDA.
+void judge_drivers(const std::vector<HostResult>& hosts, std::vector<Finding>& findings) {
+  const std::string usual = most_common(hosts, [](const HostResult& host) {
+    return host.report.gpus ? host.report.gpus->driver_version : std::string();
+  });
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (!hosts[i].report.gpus || findings[i].verdict == Verdict::fail) continue;
+    const std::string& own = hosts[i].report.gpus->driver_version;
+    if (own.empty()) continue;
+    findings[i].reason += ", driver " + own;
+    if (own == usual && series_of(own) >= kLeastDriver) continue;
+    findings[i].verdict = Verdict::warn;
+    if (series_of(own) < kLeastDriver) {
+      findings[i].reason += fmt::format(": the trainer on GPUs needs {} or newer", kLeastDriver);
+      findings[i].fix = "install a newer NVIDIA driver there";
+    } else {
+      findings[i].reason += fmt::format(", and other hosts have {}", usual);
+      findings[i].fix = "install one NVIDIA driver on all hosts";
+    }
+  }
 }
 
 Finding judge_gpus_of(const HostResult& host, bool others_have) {
@@ -170,6 +202,7 @@ std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts) {
   });
   for (std::size_t i = 0; i < hosts.size(); ++i)
     if (hosts[i].report.gpus) findings[i] = judge_gpus_of(hosts[i], any);
+  judge_drivers(hosts, findings);
   return findings;
 }
 

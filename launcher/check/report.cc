@@ -171,7 +171,8 @@ Result<> take(HostReport& report, const std::string& kind, const json& part) {
   if (kind == "gpus")
     report.gpus = {number(part, "nvidia_driver"), number(part, "nvidia_devices"),
                    number(part, "rocm"),          text(part, "smi"),
-                   text(part, "smi_error"),       texts(part, "gpus", "name")};
+                   text(part, "smi_error"),       texts(part, "gpus", "name"),
+                   text(part, "driver_version")};
   if (kind == "container") report.container = container_facts(part);
   if (kind == "port") report.port = {number(part, "port"), text(part, "error")};
   if (kind == "listen") {

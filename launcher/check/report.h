@@ -52,6 +52,7 @@ struct GpuFacts {
   std::uint64_t driver = 0, devices = 0, rocm = 0;  // as the drivers list them
   std::string smi, smi_error;                       // path of nvidia-smi
   std::vector<std::string> names;                   // as nvidia-smi lists them
+  std::string driver_version;                       // NVIDIA's, "580.65.06"; empty = not known
 };
 
 struct ContainerFacts {

@@ -108,6 +108,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.interface = job.runner.network.interface;
   plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
+  // The trainer's ranks meet without it then.
+  if (plan.mpi == "auto" && job.runner.program.empty() && job.topology.backend == "nccl")
+    plan.mpi = "off";
   if (contained) {
     plan.container = container_spec(job.runner);
     // The PMIx server listens on the host's loopback.

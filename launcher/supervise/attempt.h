@@ -30,6 +30,7 @@
 #include "launcher/run/run_folder.h"
 #include "launcher/supervise/cause.h"
 #include "launcher/supervise/meeting.h"
+#include "launcher/supervise/rank_store.h"
 #include "launcher/supervise/rank_watch.h"
 
 namespace sortie::launcher {
@@ -269,6 +270,7 @@ class Attempt {
   bool imaging_ = false;            // hosts are making sure that they have it
   Meeting meeting_;
   RankWatch watch_;
+  RankStore store_;
   std::uint32_t master_port_ = 0;
   PmixNameTable names_;
   HealthView health_;

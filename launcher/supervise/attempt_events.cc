@@ -152,6 +152,10 @@ void Attempt::on_event(const Host& host, const wire::RankEvent& event) {
                          "a question about rounds, and the hosts of the job have no site; give "
                          "them site=NAME"});
   }
+  if (RankStore::is_question(known))
+    return store_.take(event.rank, known, [this](std::uint32_t rank, std::string line) {
+      answer(rank, std::move(line));
+    });
   if (known["type"] == training::ProfileEvent::kType) {
     known["rank"] = event.rank;
     known["host"] = host.plan->name;

@@ -8,6 +8,8 @@
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 /// For a person who waits: the first second says nothing.
 asio::awaitable<void> Attempt::show_progress(std::shared_ptr<bool> done) {

@@ -101,6 +101,9 @@ json gpus_part(const ProcessDefaults& defaults) {
                {"nvidia_driver", names_in("/proc/driver/nvidia/gpus").size()},
                {"nvidia_devices", nvidia_devices()},
                {"rocm", rocm_gpus()}};
+  // "580.65.06"
+  if (const auto version = read_file("/sys/module/nvidia/version", 64))
+    part["driver_version"] = first_lines(*version);
   if (const std::string smi = smi_path(); !smi.empty()) ask_smi(smi, defaults, part);
   return part;
 }

@@ -54,6 +54,20 @@ LauncherFacts with_trainer(const test::ScopedTempDir& dir, const std::string& li
 
 }  // namespace
 
+TEST_CASE("a training over NCCL has no PMIx, unless it is asked for") {
+  config::JobConfig job = training("gpt2-124m");
+  LauncherFacts facts = machine();
+  facts.ask_trainer = nullptr;
+  CHECK(make_plan(job, kMixedHosts, facts)->mpi == "auto");
+  job.topology.backend = "nccl";
+  CHECK(make_plan(job, kMixedHosts, facts)->mpi == "off");
+  job.runner.mpi = "on";
+  CHECK(make_plan(job, kMixedHosts, facts)->mpi == "on");
+  job.runner.mpi = "auto";
+  job.runner.program = {"./another"};
+  CHECK(make_plan(job, kMixedHosts, facts)->mpi == "auto");
+}
+
 TEST_CASE("the plan of a training says parameters, operations and memory") {
   config::JobConfig job = training("gpt2-124m");
   job.model.precision = "f32";

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/base/elapsed.h"
+#include "trainer/ops/copy.h"
 
 namespace sortie::trainer {
 namespace {
@@ -18,19 +19,21 @@ std::int64_t put_in(int rank, std::int64_t index) {
 }
 
 template <class T>
-void fill_as(const Tensor& tensor, int rank, std::int64_t first) {
-  T* values = tensor.data<T>();
-  for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    values[i] = static_cast<T>(static_cast<float>(put_in(rank, first + i)));
+void fill_as(ExecutionContext& context, Tensor& tensor, int rank) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<T>(static_cast<float>(put_in(rank, static_cast<std::int64_t>(i))));
+  ops::copy_from_host<T>(context, values, tensor);
+  context.synchronize();
 }
 
 template <class T>
-std::int64_t differing_as(const Tensor& tensor,
+std::int64_t differing_as(ExecutionContext& context, const Tensor& tensor,
                           const std::function<std::int64_t(std::int64_t)>& expected) {
-  const T* values = tensor.data<T>();
+  const std::vector<T> values = ops::copy_to_host<T>(context, tensor);
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    if (static_cast<float>(values[i]) !=
+    if (static_cast<float>(values[static_cast<std::size_t>(i)]) !=
         static_cast<float>(static_cast<T>(static_cast<float>(expected(i)))))
       ++wrong;
   return wrong;
@@ -57,6 +60,7 @@ auto with_type(DType dtype, const Function& function) {
 
 /// One operation of one size: its tensors, how it runs, and what must come out.
 struct Measured {
+  ExecutionContext& context;
   Communicator& group;
   const CollectiveBench& bench;
   std::string operation;
@@ -67,10 +71,8 @@ struct Measured {
   int ranks() const { return group.size(); }
   std::int64_t block() const { return count / ranks(); }
 
-  void allocate(Allocator& allocator) {
-    const auto make = [&](std::int64_t elements) {
-      return Tensor::empty(allocator, bench.dtype, {elements});
-    };
+  void allocate() {
+    const auto make = [&](std::int64_t elements) { return context.empty(bench.dtype, {elements}); };
     input = make(operation == "all_gather" ? block() : count);
     output = operation == "reduce_scatter"                           ? make(block())
              : operation == "all_reduce" || operation == "broadcast" ? input
@@ -79,7 +81,7 @@ struct Measured {
   }
   void fill() {
     with_type(bench.dtype, [&](auto type) {
-      fill_as<decltype(type)>(input, group.rank(), 0);
+      fill_as<decltype(type)>(context, input, group.rank());
       return 0;
     });
   }
@@ -114,7 +116,8 @@ struct Measured {
     fill();
     run();
     return static_cast<double>(with_type(bench.dtype, [&](auto type) {
-      return differing_as<decltype(type)>(output, [this](std::int64_t i) { return expected(i); });
+      return differing_as<decltype(type)>(context, output,
+                                          [this](std::int64_t i) { return expected(i); });
     }));
   }
 };
@@ -152,7 +155,7 @@ std::vector<CollectiveRow> bench_collectives(
     Communicator& group, const CollectiveBench& bench,
     const std::function<void(const CollectiveRow&)>& on_row) {
   std::vector<CollectiveRow> rows;
-  Allocator allocator;
+  ExecutionContext context(1, bench.device);
   const auto width = static_cast<std::int64_t>(dtype_bytes(bench.dtype));
   for (const std::string& operation : bench.operations) {
     std::int64_t last = 0;
@@ -165,8 +168,8 @@ std::vector<CollectiveRow> bench_collectives(
       const std::int64_t count = std::max<std::int64_t>(bytes / width / unit, 1) * unit;
       if (count == last) continue;
       last = count;
-      Measured measured{group, bench, operation, count, {}, {}, {}};
-      measured.allocate(allocator);
+      Measured measured{context, group, bench, operation, count, {}, {}, {}};
+      measured.allocate();
       measured.fill();
       measured.run();
       const double first = seconds_of(measured, 1);

@@ -14,6 +14,7 @@ struct CollectiveBench {
   std::int64_t from = 8, to = std::int64_t{64} << 20;  // bytes
   std::int64_t factor = 4;                             // between sizes
   DType dtype = DType::f32;
+  Device device = {};  // whose memory the values are in
   ReduceOp reduce = ReduceOp::sum;
   int iterations = 20;   // of a size, as far as `seconds` allow; after one to warm up
   double seconds = 2.0;  // of a size, about

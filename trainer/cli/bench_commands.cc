@@ -14,6 +14,7 @@
 #include "trainer/cli/load_checkpoint.h"
 #include "trainer/cli/report.h"
 #include "trainer/loop/rank_end.h"
+#include "trainer/loop/world.h"
 #include "trainer/parallel/reduce_kernel.h"
 
 namespace sortie::trainer {
@@ -26,7 +27,7 @@ const std::map<std::string, DType> kTypes = {{"f32", DType::f32}, {"bf16", DType
 struct CommArguments {
   CollectiveBench bench;
   std::uint64_t from = 8, to = std::uint64_t{64} << 20, link_bytes = std::uint64_t{16} << 20;
-  std::string dtype = "f32", redop = "sum", link_ranks = "host";
+  std::string dtype = "f32", redop = "sum", link_ranks = "host", device = "cpu", backend = "auto";
   int link_repeats = 1;
   bool links = false, json = false;
 };
@@ -131,7 +132,7 @@ Result<> measure_comm(const CommArguments& arguments, Communicator& world,
 }
 
 Result<> run_comm(CommArguments& arguments, RankEnd& end) {
-  SORTIE_ASSIGN_OR_RETURN(const RankContext rank, rank_context_from_environment());
+  SORTIE_ASSIGN_OR_RETURN(RankContext rank, rank_context_from_environment());
   end.set_rank(rank);
   CollectiveBench& bench = arguments.bench;
   bench.dtype = kTypes.at(arguments.dtype);
@@ -149,8 +150,13 @@ Result<> run_comm(CommArguments& arguments, RankEnd& end) {
     return fail(ErrorCode::usage,
                 "bench comm: one rank has nobody to talk to; start it as a job: sortie run --hosts "
                 "'h[01-04]' -- sortie-train bench comm");
-  SORTIE_ASSIGN_OR_RETURN(auto mpi, make_mpi_communicator(rank.rank, rank.world_size));
-  end.set_communicator(std::move(mpi));
+  SORTIE_ASSIGN_OR_RETURN(
+      rank.compute,
+      choose_device(arguments.device, place_from_environment(rank.local_rank, rank.local_ranks),
+                    "--device"));
+  bench.device = rank.compute.device;
+  SORTIE_ASSIGN_OR_RETURN(auto world, make_world(arguments.backend, rank));
+  end.set_communicator(std::move(world));
   return end.guard([&] { return measure_comm(arguments, end.communicator(), rank); });
 }
 
@@ -173,6 +179,14 @@ void add_comm(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "Type of the elements")
       ->check(CLI::IsMember({"f32", "bf16", "f64", "i32", "i64", "u8"}))
+      ->capture_default_str();
+  command->add_option("--device", arguments->device, "Whose memory the values are in")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command
+      ->add_option("--backend", arguments->backend,
+                   "What carries them: as topology.backend, nccl for --device cuda")
+      ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
       ->capture_default_str();
   command->add_option("--redop", arguments->redop, "What reductions do")
       ->check(CLI::IsMember({"sum", "max"}))

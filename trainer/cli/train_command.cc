@@ -19,6 +19,7 @@
 #include "trainer/loop/rank_end.h"
 #include "trainer/loop/startup_check.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/loop/world.h"
 #include "trainer/metrics/progress_reporter.h"
 #include "trainer/samples/chat_source.h"
 #include "trainer/samples/dataset_source.h"
@@ -200,10 +201,8 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_ASSIGN_OR_RETURN(const OpenedSets validation, open_validation_sets(job));
   SORTIE_ASSIGN_OR_RETURN(RunTokenizer tokenizer, find_tokenizer(job, rank));
   SORTIE_ASSIGN_OR_RETURN(const std::string build, build_hash());
-  if (rank.world_size > 1) {
-    SORTIE_ASSIGN_OR_RETURN(auto mpi, make_mpi_communicator(rank.rank, rank.world_size));
-    end.set_communicator(std::move(mpi));
-  }
+  SORTIE_ASSIGN_OR_RETURN(auto world, make_world(job.topology.backend, rank));
+  end.set_communicator(std::move(world));
   rank.marks->count_collectives(end.communicator().begun());
   SORTIE_TRY(resolve_epochs(job, batch.plan, *training, rank.sites));
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,

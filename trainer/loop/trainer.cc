@@ -312,6 +312,11 @@ RankEnd::LastSave Trainer::save_last() {
   RankEnd::LastSave last;
   last.asked = signals_ && signals_->stop_requested();
   if (!signals_) return last;
+  if (rank_.compute.gpu) {
+    // Streams were given what comes after the collective that failed, and have used its values.
+    last.text = "; what its GPU holds is not that of a step, and is not saved";
+    return last;
+  }
   signals_->last_save(save_seconds_);
   const auto saved = save_alone();
   if (!saved) {

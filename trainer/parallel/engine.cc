@@ -17,7 +17,9 @@ namespace {
 using EngineClock = std::chrono::steady_clock;
 constexpr double kDefaultLimit = 1800.0;
 
-std::chrono::duration<double> limit_from_environment() {
+}  // namespace
+
+std::chrono::duration<double> communication_limit() {
   const char* text = std::getenv("SORTIE_COMM_TIMEOUT");
   if (text == nullptr || *text == '\0') return std::chrono::duration<double>(kDefaultLimit);
   double seconds = 0;
@@ -29,6 +31,8 @@ std::chrono::duration<double> limit_from_environment() {
         text));
   return std::chrono::duration<double>(seconds);
 }
+
+namespace {
 
 std::atomic<bool> given_up{false};
 
@@ -48,7 +52,7 @@ bool waits_given_up() {
 }
 
 Engine::Engine(std::unique_ptr<Transport> transport)
-    : transport_(std::move(transport)), limit_(limit_from_environment()) {
+    : transport_(std::move(transport)), limit_(communication_limit()) {
   unordered_.active = std::numeric_limits<std::size_t>::max();
   add(unordered_);
 }

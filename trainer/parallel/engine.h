@@ -15,6 +15,10 @@
 
 namespace sortie::trainer {
 
+/// SORTIE_COMM_TIMEOUT, 0 = no limit; a value that is no number of seconds throws
+/// CommunicatorError.
+std::chrono::duration<double> communication_limit();
+
 class Engine {
  public:
   /// Operations that start in order, a few at a time: what a slow link carries is better one whole
@@ -41,6 +45,7 @@ class Engine {
   /// An operation has failed: handles may go before they are done.
   bool broken() const { return broken_; }
   [[noreturn]] void fail_with(const std::string& message);
+  void give_up_all() { broken_ = true; }
 
   /// Memory for what arrives before it is added up; kept from one operation to the next.
   using Scratch = std::unique_ptr<std::byte[]>;

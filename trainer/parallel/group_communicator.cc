@@ -119,6 +119,23 @@ std::uint64_t GroupCommunicator::begin(Collective collective, std::int64_t eleme
   return sequence;
 }
 
+std::uint64_t GroupCommunicator::begin_all_to_all(DType dtype,
+                                                  std::span<const std::int64_t> send_counts,
+                                                  std::span<const std::int64_t> receive_counts) {
+  const std::uint64_t sequence = begin(Collective::all_to_all, 0, dtype);
+  if (debug_ && size() > 1) compare_counts(send_counts, receive_counts);
+  return sequence;
+}
+
+std::string GroupCommunicator::lost_members() const {
+  std::string lost;
+  for (const int member : group_.world_ranks)
+    if (const std::string fate = engine_->transport().fate_of(member);
+        member != engine_->transport().rank() && !fate.empty())
+      lost += fmt::format("{}rank {}: {}", lost.empty() ? "" : "; ", member, fate);
+  return lost;
+}
+
 void GroupCommunicator::compare_counts(std::span<const std::int64_t> send_counts,
                                        std::span<const std::int64_t> receive_counts) {
   const auto ranks = static_cast<std::size_t>(size());
@@ -211,7 +228,7 @@ Communicator::Handle GroupCommunicator::reduce_scatter_async(const Tensor& input
   const auto collective =
       op == ReduceOp::sum ? Collective::reduce_scatter_sum : Collective::reduce_scatter_max;
   const std::uint64_t sequence = begin(collective, input.elements(), input.dtype());
-  if (output.elements() == 0) return std::make_unique<NoWork>();
+  if (output.elements() == 0 || is_there(input, output)) return std::make_unique<NoWork>();
   const std::string what = label(collective, sequence);
   const Reduced reduced{input.dtype(), op, input.elements()};
   const int tag = tag_of(id_, Part::data, sequence);
@@ -238,7 +255,7 @@ Communicator::Handle GroupCommunicator::all_gather_async(const Tensor& input, co
                "all-gather of {} {} into {} {} on {} ranks", input.elements(),
                dtype_name(input.dtype()), output.elements(), dtype_name(output.dtype()), size());
   const std::uint64_t sequence = begin(Collective::all_gather, input.elements(), input.dtype());
-  if (input.elements() == 0) return std::make_unique<NoWork>();
+  if (input.elements() == 0 || is_there(input, output)) return std::make_unique<NoWork>();
   const std::string what = label(Collective::all_gather, sequence);
   const int tag = tag_of(id_, Part::data, sequence);
   return start_when(ready, what, input, output,
@@ -294,8 +311,7 @@ Communicator::Handle GroupCommunicator::all_to_all_async(
                "all-to-all: rank {} sends itself {} and expects {}", rank(), send_counts[self],
                receive_counts[self]);
   const std::size_t width = dtype_bytes(input.dtype());
-  const std::uint64_t sequence = begin(Collective::all_to_all, 0, input.dtype());
-  if (debug_ && size() > 1) compare_counts(send_counts, receive_counts);
+  const std::uint64_t sequence = begin_all_to_all(input.dtype(), send_counts, receive_counts);
   const std::string what = label(Collective::all_to_all, sequence);
   const int tag = tag_of(id_, Part::data, sequence);
   return start_when(

@@ -42,13 +42,24 @@ class GroupCommunicator final : public Communicator {
   bool meet(std::chrono::milliseconds limit) override;
   void abort(int exit_code) override { engine_->transport().abort(exit_code); }
 
- private:
-  GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks group, int id, bool debug);
+  // For a communicator that carries the values of some collectives another way.
+
   /// Begins a collective: its number, and in the debug mode the comparison with the other ranks.
   std::uint64_t begin(Collective collective, std::int64_t elements = 0, DType dtype = DType::u8,
                       int root = -1);
-  void compare_counts(std::span<const std::int64_t> send_counts,
-                      std::span<const std::int64_t> receive_counts);
+  /// The same of an all-to-all with these counts.
+  std::uint64_t begin_all_to_all(DType dtype, std::span<const std::int64_t> send_counts,
+                                 std::span<const std::int64_t> receive_counts);
+  /// "all-reduce 17"
+  std::string label(Collective collective, std::uint64_t sequence) const;
+  /// Members that are known to be gone, and how: "rank 3: it has closed its connection"; else
+  /// empty.
+  std::string lost_members() const;
+  /// From here on every collective throws CommunicatorError, and what is in flight may go.
+  void give_up() { engine_->give_up_all(); }
+
+ private:
+  GroupCommunicator(std::shared_ptr<Engine> engine, GroupRanks group, int id, bool debug);
   /// Starts an operation; what it keeps alive goes with the handle.
   Handle start(std::shared_ptr<Operation> operation, std::vector<Tensor> kept);
   /// The same when `ready` has passed, on what may be a device's memory.
@@ -61,7 +72,12 @@ class GroupCommunicator final : public Communicator {
                     Part part, std::uint64_t sequence, std::string what);
   enum class Direction : std::uint8_t { send, receive };
   Handle pair(const Tensor& values, int member, Direction direction, const Event& ready);
-  std::string label(Collective collective, std::uint64_t sequence) const;
+  void compare_counts(std::span<const std::int64_t> send_counts,
+                      std::span<const std::int64_t> receive_counts);
+  /// Of a rank alone, whose result is its input's memory.
+  bool is_there(const Tensor& input, const Tensor& output) const {
+    return size() == 1 && input.raw() == output.raw();
+  }
 
   std::shared_ptr<Engine> engine_;
   const GroupRanks group_;

@@ -18,6 +18,7 @@ namespace sortie::trainer {
 namespace ops {
 class Backend;
 }
+class DeviceGroups;
 
 /// A GPU as its driver describes it.
 struct GpuFacts {
@@ -50,6 +51,8 @@ class DeviceModule {
   virtual std::shared_ptr<DeviceMemory> memory(Device device) = 0;
   virtual std::unique_ptr<ops::Backend> backend(Device device) = 0;
   virtual std::unique_ptr<Streams> streams(Device device) = 0;
+  /// What carries collectives between GPUs; one, for as long as the process.
+  virtual DeviceGroups& groups() = 0;
 };
 
 inline constexpr const char* kCudaModuleFile = "libsortie-cuda.so";

@@ -135,6 +135,19 @@ TEST_CASE("gpus: a fault of nvidia-smi, a slot beyond the last, a host without")
   CHECK(judge_gpus(hosts)[0].verdict == Verdict::fail);
   hosts[1].report.gpus->driver = 2;
   CHECK(judge_gpus(hosts)[1].verdict == Verdict::fail);
+
+  // Drivers: all alike, one that differs, one that is too old.
+  hosts[0].report.gpus = hosts[1].report.gpus = with(2);
+  hosts[0].report.gpus->driver_version = hosts[1].report.gpus->driver_version = "580.65.06";
+  CHECK(judge_gpus(hosts)[0].verdict == Verdict::pass);
+  CHECK(judge_gpus(hosts)[0].reason == "2 x NVIDIA H100, driver 580.65.06");
+  hosts[1].report.gpus->driver_version = "570.10";
+  CHECK(judge_gpus(hosts)[1].verdict == Verdict::warn);
+  CHECK(judge_gpus(hosts)[1].reason.find("needs 580 or newer") != std::string::npos);
+  hosts[0].report.gpus->driver_version = "590.1";
+  hosts[1].report.gpus->driver_version = "600.1";
+  const auto differ = judge_gpus(hosts);
+  CHECK((differ[0].verdict == Verdict::warn) != (differ[1].verdict == Verdict::warn));
 }
 
 TEST_CASE("folders: space, inodes, writing, shared memory against ranks") {

@@ -10,6 +10,7 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/memory.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/parallel/nccl.h"
 #include "trainer/tensor/device_module.h"
 #include "trainer/tensor/device_module_build.h"
 
@@ -26,8 +27,8 @@ class CudaModule final : public DeviceModule {
     int runtime = 0;
     (void)cudaRuntimeGetVersion(&runtime);
     const std::size_t products = cublasLtGetVersion();  // 130100 = 13.1.0
-    return fmt::format("CUDA {}, cuBLASLt {}.{}.{}", version_text(runtime), products / 10000,
-                       products / 100 % 100, products % 100);
+    return fmt::format("CUDA {}, cuBLASLt {}.{}.{}, {}", version_text(runtime), products / 10000,
+                       products / 100 % 100, products % 100, nccl_groups().library());
   }
 
   Result<std::vector<GpuFacts>> gpus() override {
@@ -93,6 +94,7 @@ class CudaModule final : public DeviceModule {
   std::unique_ptr<Streams> streams(Device device) override {
     return std::make_unique<CudaStreams>(device);
   }
+  DeviceGroups& groups() override { return nccl_groups(); }
 
  private:
   std::mutex mutex_;

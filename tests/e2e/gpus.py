@@ -1,0 +1,49 @@
+"""Ranks with a GPU each, which find each other without MPI. The GPUs are emulated, and so is NCCL between them."""
+
+import os
+import signal
+
+from harness import BUILD, Run, check, equal, wait_until
+from training import CONFIG, losses, settings, train
+
+MODULE = BUILD / "emulated/libsortie-cuda-emulated.so"
+GPUS = {"trainer.device": "cuda", "topology.backend": "nccl", "runner.env.SORTIE_CUDA_MODULE": MODULE}
+STEPS = {"trainer.train_iterations": 6}
+
+
+def scenario_2_hosts_x_2_with_nccl_equal_one_rank(bed):
+    whole = train(bed, hosts="h01", slots=1, settings=settings(bed) | STEPS)
+    with Run(bed, config=CONFIG, hosts="h[01-02]", slots=2, settings=settings(bed) | GPUS | STEPS) as run:
+        equal(run.wait(120), 0, "exit code")
+        seen = losses(run)
+        run.expect_not("mpi")
+    equal(sorted(seen), sorted(whole), "steps over 4 GPUs")
+    for step, loss in whole.items():
+        check(abs(seen[step] - loss) <= 1e-5 * abs(loss), f"step {step}: {seen[step]!r} on 4 GPUs, {loss!r} on one rank")
+
+
+def scenario_a_rank_killed_beside_nccl_is_the_first_cause(bed):
+    options = settings(bed) | GPUS | {"trainer.train_iterations": 1000000}
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=2) as run:
+        ranks = run.wait_for_ranks(4, seconds=30)
+        wait_until(lambda: len(losses(run)) >= 2, 90, "2 steps")
+        host, pid = ranks[2]
+        os.kill(pid, signal.SIGKILL)
+        equal(run.wait(30), 137, "exit code")
+        run.expect(rf"rank 2 on {host} .*SIGKILL")
+
+
+def scenario_bench_comm_over_nccl_has_right_values(bed):
+    job = {"runner.env.SORTIE_CUDA_MODULE": MODULE}
+    with Run(bed, BUILD / "bin/sortie-train", "bench", "comm", "--device", "cuda", "--to", "64KB", "--iterations", "2",
+             settings=job, hosts="h[01-02]", slots=2) as run:
+        equal(run.wait(90), 0, "exit code")
+        run.expect(r"# 4 ranks, NCCL 2\.28\.9")
+        run.expect(r"all_to_all +65536 .* 0\s*\n")
+
+
+def scenario_nccl_without_a_gpu_is_refused(bed):
+    options = settings(bed) | {"topology.backend": "nccl", "trainer.device": "cpu"}
+    with Run(bed, config=CONFIG, settings=options, hosts="h[01-02]", slots=1) as run:
+        check(run.wait(60) != 0, "exit code")
+        run.expect("topology.backend: nccl is for ranks with a GPU each")

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""nccl_ranks.py SORTIE_TRAIN MODULE: ranks with an emulated GPU each as processes, without a launcher: right values, and how
+the others end when one is killed, is late, or its NCCL fails."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+SECONDS = 90  # on a busy machine; what hangs, hangs for ever
+TRAINER, MODULE = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def start(ranks, *arguments, **environment):
+    port = free_port()
+    arguments = arguments if "--seconds" in arguments else ("--seconds", "0", *arguments)
+    return [subprocess.Popen([TRAINER, "bench", "comm", "--json", *arguments], text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
+                                  "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                                  "SORTIE_CUDA_MODULE": MODULE, **environment})
+            for rank in range(ranks)]
+
+
+def finish(processes):
+    try:
+        return [(process.wait(SECONDS), *process.communicate()) for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            process.kill()
+        sys.exit(f"ranks still ran after {SECONDS} s: {[process.communicate()[1][-2000:] for process in processes]}")
+
+
+GPUS = ("--device", "cuda", "--backend", "nccl")
+
+
+def check_values():
+    for dtype in ("f32", "bf16"):
+        ended = finish(start(3, *GPUS, "--from", "4", "--to", "64KB", "--factor", "32", "--dtype", dtype))
+        if any(code for code, _, _ in ended):
+            sys.exit(f"{dtype}: {ended}")
+        report = json.loads(ended[0][1])
+        if not report["library"].startswith("NCCL ") or len({row["operation"] for row in report["rows"]}) != 6:
+            sys.exit(f"another report: {report}")
+        wrong = [row for row in report["rows"] if row["wrong"]]
+        if wrong:
+            sys.exit(f"wrong values: {wrong}")
+
+
+def check_killed():
+    processes = start(3, *GPUS, "--op", "all_reduce", "--to", "1GB", "--seconds", "3600", "--iterations", "1000000")
+    time.sleep(3)
+    processes[1].send_signal(signal.SIGKILL)
+    ended = finish(processes)
+    for rank in (0, 2):
+        code, _, err = ended[rank]
+        if code == 0 or "communication between ranks broke" not in err:
+            sys.exit(f"rank {rank} after the kill: {ended[rank]}")
+    if "rank 1" not in ended[0][2]:
+        sys.exit(f"rank 0 does not name rank 1: {ended[0]}")
+
+
+def check_faults():
+    ended = finish(start(2, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_EMULATED_NCCL_FAULT="error:1:3"))
+    if ended[1][0] == 0 or "NCCL 2.28.9: remote process exited" not in ended[1][2]:
+        sys.exit(f"an error of NCCL: {ended}")
+    ended = finish(start(2, *GPUS, "--op", "all_reduce", "--to", "64KB", SORTIE_COMM_TIMEOUT="1",
+                         SORTIE_EMULATED_NCCL_FAULT="hang:0:2"))
+    if ended[0][0] == 0 or "no collective between GPUs has got anywhere for 1 s" not in ended[0][2]:
+        sys.exit(f"a collective that goes nowhere: {ended}")
+    ended = finish(start(1, *GPUS, WORLD_SIZE="2", SORTIE_COMM_TIMEOUT="1"))
+    if ended[0][0] == 0 or "rank 1 did not connect to rank 0 at 127.0.0.1" not in ended[0][2]:
+        sys.exit(f"a rank that does not come: {ended}")
+    ended = finish(start(2, "--backend", "nccl"))
+    if any("nccl is for ranks with a GPU each" not in err for _, _, err in ended):
+        sys.exit(f"nccl on CPUs: {ended}")
+
+
+check_values()
+check_killed()
+check_faults()
+print("ok")

@@ -1,0 +1,115 @@
+#include "trainer/loop/world.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <random>
+
+#include "trainer/metrics/launcher_store.h"
+#include "trainer/parallel/device_communicator.h"
+#include "trainer/parallel/engine.h"
+#include "trainer/parallel/sockets.h"
+#include "trainer/tensor/device_module.h"
+
+namespace sortie::trainer {
+namespace {
+
+constexpr const char* kWorldKey = "world";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::string new_secret() {
+  std::random_device random;
+  std::string secret;
+  for (int i = 0; i < 4; ++i) secret += fmt::format("{:08x}", random());
+  return secret;
+}
+
+/// "10.0.0.1 40123 SECRET"
+std::string text_of(const MeetingPlace& place) {
+  return fmt::format("{} {} {}", place.host, place.port, place.secret);
+}
+
+Result<MeetingPlace> parse_place(const std::string& text) {
+  MeetingPlace place;
+  const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+  if (second != std::string::npos) {
+    const char* end = text.data() + second;
+    const auto [read_to, error] = std::from_chars(text.data() + first + 1, end, place.port);
+    place.host = text.substr(0, first);
+    place.secret = text.substr(second + 1);
+    if (error == std::errc() && read_to == end) return place;
+  }
+  return fail(
+      ErrorCode::protocol,
+      fmt::format("rank 0 is said to wait at \"{}\": an address and a port are expected", text));
+}
+
+/// Rank 0 waits at any free port, which the others learn from the launcher.
+Result<MeetingPlace> place_by_launcher(const RankContext& rank, Fd& listener,
+                                       std::chrono::milliseconds limit) {
+  SORTIE_ASSIGN_OR_RETURN(LauncherStore store, LauncherStore::open(rank.socket_path));
+  if (rank.rank != 0) {
+    SORTIE_ASSIGN_OR_RETURN(const std::string text, store.get(kWorldKey, limit));
+    return parse_place(text);
+  }
+  MeetingPlace place{variable("MASTER_ADDR"), 0, new_secret()};
+  if (place.host.empty()) place.host = rank.host;
+  SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place.port));
+  SORTIE_TRY(store.put(kWorldKey, text_of(place), limit));
+  return place;
+}
+
+Result<MeetingPlace> place_by_environment(const RankContext& rank, Fd& listener) {
+  auto place = parse_place(variable("MASTER_ADDR") + " " + variable("MASTER_PORT") + " ");
+  if (!place || place->host.empty() || place->port == 0)
+    return fail(
+        ErrorCode::config,
+        fmt::format("environment: MASTER_ADDR='{}' MASTER_PORT='{}': the address and a free "
+                    "port of rank 0 are expected; `sortie run` needs neither",
+                    variable("MASTER_ADDR"), variable("MASTER_PORT")));
+  if (rank.rank == 0) {
+    SORTIE_ASSIGN_OR_RETURN(listener, listen_for_ranks(place->port));
+  }
+  return place;
+}
+
+Result<std::unique_ptr<Communicator>> make_nccl_world(const RankContext& rank) {
+  std::chrono::duration<double> limit{0};
+  try {
+    limit = communication_limit();
+  } catch (const CommunicatorError& error) {
+    return fail(ErrorCode::config, error.what());
+  }
+  constexpr std::chrono::hours kNoLimit{24 * 365};
+  const auto wait = limit.count() > 0 ? std::chrono::duration_cast<std::chrono::milliseconds>(limit)
+                                      : std::chrono::milliseconds(kNoLimit);
+  Fd listener;
+  SORTIE_ASSIGN_OR_RETURN(const MeetingPlace place, rank.socket_path.empty()
+                                                        ? place_by_environment(rank, listener)
+                                                        : place_by_launcher(rank, listener, wait));
+  SORTIE_ASSIGN_OR_RETURN(auto host, make_socket_communicator(rank.rank, rank.world_size, place,
+                                                              std::move(listener), wait));
+  return make_device_communicator(std::move(host), cuda_module().groups(), rank.compute.device);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> make_world(const std::string& backend,
+                                                 const RankContext& rank) {
+  const bool gpu = rank.compute.device.kind == DeviceKind::cuda;
+  if (backend == "nccl" && !gpu)
+    return fail(ErrorCode::config,
+                "topology.backend: nccl is for ranks with a GPU each, and this one computes on the "
+                "CPU; set trainer.device = \"cuda\", or topology.backend = \"mpi\"");
+  if (rank.world_size == 1) return make_single_communicator();
+  if (backend == "nccl" || (backend == "auto" && gpu)) return make_nccl_world(rank);
+  return make_mpi_communicator(rank.rank, rank.world_size);
+}
+
+}  // namespace sortie::trainer

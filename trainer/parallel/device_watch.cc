@@ -1,0 +1,92 @@
+#include "trainer/parallel/device_watch.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace sortie::trainer {
+namespace {
+
+using WatchClock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+/// In which the rank's own thread should have heard of a failure, where it can.
+constexpr std::chrono::seconds kToBeNoticed{5};
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(std::chrono::duration<double> limit)
+    : limit_(limit), last_(WatchClock::now()), thread_([this] { watch(); }) {}
+
+DeviceWatch::~DeviceWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void DeviceWatch::add(DeviceGroup& group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(&group);
+}
+
+void DeviceWatch::remove(DeviceGroup& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase(groups_, &group);
+  std::erase_if(flights_, [&](const Flight& one) { return one.group == &group; });
+}
+
+void DeviceWatch::started(const DeviceGroup& group, Event done, std::string what) {
+  const std::lock_guard lock(mutex_);
+  if (flights_.empty()) last_ = WatchClock::now();
+  flights_.push_back({&group, std::move(done), std::move(what)});
+}
+
+std::string DeviceWatch::failure() {
+  const std::lock_guard lock(mutex_);
+  noticed_ = noticed_ || !failure_.empty();
+  return failure_;
+}
+
+void DeviceWatch::abort_all() {
+  const std::lock_guard lock(mutex_);
+  for (DeviceGroup* group : groups_) group->abort();
+}
+
+std::string DeviceWatch::look() {
+  const std::size_t before = flights_.size();
+  std::erase_if(flights_, [](const Flight& one) { return one.done.poll(); });
+  const auto now = WatchClock::now();
+  if (flights_.size() != before) last_ = now;
+  for (DeviceGroup* group : groups_) {
+    const std::string problem = group->problem();
+    if (problem.empty()) continue;
+    const auto of_it =
+        std::ranges::find(flights_, group, [](const Flight& one) { return one.group; });
+    return of_it == flights_.end() ? problem : fmt::format("{}: {}", of_it->what, problem);
+  }
+  if (flights_.empty() || limit_.count() <= 0 || now - last_ <= limit_) return {};
+  return fmt::format(
+      "{}: no collective between GPUs has got anywhere for {:g} s: see what happened on the other "
+      "ranks, or set SORTIE_COMM_TIMEOUT to more seconds",
+      flights_.front().what, limit_.count());
+}
+
+void DeviceWatch::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait_for(lock, kBetweenLooks);
+    if (stopping_) return;
+    if (failure_.empty()) failure_ = look();
+    if (failure_.empty()) continue;
+    const auto deadline = WatchClock::now() + kToBeNoticed;
+    if (changed_.wait_until(lock, deadline, [this] { return stopping_ || noticed_; })) {
+      changed_.wait(lock, [this] { return stopping_; });
+      return;
+    }
+    throw CommunicatorError(failure_);
+  }
+}
+
+}  // namespace sortie::trainer

@@ -1,0 +1,11 @@
+// Collectives between NVIDIA GPUs; part of the device module.
+#pragma once
+
+#include "trainer/parallel/device_group.h"
+
+namespace sortie::trainer {
+
+/// One for the process.
+DeviceGroups& nccl_groups();
+
+}  // namespace sortie::trainer
