@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 // within the 64 KiB of the socket.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 53;
 constexpr std::int64_t kMostParts = 1 << 20;
-constexpr std::size_t kMostSites = 256, kMostNameBytes = 63, kMostReasonBytes = 1000;
+constexpr std::size_t kMostSites = 256, kMostNameBytes = 63, kMostHostBytes = 255, kMostReasonBytes = 1000;
 constexpr std::size_t kKeyDigits = 64;
 constexpr double kMostSeconds = 1e9, kWeightError = 1e-6;
 
@@ -35,24 +35,32 @@ bool is_hexadecimal(std::string_view text) {
       text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-/// A site's name becomes the name of a folder.
-bool is_site(std::string_view text) {
+bool is_name(std::string_view text, std::size_t most) {
   const auto fits = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
            c == '_' || c == '.';
   };
-  return !text.empty() && text.size() <= kMostNameBytes && text[0] != '.' && text[0] != '-' &&
+  return !text.empty() && text.size() <= most && text[0] != '.' && text[0] != '-' &&
          std::ranges::all_of(text, fits);
 }
 
-/// "10.0.0.1:40000" or "[fd00::1]:40000".
+/// A site's name becomes the name of a folder.
+bool is_site(std::string_view text) {
+  return is_name(text, kMostNameBytes);
+}
+
+/// "10.0.0.1:40000" or "[fd00::1]:40000"; by way of the launcher "launcher/NAME:40000".
 bool is_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos || text.size() > kMostNameBytes) return false;
+  if (colon == std::string::npos) return false;
   const char* const end = text.data() + text.size();
   std::uint16_t port = 0;
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, port);
   if (error != std::errc() || rest != end || port == 0) return false;
+  if (text.starts_with(kThroughLauncher))
+    return is_name(std::string_view(text).substr(0, colon).substr(kThroughLauncher.size()),
+                   kMostHostBytes);
+  if (text.size() > kMostNameBytes) return false;
   in6_addr ignored{};
   if (text[0] != '[') return ::inet_pton(AF_INET, text.substr(0, colon).c_str(), &ignored) == 1;
   return colon > 2 && text[colon - 1] == ']' &&

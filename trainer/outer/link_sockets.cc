@@ -10,6 +10,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "common/training/outer.h"
+
 namespace sortie::trainer::outer {
 namespace {
 
@@ -147,8 +149,14 @@ Result<Fd> dial_link(const std::string& address) {
 
 Result<Fd> dial_through_launcher(const std::string& forward, const std::string& address) {
   const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || address.find(' ') != std::string::npos)
-    return fail(ErrorCode::protocol, fmt::format("{}: no host with a port", address));
+  if (colon == std::string::npos || !address.starts_with(training::kThroughLauncher) ||
+      address.find(' ') != std::string::npos)
+    return fail(ErrorCode::protocol,
+                fmt::format("{}: is not reached by way of the launcher; all sites have the same "
+                            "outer.route",
+                            address));
+  const std::string host =
+      address.substr(training::kThroughLauncher.size(), colon - training::kThroughLauncher.size());
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
   if (forward.size() >= sizeof to.sun_path)
@@ -158,7 +166,7 @@ Result<Fd> dial_through_launcher(const std::string& forward, const std::string& 
   if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     return std::unexpected(os_error(errno, forward, ErrorCode::connect));
   const std::string request =
-      fmt::format("{} {}\n", address.substr(0, colon), address.substr(colon + 1));
+      fmt::format("{} {}\n", host, address.substr(colon + 1));
   // The first bytes of a new socket: there is room for them.
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(request.size()))

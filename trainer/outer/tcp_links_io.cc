@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/training/outer.h"
 #include "common/base/log.h"
 #include "trainer/outer/tcp_links_engine.h"
 
@@ -38,7 +39,8 @@ TcpLinks::Engine::Engine(TcpLinksSettings settings, Listener listener, Fd wake,
       listener_(std::move(listener)),
       wake_(std::move(wake)),
       instance_(instance),
-      own_address_(link_address(settings_.host.empty() ? outward_address() : settings_.host,
+      own_address_(std::string(settings_.forward.empty() ? "" : training::kThroughLauncher) +
+                   link_address(settings_.host.empty() ? outward_address() : settings_.host,
                                 listener_.port)),
       identity_{settings_.site, static_cast<std::uint64_t>(settings_.part), instance, 0, {}},
       thread_([this] { run(); }) {}
