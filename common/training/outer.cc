@@ -26,7 +26,8 @@ using Json = nlohmann::json;
 // within the 64 KiB of the socket.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 53;
 constexpr std::int64_t kMostParts = 1 << 20;
-constexpr std::size_t kMostSites = 256, kMostNameBytes = 63, kMostHostBytes = 255, kMostReasonBytes = 1000;
+constexpr std::size_t kMostSites = 256, kMostNameBytes = 63, kMostHostBytes = 255,
+                      kMostReasonBytes = 1000;
 constexpr std::size_t kKeyDigits = 64;
 constexpr double kMostSeconds = 1e9, kWeightError = 1e-6;
 

@@ -31,8 +31,8 @@ struct OuterJoin {
   bool fresh = false;         // initial weights, no checkpoint
   std::int64_t position = 0;  // samples of the data that all sites together have used up
   std::int64_t elements = 0;  // of the part
-  /// Where it listens: "10.0.0.1:40000", numeric; "launcher/HOST:40000" by way of the launcher, HOST
-  /// as that one calls it; empty = nowhere.
+  /// Where it listens: "10.0.0.1:40000", numeric; "launcher/HOST:40000" by way of the launcher,
+  /// HOST as that one calls it; empty = nowhere.
   std::string address;
 };
 /// Begin from own state (`donors` is empty), or get that of `round` from one of `donors`, in their

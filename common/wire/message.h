@@ -90,9 +90,9 @@ struct JobSpec {
   /// To the host of rank 0 alone: a file whose first number is the last committed step
   /// (recovery.progress_file); empty = none.
   std::string progress_file;
-  std::uint32_t epoch = 1;  // of the launcher (Adopt)
-  std::uint8_t health = 0;  // 1: sortie-health runs beside the ranks
-  std::uint8_t memory = 0;  // 1: ranks get the folder of the host's holder (HoldMemory)
+  std::uint32_t epoch = 1;    // of the launcher (Adopt)
+  std::uint8_t health = 0;    // 1: sortie-health runs beside the ranks
+  std::uint8_t memory = 0;    // 1: ranks get the folder of the host's holder (HoldMemory)
   std::uint8_t forwards = 0;  // 1: ranks may ask for streams to other hosts (ForwardOpen)
 };
 

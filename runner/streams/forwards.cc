@@ -40,8 +40,7 @@ std::optional<Request> parse_request(std::string_view line) {
   if (space == 0 || space == line.npos) return std::nullopt;
   Request request{std::string(line.substr(0, space)), 0};
   const std::string_view port = line.substr(space + 1);
-  const auto [end, error] =
-      std::from_chars(port.data(), port.data() + port.size(), request.port);
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), request.port);
   if (error != std::errc{} || end != port.data() + port.size() || request.port == 0 ||
       request.port > kMaxPort)
     return std::nullopt;
@@ -57,12 +56,12 @@ struct Forwards::Stream {
 
   const std::uint64_t id;
   asio::posix::stream_descriptor socket;
-  std::uint32_t port = 0;        // to connect to, of one that the launcher has opened
+  std::uint32_t port = 0;  // to connect to, of one that the launcher has opened
   bool open = true;
-  bool ending = false;           // the other end has closed: what is in `incoming` goes out first
-  std::uint64_t credit = 0;      // bytes that the other end will take
-  std::uint64_t granted = 0;     // bytes that it may still send
-  std::string early;             // bytes of the program that came with its request
+  bool ending = false;        // the other end has closed: what is in `incoming` goes out first
+  std::uint64_t credit = 0;   // bytes that the other end will take
+  std::uint64_t granted = 0;  // bytes that it may still send
+  std::string early;          // bytes of the program that came with its request
   std::deque<std::string> incoming;
   Wakeup credit_came, data_came;
 };

@@ -23,7 +23,8 @@ class Forwards {
  public:
   using Send = std::function<void(const wire::Message&)>;
 
-  Forwards(boost::asio::io_context& io, Send send) : io_(io), acceptor_(io), send_(std::move(send)) {}
+  Forwards(boost::asio::io_context& io, Send send)
+      : io_(io), acceptor_(io), send_(std::move(send)) {}
   ~Forwards() { close(); }
 
   /// Binds `path` (0600) and listens there for ranks.

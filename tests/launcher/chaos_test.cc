@@ -76,8 +76,8 @@ TEST_CASE("chaos: the command touches processes of the run alone") {
     return pid;
   };
   const auto order = [](pid_t pid) {
-    return testing::run(
-        fault_command({FaultKind::kill, Victim{0, "h", static_cast<std::uint32_t>(pid), "", "run-7"}}));
+    return testing::run(fault_command(
+        {FaultKind::kill, Victim{0, "h", static_cast<std::uint32_t>(pid), "", "run-7"}}));
   };
   // Another run's id begins as this one's does.
   const pid_t other = child("SORTIE_RUN_ID=run-77");

@@ -346,8 +346,8 @@ TEST_CASE("a rank has streams to other hosts by way of the launcher, and others 
   for (int i = 0; i < 500 && lines() < 2; ++i) client.pump(milliseconds(20));
   REQUIRE(lines() == 2);
   CHECK(client.out[0].starts_with(job.host + " b'hello\\n'\n"));
-  const auto port = static_cast<std::uint32_t>(
-      std::stoul(client.out[0].substr(client.out[0].find('\n') + 1)));
+  const auto port =
+      static_cast<std::uint32_t>(std::stoul(client.out[0].substr(client.out[0].find('\n') + 1)));
   const std::uint64_t id = wire::kForwardByLauncher | 1;
   client.send(wire::ForwardOpen{id, "", port});
   std::uint64_t credit = 0, sent = 0;

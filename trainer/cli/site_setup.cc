@@ -40,8 +40,8 @@ std::optional<outer::Site> site_of_rank(const config::JobConfig& job, const Rank
     links.host = rank.forward_host;
   }
   const bool forwarded = job.outer.route == "launcher";
-  site.make_links =
-      [links, port, forwarded](std::int64_t part) -> Result<std::unique_ptr<outer::SiteLinks>> {
+  site.make_links = [links, port,
+                     forwarded](std::int64_t part) -> Result<std::unique_ptr<outer::SiteLinks>> {
     if (forwarded && links.forward.empty())
       return fail(ErrorCode::config,
                   "outer.route = \"launcher\": SORTIE_FORWARD is not set; start the run by `sortie "

@@ -19,8 +19,8 @@ struct RankContext {
   std::string host;     // this machine's name
   std::string run_id;   // empty outside of `sortie run`
   int attempt = 1;
-  std::string config_path;    // SORTIE_CONFIG: the resolved config
-  std::string socket_path;    // SORTIE_SOCKET: where events go; empty = to stdout
+  std::string config_path;  // SORTIE_CONFIG: the resolved config
+  std::string socket_path;  // SORTIE_SOCKET: where events go; empty = to stdout
   /// SORTIE_FORWARD, SORTIE_FORWARD_HOST: streams to other hosts by way of the launcher, and what
   /// it calls this host; empty = none.
   std::string forward_path = {}, forward_host = {};

@@ -91,9 +91,9 @@ class LinkConnection {
   LinkHello mine_, theirs_;
   seal::RecordCipher seals_, opens_;
   std::vector<unsigned char> outgoing_, incoming_;
-  std::size_t composed_ = 0;         // where the record that is composed begins
-  std::size_t sent_ = 0;             // of outgoing_
-  std::size_t begin_ = 0, end_ = 0;  // what of incoming_ was received and not taken
+  std::size_t composed_ = 0;              // where the record that is composed begins
+  std::size_t sent_ = 0;                  // of outgoing_
+  std::size_t begin_ = 0, end_ = 0;       // what of incoming_ was received and not taken
   std::uint64_t written_ = 0, read_ = 0;  // bytes of the stream
   bool has_hello_ = false, opened_ = false, paused_ = false;
   bool said_bye_ = false;   // the other one

@@ -106,7 +106,9 @@ Result<Listener> listen_for_links(std::uint16_t port, bool only_here) {
   for (const bool both : {true, false}) {
     if (both && only_here) continue;
     Fd socket(::socket(both ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const SocketAddress any = both ? ipv6(in6addr_any, port) : ipv4(in_addr{only_here ? htonl(INADDR_LOOPBACK) : INADDR_ANY}, port);
+    const SocketAddress any =
+        both ? ipv6(in6addr_any, port)
+             : ipv4(in_addr{only_here ? htonl(INADDR_LOOPBACK) : INADDR_ANY}, port);
     if (socket) {
       ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn);
       if (both) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof kOff);
@@ -165,8 +167,7 @@ Result<Fd> dial_through_launcher(const std::string& forward, const std::string& 
   Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     return std::unexpected(os_error(errno, forward, ErrorCode::connect));
-  const std::string request =
-      fmt::format("{} {}\n", host, address.substr(colon + 1));
+  const std::string request = fmt::format("{} {}\n", host, address.substr(colon + 1));
   // The first bytes of a new socket: there is room for them.
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(request.size()))

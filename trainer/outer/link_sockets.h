@@ -27,8 +27,8 @@ std::string outward_address();
 
 /// Begins to connect to "ADDRESS:PORT"; not blocking, so it may yet fail.
 Result<Fd> dial_link(const std::string& address);
-/// The same to "launcher/HOST:PORT" by way of the launcher: `forward` is the socket of this host's runner
-/// for that (SORTIE_FORWARD). A host that can not be reached closes the connection.
+/// The same to "launcher/HOST:PORT" by way of the launcher: `forward` is the socket of this host's
+/// runner for that (SORTIE_FORWARD). A host that can not be reached closes the connection.
 Result<Fd> dial_through_launcher(const std::string& forward, const std::string& address);
 /// What became of dialling, when the socket can be written to.
 Result<> dialled(int socket);

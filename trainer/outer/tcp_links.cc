@@ -30,7 +30,8 @@ Error interrupted_link() {
 
 Result<std::unique_ptr<TcpLinks>> TcpLinks::make(TcpLinksSettings settings) {
   SORTIE_CHECK(settings.streams > 0 && sodium_init() >= 0);
-  SORTIE_ASSIGN_OR_RETURN(Listener listener, listen_for_links(settings.port, !settings.forward.empty()));
+  SORTIE_ASSIGN_OR_RETURN(Listener listener,
+                          listen_for_links(settings.port, !settings.forward.empty()));
   Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return std::unexpected(os_error(errno, "links between sites"));
   std::uint64_t instance = 0;

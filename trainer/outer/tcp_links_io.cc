@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/training/outer.h"
 #include "common/base/log.h"
+#include "common/training/outer.h"
 #include "trainer/outer/tcp_links_engine.h"
 
 namespace sortie::trainer::outer {

@@ -65,7 +65,8 @@ TEST_CASE("forwards: data goes both ways under each host's own number") {
   CHECK((wires.quiet() && wires.router.streams() == 1));
 }
 
-TEST_CASE("forwards: a host of another run, one that is gone, and numbers of the launcher are refused") {
+TEST_CASE(
+    "forwards: a host of another run, one that is gone, and numbers of the launcher are refused") {
   Wires wires;
   wires.gone.insert("h2");
   for (const ForwardOpen& order :
@@ -78,13 +79,15 @@ TEST_CASE("forwards: a host of another run, one that is gone, and numbers of the
   CHECK((wires.quiet() && wires.router.streams() == 0));
 }
 
-TEST_CASE("forwards: who sends more than was granted, or grants more than the window, loses the stream") {
+TEST_CASE(
+    "forwards: who sends more than was granted, or grants more than the window, loses the stream") {
   for (const bool data : {true, false}) {
     Wires wires;
     const std::uint64_t there = wires.open(5);
     if (data) {
       std::uint64_t sent = 0;
-      for (const std::string piece(kMaxForwardBytes, 'x'); sent < kForwardWindow; sent += piece.size())
+      for (const std::string piece(kMaxForwardBytes, 'x'); sent < kForwardWindow;
+           sent += piece.size())
         wires.router.take("h1", ForwardData{5, piece});
       for (; sent > 0; sent -= kMaxForwardBytes) wires.next<ForwardData>("h2");
       wires.router.take("h1", ForwardData{5, "x"});
@@ -110,7 +113,8 @@ TEST_CASE("forwards: a host that is gone ends its streams, and no others") {
 
 TEST_CASE("forwards: a host has so many streams at most") {
   Wires wires;
-  for (std::uint64_t id = 1; id <= kMaxForwards; ++id) wires.router.take("h1", ForwardOpen{id, "h2", 1});
+  for (std::uint64_t id = 1; id <= kMaxForwards; ++id)
+    wires.router.take("h1", ForwardOpen{id, "h2", 1});
   CHECK(wires.router.streams() == kMaxForwards);
   wires.router.take("h1", ForwardOpen{kMaxForwards + 1, "h2", 1});
   CHECK(wires.next<ForwardClose>("h1").why == "more than 256 streams");

@@ -83,5 +83,4 @@ set(SORTIE_EMULATED_OPS
   "AdamW has the same bits*"
   "flat updates*"
   "the sum of squares*"
-  "dropout keeps the share*"
 )

@@ -198,8 +198,9 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     const RankErrors errors = run_gpu_ranks(3, sum_of_all);
     // Who gives up first ends the wait of the others.
     CHECK(std::ranges::any_of(errors, [](const std::string& error) {
-      return error.find("all-reduce 8 of group world (3 ranks): no collective between GPUs has "
-                        "got anywhere for 0.5 s") == 0;
+      return error.find(
+                 "all-reduce 8 of group world (3 ranks): no collective between GPUs has "
+                 "got anywhere for 0.5 s") == 0;
     }));
     for (const std::string& error : errors) CHECK(!error.empty());
   }

@@ -1,6 +1,6 @@
 // The backend of NVIDIA GPUs. Its methods add kernels and library calls to the context's current
-// stream and return at once. Each family has a file of its own: host code in <family>.cc, kernels in
-// <family>.cu, and between them <family>.h.
+// stream and return at once. Each family has a file of its own: host code in <family>.cc, kernels
+// in <family>.cu, and between them <family>.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,30 +21,30 @@ class CudaBackend final : public Backend {
   void copy(Context& context, const Tensor& from, Tensor& to) override;
   void copy_from_host(Context& context, std::span<const std::byte> from, Tensor& to) override;
   void copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) override;
-  void random_normal(Context& context, std::uint64_t key, std::int64_t first,
-                             double std_dev, Tensor& x) override;
+  void random_normal(Context& context, std::uint64_t key, std::int64_t first, double std_dev,
+                     Tensor& x) override;
   void accumulate(Context& context, const Tensor& from, Tensor& sums) override;
 
   // Linear layers.
   void weight_changed(Context& context, const PackedWeight& w) override;
-  void linear_forward(Context& context, const Tensor& x, const PackedWeight& w,
-                              const Tensor& bias, Tensor& y) override;
+  void linear_forward(Context& context, const Tensor& x, const PackedWeight& w, const Tensor& bias,
+                      Tensor& y) override;
   void linear_backward_data(Context& context, const Tensor& dy, const PackedWeight& w,
-                                    Tensor& dx) override;
-  void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x,
-                                      Tensor& dw, Tensor& dbias) override;
+                            Tensor& dx) override;
+  void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
+                              Tensor& dbias) override;
   void linear_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
-                                    const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
-                                    Tensor& dw, Tensor& loss) override;
+                            const Tensor& targets, const CrossEntropySpec& spec, Tensor& dh,
+                            Tensor& dw, Tensor& loss) override;
   void begin_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
-                                   const Tensor& targets, const CrossEntropySpec& spec,
-                                   bool with_gradients, CrossEntropyPart& part) override;
+                           const Tensor& targets, const CrossEntropySpec& spec, bool with_gradients,
+                           CrossEntropyPart& part) override;
   void finish_cross_entropy(Context& context, const Tensor& h, const PackedWeight& w,
-                                    const Tensor& targets, const CrossEntropySpec& spec,
-                                    const CrossEntropyPart& part, const Tensor& all_stats,
-                                    Tensor& dh, Tensor& dw, Tensor& loss) override;
+                            const Tensor& targets, const CrossEntropySpec& spec,
+                            const CrossEntropyPart& part, const Tensor& all_stats, Tensor& dh,
+                            Tensor& dw, Tensor& loss) override;
   void merge_low_rank(Context& context, Tensor& up, const Tensor& down, float scale,
-                              Tensor& w) override;
+                      Tensor& w) override;
 
   void set_product_options(const ProductOptions& options) override;
   std::string product_choices() const override;
@@ -52,38 +52,36 @@ class CudaBackend final : public Backend {
 
   // Attention.
   void rope(Context& context, Tensor& x, const RopeTable& table, const Tensor& positions,
-                    bool inverse) override;
-  void attention_forward(Context& context, const Tensor& q, const Tensor& k,
-                                 const Tensor& v, const AttentionMask& mask, Tensor& out,
-                                 Tensor& lse) override;
-  void attention_backward(Context& context, const Tensor& q, const Tensor& k,
-                                  const Tensor& v, const Tensor& out, const Tensor& lse,
-                                  const Tensor& dout, const AttentionMask& mask, Tensor& dq,
-                                  Tensor& dk, Tensor& dv) override;
+            bool inverse) override;
+  void attention_forward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                         const AttentionMask& mask, Tensor& out, Tensor& lse) override;
+  void attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                          const Tensor& out, const Tensor& lse, const Tensor& dout,
+                          const AttentionMask& mask, Tensor& dq, Tensor& dk, Tensor& dv) override;
   void attention_cached(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const AttentionMask& mask, Tensor& out) override;
+                        const AttentionMask& mask, Tensor& out) override;
   void latent_keys_forward(Context& context, const Tensor& kv, const Tensor& rope,
-                                   Tensor& k) override;
+                           Tensor& k) override;
   void latent_keys_backward(Context& context, const Tensor& dk, Tensor& dkv,
-                                    Tensor& drope) override;
+                            Tensor& drope) override;
 
   // Rows and elements.
   void residual_norm_forward(Context& context, NormKind kind, const Tensor& residual,
-                                     const Tensor& branch, const Tensor& weight, const Tensor& bias,
-                                     float eps, Tensor& residual_out, Tensor& y, Tensor& stats) override;
+                             const Tensor& branch, const Tensor& weight, const Tensor& bias,
+                             float eps, Tensor& residual_out, Tensor& y, Tensor& stats) override;
   void residual_norm_backward(Context& context, NormKind kind, const Tensor& dy,
-                                      const Tensor& dresidual, const Tensor& x,
-                                      const Tensor& weight, const Tensor& stats, Tensor& dx,
-                                      Tensor& dweight, Tensor& dbias) override;
+                              const Tensor& dresidual, const Tensor& x, const Tensor& weight,
+                              const Tensor& stats, Tensor& dx, Tensor& dweight,
+                              Tensor& dbias) override;
   void swiglu_forward(Context& context, const Tensor& gate_up, const Tensor& rows,
-                              Tensor& y) override;
+                      Tensor& y) override;
   void swiglu_backward(Context& context, const Tensor& dy, const Tensor& gate_up,
-                               const Tensor& rows, Tensor& dgate_up) override;
+                       const Tensor& rows, Tensor& dgate_up) override;
   void gelu_forward(Context& context, Gelu kind, const Tensor& x, Tensor& y) override;
   void gelu_backward(Context& context, Gelu kind, const Tensor& dy, const Tensor& x,
-                             Tensor& dx) override;
-  void dropout(Context& context, const Dropout& dropout, std::int64_t samples,
-                       const Tensor& x, Tensor& y) override;
+                     Tensor& dx) override;
+  void dropout(Context& context, const Dropout& dropout, std::int64_t samples, const Tensor& x,
+               Tensor& y) override;
   void add(Context& context, const Tensor& a, const Tensor& b, Tensor& y) override;
   void scale(Context& context, const Tensor& x, float factor, Tensor& y) override;
   void convert(Context& context, const Tensor& from, Tensor& to) override;
@@ -91,61 +89,58 @@ class CudaBackend final : public Backend {
 
   // Tokens.
   void embedding_forward(Context& context, const Tensor& tokens, const Tensor& table,
-                                 const TablePart& part, Tensor& y) override;
+                         const TablePart& part, Tensor& y) override;
   void embedding_backward(Context& context, const Tensor& tokens, const Tensor& dy,
-                                  const TablePart& part, Tensor& dtable) override;
+                          const TablePart& part, Tensor& dtable) override;
   void count_positions(Context& context, std::int64_t first, Tensor& positions) override;
-  void find_documents(Context& context, const Tensor& tokens, std::int32_t end,
-                              Tensor& starts, Tensor& positions) override;
+  void find_documents(Context& context, const Tensor& tokens, std::int32_t end, Tensor& starts,
+                      Tensor& positions) override;
   void shift_tokens(Context& context, const Tensor& tokens, const Tensor& starts,
-                            std::int64_t distance, std::int32_t missing, Tensor& shifted) override;
+                    std::int64_t distance, std::int32_t missing, Tensor& shifted) override;
 
   // Mixtures of experts.
   void route_forward(Context& context, const RouterSpec& spec, const Tensor& logits,
-                             const Tensor& bias, const Tensor& replay, Tensor& scores,
-                             Tensor& experts, Tensor& weights) override;
+                     const Tensor& bias, const Tensor& replay, Tensor& scores, Tensor& experts,
+                     Tensor& weights) override;
   void route_backward(Context& context, const RouterSpec& spec, const Tensor& scores,
-                              const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
-                              Tensor& dlogits) override;
+                      const Tensor& experts, const Tensor& dweights, const Tensor& dscores,
+                      Tensor& dlogits) override;
   void count_choices(Context& context, const Tensor& experts, Tensor& counts) override;
   void count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
-                                 Tensor& counts) override;
+                         Tensor& counts) override;
   void sequence_balance(Context& context, const Tensor& scores, const Tensor& counts,
-                                std::int64_t top_k, double coefficient, Tensor& loss) override;
-  void sequence_balance_backward(Context& context, const Tensor& scores,
-                                         const Tensor& counts, std::int64_t top_k, float scale,
-                                         Tensor& dscores) override;
+                        std::int64_t top_k, double coefficient, Tensor& loss) override;
+  void sequence_balance_backward(Context& context, const Tensor& scores, const Tensor& counts,
+                                 std::int64_t top_k, float scale, Tensor& dscores) override;
   void column_sums(Context& context, const Tensor& matrix, Tensor& sums) override;
-  void load_balance(Context& context, const Tensor& assigned, const Tensor& score_sums,
-                            double rows, double coefficient, Tensor& loss) override;
-  void load_balance_backward(Context& context, const Tensor& assigned, double rows,
-                                     float scale, Tensor& dscores) override;
+  void load_balance(Context& context, const Tensor& assigned, const Tensor& score_sums, double rows,
+                    double coefficient, Tensor& loss) override;
+  void load_balance_backward(Context& context, const Tensor& assigned, double rows, float scale,
+                             Tensor& dscores) override;
   void update_router_bias(Context& context, const Tensor& counts, float rate,
-                                  Tensor& bias) override;
+                          Tensor& bias) override;
   void sort_by_expert(Context& context, const Tensor& experts, ExpertRows& rows) override;
   void dispatch_forward(Context& context, const ExpertRows& rows, const Tensor& x,
-                                Tensor& sorted) override;
+                        Tensor& sorted) override;
   void dispatch_backward(Context& context, const ExpertRows& rows, const Tensor& dsorted,
-                                 Tensor& dx) override;
+                         Tensor& dx) override;
   void combine_forward(Context& context, const ExpertRows& rows, const Tensor& sorted,
-                               const Tensor& weights, Tensor& y) override;
+                       const Tensor& weights, Tensor& y) override;
   void combine_backward(Context& context, const ExpertRows& rows, const Tensor& dy,
-                                const Tensor& sorted, const Tensor& weights, Tensor& dsorted,
-                                Tensor& dweights) override;
+                        const Tensor& sorted, const Tensor& weights, Tensor& dsorted,
+                        Tensor& dweights) override;
   void grouped_linear_forward(Context& context, const ExpertRows& rows, const Tensor& x,
-                                      std::span<const PackedWeight* const> weights, Tensor& y) override;
-  void grouped_linear_backward_data(Context& context, const ExpertRows& rows,
-                                            const Tensor& dy,
-                                            std::span<const PackedWeight* const> weights,
-                                            Tensor& dx) override;
-  void grouped_linear_backward_weight(Context& context, const ExpertRows& rows,
-                                              const Tensor& dy, const Tensor& x,
-                                              std::span<Tensor> dw) override;
+                              std::span<const PackedWeight* const> weights, Tensor& y) override;
+  void grouped_linear_backward_data(Context& context, const ExpertRows& rows, const Tensor& dy,
+                                    std::span<const PackedWeight* const> weights,
+                                    Tensor& dx) override;
+  void grouped_linear_backward_weight(Context& context, const ExpertRows& rows, const Tensor& dy,
+                                      const Tensor& x, std::span<Tensor> dw) override;
 
   // Updates.
   void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) override;
-  void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
-                     Tensor& m, Tensor& v, Tensor& compute) override;
+  void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad, Tensor& m,
+             Tensor& v, Tensor& compute) override;
 
  private:
   /// Host memory on its way to the GPU.

@@ -9,7 +9,7 @@ namespace sortie::trainer::ops::cuda {
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   throw DeviceError(fmt::format("GPU: {} failed: {} ({})", what, cudaGetErrorString(error),
-                              cudaGetErrorName(error)));
+                                cudaGetErrorName(error)));
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -8,8 +8,8 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
-#include "trainer/tensor/device_memory.h"
 #include "trainer/random/random.h"
+#include "trainer/tensor/device_memory.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -41,8 +41,8 @@ void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> fr
     check(cudaMemcpyAsync(to.raw(), bytes, from.size(), cudaMemcpyHostToDevice, stream),
           "a copy from the host");
   };
-  // The driver takes bytes that are not pinned when the stream gets there, and the host waits. Those
-  // of a batch are few: they wait in a pinned copy instead.
+  // The driver takes bytes that are not pinned when the stream gets there, and the host waits.
+  // Those of a batch are few: they wait in a pinned copy instead.
   constexpr std::size_t kMostPinned = std::size_t{4} << 20;
   if (from.size() > kMostPinned) return copy(from.data());
   while (!uploads_.empty() && uploads_.front().done.poll()) uploads_.pop_front();

@@ -41,7 +41,8 @@ Event record_event(Device device, cudaStream_t stream);
 /// CUDA's own event of one that CudaStreams made; null for an empty one.
 cudaEvent_t native_event(const Event& event);
 
-/// The stream that ops go to now, of a context of a GPU; this thread's calls are about that GPU then.
+/// The stream that ops go to now, of a context of a GPU; this thread's calls are about that GPU
+/// then.
 cudaStream_t current_stream(ExecutionContext& context);
 
 }  // namespace sortie::trainer::ops::cuda

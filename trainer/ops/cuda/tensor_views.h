@@ -15,7 +15,8 @@ namespace sortie::trainer::ops::cuda {
 template <class T>
 T* address(const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  SORTIE_CHECK(dtype_of<std::remove_const_t<T>>() == tensor.dtype(), "tensor holds {}", dtype_name(tensor.dtype()));
+  SORTIE_CHECK(dtype_of<std::remove_const_t<T>>() == tensor.dtype(), "tensor holds {}",
+               dtype_name(tensor.dtype()));
   SORTIE_CHECK(tensor.device().kind == DeviceKind::cuda, "a kernel on the memory of {}",
                tensor.device().to_string());
   return static_cast<T*>(tensor.raw());

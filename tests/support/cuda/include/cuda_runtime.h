@@ -186,9 +186,9 @@ cudaError_t launch(dim3 blocks, dim3 threads, std::size_t shared_bytes, cudaStre
                    std::function<void()> kernel);
 /// Adds other work on the device's memory to the stream; for libraries.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
-/// The same, once `ready` says so, which is asked again and again: for work that GPUs or processes do
-/// together. From the first such work on, GPUs go on without a thread that waits for them. `work`
-/// touches memory of the stream's GPU and of the host only.
+/// The same, once `ready` says so, which is asked again and again: for work that GPUs or processes
+/// do together. From the first such work on, GPUs go on without a thread that waits for them.
+/// `work` touches memory of the stream's GPU and of the host only.
 cudaError_t enqueue_when(cudaStream_t stream, std::function<bool()> ready,
                          std::function<void()> work);
 
