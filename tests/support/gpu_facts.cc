@@ -17,9 +17,7 @@ int main() {
   }
   fmt::print("{}\n", (*module)->libraries());
   for (const auto& gpu : *gpus)
-    fmt::print("{}, sm_{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", gpu.name,
-               gpu.compute_capability, gpu.multiprocessors,
-               static_cast<double>(gpu.free_bytes) / (1 << 30),
-               static_cast<double>(gpu.memory_bytes) / (1 << 30));
+    fmt::print("{}, sm_{}, {} multiprocessors, {:.1f} GiB\n", gpu.name, gpu.compute_capability,
+               gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / (1 << 30));
   return 0;
 }
