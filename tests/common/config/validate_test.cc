@@ -389,6 +389,14 @@ TEST_CASE("each rule names the numbers and what to do") {
   }
 }
 
+TEST_CASE("settings of the trainer may be in the environment of ranks") {
+  JobConfig job;
+  job.runner.env = {{"SORTIE_COMM_TIMEOUT", "60"},
+                    {"SORTIE_COMM_DEBUG", "1"},
+                    {"SORTIE_CUDA_MODULE", "/opt/libsortie-cuda.so"}};
+  CHECK(text_of(validate(job)) == "");
+}
+
 TEST_CASE("every broken rule is reported, not only the first") {
   JobConfig job;
   job.runner.heartbeat_timeout = Milliseconds(1000);
