@@ -189,7 +189,7 @@ const Field kFields[] = {
     {"model.attention_dropout", model<&Model::attention_dropout>, NumberRange{0, 1, false, true}, "", "Share of the attention probabilities that is dropped in training"},
     {"model.residual_dropout", model<&Model::residual_dropout>, NumberRange{0, 1, false, true}, "", "Share of what attention and MLP add to the residual stream that is dropped in training"},
     {"model.init_std", model<&Model::init_std>, NumberRange{0, 10}, "", "Standard deviation of the initial weights; of those that write into the residual stream, over the root of 2 num_layers"},
-    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32", "fp8"}}, "", "Number format of the matrix products: auto = bf16 where the device multiplies it, else f32; fp8 = 8 bits, on GPUs from compute capability 8.9 on", kCommon},
+    {"model.precision", model<&Model::precision>, Choices{{"auto", "bf16", "f32"}}, "", "Number format of the matrix products: auto = bf16 where the device multiplies it, else f32", kCommon},
 
     {"model.moe.num_experts", moe<&Moe::num_experts>, IntegerRange{1, 65536}, "", "Experts per mixture"},
     {"model.moe.topk", moe<&Moe::topk>, IntegerRange{1, 1024}, "", "Experts that a token is sent to"},

@@ -163,7 +163,7 @@ const Field kTrainingFields[] = {
     {"trainer.train_duration", trainer<&Trainer::train_duration>, DurationRange{"0s", "8760h"}, "", "Stop after this much training time, with a checkpoint; 0s = no limit", kCommon},
     {"trainer.seed", trainer<&Trainer::seed>, IntegerRange{0, INT64_MAX}, "", "Decides the initial weights and the order of the data", kCommon},
     {"trainer.device", trainer<&Trainer::device>, Choices{{"auto", "cpu", "cuda"}}, "",
-     "What ranks compute on: cuda = an NVIDIA GPU for each; auto = that where a rank's host has GPUs for its ranks and this build has CUDA, else cpu", kCommon},
+     "What ranks compute on: cuda = an NVIDIA GPU for each; auto = that where a rank's host has GPUs for its ranks and this build has CUDA, else cpu"},
     {"trainer.threads", trainer<&Trainer::threads>, IntegerRange{0, 4096}, "", "Compute threads per rank; 0 = OMP_NUM_THREADS, the rank's share of its host"},
     {"trainer.save_dir", trainer<&Trainer::save_dir>, kPathForm, "", "Folder of this run's checkpoints; where all hosts share it every rank reads and writes its part, else rank 0 does; a run goes on from the newest one there; empty = none are written, and nothing of the training is kept", kShown | kPath},
     {"trainer.save_interval", trainer<&Trainer::save_interval>, kSteps, "steps", "Steps between checkpoints; 0 = only one at the end", kShown},

@@ -74,10 +74,6 @@ Result<ComputeDevice> choose_device(const std::string& wanted, const DevicePlace
 Result<DType> choose_precision(const std::string& precision, const CpuFacts& cpu,
                                const std::optional<GpuFacts>& gpu) {
   if (precision == "f32") return DType::f32;
-  if (precision == "fp8")
-    return fail(ErrorCode::unsupported,
-                "model.precision = \"fp8\": products of this build are in bf16 and f32; use "
-                "\"auto\" or \"bf16\"");
   if (gpu) return DType::bf16;  // all that are taken have such products
   if (precision == "auto") return cpu.multiplies_bf16 ? DType::bf16 : DType::f32;
   if (cpu.multiplies_bf16) return DType::bf16;

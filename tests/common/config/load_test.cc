@@ -188,6 +188,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .gradient_accumulation_steps = 4,
                   .global_batch_size = 24,
                   .activation_checkpointing_type = "every_layer",
+                  .backend = "mpi",
                   .gradient_compression = "low",
                   .batch_rampup_start = 12,
                   .batch_rampup_increment = 12,

@@ -58,7 +58,7 @@ TEST_CASE("fewer GPUs than ranks are an error that counts both") {
   CHECK_FALSE(gpu_of_place({.local_rank = 2, .local_ranks = 1, .visible = {}}, 2));
 }
 
-TEST_CASE("bf16 is what a GPU multiplies, and fp8 says what is there") {
+TEST_CASE("bf16 is what a GPU multiplies") {
   const CpuFacts narrow{.model = "CPU", .isa = "avx2", .multiplies_bf16 = false, .amx = false};
   const GpuFacts gpu{.name = "GPU", .compute_capability = 80};
   CHECK(choose_precision("auto", narrow).value() == DType::f32);
@@ -66,10 +66,6 @@ TEST_CASE("bf16 is what a GPU multiplies, and fp8 says what is there") {
   CHECK(choose_precision("bf16", narrow, gpu).value() == DType::bf16);
   CHECK(choose_precision("f32", narrow, gpu).value() == DType::f32);
   CHECK_FALSE(choose_precision("bf16", narrow));
-  const auto fp8 = choose_precision("fp8", narrow, gpu);
-  REQUIRE_FALSE(fp8);
-  CHECK(fp8.error().code == ErrorCode::unsupported);
-  CHECK(has(fp8.error().message, "bf16 and f32"));
 }
 
 TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *
