@@ -64,6 +64,7 @@ class GradientReducer {
   std::vector<Bucket> buckets_;
   std::vector<Lane> lanes_;
   std::size_t overlapped_ = 0;
+  bool polling_ = false;
 };
 
 }  // namespace sortie::trainer
