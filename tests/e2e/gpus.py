@@ -35,11 +35,11 @@ def scenario_a_rank_killed_beside_nccl_is_the_first_cause(bed):
 
 def scenario_bench_comm_over_nccl_has_right_values(bed):
     job = {"runner.env.SORTIE_CUDA_MODULE": MODULE}
-    with Run(bed, BUILD / "bin/sortie-train", "bench", "comm", "--device", "cuda", "--to", "64KB", "--iterations", "2",
+    with Run(bed, BUILD / "bin/sortie-train", "bench", "comm", "--device", "cuda", "--to", "2KB", "--iterations", "2",
              settings=job, hosts="h[01-02]", slots=2) as run:
         equal(run.wait(90), 0, "exit code")
         run.expect(r"# 4 ranks, NCCL 2\.28\.9")
-        run.expect(r"all_to_all +65536 .* 0\s*\n")
+        run.expect(r"all_to_all +2048 .* 0\s*\n")
 
 
 def scenario_nccl_without_a_gpu_is_refused(bed):
