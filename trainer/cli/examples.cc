@@ -89,6 +89,10 @@ Without a config the file that SORTIE_CONFIG names is read; rank and world size 
 size: of the larger side of the operation. algbw: size / time. busbw: algbw x 2 (d - 1) / d for all_reduce, (d - 1) / d for
 reduce_scatter, all_gather and all_to_all, 1 for broadcast and ring, on d ranks: what a link carries. GB/s are 10^9 bytes.
 )"},
+    {"devices", R"(Examples:
+  sortie-train devices                                             the GPUs of this host, or why none can be used
+  sortie exec --hosts @gpu --fold -- sortie-train devices --json   those of many, for a program
+)"},
     {"bench matmul", R"(Examples:
   sortie-train bench matmul                                        1024 x 3072 x 768, an MLP of GPT-2 124M
   OMP_NUM_THREADS=1 sortie-train bench matmul --dtype f32 --json   one thread, for a program to read

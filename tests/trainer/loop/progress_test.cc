@@ -1,14 +1,17 @@
 // Where a rank says it is: marks that a training sets, the lines that a runner gets, and the stacks
 // that a process tells of itself.
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -204,6 +207,16 @@ TEST_CASE("a process that hangs tells the stacks of all its threads") {
     hang_here_for_ever();
   }
   REQUIRE_FALSE(listener.line().empty());
+  // On a busy machine its threads may not have come to where they hang.
+  const auto hanging = [child] {
+    const std::string pause = fmt::format("{} ", SYS_pause);
+    std::ptrdiff_t count = 0;
+    for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", child)))
+      count += sortie::test::read_text(task.path() / "syscall").starts_with(pause);
+    return count;
+  };
+  for (int i = 0; i < 1000 && hanging() < 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ::kill(child, SIGQUIT);
   const std::string path =
       dir.str("socket") + std::string(training::kStacksSuffix) + std::to_string(child);
