@@ -92,8 +92,8 @@ void GradientReducer::issue(Communicator& group, std::size_t index) {
 }
 
 void GradientReducer::poll() {
-  // A reduction that waits for its gradients may have ops done, which poll: the handle that is asked
-  // here would be gone, and the next one dropped in its place.
+  // A reduction that waits for its gradients may have ops done, which poll: the handle that is
+  // asked here would be gone, and the next one dropped in its place.
   if (polling_) return;
   polling_ = true;
   for (Lane& lane : lanes_)

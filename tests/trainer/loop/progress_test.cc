@@ -211,7 +211,8 @@ TEST_CASE("a process that hangs tells the stacks of all its threads") {
   const auto hanging = [child] {
     const std::string pause = fmt::format("{} ", SYS_pause);
     std::ptrdiff_t count = 0;
-    for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", child)))
+    for (const auto& task :
+         std::filesystem::directory_iterator(fmt::format("/proc/{}/task", child)))
       count += sortie::test::read_text(task.path() / "syscall").starts_with(pause);
     return count;
   };
