@@ -2,15 +2,12 @@
 
 #include <fmt/core.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
 #include "runner/streams/json_text.h"
@@ -46,44 +43,14 @@ bool is_event_line(std::string_view line) {
          line[last] == '}' && is_valid_text(line);
 }
 
-Result<> EventSocket::open(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return fail(ErrorCode::io, fmt::format("{}: longer than the {} bytes of a socket path", path,
-                                           sizeof address.sun_path - 1));
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(fd.get(), static_cast<int>(kMaxConnections)) != 0)
-    return std::unexpected(os_error(errno, path));
-  acceptor_.assign(fd.release());
-  await_connection();
-  return {};
-}
-
-void EventSocket::await_connection() {
-  acceptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                       [this](const boost::system::error_code& error) {
-                         if (error) return;
-                         accept_all();
-                         await_connection();
-                       });
-}
-
-void EventSocket::accept_all() {
-  for (;;) {
-    Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
-    if (connections_.size() >= kMaxConnections) {
-      warn(fmt::format("more than {} connections to SORTIE_SOCKET, one refused", kMaxConnections));
-      continue;
-    }
-    auto connection = std::make_shared<Connection>(io_);
-    connection->stream.assign(fd.release());
-    connections_.push_back(connection);
-    await_data(connection);
-  }
+void EventSocket::take_connection(Fd fd) {
+  if (connections_.size() >= kMaxConnections)
+    return warn(
+        fmt::format("more than {} connections to SORTIE_SOCKET, one refused", kMaxConnections));
+  auto connection = std::make_shared<Connection>(io_);
+  connection->stream.assign(fd.release());
+  connections_.push_back(connection);
+  await_data(connection);
 }
 
 void EventSocket::await_data(const std::shared_ptr<Connection>& connection) {
@@ -199,8 +166,8 @@ void EventSocket::forget_answers() {
 }
 
 void EventSocket::finish() {
-  if (!acceptor_.is_open()) return;
-  accept_all();
+  if (!listener_.is_open()) return;
+  listener_.accept_all();
   for (const auto& connection : connections_) {
     // Its writers are dead: the socket buffer is all there is, and it is small.
     while (read_all(*connection)) {
@@ -212,7 +179,7 @@ void EventSocket::finish() {
     connection->stream.close();
   }
   connections_.clear();
-  acceptor_.close();
+  listener_.close();
 }
 
 void EventSocket::warn(std::string_view what) {

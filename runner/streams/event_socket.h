@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "runner/streams/unix_listener.h"
 
 namespace sortie::runner {
 
@@ -31,10 +32,13 @@ class EventSocket {
 
   /// `name` is for warnings ("rank 3").
   EventSocket(boost::asio::io_context& io, std::string name, OnLine on_line)
-      : io_(io), acceptor_(io), name_(std::move(name)), on_line_(std::move(on_line)) {}
+      : io_(io),
+        listener_(io, [this](Fd connection) { take_connection(std::move(connection)); }),
+        name_(std::move(name)),
+        on_line_(std::move(on_line)) {}
 
   /// Binds `path` (0600) and listens.
-  Result<> open(const std::string& path);
+  Result<> open(const std::string& path) { return listener_.open(path, kMaxConnections); }
 
   /// One line to all connections that listen.
   void answer(const std::string& line);
@@ -57,8 +61,7 @@ class EventSocket {
     std::size_t answer_bytes = 0;      // of all of them
   };
 
-  void await_connection();
-  void accept_all();
+  void take_connection(Fd fd);
   void await_data(const std::shared_ptr<Connection>& connection);
   bool read_all(Connection& connection);
   void take(Connection& connection, std::string_view bytes);
@@ -67,7 +70,7 @@ class EventSocket {
   void warn(std::string_view what);
 
   boost::asio::io_context& io_;
-  boost::asio::posix::stream_descriptor acceptor_;
+  UnixListener listener_;
   std::vector<std::shared_ptr<Connection>> connections_;
   std::string name_;
   OnLine on_line_;

@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <boost/asio/read_until.hpp>
@@ -66,41 +65,10 @@ struct Forwards::Stream {
   Wakeup credit_came, data_came;
 };
 
-Result<> Forwards::open(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return fail(ErrorCode::io, fmt::format("{}: longer than the {} bytes of a socket path", path,
-                                           sizeof address.sun_path - 1));
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(fd.get(), static_cast<int>(wire::kMaxForwards)) != 0)
-    return std::unexpected(os_error(errno, path));
-  acceptor_.assign(fd.release());
-  await_connection();
-  return {};
-}
-
-void Forwards::await_connection() {
-  acceptor_.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this](const boost::system::error_code& error) {
-                         if (error) return;
-                         accept_all();
-                         await_connection();
-                       });
-}
-
-void Forwards::accept_all() {
-  for (;;) {
-    Fd fd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
-    if (streams_.size() >= wire::kMaxForwards) {
-      log::warning("more than {} streams to other hosts, one refused", wire::kMaxForwards);
-      continue;
-    }
-    spawn(io_, read_request(add(next_++, std::move(fd))));
-  }
+void Forwards::take_connection(Fd fd) {
+  if (streams_.size() >= wire::kMaxForwards)
+    return log::warning("more than {} streams to other hosts, one refused", wire::kMaxForwards);
+  spawn(io_, read_request(add(next_++, std::move(fd))));
 }
 
 Forwards::Shared Forwards::add(std::uint64_t id, Fd socket) {
@@ -274,7 +242,7 @@ void Forwards::drop_all() {
 
 void Forwards::close() {
   drop_all();
-  if (acceptor_.is_open()) acceptor_.close();
+  listener_.close();
 }
 
 }  // namespace sortie::runner

@@ -16,6 +16,7 @@
 #include "common/base/fd.h"
 #include "common/base/result.h"
 #include "common/wire/message.h"
+#include "runner/streams/unix_listener.h"
 
 namespace sortie::runner {
 
@@ -24,11 +25,13 @@ class Forwards {
   using Send = std::function<void(const wire::Message&)>;
 
   Forwards(boost::asio::io_context& io, Send send)
-      : io_(io), acceptor_(io), send_(std::move(send)) {}
+      : io_(io),
+        listener_(io, [this](Fd connection) { take_connection(std::move(connection)); }),
+        send_(std::move(send)) {}
   ~Forwards() { close(); }
 
   /// Binds `path` (0600) and listens there for ranks.
-  Result<> open(const std::string& path);
+  Result<> open(const std::string& path) { return listener_.open(path, wire::kMaxForwards); }
   /// What the launcher says. Error: outside of the protocol.
   Result<> take(const wire::ForwardOpen& order);
   Result<> take(const wire::ForwardData& data);
@@ -43,8 +46,7 @@ class Forwards {
   struct Stream;
   using Shared = std::shared_ptr<Stream>;
 
-  void await_connection();
-  void accept_all();
+  void take_connection(Fd fd);
   Shared add(std::uint64_t id, Fd socket);
   boost::asio::awaitable<void> read_request(Shared stream);
   boost::asio::awaitable<void> connect(Shared stream);
@@ -53,7 +55,7 @@ class Forwards {
   void end(Stream& stream, const std::string& why, bool tell);
 
   boost::asio::io_context& io_;
-  boost::asio::posix::stream_descriptor acceptor_;
+  UnixListener listener_;
   Send send_;
   std::map<std::uint64_t, Shared> streams_;
   std::uint64_t next_ = 1;
