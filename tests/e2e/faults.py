@@ -93,10 +93,11 @@ def scenario_save_dir_without_room(bed):
 
 
 def scenario_host_lost_and_fewer_go_on(bed):
-    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; losses within 1e-5."""
+    """No spare, recovery.min_hosts: three hosts instead of four share the same global batch; losses within 1e-7."""
     folder = bed.shared / "fewer"
     shutil.rmtree(folder, ignore_errors=True)
-    options = {"topology__global_batch_size": 12}
+    # At tiny.toml's learning rate the rounding of another order of sums grows by a quarter a step and passes 1e-5 in 20 steps.
+    options = {"topology__global_batch_size": 12, "learning_rate_scheduler__learning_rate": 1e-4}
     chosen = {**settings(bed, trainer__save_dir=folder, trainer__save_interval=10, trainer__train_iterations=ENDLESS, **options),
               **RESTART, "recovery.min_hosts": 2}
     with Run(bed, config=CONFIG, hosts=HOSTS, slots=1, settings=chosen) as run:
@@ -118,7 +119,7 @@ def scenario_host_lost_and_fewer_go_on(bed):
         equal(run.wait(200), 0, "exit code of the run on four hosts")
         whole = losses(run)
     for step, loss in seen.items():
-        check(abs(loss - whole[step]) <= 1e-5 * abs(whole[step]), f"step {step}: {loss!r}, on four hosts {whole[step]!r}")
+        check(abs(loss - whole[step]) <= 1e-7 * abs(whole[step]), f"step {step}: {loss!r}, on four hosts {whole[step]!r}")
 
 
 def scenario_gpu_off_the_bus_and_a_spare(bed):
