@@ -30,13 +30,6 @@ bool is_about_images(const wire::Message& message) {
          std::holds_alternative<wire::ImageLoad>(message);
 }
 
-bool is_of_stream(const wire::Message& message) {
-  return std::holds_alternative<wire::ForwardOpen>(message) ||
-         std::holds_alternative<wire::ForwardData>(message) ||
-         std::holds_alternative<wire::ForwardCredit>(message) ||
-         std::holds_alternative<wire::ForwardClose>(message);
-}
-
 bool are_heartbeats(std::uint32_t interval_ms, std::uint32_t timeout_ms) {
   return interval_ms > 0 && timeout_ms > interval_ms;
 }
@@ -92,7 +85,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
     SORTIE_TRY(job_->take_answer(*answer));
     return true;
   }
-  if (is_of_stream(message)) {
+  if (wire::is_of_stream(message)) {
     SORTIE_TRY(job_->take_forward(message));
     return true;
   }

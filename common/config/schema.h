@@ -35,6 +35,8 @@ struct SshConfig {
 /// [runner.network]: on which of the hosts' networks ranks talk to each other.
 struct NetworkConfig {
   std::string interface;  // "eth1", "eth*" or "10.1.0.0/16"; empty = the route between the hosts
+  std::string tunnel = "none";       // none | wireguard: a mesh over all hosts, for the run
+  std::int64_t tunnel_port = 51820;  // UDP
 };
 
 /// runner.container.entrypoint when nothing is said: the image's own.
@@ -180,6 +182,11 @@ struct TopologyConfig {
 
 /// [optimizer]: AdamW with decoupled decay on matrices only.
 struct OptimizerConfig {
+  std::string name = "adamw";   // adamw | demo
+  std::string moments = "f32";  // f32 | bf16: how AdamW's two moments are kept
+  double momentum = 0.999;      // demo: what is left of the momentum after a step
+  std::int64_t chunk = 64;      // demo: values per side of a block that is transformed
+  std::int64_t top_k = 32;      // demo: coefficients of a block that are sent
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;

@@ -124,7 +124,8 @@ auto members(M& m) {
     return std::tie(m.protocol_version, m.run_id, m.attempt, m.node_rank, m.epoch, m.log_sizes,
                     m.link, m.events);
   if constexpr (std::is_same_v<T, Adopted>) return std::tie(m.epoch, m.link, m.events);
-  if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport>)
+  if constexpr (std::is_same_v<T, CheckRequest> || std::is_same_v<T, CheckReport> ||
+                std::is_same_v<T, TunnelOrder> || std::is_same_v<T, TunnelReport>)
     return std::tie(m.json);
 }
 
@@ -138,7 +139,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kNam
     "Adopted", "CheckRequest", "CheckReport", "FilesOpen", "FilesManifest", "FilesWanted",
     "FilePiece", "FilesCredit", "FilesServe", "FilesFetch", "FilesProgress", "FilesDone",
     "ImageOrder", "ImageProgress", "ImageReady", "ImageQuery", "ImageLacking", "ImageLoad",
-    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld", "RankAnswer", "ForwardOpen", "ForwardData", "ForwardCredit", "ForwardClose"};
+    "DumpStacks", "StackDump", "HealthEvent", "HoldMemory", "MemoryHeld", "RankAnswer", "ForwardOpen", "ForwardData", "ForwardCredit", "ForwardClose", "TunnelOrder", "TunnelReport"};
 // clang-format on
 
 }  // namespace sortie::wire

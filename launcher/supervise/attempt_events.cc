@@ -26,13 +26,6 @@ bool is_outer_question(const nlohmann::json& event) {
   return event["type"] == "outer" && event.contains("do");
 }
 
-bool is_of_stream(const wire::Message& message) {
-  return std::holds_alternative<wire::ForwardOpen>(message) ||
-         std::holds_alternative<wire::ForwardData>(message) ||
-         std::holds_alternative<wire::ForwardCredit>(message) ||
-         std::holds_alternative<wire::ForwardClose>(message);
-}
-
 }  // namespace
 
 void Attempt::on_message(Host& host, wire::Message message) {
@@ -72,7 +65,7 @@ void Attempt::on_message(Host& host, wire::Message message) {
     if (owns(host, notice->rank)) on_notice(host, *notice);
   } else if (const auto* health = std::get_if<wire::HealthEvent>(&message)) {
     on_health(host, *health);
-  } else if (parts_.on_forward && is_of_stream(message)) {
+  } else if (parts_.on_forward && wire::is_of_stream(message)) {
     if (host.state == HostState::running) parts_.on_forward(host.plan->name, message);
   } else if (const auto* abort = std::get_if<wire::PmixAbort>(&message)) {
     if (!owns(host, abort->rank)) return;

@@ -131,6 +131,8 @@ std::vector<wire::Message> messages() {
           InputCredit{65536, 1},
           Adopt{2, "r1", 1, 0, 2, {{0, Stream::out, 7}, {1, Stream::err, 1u << 20}}},
           Adopted{2},
+          TunnelOrder{R"({"do":"open","port":51820})"},
+          TunnelReport{R"({"key":"6dVsUy0f1yTtqWq8yIqPqWk3P7D3j2y3nYc2b9rQz2A="})"},
           CheckRequest{R"({"kind":"clock"})"},
           CheckReport{R"({"part":"clock","unix_us":1700000000000000})"},
           FilesOpen{FilesPurpose::put, "~/a", {"b"}, "0a", 1u << 30, 2000, 10000, "10.0.0.1"},

@@ -92,6 +92,8 @@ TEST_CASE("negative numbers survive") {
   CHECK(round_trip(PmixAbort{3, -7, "bye"}).status == -7);
   CHECK(round_trip(CheckRequest{R"({"kind":"clock"})"}).json == R"({"kind":"clock"})");
   CHECK(round_trip(CheckReport{"{}"}).json == "{}");
+  CHECK(round_trip(TunnelOrder{R"({"do":"open"})"}).json == R"({"do":"open"})");
+  CHECK(round_trip(TunnelReport{"{}"}).json == "{}");
   CHECK(round_trip(RunnerError{"spawn", "x", -1}).rank == -1);
 }
 
