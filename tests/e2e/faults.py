@@ -16,7 +16,7 @@ from health import XID, KernelLog, health_events
 from nodes import kill_rank, sortie
 from reconnect import fill
 from restart import RESTART, events, ranks_of, weights
-from training import CONFIG, compare, losses, settings
+from training import CONFIG, ENDLESS, compare, losses, settings
 from training_run import Lines, TrainingRun, last_checkpoint
 from victims import left_on_all, wait_for
 
@@ -24,7 +24,6 @@ HOSTS, SLOTS = "h[01-04]", 2
 # One of each class that restarts, but for `app`: restart.exit_code_restarts_and_stop_exit_code_does_not.
 OF_EACH_CLASS = ("kill", "stop", "oom", "term", "runner")
 THE_OTHERS = ("crash", "hang", "link", "lost", "supervisor")
-ENDLESS = 1_000_000
 HOST_MEMORY = 512 << 20
 
 

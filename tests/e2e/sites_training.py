@@ -8,7 +8,7 @@ import time
 
 from harness import Run, check, environment_of, equal, parent_of, wait_until
 from restart import weights
-from training import CONFIG, losses, settings
+from training import CONFIG, ENDLESS, losses, settings
 
 # A dead site is left out at once where its ranks' end is known.
 QUICK = {"runner.grace": "1s", "runner.heartbeat_interval": "200ms", "runner.heartbeat_timeout": "3s"}
@@ -126,6 +126,31 @@ def scenario_a_killed_site_comes_back_with_the_weights_of_the_others(bed):
         equal(commits[steps // 5], run.names, "sites of the last round")
         found = [model_of(run.weights(site, steps)) for site in run.names]
         check(found[0] == found[1] == found[2], "different weights at the end")
+
+
+def scenario_a_site_that_was_late_joins_again(bed):
+    """SIGSTOP of the rank of one of two sites for longer than the deadline: the other goes on without it. Once it runs
+    again it takes the other's weights, says that it made no step of that round, and is in the rounds that follow."""
+    with SitesRun(bed, "late", steps=ENDLESS, outer__every=5, outer__deadline="2s", topology__gradient_compression="medium",
+                  topology__global_batch_size=4) as run:
+        wait_until(lambda: len(run.commits()) >= 3, 60, "three rounds")
+        rank = wait_until(lambda: run.rank_of("s1"), 20, "the rank of s1")
+        os.kill(rank, signal.SIGSTOP)
+        try:
+            wait_until(lambda: ["s0"] in run.commits().values(), 30, "a round without s1")
+        finally:
+            os.kill(rank, signal.SIGCONT)
+        alone = max(number for number, members in run.commits().items() if members == ["s0"])
+        wait_until(lambda: any(number > alone + 3 and members == run.names for number, members in run.commits().items()),
+                   60, "rounds of both sites")
+        run.run.signal(signal.SIGINT)
+        equal(run.run.wait(60), 130, "exit code")
+        commits, rounds = run.commits(), run.rounds("s1")
+        copied = min(number for number in rounds if ["s0"] in [commits[before] for before in range(1, number)])
+        event = rounds[copied]
+        equal((commits[copied], event["contributors"], event["utilisation"]), (run.names, 1, 0.0), "the round in which s1 copies")
+        check(rounds[copied + 1]["utilisation"] > 0, f"no step after it joined: {rounds[copied + 1]}")
+        equal(set(rounds) & {number for number, members in commits.items() if members == ["s0"]}, set(), "rounds that s1 was not in")
 
 
 def scenario_sites_that_do_not_reach_each_other_train_through_the_launcher(bed):

@@ -14,6 +14,7 @@ import time
 from harness import BUILD, HOSTS, ROOT, SORTIE, TRAINER, Failure, Run, check, equal, wait_until, whole_events
 
 CONFIG = ROOT / "tests/e2e/tiny.toml"
+ENDLESS = 1_000_000  # steps: the scenario ends it
 EVERY = bool(os.environ.get("SORTIE_EVERY_CASE"))
 
 

@@ -87,6 +87,13 @@ def slow_links(bed, rate):
             look.shape(bed.bed, host, "off")
 
 
+def full_speed(bed):
+    """What a slow push has to show on its way has been seen; the rest of it need not be slow."""
+    import look
+    for host in HOSTS:
+        look.shape(bed.bed, host, "off")
+
+
 def wait_for_part(bed, host, mib):
     """Until so much of the file has arrived."""
     def arrived():
@@ -135,8 +142,8 @@ def scenario_a_host_that_the_others_do_not_reach(bed):
 
 @contextmanager
 def slow_push(bed, size):
-    """A file on its way to all hosts, to pushed/large, which takes some seconds: (the file, sortie)."""
-    with private_folder() as folder, slow_links(bed, "80mbit"):
+    """A file on its way to all hosts, to pushed/large, which takes 10 seconds: (the file, sortie). See full_speed."""
+    with private_folder() as folder, slow_links(bed, "20mbit"):
         large = folder / "large"
         large.write_bytes(os.urandom(size))
         yield large, start(bed, "push", large, "pushed/large")
@@ -147,6 +154,7 @@ def scenario_a_host_dies_while_it_passes_on(bed):
     with slow_push(bed, 24 * MIB) as (large, process):
         wait_for_part(bed, "h02", 4)
         os.kill(bed.runner("h02"), signal.SIGKILL)
+        full_speed(bed)
         results, notes = finish(process, code=5)
         equal([host for host, result in results.items() if not result["ok"]], ["h02"], "hosts that failed")
         check("h02: lost: " in notes, f"h02's end is not told: {notes}")
@@ -179,6 +187,7 @@ def scenario_a_link_goes_down_in_the_middle_of_a_chain(bed):
         victim = passing_on(bed)[0]
         wait_for_part(bed, victim, 4)
         bed.link(victim, "down")
+        full_speed(bed)
         try:
             began = time.monotonic()
             results, notes = finish(process, code=5, seconds=40)
@@ -203,6 +212,7 @@ def scenario_an_interrupted_push_goes_on(bed):
     with slow_push(bed, 20 * MIB) as (large, process):
         wait_for_part(bed, "h01", 4)
         process.send_signal(signal.SIGINT)
+        full_speed(bed)
         finish(process, code=130, seconds=15)
         bed.expect_nothing_left(5)
         for host in HOSTS:

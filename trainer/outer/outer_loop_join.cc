@@ -159,6 +159,7 @@ Result<> OuterLoop::join(TrainingProgress& progress) {
 Result<> OuterLoop::sit_out(TrainingProgress& progress) {
   const std::int64_t round = progress_.round + 1;
   round_begun_ = std::chrono::steady_clock::now();
+  seconds_in_steps_ = seconds_waited_ = 0.0;
   for (std::size_t i = 0; i < fragments_.size(); ++i)
     if (leader_)
       leader_->start(ExchangeTask{
