@@ -109,7 +109,7 @@ void ExecRun::give_up(std::size_t index, Error error) {
   const bool ran = active.phase == Phase::running;
   outcome.kind = ran ? Kind::lost : Kind::unreachable;
   outcome.exit_code = ran ? kExitLost : exit_code_for(error.code);
-  outcome.reason = one_line(fmt::format("{}: {}", error_code_name(error.code), error.message));
+  outcome.reason = reason_of(outcome.kind, error);
   if (active.exited) outcome.status.kind = ProcessStatus::Kind::lost;
   active.session->close();
   finish(index, std::move(outcome));

@@ -7,6 +7,7 @@
 #include "common/base/exit_code.h"
 #include "common/config/hostlist.h"
 #include "launcher/host/fold_failures.h"
+#include "launcher/host/host_texts.h"
 
 namespace sortie::launcher {
 
@@ -38,6 +39,12 @@ std::string_view outcome_name(Kind kind) {
       return "skipped";
   }
   return "?";
+}
+
+std::string reason_of(Kind kind, const Error& error) {
+  const std::string_view code = error_code_name(error.code);
+  return one_line(code == outcome_name(kind) ? error.message
+                                             : fmt::format("{}: {}", code, error.message));
 }
 
 int exec_exit_code(std::span<const HostOutcome> hosts, std::optional<int> interrupted) {

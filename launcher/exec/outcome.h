@@ -40,6 +40,10 @@ struct HostOutcome {
 /// "ok", "failed", "timeout" ... as in the table and in --json.
 std::string_view outcome_name(Outcome::Kind kind);
 
+/// Outcome::reason of a host that an error has ended: "connect: Connection refused"; one line. What
+/// the outcome's name says already is not said twice.
+std::string reason_of(Outcome::Kind kind, const Error& error);
+
 /// 0 when all are ok; `interrupted` (130 ...) when there is one; else of the host that failed
 /// first.
 int exec_exit_code(std::span<const HostOutcome> hosts, std::optional<int> interrupted);

@@ -68,9 +68,14 @@ struct LineEditorCalls {
                                   static_cast<std::size_t>(line->cursor - line->buffer));
     const std::size_t blank = before.find_last_of(" \t");
     const std::string_view word = before.substr(blank == before.npos ? 0 : blank + 1);
-    if (!word.starts_with('@')) return CC_ERROR;
+    // + and - stand for something at the begin of a line alone.
+    const bool changes = before == word && (word.starts_with('+') || word.starts_with('-'));
+    if (!word.starts_with('@') && !changes) return CC_ERROR;
     std::vector<std::string> fitting = of(editor).words_();
-    std::erase_if(fitting, [&](const std::string& name) { return !name.starts_with(word); });
+    std::erase_if(fitting, [&](std::string& name) {
+      name[0] = word[0];
+      return !name.starts_with(word);
+    });
     if (fitting.empty()) return CC_ERROR;
     std::string common = fitting.front();
     for (const std::string& name : fitting)

@@ -67,7 +67,7 @@ void ShellHosts::on_piece(std::size_t index, wire::Stream stream, const MarkRead
   const bool out = stream == wire::Stream::out;
   if (piece.kind == What::stray) {
     // An interactive shell answers an interrupt with an empty line.
-    if (opened_ && piece.bytes.find_first_not_of(" \r\n") != piece.bytes.npos)
+    if (host.opened && piece.bytes.find_first_not_of(" \r\n") != piece.bytes.npos)
       parts_.on_stray(index, host.name, piece.bytes);
   } else if (piece.kind == What::begun && out) {
     host.begun = true;
@@ -134,7 +134,7 @@ void ShellHosts::give_up(std::size_t index, Error error) {
   const bool was_ready = host.phase == Phase::ready;
   outcome.kind = was_ready ? EndKind::lost : EndKind::unreachable;
   outcome.exit_code = was_ready ? kExitLost : exit_code_for(error.code);
-  outcome.reason = one_line(fmt::format("{}: {}", error_code_name(error.code), error.message));
+  outcome.reason = reason_of(outcome.kind, error);
   host.session->close();
   leave_out(index, std::move(outcome));
 }

@@ -34,12 +34,17 @@ ShellHosts::ShellHosts(Parts parts, const std::vector<std::string>& hosts,
     : parts_(std::move(parts)),
       runner_(runner),
       run_id_(std::move(run_id)),
-      tasks_(parts_.executor),
       changed_(parts_.executor, Clock::time_point::max()) {
+  add(hosts);
+}
+
+std::size_t ShellHosts::add(const std::vector<std::string>& hosts) {
+  const std::size_t first = hosts_.size();
   for (const std::string& name : hosts) {
     hosts_.push_back(std::make_unique<Host>());
     hosts_.back()->name = name;
   }
+  return first;
 }
 
 wire::JobSpec ShellHosts::shell_spec(std::size_t index) const {
@@ -61,16 +66,17 @@ wire::JobSpec ShellHosts::shell_spec(std::size_t index) const {
 }
 
 asio::awaitable<void> ShellHosts::connect() {
-  std::vector<std::size_t> all;
-  for (std::size_t index = 0; index < hosts_.size(); ++index) {
-    all.push_back(index);
-    tasks_.spawn(reach(index));
+  std::vector<std::size_t> added;
+  tasks_ = std::make_unique<TaskGroup>(parts_.executor);
+  for (; connected_ < hosts_.size(); ++connected_) {
+    added.push_back(connected_);
+    tasks_->spawn(reach(connected_));
   }
-  co_await tasks_.wait();
+  co_await tasks_->wait();
   // The first line shows that the shells work, and takes what they say of themselves.
   NoSink nobody;
-  co_await run(":", all, nobody);
-  opened_ = true;
+  co_await run(":", added, nobody);
+  for (const std::size_t index : added) hosts_[index]->opened = true;
 }
 
 asio::awaitable<void> ShellHosts::reach(std::size_t index) {
@@ -191,7 +197,7 @@ void ShellHosts::abandon() {
     if (host.session) host.session->close();
     leave_out(index, std::move(outcome));
   }
-  tasks_.stop_waiting();
+  if (tasks_) tasks_->stop_waiting();
 }
 
 asio::awaitable<void> ShellHosts::leave() {

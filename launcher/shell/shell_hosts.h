@@ -37,7 +37,11 @@ class ShellHosts {
   ShellHosts(Parts parts, const std::vector<std::string>& hosts, const config::RunnerConfig& runner,
              std::string run_id);
 
-  /// Returns when each host has a shell, or is out.
+  /// More hosts, which are to be connected; the number of the first, the others follow. A host
+  /// that is out may be named again: it gets a new number.
+  std::size_t add(const std::vector<std::string>& hosts);
+  /// Returns when each of those that were added since the last time has a shell, or is out. No line
+  /// runs meanwhile.
   boost::asio::awaitable<void> connect();
 
   std::size_t size() const { return hosts_.size(); }
@@ -60,7 +64,7 @@ class ShellHosts {
   void interrupt();
   /// How often the running line was interrupted.
   int interrupts() const { return interrupts_; }
-  /// Ends every host that is not ready or has a line running.
+  /// Ends every host that is not ready or has a line running; connect() returns.
   void abandon();
   /// Ends all shells. Returns when their runners are gone, or had two seconds for it.
   boost::asio::awaitable<void> leave();
@@ -77,6 +81,7 @@ class ShellHosts {
     std::array<MarkReader, 2> readers;  // out, err
     std::array<bool, 2> done = {true, true};
     bool busy = false, begun = false;
+    bool opened = false;    // what it says from here on is not of its start
     int status = 0;         // of the last line
     std::string_view wish;  // an order for a line that has not begun
     std::string pending;    // for stdin, beyond its room
@@ -104,14 +109,15 @@ class ShellHosts {
   const config::RunnerConfig& runner_;
   const std::string run_id_;
   std::vector<std::unique_ptr<Host>> hosts_;
-  TaskGroup tasks_;
+  std::unique_ptr<TaskGroup> tasks_;  // of connect()
   boost::asio::steady_timer changed_;
   ExecSink* sink_ = nullptr;  // of the line
   std::vector<HostOutcome> outcomes_;
   std::vector<std::size_t> which_;
   std::size_t running_ = 0, order_ = 0;
   int interrupts_ = 0;
-  bool opened_ = false, leaving_ = false;
+  std::size_t connected_ = 0;  // of the hosts, from the first on
+  bool leaving_ = false;
 };
 
 }  // namespace sortie::launcher

@@ -1,5 +1,7 @@
 #include "launcher/shell/shell_input.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 
 namespace sortie::launcher {
@@ -54,6 +56,13 @@ ShellInput parse_shell_input(std::string_view line) {
       input.kind = Kind::nothing;
       input.error = "@ names no host; write @HOST or @GROUP before the command, without a blank";
     }
+  } else if (text.front() == '+' || text.front() == '-') {
+    input.hosts = text.substr(1);
+    if (input.hosts.empty() || input.hosts.find_first_of(kBlanks) != input.hosts.npos)
+      input.error = fmt::format(
+          "{0} changes the hosts that lines go to; write {0}HOST or {0}GROUP alone", text.front());
+    else
+      input.kind = text.front() == '+' ? Kind::add : Kind::remove;
   } else {
     input.kind = Kind::remote;
     input.text = line;

@@ -14,12 +14,14 @@ struct ShellInput {
     remote,   // `text` on the hosts, or on `hosts`
     local,    // !text
     select,   // @HOSTS alone: the lines that follow go there; @ alone: to all again
+    add,      // +HOSTS: there as well, also where there is no shell yet
+    remove,   // -HOSTS: there no more
     list,     // ?
     leave,    // exit [N], quit [N]
   };
   Kind kind = Kind::nothing;
   std::string text;
-  std::string hosts;          // an expression, without the '@' in front
+  std::string hosts;          // an expression, without the '@', '+' or '-' in front
   std::optional<int> status;  // of leave
   std::string error;          // "why; what to do": nothing is to be done
 };

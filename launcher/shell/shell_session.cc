@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <numeric>
+#include <set>
 #include <utility>
 
 #include "common/asio/spawn.h"
@@ -42,8 +42,14 @@ ShellSession::ShellSession(Parts parts, const std::vector<std::string>& hosts, s
   add_terminal_signals(signals_);
   if (parts_.prompt.terminal) signals_.add(SIGWINCH);
   for (std::size_t index = 0; index < hosts.size(); ++index) index_of_[hosts[index]] = index;
-  selected_.resize(hosts.size());
-  std::iota(selected_.begin(), selected_.end(), std::size_t{0});
+  selected_ = all();
+}
+
+std::vector<std::size_t> ShellSession::all() const {
+  std::vector<std::size_t> out;
+  for (std::size_t index = 0; index < hosts_.size(); ++index)
+    if (index_of_.at(hosts_.name(index)) == index) out.push_back(index);
+  return out;
 }
 
 /// A line of ours: above the prompt where one waits.
@@ -133,6 +139,8 @@ asio::awaitable<void> ShellSession::act(ShellInput input) {
     status_ = kExitUsage;
     co_return;
   }
+  if (input.kind == Kind::add) co_return co_await add_hosts(input.hosts);
+  if (input.kind == Kind::remove) co_return remove_hosts(input.hosts);
   if (!input.hosts.empty()) {
     auto named = chosen(input.hosts);
     if (!named) {
@@ -143,11 +151,7 @@ asio::awaitable<void> ShellSession::act(ShellInput input) {
     which = std::move(*named);
   }
   if (input.kind == Kind::select) {
-    selected_ = std::move(which);
-    if (input.hosts.empty()) {
-      selected_.resize(hosts_.size());
-      std::iota(selected_.begin(), selected_.end(), std::size_t{0});
-    }
+    selected_ = input.hosts.empty() ? all() : std::move(which);
   } else if (input.kind == Kind::list) {
     list_hosts();
   } else if (input.kind == Kind::local) {
@@ -156,6 +160,55 @@ asio::awaitable<void> ShellSession::act(ShellInput input) {
   } else if (input.kind == Kind::remote) {
     co_await run_remote(std::move(input.text), std::move(which));
   }
+}
+
+/// +HOSTS: those without a shell get one. A new shell knows nothing of earlier lines.
+asio::awaitable<void> ShellSession::add_hosts(const std::string& expression) {
+  auto hosts = named(expression);
+  if (!hosts) {
+    parts_.console.error(hosts.error().message);
+    status_ = kExitUsage;
+    co_return;
+  }
+  std::vector<std::string> without;
+  for (const std::string& name : *hosts) {
+    const auto found = index_of_.find(name);
+    if (found == index_of_.end() || !hosts_.lives(found->second)) without.push_back(name);
+  }
+  std::set<std::string> wanted(hosts->begin(), hosts->end());
+  for (const std::size_t index : selected_) wanted.insert(hosts_.name(index));
+  if (!without.empty()) {
+    std::size_t index = hosts_.add(without);
+    for (const std::string& name : without) index_of_[name] = index++;
+    connected_ = false;
+    adding_ = true;
+    co_await hosts_.connect();
+    adding_ = false;
+    connected_ = true;
+    parts_.console.status("");
+  }
+  selected_ = all();
+  std::erase_if(selected_, [&](std::size_t index) { return !wanted.contains(hosts_.name(index)); });
+  status_ =
+      std::ranges::all_of(
+          *hosts, [this](const std::string& name) { return hosts_.lives(index_of_.at(name)); })
+          ? kExitOk
+          : kExitLost;
+}
+
+/// -HOSTS: their shells stay, and know what they knew when lines go there again.
+void ShellSession::remove_hosts(const std::string& expression) {
+  status_ = kExitUsage;
+  const auto away = chosen(expression);
+  if (!away) return parts_.console.error(away.error().message);
+  std::vector<std::size_t> left = selected_;
+  std::erase_if(left,
+                [&](std::size_t index) { return std::ranges::find(*away, index) != away->end(); });
+  if (std::ranges::none_of(left, [this](std::size_t index) { return hosts_.lives(index); }))
+    return parts_.console.error(
+        "no host would be left; exit leaves the prompt, @HOST chooses others");
+  selected_ = std::move(left);
+  status_ = kExitOk;
 }
 
 asio::awaitable<void> ShellSession::run_remote(std::string line, std::vector<std::size_t> which) {
@@ -234,6 +287,7 @@ asio::awaitable<void> ShellSession::watch_signals() {
 void ShellSession::on_signal(int number) {
   if (number == SIGWINCH) return prompt_.resized();
   if (number == SIGTSTP) return say(ctrl_z_refusal("exit leaves the prompt"));
+  if (number == SIGINT && adding_) return hosts_.abandon();
   if (number == SIGINT && connected_ && hosts_.busy()) {
     const std::string whom = folded_with_count(hosts_.running());
     static constexpr const char* kSaid[] = {"INT to what runs on {}; once more: TERM",
@@ -249,17 +303,19 @@ void ShellSession::on_signal(int number) {
   prompt_.end();
 }
 
+/// A group's name comes before a host's.
+Result<std::vector<std::string>> ShellSession::named(const std::string& expression) const {
+  if (auto group = expand_hosts("@" + expression, parts_.runner)) return group;
+  return expand_hosts(expression, parts_.runner);
+}
+
 Result<std::vector<std::size_t>> ShellSession::chosen(const std::string& expression) const {
-  auto named = expand_hosts("@" + expression, parts_.runner);
-  const bool is_group = named.has_value();
-  if (!is_group) {
-    auto hosts = expand_hosts(expression, parts_.runner);
-    if (!hosts) return std::unexpected(std::move(hosts).error());
-    named = std::move(hosts);
-  }
+  const auto group = expand_hosts("@" + expression, parts_.runner);
+  const bool is_group = group.has_value();
+  SORTIE_ASSIGN_OR_RETURN(const std::vector<std::string> named_hosts, named(expression));
   std::vector<std::size_t> out;
   std::vector<std::string> missing;
-  for (const std::string& name : *named) {
+  for (const std::string& name : named_hosts) {
     const auto found = index_of_.find(name);
     if (found != index_of_.end())
       out.push_back(found->second);
@@ -269,14 +325,16 @@ Result<std::vector<std::size_t>> ShellSession::chosen(const std::string& express
   if (!missing.empty() && (out.empty() || !is_group))
     return fail(
         ErrorCode::usage,
-        fmt::format("@{}: {} {} not among the hosts of this prompt; ? lists them", expression,
-                    config::fold_host_names(missing), missing.size() == 1 ? "is" : "are"));
+        fmt::format("{}: {} {} not among the hosts of this prompt; ? lists them, +{} adds {}",
+                    expression, config::fold_host_names(missing),
+                    missing.size() == 1 ? "is" : "are", config::fold_host_names(missing),
+                    missing.size() == 1 ? "it" : "them"));
   return out;
 }
 
 void ShellSession::list_hosts() {
   std::map<std::string, std::vector<std::string>> out;
-  for (std::size_t index = 0; index < hosts_.size(); ++index)
+  for (const std::size_t index : all())
     if (!hosts_.lives(index))
       out[fmt::format("{}: {}", outcome_name(hosts_.end_of(index).kind),
                       hosts_.end_of(index).reason)]

@@ -45,7 +45,12 @@ class ShellSession {
   boost::asio::awaitable<void> flushed();
   void on_signal(int number);
   void on_gone(const std::string& host, const Outcome& outcome, bool in_line);
+  boost::asio::awaitable<void> add_hosts(const std::string& expression);
+  void remove_hosts(const std::string& expression);
   void list_hosts();
+  /// The hosts of the prompt, each with its latest shell.
+  std::vector<std::size_t> all() const;
+  Result<std::vector<std::string>> named(const std::string& expression) const;
   Result<std::vector<std::size_t>> chosen(const std::string& expression) const;
   std::string prompt_text() const;
   void say(const std::string& text);
@@ -55,13 +60,14 @@ class ShellSession {
   Prompt prompt_;
   boost::asio::signal_set signals_;
   boost::asio::steady_timer timer_;
-  std::map<std::string, std::size_t> index_of_;
-  std::vector<std::size_t> selected_;  // where lines without @ go
-  int status_ = 0;                     // of the last line
-  std::optional<int> lost_;            // code of the first host that was lost
-  std::optional<int> ended_by_;        // a signal
-  std::optional<int> left_with_;       // exit N
-  bool connected_ = false, leaving_ = false, aborted_ = false;
+  std::map<std::string, std::size_t> index_of_;  // the latest shell of a host
+  std::vector<std::size_t> selected_;            // where lines without @ go
+  int status_ = 0;                               // of the last line
+  std::optional<int> lost_;                      // code of the first host that was lost
+  std::optional<int> ended_by_;                  // a signal
+  std::optional<int> left_with_;                 // exit N
+  bool connected_ = false;                       // not while hosts are connected to
+  bool adding_ = false, leaving_ = false, aborted_ = false;
 };
 
 }  // namespace sortie::launcher

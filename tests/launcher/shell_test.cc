@@ -40,6 +40,8 @@ TEST_CASE("a line at the prompt is for hosts, for this machine, or for the promp
         Row{"@h[01-02],h4\tid", Word::remote, "id", "h[01-02],h4"},
         Row{"@gpu", Word::select, "", "gpu"}, Row{"@", Word::select, "", ""},
         Row{"@ id", Word::nothing, "id", ""}, Row{"?", Word::list, "", ""},
+        Row{"+h[05-06]", Word::add, "", "h[05-06]"}, Row{" -gpu ", Word::remove, "", "gpu"},
+        Row{"+", Word::nothing, "", ""}, Row{"-h1 id", Word::nothing, "", "h1 id"},
         Row{"exit", Word::leave, "", ""}, Row{" quit 3 ", Word::leave, "", ""},
         Row{"exit now", Word::remote, "exit now", ""}, Row{"exits", Word::remote, "exits", ""}}) {
     CAPTURE(row.line);
@@ -52,6 +54,8 @@ TEST_CASE("a line at the prompt is for hosts, for this machine, or for the promp
   CHECK(parse_shell_input("quit 3").status == 3);
   CHECK_FALSE(parse_shell_input("!").error.empty());
   CHECK_FALSE(parse_shell_input("@ id").error.empty());
+  CHECK_FALSE(parse_shell_input("+").error.empty());
+  CHECK_FALSE(parse_shell_input("-h1 id").error.empty());
   CHECK(line_goes_on("a \\"));
   CHECK(line_goes_on("\\"));
   CHECK_FALSE(line_goes_on("a \\\\"));
@@ -307,7 +311,7 @@ TEST_CASE("lines run on all hosts, folded; one that goes is named and the others
   CHECK(test::contains(prompt.shown, "==> a,b,c (3): exit code 7\nstatus 7\n"));
   CHECK(test::contains(prompt.shown, "==> a,c (2)\ncut b\n"));
   CHECK(test::contains(prompt.shown, "==> a,c (2)\nagain\n"));
-  CHECK(test::contains(prompt.gone, "b in line: lost: "));
+  CHECK(test::contains(prompt.gone, "b in line: broken"));
   CHECK(test::count_of(prompt.gone, "\n") == 1);
 }
 
