@@ -13,7 +13,7 @@ import time
 from detach import Detached
 from harness import SORTIE, Run, check, environment_of, equal, executable_of, parent_of, wait_until, whole_events
 from restart import RESTART, events, weights
-from training import CONFIG, compare, losses, settings
+from training import CONFIG, ENDLESS, compare, losses, settings
 from watcher import kill_supervisor
 
 INTERVAL = 5
@@ -204,3 +204,56 @@ def scenario_memory_outlives_a_supervisor_that_is_replaced(bed):
         equal(run.sortie("stop", run.id).returncode, 0, "exit code of stop")
         expect_no_memory(bed, run.id, 10)
         bed.expect_nothing_left(10)
+
+
+def scenario_shared_memory_that_is_full(bed):
+    """A host's /dev/shm without room for two snapshots: the run does not start, and says where and how much is missing. One that fills up
+    later: training goes on without new snapshots, says so, and takes them again once there is room."""
+    interval = 400
+    job = {"hosts": "h[01-02]", "slots": 1}
+    folder = bed.shared / "memory-full"
+    options = {**settings(bed, trainer__train_iterations=ENDLESS, trainer__save_dir=folder), **RESTART,
+               "trainer.memory_checkpoint_interval": interval}
+
+    def fill(but):
+        """Leaves `but` KiB."""
+        free = int(bed.run_in("h02", "df", "--output=avail", "-k", "/dev/shm").split()[-1])
+        bed.run_in("h02", "fallocate", "-l", f"{free - but}KiB", "/dev/shm/sortie-e2e-filler", as_root=True)
+
+    def empty():
+        bed.run_in("h02", "rm", "-f", "/dev/shm/sortie-e2e-filler", as_root=True)
+
+    def snapshots(run):
+        if not (run.folder_of_run() / "metrics.jsonl").exists():
+            return []
+        return [event["step"] for event in run.metrics() if event["type"] == "memory_checkpoint"]
+
+    bed.run_in("h02", "mount", "-o", "remount,size=256m", "/dev/shm", as_root=True)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        fill(512)
+        with Run(bed, config=CONFIG, settings={**options, "recovery.max_restarts": 1}, **job) as run:
+            equal(run.wait(60), 3, "exit code")
+            run.expect(r"rank 1: trainer\.memory_checkpoint_interval: .*/dev/shm/.*: No space left on device; use more hosts, a larger /dev/shm, or set it to 0")
+        empty()
+        with Run(bed, config=CONFIG, settings=options, **job) as run:
+            ranks = ranks_of_attempt(bed, 1, 2)
+            first = wait_until(lambda: snapshots(run), 60, "a snapshot")[0]
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for _, pid in ranks.values():
+                    os.kill(pid, number)
+                if number == signal.SIGSTOP:
+                    check(max(losses(run)) < first + interval, "the second snapshot has begun already")
+                    fill(64)
+            run.wait_for_text(r"no checkpoint in memory, training goes on: .*No space left", 60)
+            equal(snapshots(run), [first], "snapshots until then")
+            wait_for_steps(run, first + interval + 50)
+            empty()
+            wait_until(lambda: len(snapshots(run)) >= 3, 60, "snapshots once there is room")
+            run.signal(signal.SIGINT)
+            equal(run.wait(30), 130, "exit code")
+            expect_no_memory(bed, run.id(), 10)
+    finally:
+        empty()
+        bed.run_in("h02", "mount", "-o", "remount,size=50%", "/dev/shm", as_root=True)
+    bed.expect_nothing_left(10)
