@@ -125,7 +125,7 @@ void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coeff
   std::uint32_t scale_bits = std::bit_cast<std::uint32_t>(most / kMostOfValue) + 0xffffu;
   scale_bits &= 0xffff0000u;
   const bool none = most < kLeast;
-  const bool broken = !std::isfinite(most) || !std::isfinite(std::bit_cast<float>(scale_bits));
+  const bool broken = !std::isfinite(most);
   if (none) scale_bits = 0;
   if (broken) scale_bits = 0x7fc00000u;
   const float scale = std::bit_cast<float>(scale_bits);
