@@ -27,9 +27,10 @@ struct DemoRoom {
   alignas(64) float factors[kDemoElements];
 };
 
+/// Arrays of it are not set: blocks have many, and use few.
 struct DemoCoefficient {
-  std::uint16_t row = 0, column = 0;  // frequencies
-  float value = 0.0f;
+  std::uint16_t row, column;  // frequencies
+  float value;
 };
 
 class DemoBlock {
