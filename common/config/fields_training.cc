@@ -97,7 +97,7 @@ const Field kTrainingFields[] = {
 
     {"optimizer.name", optimizer<&Optimizer::name>, Choices{{"adamw", "demo"}}, "",
      "adamw = AdamW on the gradient of all ranks; demo = decoupled momentum (DeMo): each rank has a momentum of its own, and ranks send each other its largest cosine coefficients, "
-     "a hundredth of the gradient's bytes, and step by the sign of their mean", kCommon},
+     "a hundredth of the gradient's bytes, and step by the sign of their mean"},
     {"optimizer.momentum", optimizer<&Optimizer::momentum>, NumberRange{0, 1, false, true}, "", "demo: what is left of the momentum after a step"},
     {"optimizer.chunk", optimizer<&Optimizer::chunk>, IntegerRange{1, 64}, "values", "demo: the longest side of the blocks that matrices are cut into"},
     {"optimizer.top_k", optimizer<&Optimizer::top_k>, IntegerRange{1, 4096}, "coefficients", "demo: coefficients of a block that are sent in a step"},

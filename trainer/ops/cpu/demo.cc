@@ -2,6 +2,7 @@
 // take the same signs, whatever CPUs they have.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "trainer/ops/cpu/cpu_backend.h"
 #include "trainer/ops/cpu/demo_block.h"
@@ -44,12 +45,10 @@ Place place_of(const DemoBlocks& blocks, std::int64_t number) {
 /// Coefficients of the mean over the members that have sent them, in order; how many.
 std::size_t mean_of(const DemoBlock& block, const DemoBlocks& blocks, const Tensor& messages,
                     std::int64_t number, std::span<DemoCoefficient> mean) {
-  std::array<float, kDemoElements> sums;
+  std::array<float, kDemoElements> sums;           // where a bit of `columns` is set
   std::array<std::uint32_t, kDemoElements> members;
+  std::array<std::uint64_t, kDemoLine> columns{};  // by row
   std::array<DemoCoefficient, kDemoElements> sent;
-  const std::int64_t used = block.rows() * kDemoLine;
-  std::fill_n(sums.begin(), used, 0.0f);
-  std::fill_n(members.begin(), used, 0u);
   const std::int64_t bytes = blocks.block_bytes();
   for (std::int64_t member = 0; member < messages.size(0); ++member) {
     const std::uint8_t* const message =
@@ -58,17 +57,20 @@ std::size_t mean_of(const DemoBlock& block, const DemoBlocks& blocks, const Tens
         read_demo_message(block, {message, static_cast<std::size_t>(bytes)}, sent);
     for (const DemoCoefficient& one : std::span(sent).first(count)) {
       const auto at = static_cast<std::size_t>(one.row * kDemoLine + one.column);
-      sums[at] += one.value;
-      ++members[at];
+      const std::uint64_t bit = std::uint64_t{1} << one.column;
+      const bool first = (columns[one.row] & bit) == 0;
+      columns[one.row] |= bit;
+      sums[at] = first ? one.value : sums[at] + one.value;
+      members[at] = first ? 1 : members[at] + 1;
     }
   }
   std::size_t count = 0;
-  for (std::int64_t row = 0; row < block.rows(); ++row)
-    for (std::int64_t column = 0; column < block.columns(); ++column) {
-      const auto at = static_cast<std::size_t>(row * kDemoLine + column);
-      if (members[at] > 0)
-        mean[count++] = {static_cast<std::uint16_t>(row), static_cast<std::uint16_t>(column),
-                         sums[at] / static_cast<float>(members[at])};
+  for (std::size_t row = 0; row < columns.size(); ++row)
+    for (std::uint64_t left = columns[row]; left != 0; left &= left - 1) {
+      const auto column = static_cast<std::size_t>(std::countr_zero(left));
+      const std::size_t at = row * kDemoLine + column;
+      mean[count++] = {static_cast<std::uint16_t>(row), static_cast<std::uint16_t>(column),
+                       sums[at] / static_cast<float>(members[at])};
     }
   return count;
 }
@@ -91,8 +93,7 @@ void CpuBackend::demo_send(ExecutionContext& context, const DemoSend& step,
       float* const m = moments + place.first + r * line;
       const float* const g = gradients + place.first + r * line;
       float* const x = room.values + r * kDemoLine;
-      for (std::int64_t c = 0; c < place.columns; ++c)
-        x[c] = m[c] = step.decay * m[c] + step.rate * g[c];
+      kernels.mix(step.decay, step.rate, g, m, x, place.columns);
       std::fill(x + place.columns, x + kDemoLine, 0.0f);
     }
     block.transform(room);
@@ -118,9 +119,9 @@ void CpuBackend::demo_move(ExecutionContext& context, const DemoMove& step,
                            Tensor& compute) {
   const DemoKernels& kernels = demo_kernels(isa_of(context));
   float* const weights = w.data<float>();
-  bf16* const copies = compute.defined() ? compute.data<bf16>() : nullptr;
+  std::uint16_t* const copies = compute.defined() ? &compute.data<bf16>()->bits : nullptr;
   const std::int64_t line = blocks.columns;
-  const float decay = step.lr * step.weight_decay, lr = step.lr;
+  const float decay = step.lr * step.weight_decay;
   parallel_tasks(context, blocks.count(), [&](std::int64_t number, int) {
     const Place place = place_of(blocks, number);
     const DemoBlock block(kernels, place.rows, place.columns);
@@ -131,13 +132,8 @@ void CpuBackend::demo_move(ExecutionContext& context, const DemoMove& step,
     for (std::int64_t r = 0; r < place.rows; ++r) {
       const std::int64_t first = place.first + r * line;
       const float* const q = room.values + r * kDemoLine;
-      float* const to = weights + first;
-      for (std::int64_t c = 0; c < place.columns; ++c) {
-        const float sign = q[c] > 0.0f ? 1.0f : q[c] < 0.0f ? -1.0f : q[c];  // 0, or NaN
-        to[c] = to[c] - decay * to[c] - lr * sign;
-      }
-      if (copies != nullptr)
-        for (std::int64_t c = 0; c < place.columns; ++c) copies[first + c] = bf16(to[c]);
+      kernels.move(decay, step.lr, q, weights + first, copies == nullptr ? nullptr : copies + first,
+                   place.columns);
     }
   });
   context.poll();

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "common/base/check.h"
 #include "trainer/random/portable_math.h"
@@ -36,11 +35,6 @@ std::uint32_t magnitude_of(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
 }
 
-/// Larger for what is chosen before.
-std::uint64_t rank_of(float value, std::int64_t index) {
-  return std::uint64_t{magnitude_of(value)} << 32 | (0xffffffffu - static_cast<std::uint32_t>(index));
-}
-
 }  // namespace
 
 const CosineBasis& cosine_basis(std::int64_t size) {
@@ -63,36 +57,40 @@ void DemoBlock::transform(DemoRoom& room) const {
                    columns_, rows_);
 }
 
-/// By a histogram over the upper bits of magnitudes: sorting takes as long as the transform.
+/// By halving what the least chosen magnitude may be: counting is fast, sorting takes longer than
+/// the transform.
 void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) const {
-  SORTIE_CHECK(static_cast<std::int64_t>(chosen.size()) <= elements());
-  constexpr int kUpperBits = 12, kShift = 31 - kUpperBits;
-  std::array<std::uint16_t, 1 << kUpperBits> counts{};
-  const auto for_each = [&](const auto& visit) {
-    for (std::int64_t row = 0; row < rows_; ++row)
-      for (std::int64_t column = 0; column < columns_; ++column)
-        visit(row, column, room.coefficients[row * kDemoLine + column]);
+  const auto wanted = static_cast<std::int64_t>(chosen.size());
+  SORTIE_CHECK(wanted <= elements(), "{} of {} coefficients", wanted, elements());
+  const auto count = [&](std::int64_t row, std::int64_t rows, std::uint32_t least) {
+    return kernels_.count(room.coefficients + row * kDemoLine, rows, columns_, least);
   };
-  for_each([&](std::int64_t, std::int64_t, float value) { ++counts[magnitude_of(value) >> kShift]; });
-  std::size_t upper = counts.size(), above = 0;  // chosen with larger upper bits
-  while (above + counts[upper - 1] < chosen.size()) above += counts[--upper];
-  --upper;
-  std::array<std::uint64_t, kDemoElements> border;
-  std::size_t candidates = 0;
-  for_each([&](std::int64_t row, std::int64_t column, float value) {
-    if (magnitude_of(value) >> kShift == upper)
-      border[candidates++] = rank_of(value, row * columns_ + column);
-  });
-  const auto last = border.begin() + static_cast<std::ptrdiff_t>(chosen.size() - above - 1);
-  std::nth_element(border.begin(), last, border.begin() + static_cast<std::ptrdiff_t>(candidates),
-                   std::greater<>());
-  const std::uint64_t least = *last;
+  std::uint32_t least = 0, over = 0x80000000u;  // at least as many as wanted; fewer
+  std::int64_t above = 0;                       // as many as have `over`
+  bool equal = wanted == elements();            // as many as wanted have `least`
+  while (!equal && over - least > 1) {
+    const std::uint32_t middle = least + (over - least) / 2;
+    const std::int64_t found = count(0, rows_, middle);
+    if (found < wanted) {
+      over = middle;
+      above = found;
+    } else {
+      least = middle;
+      equal = found == wanted;
+    }
+  }
+  std::int64_t of_least = equal ? wanted : wanted - above;  // with `least` itself, that are taken
   auto to = chosen.begin();
-  for_each([&](std::int64_t row, std::int64_t column, float value) {
-    if (rank_of(value, row * columns_ + column) >= least)
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    if (count(row, 1, least) == 0) continue;
+    for (std::int64_t column = 0; column < columns_; ++column) {
+      const float value = room.coefficients[row * kDemoLine + column];
+      const std::uint32_t magnitude = magnitude_of(value);
+      if (magnitude < least || (magnitude == least && of_least-- <= 0)) continue;
       *to++ = {static_cast<std::uint16_t>(row), static_cast<std::uint16_t>(column), value};
-  });
-  SORTIE_CHECK(to == chosen.end(), "chosen are others than {}", chosen.size());
+    }
+  }
+  SORTIE_CHECK(to == chosen.end(), "chosen are others than {}", wanted);
 }
 
 void DemoBlock::restore(std::span<const DemoCoefficient> coefficients, DemoRoom& room) const {

@@ -54,10 +54,41 @@ void add_line(float factor, const float* from, float* to) {
     store(load(to + at) + factor * load(from + at), to + at);
 }
 
+std::int64_t count(const float* values, std::int64_t rows, std::int64_t columns,
+                   std::uint32_t least) {
+  std::uint32_t found = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const auto bits = __builtin_bit_cast(std::uint32_t, values[r * kDemoLine + c]) & 0x7fffffffu;
+      found += bits >= least ? 1u : 0u;
+    }
+  return found;
+}
+
+void mix(float decay, float rate, const float* g, float* m, float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = m[i] = decay * m[i] + rate * g[i];
+}
+
+void move(float decay, float lr, const float* q, float* w, std::uint16_t* copies, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float up = q[i] > 0.0f ? 1.0f : q[i];  // 0, or NaN, as it is
+    const float sign = q[i] < 0.0f ? -1.0f : up;
+    w[i] = w[i] - decay * w[i] - lr * sign;
+  }
+  if (copies == nullptr) return;
+  for (std::int64_t i = 0; i < n; ++i) {  // as class bf16 rounds
+    const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, w[i]);
+    const std::uint32_t even = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const std::uint32_t quiet = (bits >> 16) | 0x40u;
+    copies[i] = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : even);
+  }
+}
+
 }  // namespace
 
 extern const DemoKernels kDemoKernels;
-constexpr DemoKernels kDemoTable = {.product = product, .add_line = add_line};
+constexpr DemoKernels kDemoTable = {
+    .product = product, .add_line = add_line, .count = count, .mix = mix, .move = move};
 const DemoKernels kDemoKernels = kDemoTable;
 
 }  // namespace SORTIE_ISA_NAMESPACE
