@@ -67,6 +67,7 @@ TEST_CASE("DeMo: weights of all members are equal to the bit in every layout, an
 }
 
 TEST_CASE("DeMo: late ops and late messages change no bit") {
+  const OnDevice cpu(Device{});  // whose context alone does ops late
   const LayoutRun plain = run_layout(demo_job(), 2, 4);
   const LayoutRun late =
       run_layout(demo_job(), 2, 4, DType::f32, {.max_delay = std::chrono::microseconds(200), .seed = 5},
