@@ -108,11 +108,12 @@ void check_demo(const JobConfig& job, Violations& found) {
   if (optimizer.name != "demo") return;
   const std::int64_t block = optimizer.chunk * optimizer.chunk;
   if (optimizer.top_k > block)
-    found.push_back({"O3",
-                     {"optimizer.top_k", "optimizer.chunk"},
-                     fmt::format("{} coefficients are more than a block of {} x {} has; use at most "
-                                 "{}",
-                                 optimizer.top_k, optimizer.chunk, optimizer.chunk, block)});
+    found.push_back(
+        {"O3",
+         {"optimizer.top_k", "optimizer.chunk"},
+         fmt::format("{} coefficients are more than a block of {} x {} has; use at most "
+                     "{}",
+                     optimizer.top_k, optimizer.chunk, optimizer.chunk, block)});
   const auto refuse = [&](const char* key, std::string why) {
     found.push_back({"O4", {key, "optimizer.name"}, std::move(why)});
   };
@@ -124,12 +125,13 @@ void check_demo(const JobConfig& job, Violations& found) {
                        "\"none\"",
                        topology.parameter_sharding));
   if (topology.expert_parallel_size > 1)
-    refuse("topology.expert_parallel_size",
-           "with optimizer.name = \"demo\" the ranks that hold one expert have to be those that hold "
-           "all else; use 1");
-  if (job.outer.every > 0 || (topology.gradient_compression != "auto" &&
-                              topology.gradient_compression != "none" &&
-                              topology.gradient_compression != "no"))
+    refuse(
+        "topology.expert_parallel_size",
+        "with optimizer.name = \"demo\" the ranks that hold one expert have to be those that hold "
+        "all else; use 1");
+  if (job.outer.every > 0 ||
+      (topology.gradient_compression != "auto" && topology.gradient_compression != "none" &&
+       topology.gradient_compression != "no"))
     refuse(job.outer.every > 0 ? "outer.every" : "topology.gradient_compression",
            "rounds between sites train with AdamW in them; remove it, or optimizer.name = "
            "\"demo\"");

@@ -16,13 +16,15 @@ namespace sortie::trainer {
 Result<> Optimizer::prepare(ExecutionContext& context, const Layout& layout) {
   if (job_.optimizer.name != "demo") return {};
   if (context.device().kind == DeviceKind::cuda)
-    return fail(ErrorCode::config,
-                "optimizer.name = \"demo\" computes on CPUs alone; set trainer.device = \"cpu\", or "
-                "optimizer.name = \"adamw\"");
+    return fail(
+        ErrorCode::config,
+        "optimizer.name = \"demo\" computes on CPUs alone; set trainer.device = \"cpu\", or "
+        "optimizer.name = \"adamw\"");
   if (layout.experts_apart())
-    return fail(ErrorCode::config,
-                "optimizer.name = \"demo\": the ranks that hold one expert have to be those that hold "
-                "all else; set topology.expert_tensor_parallel_size = tensor_parallel_size");
+    return fail(
+        ErrorCode::config,
+        "optimizer.name = \"demo\": the ranks that hold one expert have to be those that hold "
+        "all else; set topology.expert_tensor_parallel_size = tensor_parallel_size");
   store_.keep_own_momentum({layout.replicas().rank(), layout.replicas().size()});
   return {};
 }
@@ -126,8 +128,8 @@ std::vector<DemoExchange::Rates> Optimizer::rates_of(std::int64_t schedule_step,
       {static_cast<float>(rate * learning_rate(schedule_step)), static_cast<float>(decay)}};
   for (const config::TrainingGroup& group : groups_)
     of_group.push_back(
-        {static_cast<float>(rate * learning_rate_at(group.schedule, job_.trainer.train_iterations,
-                                                    schedule_step)),
+        {static_cast<float>(
+             rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)),
          static_cast<float>(group.weight_decay.value_or(decay))});
   std::vector<DemoExchange::Rates> rates;
   for (std::size_t i = 0; i < group_of_.size(); ++i) {

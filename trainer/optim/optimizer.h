@@ -70,7 +70,7 @@ class Optimizer {
   const config::JobConfig& job_;
   ParameterStore& store_;
   std::vector<config::TrainingGroup> groups_;
-  std::vector<std::size_t> group_of_;  // by parameter: 0 = none, else 1 + index of the group
+  std::vector<std::size_t> group_of_;   // by parameter: 0 = none, else 1 + index of the group
   std::unique_ptr<DemoExchange> demo_;  // where that is the optimizer
   std::int64_t updates_ = 0;
 };

@@ -118,8 +118,7 @@ std::uint64_t Checkpointer::count_state_bytes() const {
     const bool apart = store_.held_by(*parameter) == ReduceGroup::expert;
     const Communicator& alike = apart ? layout_.expert_replicas() : layout_.replicas();
     if (!owns(*parameter)) continue;
-    const double own =
-        static_cast<double>(own_elements(parameter->blocks())) * sizeof(float);
+    const double own = static_cast<double>(own_elements(parameter->blocks())) * sizeof(float);
     const bool moments = parameter->trained() && !store_.own_momentum();
     if (alike.rank() == 0) bytes += own * (moments ? 3.0 : 1.0);
     if (parameter->trained() && store_.own_momentum()) bytes += own;

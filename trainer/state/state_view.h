@@ -21,8 +21,8 @@ struct StatePiece {
   /// "model." and the parameter's, or "optimizer.m.", "optimizer.v."; a member's own momentum:
   /// momentum_prefix().
   std::string name;
-  Dims shape;        // of the whole tensor
-  Piece piece;       // of it
+  Dims shape;   // of the whole tensor
+  Piece piece;  // of it
   /// Where they lie: memory of the host, or of a device that is apart, where the functions below
   /// alone can go.
   std::span<float> values;

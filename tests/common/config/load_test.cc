@@ -228,7 +228,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
-        field.key == "optimizer.top_k" ||  // of DeMo, below
+        field.key == "optimizer.top_k" ||             // of DeMo, below
         field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));

@@ -277,7 +277,8 @@ TEST_CASE("each rule names the numbers and what to do") {
          job.optimizer.name = "demo";
          job.topology.gradient_compression = "high";
        },
-       "O4 topology.gradient_compression: rounds between sites train with AdamW in them; remove it, "
+       "O4 topology.gradient_compression: rounds between sites train with AdamW in them; remove "
+       "it, "
        "or optimizer.name = \"demo\""},
       {[](JobConfig& job) {
          job.optimizer.name = "demo";

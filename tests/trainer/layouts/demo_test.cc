@@ -39,7 +39,9 @@ class OneSample final : public SampleSource {
   ProgressionSource source_;
 };
 
-const MakeSamples kOneSample = [](std::int64_t vocab) { return std::make_unique<OneSample>(vocab); };
+const MakeSamples kOneSample = [](std::int64_t vocab) {
+  return std::make_unique<OneSample>(vocab);
+};
 
 struct DemoCut {
   int ranks = 1, tensor = 1, pipeline = 1, context = 1;
@@ -70,8 +72,8 @@ TEST_CASE("DeMo: late ops and late messages change no bit") {
   const OnDevice cpu(Device{});  // whose context alone does ops late
   const LayoutRun plain = run_layout(demo_job(), 2, 4);
   const LayoutRun late =
-      run_layout(demo_job(), 2, 4, DType::f32, {.max_delay = std::chrono::microseconds(200), .seed = 5},
-                 {.late_seed = 9});
+      run_layout(demo_job(), 2, 4, DType::f32,
+                 {.max_delay = std::chrono::microseconds(200), .seed = 5}, {.late_seed = 9});
   CHECK(late.wrong == "");
   CHECK(late.losses == plain.losses);
   CHECK(late.weights == plain.weights);
@@ -267,8 +269,7 @@ TEST_CASE("DeMo: a step that is skipped leaves every member's momentum as it was
 TEST_CASE("DeMo: frozen parameters, groups and low-rank updates train as with AdamW") {
   config::JobConfig job = demo_job();
   job.optimizer.freeze = {"embedding.*"};
-  job.optimizer.training_groups = {
-      "fast include=layers.0.* learning_rate=0.004 weight_decay=0"};
+  job.optimizer.training_groups = {"fast include=layers.0.* learning_rate=0.004 weight_decay=0"};
   const auto moved = [&](const config::JobConfig& changed) {
     std::map<std::string, float> largest;
     std::mutex mutex;
@@ -291,9 +292,9 @@ TEST_CASE("DeMo: frozen parameters, groups and low-rank updates train as with Ad
   };
   for (const auto& [name, most] : moved(job)) {
     CAPTURE(name);
-    const double rate = name.starts_with("embedding.")   ? 0.0
+    const double rate = name.starts_with("embedding.")  ? 0.0
                         : name.starts_with("layers.0.") ? 0.004
-                                                         : 0.002;
+                                                        : 0.002;
     CHECK(static_cast<double>(most) == doctest::Approx(rate).epsilon(0.02));
   }
   job = demo_job();

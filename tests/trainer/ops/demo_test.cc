@@ -70,9 +70,8 @@ std::vector<ops::Isa> isas() {
   return found;
 }
 
-const std::pair<std::int64_t, std::int64_t> kSizes[] = {{1, 1},   {1, 64},  {12, 20}, {64, 3},
-                                                        {7, 29},  {64, 64}, {43, 44}, {2, 33},
-                                                        {63, 63}, {5, 1}};
+const std::pair<std::int64_t, std::int64_t> kSizes[] = {
+    {1, 1}, {1, 64}, {12, 20}, {64, 3}, {7, 29}, {64, 64}, {43, 44}, {2, 33}, {63, 63}, {5, 1}};
 
 }  // namespace
 
@@ -150,10 +149,10 @@ TEST_CASE("DeMo: the largest coefficients are chosen, of equal ones the first, i
         block.choose(*room, chosen);
         bool same = true;
         for (std::size_t i = 0; i < chosen.size(); ++i)
-          same = same &&
-                 static_cast<std::size_t>(chosen[i].row * columns + chosen[i].column) ==
-                     wanted[i] &&
-                 static_cast<double>(chosen[i].value) == x[wanted[i]];
+          same =
+              same &&
+              static_cast<std::size_t>(chosen[i].row * columns + chosen[i].column) == wanted[i] &&
+              static_cast<double>(chosen[i].value) == x[wanted[i]];
         CHECK(same);
       }
     }
@@ -163,8 +162,8 @@ TEST_CASE("DeMo: the largest coefficients are chosen, of equal ones the first, i
 TEST_CASE("DeMo: a message has the bytes that the format says") {
   const DemoBlock block(ops::demo_kernels(ops::Isa::baseline), 64, 64);
   // 127 / 127 = 1 is a scale of 16 bits: 0x3f80.
-  std::vector<DemoCoefficient> three = {{0x0ab >> 2, 0x2c, 127.0f}, {0x123 >> 6, 0x23, -1.4f},
-                                        {63, 63, 0.2f}};
+  std::vector<DemoCoefficient> three = {
+      {0x0ab >> 2, 0x2c, 127.0f}, {0x123 >> 6, 0x23, -1.4f}, {63, 63, 0.2f}};
   std::vector<std::uint8_t> bytes(2 + 6 + 4, 0xee);
   ops::write_demo_message(block, three, bytes);
   // Index 0xaac (row 42, column 44) and 0x123 share three bytes; 0xfff stands with a filler.
@@ -236,8 +235,8 @@ TEST_CASE("DeMo: a coefficient is told to half of a 127th of the largest, at eve
     CHECK(two[0].value == 0.0f);
     CHECK(ops::read_demo_message(block, bytes, read) == 0);
   }
-  for (const float value : {std::numeric_limits<float>::infinity(),
-                            -std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float value :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<DemoCoefficient> two = {{0, 0, 1.0f}, {0, 1, value}};
     ops::write_demo_message(block, two, bytes);
     REQUIRE(ops::read_demo_message(block, bytes, read) == 2);
@@ -249,11 +248,11 @@ TEST_CASE("DeMo: sides are cut into as few equal parts as the chunk allows") {
   struct Case {
     std::int64_t side, chunk, parts, longest, shortest;
   };
-  for (const Case& one : {Case{768, 64, 12, 64, 64}, Case{4096, 64, 64, 64, 64},
-                          Case{40, 64, 1, 40, 40}, Case{100, 64, 2, 50, 50},
-                          Case{96, 64, 2, 48, 48}, Case{67, 64, 2, 34, 33},
-                          Case{50257, 64, 786, 64, 63}, Case{1, 64, 1, 1, 1},
-                          Case{10, 1, 10, 1, 1}, Case{33, 32, 2, 17, 16}}) {
+  for (const Case& one :
+       {Case{768, 64, 12, 64, 64}, Case{4096, 64, 64, 64, 64}, Case{40, 64, 1, 40, 40},
+        Case{100, 64, 2, 50, 50}, Case{96, 64, 2, 48, 48}, Case{67, 64, 2, 34, 33},
+        Case{50257, 64, 786, 64, 63}, Case{1, 64, 1, 1, 1}, Case{10, 1, 10, 1, 1},
+        Case{33, 32, 2, 17, 16}}) {
     CAPTURE(one.side);
     const DemoBlocks blocks{.rows = one.side, .columns = 1, .chunk = one.chunk};
     CHECK(blocks.down() == one.parts);
@@ -277,7 +276,6 @@ TEST_CASE("DeMo: sides are cut into as few equal parts as the chunk allows") {
 
 namespace {
 
-
 Values block_of(const Values& matrix, std::int64_t columns, std::int64_t row, std::int64_t rows,
                 std::int64_t column, std::int64_t width) {
   Values block;
@@ -287,7 +285,6 @@ Values block_of(const Values& matrix, std::int64_t columns, std::int64_t row, st
   return block;
 }
 
-
 }  // namespace
 
 TEST_CASE("DeMo: what is sent leaves the momentum, and nothing else does") {
@@ -295,11 +292,12 @@ TEST_CASE("DeMo: what is sent leaves the momentum, and nothing else does") {
     if (v.dtype == DType::bf16) return;
     const DemoBlocks blocks{.rows = 67, .columns = 100, .chunk = 64, .top_k = 9};
     const std::int64_t count = blocks.rows * blocks.columns;
-    const Values before = random_values(DType::f32, 1, count), grad = random_values(DType::f32, 2, count);
+    const Values before = random_values(DType::f32, 1, count),
+                 grad = random_values(DType::f32, 2, count);
     Tensor momentum = make_tensor(v.context, DType::f32, {count}, before);
     Tensor message = v.context.zeros(DType::u8, {blocks.message_bytes()});
-    ops::demo_send(v.context, {0.9f, 0.5f}, blocks, make_tensor(v.context, DType::f32, {count}, grad),
-                   momentum, message);
+    ops::demo_send(v.context, {0.9f, 0.5f}, blocks,
+                   make_tensor(v.context, DType::f32, {count}, grad), momentum, message);
     const Values after = values_of(momentum);
     const auto bytes = numbers_of<std::uint8_t>(message);
     Values mixed(before.size());
@@ -330,8 +328,8 @@ TEST_CASE("DeMo: what is sent leaves the momentum, and nothing else does") {
         CHECK(std::abs(left[i]) <= std::abs(was[i]) * 0.1);
       }
       CHECK(relative_error(is, left) < 1e-5);
-      CHECK(std::ranges::count_if(was, [&](double one) { return std::abs(one) > least * 1.0001; }) <=
-            8);
+      CHECK(std::ranges::count_if(was,
+                                  [&](double one) { return std::abs(one) > least * 1.0001; }) <= 8);
     }
   });
 }

@@ -46,22 +46,22 @@ TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and
   std::vector<std::pair<int, MemoryUse>> measured;
   std::atomic<std::size_t> bytes = 0;  // of steps, between all ranks
   std::atomic<bool> stepping = false;
-  run_thread_ranks(
-      4,
-      [&](Communicator& world) {
-        TinyTraining training(job, world);
-        world.barrier();
-        stepping = true;
-        training.losses(2);
-        world.barrier();
-        stepping = false;
-        const std::lock_guard lock(mutex);
-        measured.emplace_back(world.rank(), tensor_memory(training.trainer->store(),
-                                                          training.trainer->context().allocator()));
-      },
-      {.on_send = [&](int, int, std::size_t count) {
-        if (stepping) bytes += count;
-      }});
+  run_thread_ranks(4,
+                   [&](Communicator& world) {
+                     TinyTraining training(job, world);
+                     world.barrier();
+                     stepping = true;
+                     training.losses(2);
+                     world.barrier();
+                     stepping = false;
+                     const std::lock_guard lock(mutex);
+                     measured.emplace_back(world.rank(),
+                                           tensor_memory(training.trainer->store(),
+                                                         training.trainer->context().allocator()));
+                   },
+                   {.on_send = [&](int, int, std::size_t count) {
+                     if (stepping) bytes += count;
+                   }});
   for (const auto& [rank, use] : measured) {
     CAPTURE(rank);
     CHECK(plan.memory.weights == use.weights);

@@ -45,7 +45,7 @@ Place place_of(const DemoBlocks& blocks, std::int64_t number) {
 /// Coefficients of the mean over the members that have sent them, in order; how many.
 std::size_t mean_of(const DemoBlock& block, const DemoBlocks& blocks, const Tensor& messages,
                     std::int64_t number, std::span<DemoCoefficient> mean) {
-  std::array<float, kDemoElements> sums;           // where a bit of `columns` is set
+  std::array<float, kDemoElements> sums;  // where a bit of `columns` is set
   std::array<std::uint32_t, kDemoElements> members;
   std::array<std::uint64_t, kDemoLine> columns{};  // by row
   std::array<DemoCoefficient, kDemoElements> sent;
@@ -98,12 +98,11 @@ void CpuBackend::demo_send(ExecutionContext& context, const DemoSend& step,
     }
     block.transform(room);
     std::array<DemoCoefficient, kDemoElements> room_for_all;
-    const auto chosen = std::span(room_for_all)
-                            .first(static_cast<std::size_t>(
-                                std::min(blocks.top_k, block.elements())));
+    const auto chosen =
+        std::span(room_for_all)
+            .first(static_cast<std::size_t>(std::min(blocks.top_k, block.elements())));
     block.choose(room, chosen);
-    write_demo_message(block, chosen,
-                       {to + number * bytes, static_cast<std::size_t>(bytes)});
+    write_demo_message(block, chosen, {to + number * bytes, static_cast<std::size_t>(bytes)});
     block.restore(chosen, room);
     for (std::int64_t r = 0; r < place.rows; ++r) {
       float* const m = moments + place.first + r * line;

@@ -151,8 +151,8 @@ void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coeff
 std::size_t read_demo_message(const DemoBlock& block, std::span<const std::uint8_t> message,
                               std::span<DemoCoefficient> coefficients) {
   const std::size_t slots = (message.size() - 2) / 5 * 2;
-  const float scale = std::bit_cast<float>(std::uint32_t{message[0]} << 16 |
-                                           std::uint32_t{message[1]} << 24);
+  const float scale =
+      std::bit_cast<float>(std::uint32_t{message[0]} << 16 | std::uint32_t{message[1]} << 24);
   const std::uint8_t* const indices = message.data() + 2;
   const std::uint8_t* const values = indices + slots / 2 * 3;
   const std::size_t sent = std::min(slots, static_cast<std::size_t>(block.elements()));
@@ -161,8 +161,8 @@ std::size_t read_demo_message(const DemoBlock& block, std::span<const std::uint8
     const auto value = static_cast<std::int8_t>(values[i]);
     if (value == 0) continue;
     const std::uint8_t* const pair = indices + i / 2 * 3;
-    const std::int64_t index = i % 2 == 0 ? pair[0] | (pair[1] & 0xf) << 8
-                                          : pair[1] >> 4 | pair[2] << 4;
+    const std::int64_t index =
+        i % 2 == 0 ? pair[0] | (pair[1] & 0xf) << 8 : pair[1] >> 4 | pair[2] << 4;
     SORTIE_CHECK(index < block.elements(), "coefficient {} of {}", index, block.elements());
     coefficients[found++] = {static_cast<std::uint16_t>(index / block.columns()),
                              static_cast<std::uint16_t>(index % block.columns()),
