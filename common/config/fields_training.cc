@@ -95,6 +95,12 @@ const Field kTrainingFields[] = {
     {"topology.batch_rampup_samples", topology<&Topology::batch_rampup_samples>, IntegerRange{0, kTrillion}, "sequences",
      "Trained sequences after which the global batch has its full size; each size on the way gets an equal share of them"},
 
+    {"optimizer.name", optimizer<&Optimizer::name>, Choices{{"adamw", "demo"}}, "",
+     "adamw = AdamW on the gradient of all ranks; demo = decoupled momentum (DeMo): each rank has a momentum of its own, and ranks send each other its largest cosine coefficients, "
+     "a hundredth of the gradient's bytes, and step by the sign of their mean"},
+    {"optimizer.momentum", optimizer<&Optimizer::momentum>, NumberRange{0, 1, false, true}, "", "demo: what is left of the momentum after a step"},
+    {"optimizer.chunk", optimizer<&Optimizer::chunk>, IntegerRange{1, 64}, "values", "demo: the longest side of the blocks that matrices are cut into"},
+    {"optimizer.top_k", optimizer<&Optimizer::top_k>, IntegerRange{1, 4096}, "coefficients", "demo: coefficients of a block that are sent in a step"},
     {"optimizer.beta1", optimizer<&Optimizer::beta1>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the gradients"},
     {"optimizer.beta2", optimizer<&Optimizer::beta2>, NumberRange{0, 1, false, true}, "", "Decay of the mean of the squared gradients"},
     {"optimizer.eps", optimizer<&Optimizer::eps>, NumberRange{0, 1, true, false}, "", "Added to the root of the mean of the squared gradients"},

@@ -92,6 +92,12 @@ void check_one_world_keys(const JobConfig& job, Violations& found) {
     if (rollback_steps(*policy) > 0)
       refuse(key,
              fmt::format("\"{}\" would take one site back alone; use another policy", *policy));
+  if (job.optimizer.name != "adamw")
+    refuse(
+        "optimizer.name",
+        fmt::format("\"{}\" exchanges its messages between the ranks of one world, and every site "
+                    "has a world of its own; use \"adamw\", or one site",
+                    job.optimizer.name));
   if (!job.runner.master_addr.empty())
     refuse("runner.master_addr",
            "every site has a first host of its own; remove it, and each site finds its address");

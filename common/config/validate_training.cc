@@ -74,6 +74,77 @@ void check_groups(const JobConfig& job, Violations& found) {
   }
 }
 
+/// Rule O2: a key that only the other optimizer reads.
+void check_optimizer_keys(const OptimizerConfig& optimizer, Violations& found) {
+  const OptimizerConfig defaults;
+  const bool demo = optimizer.name == "demo";
+  const std::pair<const char*, bool> of_demo[] = {
+      {"optimizer.momentum", optimizer.momentum != defaults.momentum},
+      {"optimizer.chunk", optimizer.chunk != defaults.chunk},
+      {"optimizer.top_k", optimizer.top_k != defaults.top_k}};
+  const std::pair<const char*, bool> of_adamw[] = {
+      {"optimizer.beta1", optimizer.beta1 != defaults.beta1},
+      {"optimizer.beta2", optimizer.beta2 != defaults.beta2},
+      {"optimizer.eps", optimizer.eps != defaults.eps},
+      {"optimizer.moments", optimizer.moments != defaults.moments}};
+  const auto check = [&](const auto& keys, const char* reader) {
+    for (const auto& [key, set] : keys)
+      if (set)
+        found.push_back({"O2",
+                         {key, "optimizer.name"},
+                         fmt::format("optimizer.name = \"{}\" has no such setting; remove it, or "
+                                     "set optimizer.name = \"{}\"",
+                                     optimizer.name, reader)});
+  };
+  if (demo)
+    check(of_adamw, "adamw");
+  else
+    check(of_demo, "demo");
+}
+
+/// Rules O3 and O4: what DeMo's messages can say, and what it does not go with.
+void check_demo(const JobConfig& job, Violations& found) {
+  const OptimizerConfig& optimizer = job.optimizer;
+  if (optimizer.name != "demo") return;
+  const std::int64_t block = optimizer.chunk * optimizer.chunk;
+  if (optimizer.top_k > block)
+    found.push_back(
+        {"O3",
+         {"optimizer.top_k", "optimizer.chunk"},
+         fmt::format("{} coefficients are more than a block of {} x {} has; use at most "
+                     "{}",
+                     optimizer.top_k, optimizer.chunk, optimizer.chunk, block)});
+  const auto refuse = [&](const char* key, std::string why) {
+    found.push_back({"O4", {key, "optimizer.name"}, std::move(why)});
+  };
+  const TopologyConfig& topology = job.topology;
+  if (topology.parameter_sharding != "none")
+    refuse("topology.parameter_sharding",
+           fmt::format("\"{}\" keeps a share of one optimizer state on each rank, and with "
+                       "optimizer.name = \"demo\" every rank has a momentum of its own; use "
+                       "\"none\"",
+                       topology.parameter_sharding));
+  if (topology.expert_parallel_size > 1)
+    refuse(
+        "topology.expert_parallel_size",
+        "with optimizer.name = \"demo\" the ranks that hold one expert have to be those that hold "
+        "all else; use 1");
+  if (job.outer.every > 0 ||
+      (topology.gradient_compression != "auto" && topology.gradient_compression != "none" &&
+       topology.gradient_compression != "no"))
+    refuse(job.outer.every > 0 ? "outer.every" : "topology.gradient_compression",
+           "rounds between sites train with AdamW in them; remove it, or optimizer.name = "
+           "\"demo\"");
+  if (job.trainer.memory_checkpoint_interval > 0)
+    refuse("trainer.memory_checkpoint_interval",
+           "hosts keep each other's state in memory by what replicas have alike, and with "
+           "optimizer.name = \"demo\" every rank has a momentum of its own; set it to 0");
+  if (job.trainer.device == "cuda")
+    refuse("trainer.device",
+           "optimizer.name = \"demo\" computes on CPUs alone; use \"cpu\", or optimizer.name = "
+           "\"adamw\"");
+}
+
 /// What `key` does after a step that went wrong; `least` steps back at least.
 void check_policy(const TrainerConfig& trainer, const std::string& key, const std::string& policy,
                   std::string_view others, std::int64_t least, Violations& found) {
@@ -192,6 +263,8 @@ std::vector<Violation> check_training(const JobConfig& job) {
   Violations found;
   check_schedule(job.learning_rate_scheduler, job.trainer, found);
   check_groups(job, found);
+  check_optimizer_keys(job.optimizer, found);
+  check_demo(job, found);
   check_trainer(job, found);
   return found;
 }

@@ -16,6 +16,7 @@
 #include "tests/bench/step_floor_cpu.h"
 #include "trainer/ops/attention.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/demo.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
@@ -213,6 +214,30 @@ class OpsBench {
     add(
         "adamw", 1, [&] { ops::adamw(context_, step, w, g, m, v, compute); }, 0,
         (compute.defined() ? 30 : 28) * count);
+    if (context_.device().kind == DeviceKind::cpu) add_demo(w, g, m, compute);
+  }
+
+  /// Of two members.
+  void add_demo(Tensor& w, const Tensor& g, Tensor& m, Tensor& compute) {
+    constexpr std::int64_t kColumns = 768;
+    const ops::DemoBlocks blocks{.rows = w.elements() / kColumns, .columns = kColumns};
+    const std::int64_t count = blocks.rows * kColumns;
+    const auto part = [count](const Tensor& x) { return x.defined() ? x.slice(0, 0, count) : x; };
+    const Tensor messages = context_.zeros(DType::u8, {2, blocks.message_bytes()});
+    add(
+        "demo: send", 0,
+        [&] {
+          Tensor momentum = part(m), message = messages.slice(0, 0, 1).view({messages.size(1)});
+          ops::demo_send(context_, {0.999f, 1e-3f}, blocks, part(g), momentum, message);
+        },
+        0, 12 * count);
+    add(
+        "demo: move", 0,
+        [&] {
+          Tensor weights = part(w), copies = part(compute);
+          ops::demo_move(context_, {1e-3f, 0.1f}, blocks, messages, weights, copies);
+        },
+        0, (compute.defined() ? 10 : 8) * count);
   }
 
   ExecutionContext context_;

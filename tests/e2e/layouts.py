@@ -56,19 +56,20 @@ def scenario_a_rank_killed_in_any_layout_is_the_first_cause(bed):
 
 
 def scenario_killed_rank_of_a_layout_restarts_to_the_same_losses(bed):
-    steps = 80
-    job = {"hosts": "h[01-02]", "slots": 2}
-    options = settings(bed, trainer__train_iterations=steps, **LAYOUT)
-    whole = train(bed, settings=options, **job)
-    checkpoints = bed.shared / "layout_killed"
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    options |= settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=5, recovery__max_restarts=3,
-                        recovery__backoff="0s", recovery__restart_on='["app", "software", "hardware"]')
-    with Run(bed, config=CONFIG, settings=options, **job) as run:
-        ranks = run.wait_for_ranks(4, seconds=30)
-        wait_until(lambda: len(losses(run)) >= 12, 60, "12 steps")
-        os.kill(ranks[3][1], signal.SIGKILL)
-        equal(run.wait(120), 0, "exit code")
-        seen = losses(run)
-    compare(seen, whole, "after a kill")
-    check(max(seen) == steps, f"the last step is {max(seen)}")
+    """Of DeMo each rank's own momentum is part of it."""
+    for name, steps, layout in (("layout", 80, LAYOUT), ("demo", 80, {"optimizer__name": "demo", "topology__tensor_parallel_size": 2})):
+        job = {"hosts": "h[01-02]", "slots": 2}
+        options = settings(bed, trainer__train_iterations=steps, **layout)
+        whole = train(bed, settings=options, **job)
+        checkpoints = bed.shared / f"{name}_killed"
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        options |= settings(bed, trainer__save_dir=checkpoints, trainer__save_interval=5, recovery__max_restarts=3,
+                            recovery__backoff="0s", recovery__restart_on='["app", "software", "hardware"]')
+        with Run(bed, config=CONFIG, settings=options, **job) as run:
+            ranks = run.wait_for_ranks(4, seconds=30)
+            wait_until(lambda: len(losses(run)) >= 12, 60, f"12 steps ({name})")
+            os.kill(ranks[3][1], signal.SIGKILL)
+            equal(run.wait(120), 0, f"exit code ({name})")
+            seen = losses(run)
+        compare(seen, whole, f"after a kill ({name})")
+        check(max(seen) == steps, f"the last step is {max(seen)} ({name})")

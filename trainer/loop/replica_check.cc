@@ -34,7 +34,7 @@ std::string state_hash(ParameterStore& store, ReduceGroup group) {
     }
     const OwnRun& run = parameter->own_runs().front();
     add(float(), store.master(), run.master, elements);
-    if (!parameter->trained()) continue;
+    if (!parameter->trained() || store.own_momentum()) continue;
     add(float(), store.moment1(), run.moment, elements);
     add(float(), store.moment2(), run.moment, elements);
   }

@@ -40,6 +40,7 @@ Result<> TrainingStep::prepare() {
   SORTIE_ASSIGN_OR_RETURN(stage_facts_,
                           prepare_parameters(job_, model_.part(), store_, optimizer_));
   store_.share(share_rules(job_, layout_));
+  SORTIE_TRY(optimizer_.prepare(context_, layout_));
   // One micro-batch uses each copy once, and what is gathered is let go.
   context_.keep_packed_weights(batch_.gradient_accumulation_steps > 1 && !store_.gathers());
   return store_.cut(layout_.places());
@@ -49,6 +50,7 @@ void TrainingStep::allocate(DType precision) {
   constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line
   store_.finalize(context_, precision, layout_.replicas().size() * kShardUnit,
                   /*with_optimizer=*/true);
+  optimizer_.begin(context_, layout_);
   reducer_ = std::make_unique<GradientReducer>(
       store_, layout_.replicas(), job_.optimizer.allreduce_bucket_size, &layout_.expert_replicas());
   gatherer_ =
@@ -325,12 +327,8 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::reduce);
-    std::vector<double> read = ops::copy_to_host<double>(context_, sums);
-    if (store_.sharded() || layout_.experts_apart())
-      layout_.world().all_reduce_sum({&read[2], 1});
-    else if (!layout_.only_data())
-      layout_.model().all_reduce_sum({&read[2], 1});
-    report.grad_norm = std::sqrt(read[2]);
+    const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    report.grad_norm = optimizer_.gradient_norm(layout_, read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);
     if (loss_of_sites) report.loss = *loss_of_sites;

@@ -187,6 +187,14 @@ class ParameterStore {
   /// where the same ranks hold experts and all else.
   void share(const ShareRules& rules);
   void shard(const ShareRule& rule) { share({.dense = rule}); }
+  /// This rank among those that hold the same parameters.
+  struct Member {
+    int index = 0, count = 1;
+  };
+  /// One momentum, moment1(), instead of two moments, which every member has for itself; before
+  /// finalize(). Not of a sharded store.
+  void keep_own_momentum(Member member) { own_momentum_ = member; }
+  const std::optional<Member>& own_momentum() const { return own_momentum_; }
   bool sharded() const { return rules_.dense.count > 1 || rules_.experts.count > 1; }
   /// Of weights too: ops have them from units() that are gathered.
   bool gathers() const { return rules_.dense.count > 1 && rules_.dense.everything; }
@@ -271,7 +279,7 @@ class ParameterStore {
   const Tensor& gradients() const { return gradients_; }
   Tensor& moment1() { return moment1_; }
   const Tensor& moment1() const { return moment1_; }
-  Tensor& moment2() { return moment2_; }
+  Tensor& moment2() { return moment2_; }  // undefined with own_momentum()
   const Tensor& moment2() const { return moment2_; }
   Tensor& compute_copy() { return compute_copy_; }
   const Tensor& compute_copy() const { return compute_copy_; }
@@ -327,6 +335,7 @@ class ParameterStore {
   std::int64_t flat_elements_ = 0, trained_elements_ = 0;
   DType compute_ = DType::f32;
   ShareRules rules_;
+  std::optional<Member> own_momentum_;
   std::vector<Section> sections_;
   std::vector<FlatRange> buckets_;
   std::vector<std::int64_t>

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "trainer/ops/attention.h"
+#include "trainer/ops/demo.h"
 #include "trainer/ops/dropout.h"
 #include "trainer/ops/elementwise.h"
 #include "trainer/ops/linear.h"
@@ -156,6 +157,11 @@ class Backend {
   virtual void sum_of_squares(Context& context, const Tensor& values, Tensor& sum) = 0;
   virtual void adamw(Context& context, const AdamWStep& step, Tensor& w, const Tensor& grad,
                      Tensor& m, Tensor& v, Tensor& compute) = 0;
+  /// Devices that do not have these two are refused before training (Optimizer::check_device).
+  virtual void demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
+                         Tensor&);
+  virtual void demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
+                         Tensor&);
 };
 
 /// Of the device's kind; `threads` compute threads.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "trainer/ops/copy.h"
 #include "trainer/ops/elementwise.h"
@@ -11,6 +12,27 @@
 #include "trainer/random/portable_math.h"
 
 namespace sortie::trainer {
+
+Result<> Optimizer::prepare(ExecutionContext& context, const Layout& layout) {
+  if (job_.optimizer.name != "demo") return {};
+  if (context.device().kind == DeviceKind::cuda)
+    return fail(
+        ErrorCode::config,
+        "optimizer.name = \"demo\" computes on CPUs alone; set trainer.device = \"cpu\", or "
+        "optimizer.name = \"adamw\"");
+  if (layout.experts_apart())
+    return fail(
+        ErrorCode::config,
+        "optimizer.name = \"demo\": the ranks that hold one expert have to be those that hold "
+        "all else; set topology.expert_tensor_parallel_size = tensor_parallel_size");
+  store_.keep_own_momentum({layout.replicas().rank(), layout.replicas().size()});
+  return {};
+}
+
+void Optimizer::begin(ExecutionContext& context, const Layout& layout) {
+  if (store_.own_momentum())
+    demo_ = std::make_unique<DemoExchange>(context, job_.optimizer, store_, layout.replicas());
+}
 
 Result<> Optimizer::assign_groups(Patterns matching) {
   groups_.clear();
@@ -75,6 +97,16 @@ void Optimizer::squared_gradient_norm(ExecutionContext& context, const Layout& l
   }
 }
 
+double Optimizer::gradient_norm(const Layout& layout, double squared) const {
+  if (store_.sharded() || layout.experts_apart() || own_gradients())
+    layout.world().all_reduce_sum({&squared, 1});
+  else if (!layout.only_data())
+    layout.model().all_reduce_sum({&squared, 1});
+  // A gradient is a part of the whole batch's: that of a member's own samples is so many times it.
+  if (own_gradients()) squared *= layout.replicas().size();
+  return std::sqrt(squared);
+}
+
 double Optimizer::learning_rate(std::int64_t step) const {
   return learning_rate_at(job_.learning_rate_scheduler, job_.trainer.train_iterations, step);
 }
@@ -89,29 +121,51 @@ std::vector<std::pair<std::size_t, OwnRun>> Optimizer::runs_in_order() const {
   return runs;
 }
 
+std::vector<DemoExchange::Rates> Optimizer::rates_of(std::int64_t schedule_step,
+                                                     double rate) const {
+  const double decay = job_.optimizer.weight_decay;
+  std::vector<DemoExchange::Rates> of_group = {
+      {static_cast<float>(rate * learning_rate(schedule_step)), static_cast<float>(decay)}};
+  for (const config::TrainingGroup& group : groups_)
+    of_group.push_back(
+        {static_cast<float>(
+             rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)),
+         static_cast<float>(group.weight_decay.value_or(decay))});
+  std::vector<DemoExchange::Rates> rates;
+  for (std::size_t i = 0; i < group_of_.size(); ++i) {
+    rates.push_back(of_group[group_of_[i]]);
+    if (!store_.parameters()[i]->spec().decay) rates.back().weight_decay = 0.0f;
+  }
+  return rates;
+}
+
 void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, double grad_norm,
                        double rate, const std::function<void(std::size_t)>& updated) {
   SORTIE_CHECK(group_of_.size() == store_.parameters().size(), "groups are not assigned");
   const config::OptimizerConfig& config = job_.optimizer;
   ++updates_;
+  float grad_scale = 1.0f;
+  if (config.gradient_clipping > 0 && grad_norm > config.gradient_clipping)
+    grad_scale = static_cast<float>(config.gradient_clipping / (grad_norm + 1e-6));
+  const std::vector<DemoExchange::Rates> rates = rates_of(schedule_step, rate);
+  if (demo_)
+    demo_->update(context, grad_scale, rates);
+  else
+    update_adamw(context, rates, grad_scale, updated);
+  store_.weights_changed();
+}
+
+void Optimizer::update_adamw(ExecutionContext& context,
+                             const std::vector<DemoExchange::Rates>& rates, float grad_scale,
+                             const std::function<void(std::size_t)>& updated) {
+  const config::OptimizerConfig& config = job_.optimizer;
   ops::AdamWStep step{};
   step.beta1 = static_cast<float>(config.beta1);
   step.beta2 = static_cast<float>(config.beta2);
   step.eps = static_cast<float>(config.eps);
-  step.grad_scale = 1.0f;
-  if (config.gradient_clipping > 0 && grad_norm > config.gradient_clipping)
-    step.grad_scale = static_cast<float>(config.gradient_clipping / (grad_norm + 1e-6));
+  step.grad_scale = grad_scale;
   step.correction1 = static_cast<float>(1.0 - portable_power(config.beta1, updates_));
   step.correction2 = static_cast<float>(1.0 - portable_power(config.beta2, updates_));
-
-  // By group: 0 = none.
-  std::vector<float> rates = {static_cast<float>(rate * learning_rate(schedule_step))};
-  std::vector<double> decays = {config.weight_decay};
-  for (const config::TrainingGroup& group : groups_) {
-    rates.push_back(static_cast<float>(
-        rate * learning_rate_at(group.schedule, job_.trainer.train_iterations, schedule_step)));
-    decays.push_back(group.weight_decay.value_or(config.weight_decay));
-  }
   // Buckets that are still to be told of: some have nothing of this rank but what fills them up.
   std::size_t waiting = store_.buckets().size();
   const auto tell_down_to = [&](std::size_t bucket) {
@@ -122,9 +176,8 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
     const Parameter& parameter = *store_.parameters()[index];
     if (store_.sharded()) tell_down_to(run.bucket + 1);
     const std::int64_t count = run.flat.elements();
-    step.lr = rates[group_of_[index]];
-    step.weight_decay =
-        parameter.spec().decay ? static_cast<float>(decays[group_of_[index]]) : 0.0f;
+    step.lr = rates[index].lr;
+    step.weight_decay = rates[index].weight_decay;
     Tensor weights = store_.master().slice(0, run.master, count);
     Tensor first = store_.moment1().slice(0, run.moment, count);
     Tensor second = store_.moment2().slice(0, run.moment, count);
@@ -132,7 +185,6 @@ void Optimizer::update(ExecutionContext& context, std::int64_t schedule_step, do
     ops::adamw(context, step, weights, store_.gradients_of(run), first, second, copies);
   }
   tell_down_to(0);
-  store_.weights_changed();
 }
 
 }  // namespace sortie::trainer

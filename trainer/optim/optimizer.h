@@ -1,14 +1,17 @@
-// The optimizer over the flat buffers: global norm, clipping, AdamW, with groups of parameters that
-// have a decay or a schedule of their own.
+// The optimizer over the flat buffers: global norm, clipping, AdamW or DeMo, with groups of
+// parameters that have a decay or a schedule of their own.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "common/base/result.h"
 #include "common/config/schema.h"
 #include "common/config/training_groups.h"
 #include "trainer/nn/lora.h"
 #include "trainer/nn/parameter.h"
+#include "trainer/optim/demo_exchange.h"
 #include "trainer/parallel/layout.h"
 
 namespace sortie::trainer {
@@ -18,17 +21,28 @@ class Optimizer {
   /// Both must outlive it; which parameters are frozen is decided before.
   Optimizer(const config::JobConfig& job, ParameterStore& store) : job_(job), store_(store) {}
 
+  /// Before the store is laid out: what it has to keep for this optimizer. ErrorCode::config where
+  /// the device has not what the optimizer needs.
+  Result<> prepare(ExecutionContext& context, const Layout& layout);
+  /// After the store is laid out, before the first update; `layout` must outlive it.
+  void begin(ExecutionContext& context, const Layout& layout);
+  /// Ranks that hold the same parameters keep their gradients to themselves.
+  bool own_gradients() const { return store_.own_momentum().has_value(); }
+
   /// Gives every parameter its group. ErrorCode::config for a pattern that matches no parameter,
   /// and for a parameter that two groups include.
   Result<> assign_groups(Patterns matching = Patterns::must_match);
 
   /// sum f64 [1] = squared L2 norm of the gradients that this rank counts, which must be final
-  /// (reduced over the replicas). Summed over layout.model(), or of a sharded store, where a rank
-  /// counts its own share, or where experts are apart over layout.world(), every parameter is
-  /// counted once: what
-  /// all ranks of a tensor-parallel group have by the first of them, and what is tied to another
-  /// stage's parameter by that stage. Not finite when one of them is not.
+  /// (reduced over the replicas, but for own_gradients()). Not finite when one of them is not.
   void squared_gradient_norm(ExecutionContext& context, const Layout& layout, Tensor& sum);
+  /// Of that the whole gradient's norm, alike on all ranks; collective. Summed over layout.model(),
+  /// or of a sharded store, where a rank counts its own share, or where experts are apart over
+  /// layout.world(), every parameter is counted once: what all ranks of a tensor-parallel group
+  /// have by the first of them, and what is tied to another stage's parameter by that stage. With
+  /// own_gradients() nobody has the gradient of the whole batch: it is the root mean square of the
+  /// norms of what its members have, each for its own samples.
+  double gradient_norm(const Layout& layout, double squared) const;
   /// The update of a step (counted from 1) of the schedule, whose learning rates count `rate`
   /// times. Clipping scales by clip / (norm + 1e-6) when norm > clip, as
   /// torch.nn.utils.clip_grad_norm_ does. Of a sharded store the own share; `updated` is told of
@@ -48,11 +62,16 @@ class Optimizer {
   /// Runs in the order of the update: by bucket from the last to the first, each with its
   /// parameter's number.
   std::vector<std::pair<std::size_t, OwnRun>> runs_in_order() const;
+  /// Of a step of the schedule, by parameter.
+  std::vector<DemoExchange::Rates> rates_of(std::int64_t schedule_step, double rate) const;
+  void update_adamw(ExecutionContext& context, const std::vector<DemoExchange::Rates>& rates,
+                    float grad_scale, const std::function<void(std::size_t bucket)>& updated);
 
   const config::JobConfig& job_;
   ParameterStore& store_;
   std::vector<config::TrainingGroup> groups_;
-  std::vector<std::size_t> group_of_;  // by parameter: 0 = none, else 1 + index of the group
+  std::vector<std::size_t> group_of_;   // by parameter: 0 = none, else 1 + index of the group
+  std::unique_ptr<DemoExchange> demo_;  // where that is the optimizer
   std::int64_t updates_ = 0;
 };
 

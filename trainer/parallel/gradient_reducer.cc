@@ -6,7 +6,7 @@ namespace sortie::trainer {
 GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator,
                                  std::int64_t bucket_elements, Communicator* experts)
     : store_(store) {
-  if (store.gathers()) return;
+  if (store.gathers() || store.own_momentum()) return;
   const auto group_of = [&](ReduceGroup group) -> Communicator& {
     return group == ReduceGroup::expert ? *experts : communicator;
   };

@@ -17,7 +17,8 @@ class GradientReducer {
   /// the buckets are the store's, and each rank gets the sums of its own share alone: the rest is
   /// then of no use, and is to be zeroed before the next step. Routed experts that are apart in the
   /// store are summed over `experts`, in buckets of their own. Of a store that gathers units it
-  /// does nothing (layer_gatherer.h). All arguments must outlive the reducer.
+  /// does nothing (layer_gatherer.h), nor where members have momenta of their own. All arguments
+  /// must outlive the reducer.
   GradientReducer(ParameterStore& store, Communicator& communicator, std::int64_t bucket_elements,
                   Communicator* experts = nullptr);
 

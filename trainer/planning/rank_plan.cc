@@ -98,10 +98,12 @@ class MetaRank {
                             prepare_parameters(job_, model_.part(), store_, optimizer_));
     SORTIE_TRY(store_.cut(layout_.places()));
     store_.share(share_rules(job_, layout_));
+    SORTIE_TRY(optimizer_.prepare(context_, layout_));
     // One micro-batch uses each copy once, and what is gathered is let go.
     context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers() && !options_.gpu);
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
+    optimizer_.begin(context_, layout_);
     reducer_ = std::make_unique<GradientReducer>(store_, layout_.replicas(),
                                                  job_.optimizer.allreduce_bucket_size,
                                                  &layout_.expert_replicas());
@@ -210,15 +212,19 @@ class MetaRank {
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.
   std::int64_t share_bytes() const {
-    std::int64_t dense = 0, experts = 0;
-    for (const auto& parameter : store_.parameters())
+    std::int64_t dense = 0, experts = 0, alone = 0;
+    for (const auto& parameter : store_.parameters()) {
+      const std::int64_t elements = own_elements(parameter->blocks());
+      const std::int64_t moments = parameter->trained() && !store_.own_momentum() ? 2 : 0;
       (store_.held_by(*parameter) == ReduceGroup::expert ? experts : dense) +=
-          own_elements(parameter->blocks()) * (parameter->trained() ? 3 : 1);
+          elements * (1 + moments);
+      if (parameter->trained() && store_.own_momentum()) alone += elements;
+    }
     const auto share = [](std::int64_t elements, std::int64_t ranks) {
       return (elements + ranks - 1) / ranks * static_cast<std::int64_t>(sizeof(float));
     };
     return share(dense, layout_.replicas().size()) +
-           share(experts, layout_.expert_replicas().size());
+           share(experts, layout_.expert_replicas().size()) + share(alone, 1);
   }
   PipelineStep::MicroBatch next_batch() {
     const Shape shape{options_.micro_batch_size, tokens_of_sequence()};

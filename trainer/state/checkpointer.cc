@@ -70,6 +70,7 @@ Result<> Checkpointer::choose() {
   SORTIE_TRY(open_save_dir());
   SORTIE_ASSIGN_OR_RETURN(start_, choose_start(job_.trainer));
   SORTIE_TRY(check_same_model(start_, job_));
+  SORTIE_TRY(check_same_optimizer(start_, job_));
   if (start_.kind == StartPoint::Kind::resume) {
     SORTIE_ASSIGN_OR_RETURN(const auto file, read_rollbacks(start_.folder.parent_path()));
     rollbacks_ = rollbacks_from(*start_.manifest, file);
@@ -116,9 +117,11 @@ std::uint64_t Checkpointer::count_state_bytes() const {
   for (const auto& parameter : store_.parameters()) {
     const bool apart = store_.held_by(*parameter) == ReduceGroup::expert;
     const Communicator& alike = apart ? layout_.expert_replicas() : layout_.replicas();
-    if (owns(*parameter) && alike.rank() == 0)
-      bytes += static_cast<double>(own_elements(parameter->blocks())) * sizeof(float) *
-               (parameter->trained() ? 3.0 : 1.0);
+    if (!owns(*parameter)) continue;
+    const double own = static_cast<double>(own_elements(parameter->blocks())) * sizeof(float);
+    const bool moments = parameter->trained() && !store_.own_momentum();
+    if (alike.rank() == 0) bytes += own * (moments ? 3.0 : 1.0);
+    if (parameter->trained() && store_.own_momentum()) bytes += own;
   }
   bytes += static_cast<double>(extras_.most) * sizeof(float);
   layout_.world().all_reduce_sum({&bytes, 1});
@@ -157,17 +160,57 @@ Result<> Checkpointer::prepare() {
 
 namespace {
 
+Error never_trained(const CheckpointReader& reader, const StatePiece& piece) {
+  return {ErrorCode::checkpoint,
+          fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
+                      "optimizer has no state for it; freeze what was frozen, or start a new run "
+                      "with trainer.load_weights_from",
+                      piece.parameter->name(), reader.manifest().step)};
+}
+
+/// Members that have saved a momentum of their own; 0 where none has.
+int saved_members(const Manifest& manifest) {
+  const auto saved = [&](int member) {
+    const std::string prefix = momentum_prefix(member);
+    const auto found = manifest.tensors.lower_bound(prefix);
+    return found != manifest.tensors.end() && found->first.starts_with(prefix);
+  };
+  int members = 0;
+  while (saved(members)) ++members;
+  return members;
+}
+
+/// A member's own momentum. Where it was saved by another number of members, an equal part of the
+/// sum of theirs: what all members have together is as it was.
+Result<> read_momentum(CheckpointReader& reader, const StatePiece& piece,
+                       const ParameterStore::Member& member) {
+  const std::string parameter = piece.name.substr(momentum_prefix(member.index).size());
+  const auto name_of = [&](int one) { return momentum_prefix(one) + parameter; };
+  int saved = 0;
+  while (reader.find(name_of(saved)) != nullptr) ++saved;
+  if (saved == 0) return std::unexpected(never_trained(reader, piece));
+  return fill_values(piece, [&](std::int64_t first, std::span<float> values) -> Result<> {
+    Piece part = piece.piece;
+    part.begin += first;
+    part.end = part.begin + static_cast<std::int64_t>(values.size());
+    if (saved == member.count) return reader.read_f32(piece.name, piece.shape, part, values);
+    std::ranges::fill(values, 0.0f);
+    std::vector<float> one(values.size());
+    for (int other = 0; other < saved; ++other) {
+      SORTIE_TRY(reader.read_f32(name_of(other), piece.shape, part, one));
+      for (std::size_t i = 0; i < one.size(); ++i) values[i] += one[i];
+    }
+    for (float& value : values) value /= static_cast<float>(member.count);
+    return {};
+  });
+}
+
 /// What the checkpoint lacks of `model.` keeps its initial values: low-rank updates that begin.
 /// Moments of what was not trained when the checkpoint was saved are an error.
 Result<> read_piece(CheckpointReader& reader, const StatePiece& piece) {
   const bool there = reader.find(piece.name) != nullptr;
   if (!there && !piece.moment && is_lora_name(piece.parameter->name())) return {};
-  if (!there && piece.moment)
-    return fail(ErrorCode::checkpoint,
-                fmt::format("{} was not trained when the checkpoint of step {} was saved, so the "
-                            "optimizer has no state for it; freeze what was frozen, or start a "
-                            "new run with trainer.load_weights_from",
-                            piece.parameter->name(), reader.manifest().step));
+  if (!there && piece.moment) return std::unexpected(never_trained(reader, piece));
   return fill_values(piece, [&](std::int64_t first, std::span<float> values) {
     Piece part = piece.piece;
     part.begin += first;
@@ -187,7 +230,12 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
   const bool without_moments = weights_alone || reader.manifest().run_id == kImportRun;
   const StateView state(store_);
   for (const StatePiece& piece : state.pieces(TiedCopies::include))
-    if (!piece.moment || !without_moments) SORTIE_TRY(read_piece(reader, piece));
+    if (piece.moment && without_moments)
+      continue;
+    else if (piece.moment && store_.own_momentum())
+      SORTIE_TRY(read_momentum(reader, piece, *store_.own_momentum()));
+    else
+      SORTIE_TRY(read_piece(reader, piece));
   if (weights_alone || !extras_.to_load) return {};
   for (const ExtraPiece& piece : extras_.to_load())
     if (reader.find(piece.name) != nullptr)
@@ -199,7 +247,7 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
 Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
   const bool own_folder = job_.trainer.save_dir.empty() || shared_;
   const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
-  if (!each_reads && !has_all())
+  if (!each_reads && !(weights_alone ? has_weights() : has_all()))
     return fail(ErrorCode::config,
                 fmt::format("trainer.load_dir, trainer.load_weights_from: not all ranks see the "
                             "checkpoint, and each reads its own part of the {}; use a folder that "
@@ -212,7 +260,7 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
     SORTIE_CHECK(!store_.sharded(), "replicas of a sharded store have other values");
     const StateView state(store_);
     for (const StatePiece& piece : state.pieces(TiedCopies::include))
-      broadcast_values(communicator_, piece, 0);
+      if (!piece.moment || !weights_alone) broadcast_values(communicator_, piece, 0);
   }
   return {};
 }
@@ -235,6 +283,11 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::describe() {
   if (manifest.run_id != kImportRun) {
     SORTIE_ASSIGN_OR_RETURN(loaded.differences,
                             changes_since(manifest, start_.folder, facts_, job_));
+    if (const int saved = saved_members(manifest);
+        store_.own_momentum() && saved > 0 && saved != members())
+      loaded.differences.push_back(
+          fmt::format("momentum: those of {} members are added up, and {} have equal parts of it",
+                      saved, members()));
   }
   return loaded;
 }

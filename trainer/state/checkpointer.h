@@ -256,7 +256,10 @@ class Checkpointer {
   bool writes() const { return shared_ || communicator_.rank() == 0; }
   bool saves_between() const;
   /// Whether every rank has all of the state.
-  bool has_all() const { return layout_.only_data() && !store_.sharded(); }
+  bool has_all() const { return has_weights() && members() == 1; }
+  bool has_weights() const { return layout_.only_data() && !store_.sharded(); }
+  /// Ranks that each have a momentum of their own; 1 where replicas have one state.
+  int members() const { return store_.own_momentum() ? store_.own_momentum()->count : 1; }
   const char* state_name() const {
     return layout_.only_data() ? "state of the optimizer" : "model";
   }

@@ -195,4 +195,18 @@ Result<> check_same_model(const StartPoint& start, const config::JobConfig& job)
   return fail(ErrorCode::config, std::move(text));
 }
 
+Result<> check_same_optimizer(const StartPoint& start, const config::JobConfig& job) {
+  if (!start.manifest || start.kind == StartPoint::Kind::weights ||
+      start.manifest->run_id == kImportRun)
+    return {};
+  SORTIE_ASSIGN_OR_RETURN(const config::JobConfig saved, saved_job(*start.manifest, start.folder));
+  if (saved.optimizer.name == job.optimizer.name) return {};
+  return fail(ErrorCode::config,
+              fmt::format("{}: optimizer.name: the checkpoint has \"{}\", this job \"{}\", which "
+                          "does not know what to do with its state; set it to \"{}\", or start a "
+                          "new run with trainer.load_weights_from and another trainer.save_dir",
+                          start.folder.string(), saved.optimizer.name, job.optimizer.name,
+                          saved.optimizer.name));
+}
+
 }  // namespace sortie::trainer

@@ -38,4 +38,8 @@ Result<config::JobConfig> saved_job(const Manifest& manifest, const std::filesys
 /// that of `job`. Low-rank updates may begin on weights that had none.
 Result<> check_same_model(const StartPoint& start, const config::JobConfig& job);
 
+/// ErrorCode::config where the checkpoint's optimizer, whose state the run would go on with, is not
+/// that of `job`.
+Result<> check_same_optimizer(const StartPoint& start, const config::JobConfig& job);
+
 }  // namespace sortie::trainer

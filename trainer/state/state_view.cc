@@ -1,5 +1,7 @@
 #include "trainer/state/state_view.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -11,9 +13,10 @@ namespace {
 
 /// A flat buffer, and the prefix of its tensors' names.
 struct NamedBuffer {
-  const char* prefix;
+  std::string prefix;
   std::span<float> values;
   bool moment = false;  // of what is trained; the rest has none
+  bool alone = false;
 };
 
 std::span<float> values_in(const Tensor& flat) {
@@ -29,6 +32,10 @@ Piece piece_of(const Parameter& parameter, const GlobalBlock& block, const Dims&
 }
 
 }  // namespace
+
+std::string momentum_prefix(int member) {
+  return fmt::format("optimizer.momentum.{}.", member);
+}
 
 void read_values(const std::vector<StatePiece>& pieces, const std::vector<std::span<float>>& to) {
   SORTIE_CHECK(pieces.size() == to.size(), "{} pieces to {} places", pieces.size(), to.size());
@@ -96,9 +103,12 @@ StateView::StateView(ParameterStore& store)
       open_(store.context().device()) {}
 
 std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
-  const std::array<NamedBuffer, 3> named = {{{"model.", values_in(store_.master())},
-                                             {"optimizer.m.", values_in(store_.moment1()), true},
-                                             {"optimizer.v.", values_in(store_.moment2()), true}}};
+  const bool own = store_.own_momentum().has_value();
+  const std::array<NamedBuffer, 3> named = {
+      {{"model.", values_in(store_.master())},
+       {own ? momentum_prefix(store_.own_momentum()->index) : "optimizer.m.",
+        values_in(store_.moment1()), true, own},
+       {"optimizer.v.", values_in(store_.moment2()), true}}};
   const Device device = store_.context().device();
   DeviceMemory* const memory = memory_is_apart(device) ? &apart_memory(device) : nullptr;
   std::vector<StatePiece> pieces;
@@ -124,7 +134,7 @@ std::vector<StatePiece> StateView::pieces(TiedCopies tied) const {
              .parameter = parameter.get(),
              .moment = buffer.moment,
              .repeated = part.block->repeated,
-             .alone = store_.keeps_share_of(*parameter)});
+             .alone = buffer.alone || store_.keeps_share_of(*parameter)});
       }
     }
   }

@@ -18,9 +18,11 @@ namespace sortie::trainer {
 
 /// A part of a tensor that lies densely in a flat buffer.
 struct StatePiece {
-  std::string name;  // "model." and the parameter's, or "optimizer.m.", "optimizer.v."
-  Dims shape;        // of the whole tensor
-  Piece piece;       // of it
+  /// "model." and the parameter's, or "optimizer.m.", "optimizer.v."; a member's own momentum:
+  /// momentum_prefix().
+  std::string name;
+  Dims shape;   // of the whole tensor
+  Piece piece;  // of it
   /// Where they lie: memory of the host, or of a device that is apart, where the functions below
   /// alone can go.
   std::span<float> values;
@@ -28,8 +30,11 @@ struct StatePiece {
   const Parameter* parameter = nullptr;
   bool moment = false;    // of what is trained alone
   bool repeated = false;  // a lower rank of the tensor-parallel group has it too
-  bool alone = false;     // of a sharded store: no other replica has it
+  bool alone = false;     // no other replica has it: of a sharded store, or a member's momentum
 };
+
+/// Of the names of a member's own momentum: "optimizer.momentum.3."
+std::string momentum_prefix(int member);
 
 enum class TiedCopies : bool { leave_out, include };
 

@@ -129,6 +129,9 @@ TEST_CASE("each key loads alone, from the file and from --set, and is the only o
                                                     "topology.batch_rampup_increment",
                                                     "topology.batch_rampup_samples",
                                                     "outer.block",
+                                                    "optimizer.momentum",
+                                                    "optimizer.chunk",
+                                                    "optimizer.top_k",
                                                     "model.hidden_size",
                                                     "model.num_attention_heads",
                                                     "model.head_dim",
@@ -194,6 +197,10 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
                   .batch_rampup_increment = 12,
                   .batch_rampup_samples = 100};
   job.outer.block = 48;
+  job.optimizer.name = "adamw";  // below
+  job.optimizer.momentum = OptimizerConfig{}.momentum;
+  job.optimizer.chunk = OptimizerConfig{}.chunk;
+  job.optimizer.top_k = OptimizerConfig{}.top_k;
   job.learning_rate_scheduler.learning_rate = 6.0;
   job.model.num_layers = 8;
   job.model.hidden_size = 64;
@@ -219,7 +226,9 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
         field.key == "runner.ssh.command" || field.key == "runner.ssh.persist" ||
         field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
-        field.key == "trainer.memory_checkpoint_interval" ||
+        field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
+        field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
+        field.key == "optimizer.top_k" ||             // of DeMo, below
         field.key.starts_with("topology.expert_") ||  // of models with experts, below
         section_of(field).starts_with("model.");
     if (!as_before) CHECK(value_text(field, job) != default_text(field));
@@ -234,6 +243,18 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   REQUIRE_MESSAGE(with_memory, (with_memory ? "" : with_memory.error().message));
   CHECK(with_memory->job.trainer.memory_checkpoint_interval == 7);
   CHECK(with_memory->job.runner.ssh.persist == std::chrono::seconds(7));
+  JobConfig demo;
+  for (const Field& field : fields())
+    for (const char* key :
+         {"optimizer.name", "optimizer.momentum", "optimizer.chunk", "optimizer.top_k"})
+      if (field.key == key) change(field, demo);
+  const auto of_demo = load_job_text(to_toml(demo), "job.toml");
+  REQUIRE_MESSAGE(of_demo, (of_demo ? "" : of_demo.error().message));
+  const OptimizerConfig& back = of_demo->job.optimizer;
+  CHECK(back.name == "demo");
+  CHECK(back.momentum == demo.optimizer.momentum);
+  CHECK((back.momentum != 0.999 && back.chunk != 64 && back.top_k != 32));
+  CHECK((back.chunk == demo.optimizer.chunk && back.top_k == demo.optimizer.top_k));
 }
 
 TEST_CASE("every key of mixtures comes back from the TOML of an architecture that reads it") {

@@ -236,6 +236,71 @@ TEST_CASE("each rule names the numbers and what to do") {
        },
        "C8 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
        "replicas have alike, and here no rank has the whole state; set it to 0"},
+      {[](JobConfig& job) { job.optimizer.top_k = 8; },
+       "O2 optimizer.top_k: optimizer.name = \"adamw\" has no such setting; remove it, or set "
+       "optimizer.name = \"demo\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.optimizer.momentum = 0.95;
+         job.optimizer.beta2 = 0.99;
+       },
+       "O2 optimizer.beta2: optimizer.name = \"demo\" has no such setting; remove it, or set "
+       "optimizer.name = \"adamw\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.optimizer.chunk = 16;
+         job.optimizer.top_k = 257;
+       },
+       "O3 optimizer.top_k: 257 coefficients are more than a block of 16 x 16 has; use at most "
+       "256"},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.topology.parameter_sharding = "optimizer";
+       },
+       "O4 topology.parameter_sharding: \"optimizer\" keeps a share of one optimizer state on each "
+       "rank, and with optimizer.name = \"demo\" every rank has a momentum of its own; use "
+       "\"none\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.model.architecture = "mixtral";
+         job.topology.expert_parallel_size = 2;
+       },
+       "O4 topology.expert_parallel_size: with optimizer.name = \"demo\" the ranks that hold one "
+       "expert have to be those that hold all else; use 1"},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.outer.every = 20;
+       },
+       "O4 outer.every: rounds between sites train with AdamW in them; remove it, or "
+       "optimizer.name = \"demo\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.topology.gradient_compression = "high";
+       },
+       "O4 topology.gradient_compression: rounds between sites train with AdamW in them; remove "
+       "it, "
+       "or optimizer.name = \"demo\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.trainer.memory_checkpoint_interval = 20;
+         job.trainer.save_dir = "/checkpoints";
+         job.recovery.max_restarts = 1;
+       },
+       "O4 trainer.memory_checkpoint_interval: hosts keep each other's state in memory by what "
+       "replicas have alike, and with optimizer.name = \"demo\" every rank has a momentum of its "
+       "own; set it to 0"},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.trainer.device = "cuda";
+       },
+       "O4 trainer.device: optimizer.name = \"demo\" computes on CPUs alone; use \"cpu\", or "
+       "optimizer.name = \"adamw\""},
+      {[](JobConfig& job) {
+         job.optimizer.name = "demo";
+         job.topology.tensor_parallel_size = 2;
+         job.topology.gradient_compression = "none";
+       },
+       ""},
       {[](JobConfig& job) { job.trainer.scrub_interval = Milliseconds(1000); },
        "C5 trainer.scrub_interval: there are no checkpoints to check, because trainer.save_dir is "
        "empty; set it"},

@@ -86,6 +86,10 @@ class MetaBackend final : public CpuBackend {
   void sum_of_squares(Context&, const Tensor&, Tensor&) override {}
   void adamw(Context&, const AdamWStep&, Tensor&, const Tensor&, Tensor&, Tensor&,
              Tensor&) override {}
+  void demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
+                 Tensor&) override {}
+  void demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
+                 Tensor&) override {}
 };
 
 }  // namespace sortie::trainer::ops

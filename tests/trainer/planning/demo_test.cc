@@ -1,0 +1,89 @@
+// Decoupled momentum's memory and messages, as planned and as measured.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "tests/support/tiny_training.h"
+#include "trainer/parallel/thread_ranks.h"
+#include "trainer/planning/rank_plan.h"
+
+namespace sortie::trainer::test {
+namespace {
+
+config::JobConfig planned_demo_job(const char* optimizer) {
+  config::JobConfig job = tiny_job();
+  job.model.vocab_size = 5003;
+  job.model.hidden_size = 192;
+  job.model.num_layers = 4;
+  job.model.num_attention_heads = 8;
+  job.model.ffn_hidden_size = 512;
+  job.model.sequence_length = 64;
+  job.optimizer.name = optimizer;
+  return job;
+}
+
+RankPlan demo_plan(const config::JobConfig& job, std::int64_t ranks) {
+  auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
+                              .world_size = ranks,
+                              .rank = 1,
+                              .dtype = DType::f32});
+  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
+  return *std::move(plan);
+}
+
+double all_sent(const RankPlan& plan) {
+  double bytes = 0.0;
+  for (const auto& [to, count] : plan.sent) bytes += count;
+  return bytes;
+}
+
+TEST_CASE("DeMo keeps 4 bytes a parameter, and its plan is what members take and send") {
+  const config::JobConfig job = planned_demo_job("demo");
+  const RankPlan plan = demo_plan(job, 4), adamw = demo_plan(planned_demo_job("adamw"), 4);
+  CHECK(plan.memory.optimizer * 2 == adamw.memory.optimizer);
+  std::mutex mutex;
+  std::vector<std::pair<int, MemoryUse>> measured;
+  std::atomic<std::size_t> bytes = 0;  // of steps, between all ranks
+  std::atomic<bool> stepping = false;
+  run_thread_ranks(4,
+                   [&](Communicator& world) {
+                     TinyTraining training(job, world);
+                     world.barrier();
+                     stepping = true;
+                     training.losses(2);
+                     world.barrier();
+                     stepping = false;
+                     const std::lock_guard lock(mutex);
+                     measured.emplace_back(world.rank(),
+                                           tensor_memory(training.trainer->store(),
+                                                         training.trainer->context().allocator()));
+                   },
+                   {.on_send = [&](int, int, std::size_t count) {
+                     if (stepping) bytes += count;
+                   }});
+  for (const auto& [rank, use] : measured) {
+    CAPTURE(rank);
+    CHECK(plan.memory.weights == use.weights);
+    CHECK(plan.memory.gradients == use.gradients);
+    CHECK(plan.memory.optimizer == use.optimizer);
+    CHECK(static_cast<double>(plan.memory.total() - plan.memory.process) ==
+          doctest::Approx(static_cast<double>(use.total())).epsilon(0.03));
+  }
+  CHECK(measured.size() == 4);
+  // Steps also tell each other some sums of a few bytes.
+  CHECK(static_cast<double>(bytes) == doctest::Approx(2 * 4 * all_sent(plan)).epsilon(0.02));
+}
+
+TEST_CASE("DeMo sends all others 82 bytes of a block of 4096 gradients") {
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    const RankPlan plan = demo_plan(planned_demo_job("demo"), ranks);
+    const double each = all_sent(plan) / (ranks - 1) / static_cast<double>(plan.parameters.total);
+    // The tables' 5003 rows have blocks of 63 and 64; vectors' blocks send half of their values.
+    CHECK(each == doctest::Approx(82.0 / 4096).epsilon(0.05));
+  }
+}
+
+}  // namespace
+}  // namespace sortie::trainer::test

@@ -1,0 +1,174 @@
+#include "trainer/ops/cpu/demo_block.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <mutex>
+
+#include "common/base/check.h"
+#include "trainer/random/portable_math.h"
+
+namespace sortie::trainer::ops {
+namespace {
+
+constexpr float kMostOfValue = 127.0f;
+/// Smaller coefficients stay where they are: a scale of theirs could be flushed to 0.
+constexpr float kLeast = 1e-30f;
+
+void fill_basis(std::int64_t size, CosineBasis& basis) {
+  std::ranges::fill(basis.by_frequency, 0.0f);
+  std::ranges::fill(basis.by_position, 0.0f);
+  for (std::int64_t k = 0; k < size; ++k) {
+    const double scale = std::sqrt((k == 0 ? 1.0 : 2.0) / static_cast<double>(size));
+    for (std::int64_t n = 0; n < size; ++n) {
+      const std::int64_t parts = (2 * n + 1) * k % (4 * size);  // of a turn, 4 size of them
+      const double turns = static_cast<double>(parts) / static_cast<double>(4 * size);
+      const auto value = static_cast<float>(scale * portable_cos_of_turns(turns));
+      basis.by_frequency[k * kDemoLine + n] = basis.by_position[n * kDemoLine + k] = value;
+    }
+  }
+}
+
+std::uint32_t magnitude_of(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+}
+
+}  // namespace
+
+const CosineBasis& cosine_basis(std::int64_t size) {
+  static std::array<std::unique_ptr<CosineBasis>, kDemoLine + 1> made;
+  static std::array<std::once_flag, kDemoLine + 1> once;
+  SORTIE_CHECK(size >= 1 && size <= kDemoLine, "{} values", size);
+  const auto at = static_cast<std::size_t>(size);
+  std::call_once(once[at], [&] {
+    auto basis = std::make_unique<CosineBasis>();
+    fill_basis(size, *basis);
+    made[at] = std::move(basis);
+  });
+  return *made[at];
+}
+
+void DemoBlock::transform(DemoRoom& room) const {
+  kernels_.product(room.values, kDemoLine, 1, by_column_.by_position, room.half, rows_, columns_,
+                   columns_);
+  kernels_.product(by_row_.by_frequency, kDemoLine, 1, room.half, room.coefficients, rows_,
+                   columns_, rows_);
+}
+
+/// By halving what the least chosen magnitude may be: counting is fast, sorting takes longer than
+/// the transform.
+void DemoBlock::choose(const DemoRoom& room, std::span<DemoCoefficient> chosen) const {
+  const auto wanted = static_cast<std::int64_t>(chosen.size());
+  SORTIE_CHECK(wanted <= elements(), "{} of {} coefficients", wanted, elements());
+  const auto count = [&](std::int64_t row, std::int64_t rows, std::uint32_t least) {
+    return kernels_.count(room.coefficients + row * kDemoLine, rows, columns_, least);
+  };
+  std::uint32_t least = 0, over = 0x80000000u;  // at least as many as wanted; fewer
+  std::int64_t above = 0;                       // as many as have `over`
+  bool equal = wanted == elements();            // as many as wanted have `least`
+  while (!equal && over - least > 1) {
+    const std::uint32_t middle = least + (over - least) / 2;
+    const std::int64_t found = count(0, rows_, middle);
+    if (found < wanted) {
+      over = middle;
+      above = found;
+    } else {
+      least = middle;
+      equal = found == wanted;
+    }
+  }
+  std::int64_t of_least = equal ? wanted : wanted - above;  // with `least` itself, that are taken
+  auto to = chosen.begin();
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    if (count(row, 1, least) == 0) continue;
+    for (std::int64_t column = 0; column < columns_; ++column) {
+      const float value = room.coefficients[row * kDemoLine + column];
+      const std::uint32_t magnitude = magnitude_of(value);
+      if (magnitude < least || (magnitude == least && of_least-- <= 0)) continue;
+      *to++ = {static_cast<std::uint16_t>(row), static_cast<std::uint16_t>(column), value};
+    }
+  }
+  SORTIE_CHECK(to == chosen.end(), "chosen are others than {}", wanted);
+}
+
+void DemoBlock::restore(std::span<const DemoCoefficient> coefficients, DemoRoom& room) const {
+  std::int64_t frequencies = 0;  // along the rows, that have any coefficient
+  for (std::size_t i = 0; i < coefficients.size(); ++frequencies) {
+    const std::int64_t row = coefficients[i].row;
+    float* const line = room.half + frequencies * kDemoLine;
+    std::fill_n(line, kDemoLine, 0.0f);
+    for (; i < coefficients.size() && coefficients[i].row == row; ++i)
+      kernels_.add_line(coefficients[i].value,
+                        by_column_.by_frequency + coefficients[i].column * kDemoLine, line);
+    std::copy_n(by_row_.by_frequency + row * kDemoLine, kDemoLine,
+                room.factors + frequencies * kDemoLine);
+  }
+  kernels_.product(room.factors, 1, kDemoLine, room.half, room.values, rows_, columns_,
+                   frequencies);
+}
+
+void write_demo_message(const DemoBlock& block, std::span<DemoCoefficient> coefficients,
+                        std::span<std::uint8_t> message) {
+  std::ranges::fill(message, std::uint8_t{0});
+  const std::size_t slots = (message.size() - 2) / 5 * 2;
+  SORTIE_CHECK(slots / 2 * 5 + 2 == message.size() && coefficients.size() <= slots,
+               "{} coefficients in {} bytes", coefficients.size(), message.size());
+  std::uint32_t largest = 0;  // also where one is not a number
+  for (const DemoCoefficient& one : coefficients)
+    largest = std::max(largest, magnitude_of(one.value));
+  const float most = std::bit_cast<float>(largest);
+  // Rounded up, so that no value is above 127.
+  std::uint32_t scale_bits = std::bit_cast<std::uint32_t>(most / kMostOfValue) + 0xffffu;
+  scale_bits &= 0xffff0000u;
+  const bool none = most < kLeast;
+  const bool broken = !std::isfinite(most);
+  if (none) scale_bits = 0;
+  if (broken) scale_bits = 0x7fc00000u;
+  const float scale = std::bit_cast<float>(scale_bits);
+  message[0] = static_cast<std::uint8_t>(scale_bits >> 16);
+  message[1] = static_cast<std::uint8_t>(scale_bits >> 24);
+  std::uint8_t* const indices = message.data() + 2;
+  std::uint8_t* const values = indices + slots / 2 * 3;
+  for (std::size_t i = 0; i < coefficients.size(); ++i) {
+    DemoCoefficient& one = coefficients[i];
+    const auto index = static_cast<std::uint32_t>(one.row * block.columns() + one.column);
+    std::uint8_t* const pair = indices + i / 2 * 3;
+    if (i % 2 == 0) {
+      pair[0] = static_cast<std::uint8_t>(index);
+      pair[1] = static_cast<std::uint8_t>(index >> 8);
+    } else {
+      pair[1] = static_cast<std::uint8_t>(pair[1] | index << 4);
+      pair[2] = static_cast<std::uint8_t>(index >> 4);
+    }
+    const float value = none ? 0.0f : broken ? 1.0f : std::nearbyint(one.value / scale);
+    values[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(value));
+    one.value = scale * value;
+  }
+}
+
+std::size_t read_demo_message(const DemoBlock& block, std::span<const std::uint8_t> message,
+                              std::span<DemoCoefficient> coefficients) {
+  const std::size_t slots = (message.size() - 2) / 5 * 2;
+  const float scale =
+      std::bit_cast<float>(std::uint32_t{message[0]} << 16 | std::uint32_t{message[1]} << 24);
+  const std::uint8_t* const indices = message.data() + 2;
+  const std::uint8_t* const values = indices + slots / 2 * 3;
+  const std::size_t sent = std::min(slots, static_cast<std::size_t>(block.elements()));
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < sent; ++i) {
+    const auto value = static_cast<std::int8_t>(values[i]);
+    if (value == 0) continue;
+    const std::uint8_t* const pair = indices + i / 2 * 3;
+    const std::int64_t index =
+        i % 2 == 0 ? pair[0] | (pair[1] & 0xf) << 8 : pair[1] >> 4 | pair[2] << 4;
+    SORTIE_CHECK(index < block.elements(), "coefficient {} of {}", index, block.elements());
+    coefficients[found++] = {static_cast<std::uint16_t>(index / block.columns()),
+                             static_cast<std::uint16_t>(index % block.columns()),
+                             scale * static_cast<float>(value)};
+  }
+  return found;
+}
+
+}  // namespace sortie::trainer::ops

@@ -1,0 +1,53 @@
+// Checks of DeMo's ops.
+#include "trainer/ops/demo.h"
+
+#include "trainer/ops/dispatch.h"
+
+namespace sortie::trainer::ops {
+namespace {
+
+bool is_matrix_of(const DemoBlocks& blocks, const Tensor& x, DType dtype) {
+  return x.dtype() == dtype && x.dense() && x.elements() == blocks.rows * blocks.columns;
+}
+
+void check_blocks(const DemoBlocks& blocks) {
+  SORTIE_CHECK(blocks.rows >= 1 && blocks.columns >= 1 && blocks.chunk >= 1 &&
+                   blocks.chunk <= DemoBlocks::kLongestSide && blocks.top_k >= 1,
+               "the {} largest of blocks of {} in {} x {}", blocks.top_k, blocks.chunk, blocks.rows,
+               blocks.columns);
+}
+
+}  // namespace
+
+void Backend::demo_send(Context&, const DemoSend&, const DemoBlocks&, const Tensor&, Tensor&,
+                        Tensor&) {
+  SORTIE_CHECK(false, "this device has no DeMo");
+}
+void Backend::demo_move(Context&, const DemoMove&, const DemoBlocks&, const Tensor&, Tensor&,
+                        Tensor&) {
+  SORTIE_CHECK(false, "this device has no DeMo");
+}
+
+void demo_send(ExecutionContext& context, const DemoSend& step, const DemoBlocks& blocks,
+               const Tensor& grad, Tensor& momentum, Tensor& message) {
+  check_blocks(blocks);
+  SORTIE_CHECK(is_matrix_of(blocks, grad, DType::f32) &&
+                   is_matrix_of(blocks, momentum, DType::f32) && message.dtype() == DType::u8 &&
+                   message.dense() && message.elements() == blocks.message_bytes(),
+               "{} x {} from {} and {} to {} bytes", blocks.rows, blocks.columns, grad.elements(),
+               momentum.elements(), message.elements());
+  dispatch<&Backend::demo_send>(context, step, blocks, grad, momentum, message);
+}
+
+void demo_move(ExecutionContext& context, const DemoMove& step, const DemoBlocks& blocks,
+               const Tensor& messages, Tensor& w, Tensor& compute) {
+  check_blocks(blocks);
+  SORTIE_CHECK(is_matrix_of(blocks, w, DType::f32) && messages.dtype() == DType::u8 &&
+                   messages.shape().dims() == 2 && messages.size(1) == blocks.message_bytes() &&
+                   (!compute.defined() || is_matrix_of(blocks, compute, DType::bf16)),
+               "{} x {} from {} to {}, {}", blocks.rows, blocks.columns,
+               messages.shape().to_string(), w.elements(), compute.elements());
+  dispatch<&Backend::demo_move>(context, step, blocks, messages, w, compute);
+}
+
+}  // namespace sortie::trainer::ops

@@ -1,0 +1,45 @@
+#include "trainer/optim/demo_exchange.h"
+
+namespace sortie::trainer {
+
+DemoExchange::DemoExchange(ExecutionContext& context, const config::OptimizerConfig& settings,
+                           ParameterStore& store, Communicator& members)
+    : momentum_decay_(static_cast<float>(settings.momentum)), store_(store), members_(members) {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < store.parameters().size(); ++i) {
+    const Parameter& parameter = *store.parameters()[i];
+    if (!parameter.trained() || parameter.elements() == 0) continue;
+    const Shape& shape = parameter.shape();
+    const ops::DemoBlocks blocks{.rows = shape.elements() / shape[-1],
+                                 .columns = shape[-1],
+                                 .chunk = settings.chunk,
+                                 .top_k = settings.top_k};
+    parts_.push_back({i, parameter.own_runs().front(), blocks, bytes});
+    bytes += blocks.message_bytes();
+  }
+  messages_ = context.zeros(DType::u8, {members.size(), bytes});
+}
+
+void DemoExchange::update(ExecutionContext& context, float grad_scale,
+                          std::span<const Rates> rates) {
+  if (parts_.empty()) return;
+  const Tensor own = messages_.slice(0, members_.rank(), 1).view({message_bytes()});
+  for (const Part& part : parts_) {
+    const std::int64_t count = part.run.flat.elements();
+    Tensor momentum = store_.moment1().slice(0, part.run.moment, count);
+    Tensor message = own.slice(0, part.begin, part.blocks.message_bytes());
+    ops::demo_send(context, {momentum_decay_, rates[part.parameter].lr * grad_scale}, part.blocks,
+                   store_.gradients_of(part.run), momentum, message);
+  }
+  members_.all_gather_async(own, messages_.view({messages_.elements()}), context.record())
+      ->wait_on(context);
+  for (const Part& part : parts_) {
+    Tensor weights = store_.master().slice(0, part.run.master, part.run.flat.elements());
+    Tensor copies = store_.copies_of(*store_.parameters()[part.parameter], part.run);
+    ops::demo_move(context, {rates[part.parameter].lr, rates[part.parameter].weight_decay},
+                   part.blocks, messages_.slice(1, part.begin, part.blocks.message_bytes()),
+                   weights, copies);
+  }
+}
+
+}  // namespace sortie::trainer
