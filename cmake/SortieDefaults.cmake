@@ -47,17 +47,6 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # clang 16 needs this to accept libstdc++ 12's std::expected.
   target_compile_options(sortie_flags INTERFACE -Wno-builtin-macro-redefined -U__cpp_concepts -D__cpp_concepts=202002L)
 endif()
-if(SORTIE_SANITIZE STREQUAL "address")
-  target_compile_options(sortie_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
-                                                -fno-omit-frame-pointer)
-  target_link_options(sortie_flags INTERFACE -fsanitize=address,undefined)
-elseif(SORTIE_SANITIZE STREQUAL "thread")
-  target_compile_options(sortie_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
-  target_link_options(sortie_flags INTERFACE -fsanitize=thread)
-elseif(SORTIE_SANITIZE)
-  message(FATAL_ERROR "SORTIE_SANITIZE must be address, thread or empty, not '${SORTIE_SANITIZE}'")
-endif()
-
 # sortie_library(NAME SOURCES... [PRECOMPILED stack]) - a static library with the project's flags; stack as in
 # SortiePrecompiled.cmake, standard if not given.
 function(sortie_library name)

@@ -27,6 +27,7 @@ TRAINER = BUILD / "bin/sortie-train"
 PROGRAMS = ROOT / "tests/e2e/programs"
 HOSTS = ["h01", "h02", "h03", "h04"]
 BED_ID = os.environ.get("SORTIE_E2E_BED", "e2e")
+PATIENCE = float(os.environ.get("SORTIE_TEST_PATIENCE", 1))  # of programs with a sanitizer: deadlines are so many times longer
 os.environ["SORTIE_USER_CONFIG"] = "none"  # no scenario depends on the developer's own defaults
 
 
@@ -45,7 +46,7 @@ def equal(actual, expected, what):
 
 def wait_until(condition, seconds, what):
     """The first true value of `condition`, within `seconds`."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while True:
         value = condition()
         if value:
@@ -109,7 +110,7 @@ class HostBed:
         return [f"{host}: {pid} {command}" for host in hosts or self.hosts for pid, _, _, _, command in self.processes(host)]
 
     def expect_nothing_left(self, seconds, hosts=None):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while left := self.leftovers(hosts):
             check(time.monotonic() < deadline, f"still there after {seconds} s:\n  " + "\n  ".join(left))
             time.sleep(0.05)
@@ -122,7 +123,7 @@ class HostBed:
 
     def run_in(self, host, *argv, as_root=False):
         done = subprocess.run(look.enter_argv(self.bed, host, argv, as_root), text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=30)
+                              stdin=subprocess.DEVNULL, timeout=30 * PATIENCE)
         check(done.returncode == 0, f"{host}: {argv}: {done.stderr}")
         return done.stdout
 
@@ -240,7 +241,7 @@ class Run:
     def wait(self, seconds):
         """Exit code as a shell would show it."""
         try:
-            code = self.process.wait(seconds)
+            code = self.process.wait(seconds * PATIENCE)
         except subprocess.TimeoutExpired:
             raise Failure(f"sortie still runs after {seconds} s") from None
         return code if code >= 0 else 128 - code

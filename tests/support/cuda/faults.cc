@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <string>
 
 #include <unistd.h>
 
@@ -22,11 +21,11 @@ void on_fault(int signal, siginfo_t* info, void*) {
   sigaction(signal, again ? &usual : &previous, nullptr);
   if (again) return;
   again = true;
-  std::string what = fault_in_grid(info->si_addr);
-  if (what.empty()) what = fault_in_memory(info->si_addr);
-  if (what.empty()) return;
-  what = "emulated GPU: " + what + "\n";
-  (void)!write(STDERR_FILENO, what.data(), what.size());
+  FaultLine line;
+  line.add("emulated GPU: ");
+  if (!fault_in_grid(info->si_addr, line) && !fault_in_memory(info->si_addr, line)) return;
+  line.add("\n");
+  (void)!write(STDERR_FILENO, line.text().data(), line.text().size());
 }
 
 }  // namespace

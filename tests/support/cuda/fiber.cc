@@ -7,6 +7,9 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #include "common/base/check.h"
 
@@ -14,8 +17,8 @@ namespace emulated_cuda {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::size_t kStack = 256 << 10;  // frames have red zones
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t kStack = 256 << 10;  // frames have red zones, or calls into the sanitizer
 #else
 constexpr std::size_t kStack = 64 << 10;
 #endif
@@ -35,9 +38,15 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   stack_bytes_ = kStack - 2 * kLine * (made++ % kColors);
   context_ = boost::context::detail::make_fcontext(pages_ + kPage + stack_bytes_, stack_bytes_,
                                                    &Fiber::enter);
+#ifdef __SANITIZE_THREAD__
+  thread_ = __tsan_create_fiber(0);
+#endif
 }
 
 Fiber::~Fiber() {
+#ifdef __SANITIZE_THREAD__
+  if (pages_ != nullptr) __tsan_destroy_fiber(thread_);
+#endif
   if (pages_ != nullptr) munmap(pages_, kPage + kStack);
 }
 
@@ -45,6 +54,10 @@ void Fiber::switch_to(Fiber& next) {
   Switch both{this, &next};
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(&fake_stack_, next.stack_, next.stack_bytes_);
+#endif
+#ifdef __SANITIZE_THREAD__
+  if (pages_ == nullptr) thread_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(next.thread_, 0);  // what was done before is seen after
 #endif
   arrived(boost::context::detail::jump_fcontext(next.context_, &both));
 }

@@ -41,6 +41,8 @@ class Fiber {
   const void* stack_ = nullptr;
   std::size_t stack_bytes_ = 0;
   void* fake_stack_ = nullptr;
+  // For ThreadSanitizer.
+  void* thread_ = nullptr;
 };
 
 }  // namespace emulated_cuda

@@ -79,7 +79,7 @@ class Machine {
   void work(Worker& self);
   Thread& current() { return threads_[here.index]; }
   Warp& warp() { return *warps_[here.index / kWarp]; }
-  std::string fault(const void* address);
+  bool fault(const void* address, FaultLine& line);
 
  private:
   /// The thread that runs next, or -1 after the last block.
@@ -315,16 +315,20 @@ void Machine::run(dim3 blocks, dim3 threads, std::size_t shared_bytes,
   kernel_ = nullptr;
 }
 
-std::string Machine::fault(const void* address) {
-  if (kernel_ == nullptr) return {};
+bool Machine::fault(const void* address, FaultLine& line) {
+  if (kernel_ == nullptr) return false;
   const auto* byte = static_cast<const std::byte*>(address);
   const std::byte* end = shared_pages_ + kRoom;
-  if (byte >= end && byte < end + kPage)
-    return fmt::format("a kernel is {} bytes behind the {} bytes of its block's shared memory",
-                       byte - end + 1, shared_bytes_);
-  if (current().worker != nullptr && current().worker->fiber.overflows_at(address))
-    return "a kernel's thread needs more stack than the emulation gives it";
-  return {};
+  if (byte >= end && byte < end + kPage) {
+    line.add("a kernel is {} bytes behind the {} bytes of its block's shared memory",
+             byte - end + 1, shared_bytes_);
+    return true;
+  }
+  if (current().worker != nullptr && current().worker->fiber.overflows_at(address)) {
+    line.add("a kernel's thread needs more stack than the emulation gives it");
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -334,8 +338,8 @@ void run_grid(dim3 blocks, dim3 threads, std::size_t shared_bytes,
   machine().run(blocks, threads, shared_bytes, kernel, seed);
 }
 
-std::string fault_in_grid(const void* address) {
-  return running == nullptr ? std::string() : running->fault(address);
+bool fault_in_grid(const void* address, FaultLine& line) {
+  return running != nullptr && running->fault(address, line);
 }
 
 void sync_block() {

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
+#include "tests/support/cuda/fault_line.h"
 
 namespace emulated_cuda {
 
@@ -12,8 +12,8 @@ namespace emulated_cuda {
 void run_grid(dim3 blocks, dim3 threads, std::size_t shared_bytes,
               const std::function<void()>& kernel, std::uint64_t seed);
 
-/// What is at an address that this thread's kernel could not touch; empty if it is not the
+/// Adds what is at an address that this thread's kernel could not touch; false if it is not the
 /// kernel's.
-std::string fault_in_grid(const void* address);
+bool fault_in_grid(const void* address, FaultLine& line);
 
 }  // namespace emulated_cuda

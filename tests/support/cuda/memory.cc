@@ -134,21 +134,26 @@ bool Memory::has(const void* address, std::size_t size) const {
   return byte + size <= after->first + rounded(after->second, kAlignment);
 }
 
-std::string Memory::fault(const void* address) const {
+bool Memory::fault(const void* address, FaultLine& line) const {
   const auto* byte = static_cast<const std::byte*>(address);
-  if (base_ == nullptr || byte < base_ || byte >= base_ + kAddresses) return {};
-  const auto what = [&]() -> std::string {
-    auto block = blocks_.upper_bound(byte);
-    if (block == blocks_.begin()) return "no block, or one that was freed";
+  if (base_ == nullptr || byte < base_ || byte >= base_ + kAddresses) return false;
+  line.add("{} touches device memory of emulated GPU {}: ",
+           opened_ > 0 ? "a kernel or a copy" : "the host", device_);
+  auto block = blocks_.upper_bound(byte);
+  if (block != blocks_.begin()) {
     --block;
     const std::size_t offset = byte - block->first, size = block->second;
-    if (offset < size) return fmt::format("byte {} of a block of {} bytes", offset, size);
-    if (offset < rounded(size, kAlignment) + kPage)
-      return fmt::format("{} bytes behind a block of {} bytes", offset - size + 1, size);
-    return "no block, or one that was freed";
-  }();
-  return fmt::format("{} touches device memory of emulated GPU {}: {}",
-                     opened_ > 0 ? "a kernel or a copy" : "the host", device_, what);
+    if (offset < size) {
+      line.add("byte {} of a block of {} bytes", offset, size);
+      return true;
+    }
+    if (offset < rounded(size, kAlignment) + kPage) {
+      line.add("{} bytes behind a block of {} bytes", offset - size + 1, size);
+      return true;
+    }
+  }
+  line.add("no block, or one that was freed");
+  return true;
 }
 
 }  // namespace emulated_cuda

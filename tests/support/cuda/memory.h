@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <map>
-#include <string>
+
+#include "tests/support/cuda/fault_line.h"
 
 namespace emulated_cuda {
 
@@ -28,8 +29,8 @@ class Memory {
   void open();
   void close();
 
-  /// What is at an address that could not be touched; empty if the address is not this GPU's.
-  std::string fault(const void* address) const;
+  /// Adds what is at an address that could not be touched; false if the address is not this GPU's.
+  bool fault(const void* address, FaultLine& line) const;
 
  private:
   std::byte* region(std::size_t bytes);

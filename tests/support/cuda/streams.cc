@@ -163,13 +163,11 @@ void help_others() {
     }
 }
 
-std::string fault_in_memory(const void* address) {
-  for (const auto& each : devices)
-    if (const Device* one = each) {
-      std::string what = one->memory.fault(address);
-      if (!what.empty()) return what;
-    }
-  return {};
+bool fault_in_memory(const void* address, FaultLine& line) {
+  return std::ranges::any_of(devices, [&](const auto& each) {
+    const Device* one = each;
+    return one != nullptr && one->memory.fault(address, line);
+  });
 }
 
 }  // namespace emulated_cuda

@@ -116,6 +116,6 @@ Device& device(int index);
 /// Some of what waits on GPUs that no other thread is at.
 void help_others();
 /// As run_grid's.
-std::string fault_in_memory(const void* address);
+bool fault_in_memory(const void* address, FaultLine& line);
 
 }  // namespace emulated_cuda
