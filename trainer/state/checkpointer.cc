@@ -139,7 +139,7 @@ Result<> Checkpointer::prepare() {
     Result<bool> shared = all_ranks_write_to(communicator_, job_.trainer.save_dir);
     if (!shared) return std::unexpected(with_context(shared.error(), "trainer.save_dir"));
     shared_ = *shared;
-    if (!shared_ && !has_all())
+    if (!shared_ && !has_weights())
       return fail(ErrorCode::config,
                   fmt::format("trainer.save_dir: {} is not one folder for all hosts, and no rank "
                               "has the whole {} to write; use a folder that hosts share",
@@ -243,11 +243,32 @@ Result<> Checkpointer::read_state(const std::filesystem::path& folder, bool weig
   return {};
 }
 
+/// Rank 0: the momenta of the other members, member by member, in `room`; imported weights have
+/// none.
+Result<std::vector<StatePiece>> Checkpointer::read_momenta(const std::filesystem::path& folder,
+                                                           std::vector<std::vector<float>>& room) {
+  SORTIE_ASSIGN_OR_RETURN(CheckpointReader reader,
+                          CheckpointReader::open(folder, CheckDepth::sizes));
+  const bool none = reader.manifest().run_id == kImportRun;
+  const StateView state(store_);
+  std::vector<StatePiece> momenta;
+  for (int member = 1; member < members(); ++member)
+    for (const StatePiece& piece : state.pieces(TiedCopies::include)) {
+      if (!piece.alone) continue;
+      SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
+      StatePiece& other = momenta.emplace_back(piece);
+      other.name = momentum_prefix(member) + piece.parameter->name();
+      other.values = room.emplace_back(piece.values.size());
+      if (!none) SORTIE_TRY(read_momentum(reader, other, {member, members()}));
+    }
+  return momenta;
+}
+
 /// The state of rank 0's checkpoint into the store of every rank; collective.
 Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weights_alone) {
   const bool own_folder = job_.trainer.save_dir.empty() || shared_;
   const bool each_reads = all_ranks_see(communicator_, own_folder ? folder : "");
-  if (!each_reads && !(weights_alone ? has_weights() : has_all()))
+  if (!each_reads && !has_weights())
     return fail(ErrorCode::config,
                 fmt::format("trainer.load_dir, trainer.load_weights_from: not all ranks see the "
                             "checkpoint, and each reads its own part of the {}; use a folder that "
@@ -255,12 +276,34 @@ Result<> Checkpointer::load_state(const std::filesystem::path& folder, bool weig
                             state_name()));
   Result<> outcome;
   if (each_reads || communicator_.rank() == 0) outcome = read_state(folder, weights_alone);
+  std::vector<std::vector<float>> room;
+  std::vector<StatePiece> momenta;  // of the other members, that rank 0 reads for them
+  const bool for_members = !each_reads && !weights_alone && members() > 1;
+  if (for_members && communicator_.rank() == 0 && outcome) {
+    if (auto read = read_momenta(folder, room))
+      momenta = std::move(*read);
+    else
+      outcome = std::unexpected(std::move(read).error());
+  }
   SORTIE_TRY(share_failure_of_any(communicator_, outcome));
   if (!each_reads) {
     SORTIE_CHECK(!store_.sharded(), "replicas of a sharded store have other values");
     const StateView state(store_);
-    for (const StatePiece& piece : state.pieces(TiedCopies::include))
-      if (!piece.moment || !weights_alone) broadcast_values(communicator_, piece, 0);
+    const std::vector<StatePiece> all = state.pieces(TiedCopies::include);
+    for (const StatePiece& piece : all)
+      if (!piece.alone && !(piece.moment && weights_alone))
+        broadcast_values(communicator_, piece, 0);
+    if (!for_members) return {};
+    const auto wrap = [](std::span<float> values) {
+      return Tensor::wrap(values.data(), DType::f32, {static_cast<std::int64_t>(values.size())});
+    };
+    auto next = momenta.begin();
+    for (int member = 1; member < members(); ++member)
+      for (const StatePiece& piece : all) {
+        if (!piece.alone) continue;
+        if (communicator_.rank() == 0) communicator_.send(wrap((next++)->values), member);
+        if (communicator_.rank() == member) communicator_.receive(wrap(piece.values), 0);
+      }
   }
   return {};
 }

@@ -226,12 +226,13 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<Series> series;
     std::vector<Result<std::filesystem::path>> folders;  // being written, by series
-    std::unique_ptr<StateView> state;  // where its pieces are those of the live state
-    Snapshot copy;                     // of a device's values, where there is no other
-    Result<> on_host;                  // that they could be copied
-    std::vector<PieceToWrite> pieces;  // of this rank
-    Manifest manifest;                 // rank 0
-    std::int64_t bytes = 0;            // of all ranks
+    std::unique_ptr<StateView> state;         // where its pieces are those of the live state
+    Snapshot copy;                            // of a device's values, where there is no other
+    Result<> on_host;                         // that they could be copied
+    std::vector<std::vector<float>> momenta;  // of other members, where rank 0 writes for them
+    std::vector<PieceToWrite> pieces;         // of this rank
+    Manifest manifest;                        // rank 0
+    std::int64_t bytes = 0;                   // of all ranks
     Clock::time_point begin;
     double stall_seconds = 0.0;
     SaveThread::Priority priority = SaveThread::Priority::normal;
@@ -266,6 +267,10 @@ class Checkpointer {
   bool owns(const Parameter& parameter) const;
   std::uint64_t count_state_bytes() const;
   std::vector<StatePiece> own_share(const std::vector<StatePiece>& all) const;
+  std::vector<StatePiece> gather_momenta(const std::vector<StatePiece>& all,
+                                         std::vector<std::vector<float>>& room);
+  Result<std::vector<StatePiece>> read_momenta(const std::filesystem::path& folder,
+                                               std::vector<std::vector<float>>& room);
 
   enum class Source { live, snapshot };
   bool launch(const TrainingProgress& progress, const std::vector<Series>& series, Source wanted);

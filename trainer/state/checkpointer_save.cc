@@ -67,11 +67,37 @@ std::vector<StatePiece> Checkpointer::own_share(const std::vector<StatePiece>& a
   return share;
 }
 
+/// Where rank 0 writes for all, the momenta of the other members come to it: their pieces, which
+/// lie in `room`. Collective.
+std::vector<StatePiece> Checkpointer::gather_momenta(const std::vector<StatePiece>& all,
+                                                     std::vector<std::vector<float>>& room) {
+  std::vector<StatePiece> gathered;
+  if (shared_ || members() == 1) return gathered;
+  const auto wrap = [](std::span<float> values) {
+    return Tensor::wrap(values.data(), DType::f32, {static_cast<std::int64_t>(values.size())});
+  };
+  for (int member = 1; member < members(); ++member)
+    for (const StatePiece& piece : all) {
+      if (!piece.alone) continue;
+      SORTIE_CHECK(piece.memory == nullptr, "a momentum on a device");
+      if (communicator_.rank() == member) communicator_.send(wrap(piece.values), 0);
+      if (communicator_.rank() != 0) continue;
+      communicator_.receive(wrap(room.emplace_back(piece.values.size())), member);
+      StatePiece& other = gathered.emplace_back(piece);
+      other.name = momentum_prefix(member) + piece.parameter->name();
+      other.values = room.back();
+    }
+  return gathered;
+}
+
 std::string Checkpointer::reserve_snapshot() {
   if (!job_.trainer.async_save || !saves_between()) return "";
   Result<std::string> mine;
-  const std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
-                              static_cast<std::uint64_t>(extras_.most) * sizeof(float);
+  std::uint64_t bytes = bytes_of(own_share(StateView(store_).pieces(TiedCopies::leave_out))) +
+                        static_cast<std::uint64_t>(extras_.most) * sizeof(float);
+  if (!shared_ && writes())  // those of other members
+    bytes += static_cast<std::uint64_t>(members() - 1) *
+             static_cast<std::uint64_t>(store_.moment1().elements()) * sizeof(float);
   if (auto taken = snapshot_.allocate(bytes, ranks_of_host_, context_.device()); !taken)
     mine = std::unexpected(std::move(taken).error());
   const auto all = communicator_.all_gather(pack({mine}));
@@ -128,6 +154,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   flight.state = std::make_unique<StateView>(store_);
   const std::vector<StatePiece> all = flight.state->pieces(TiedCopies::leave_out);
   std::vector<StatePiece> share = own_share(all);
+  for (StatePiece& piece : gather_momenta(all, flight.momenta)) share.push_back(std::move(piece));
   if (extras_.to_save && writes())
     for (ExtraPiece& extra : extras_.to_save())
       share.push_back({.name = std::move(extra.name),
@@ -162,6 +189,7 @@ bool Checkpointer::launch(const TrainingProgress& progress, const std::vector<Se
   if (copied) {
     snapshot_.take(context_, share);
     flight.state.reset();
+    flight.momenta.clear();
   } else {
     flight.on_host = copy_to_host(context_, share, snapshot_, flight.copy);
   }

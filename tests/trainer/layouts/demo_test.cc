@@ -196,6 +196,37 @@ TEST_CASE("DeMo: what cut of the model has saved a momentum makes no difference"
   CHECK(demo_state(dir.str("run"), 3, {4, 1, 2}, false) == saved);
 }
 
+TEST_CASE("DeMo: hosts without a folder for all of them save and resume by way of rank 0") {
+  const DemoCut cut{.ranks = 3};
+  const WholeTensors whole = demo_state("", 6, cut, true);
+  const sortie::test::ScopedTempDir dir;
+  /// Each rank has a folder of its own, as on hosts that share none.
+  const auto run = [&](int steps, bool trains, bool async) {
+    Assembled state;
+    std::mutex mutex;
+    run_thread_ranks(cut.ranks, [&](Communicator& world) {
+      config::JobConfig job = demo_job();
+      job.trainer.train_iterations = steps;
+      job.trainer.save_interval = 2;
+      job.trainer.async_save = async;
+      job.trainer.save_dir = dir.str(fmt::format("of-rank-{}", world.rank()));
+      TinyTraining training(job, world);
+      if (trains) {
+        const auto outcome = training.trainer->run();
+        SORTIE_CHECK(outcome.has_value(), "{}", outcome ? "" : outcome.error().message);
+      }
+      const std::lock_guard lock(mutex);
+      state.add(world.rank(), training.trainer->store(), "");
+    });
+    CHECK(state.wrong() == "");
+    return state.tensors();
+  };
+  const WholeTensors first = run(3, true, true);
+  CHECK(run(3, false, true) == first);
+  CHECK(run(5, true, false) != first);
+  CHECK(run(6, true, true) == whole);
+}
+
 TEST_CASE("DeMo: another number of members goes on with the sum of the momenta") {
   const sortie::test::ScopedTempDir dir;
   const WholeTensors saved = demo_state(dir.str("run"), 3, {.ranks = 2}, true);
