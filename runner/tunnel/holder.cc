@@ -108,12 +108,12 @@ class Holder {
     if (wg_.empty())
       return fail(ErrorCode::unsupported,
                   "the program wg is missing; install the package wireguard-tools");
+    remove_stale_tunnels();
     auto lease = take_lease(name_);
     if (!lease)
       return fail(ErrorCode::unsupported,
                   fmt::format("another tunnel on this host has the name {}", name_));
     lease_ = std::move(*lease);
-    remove_stale_tunnels();
     if (const Result<> made = create_kernel_device(name_); made)
       via_ = "kernel";
     else if (made.error().code != ErrorCode::unsupported)

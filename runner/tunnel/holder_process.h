@@ -30,6 +30,8 @@ class HolderProcess : public std::enable_shared_from_this<HolderProcess> {
   boost::asio::awaitable<Result<nlohmann::json>> start(std::string name,
                                                        std::function<void(pid_t)> on_child);
   boost::asio::awaitable<Result<nlohmann::json>> ask(nlohmann::json order);
+  /// It has ended by itself after it had made a device, which it may not have removed.
+  bool was_lost() const { return started_ && gone_ && !ending_; }
   /// Ends it and waits for that. False: it is still there after a few seconds.
   boost::asio::awaitable<bool> end();
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +21,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::size_t kMaxOrder = 1u << 20;
-constexpr int kPortsTried = 16;
+constexpr int kPortsTried = 16, kPortPatience = 10;
+constexpr milliseconds kPortPause{100};
 constexpr std::int64_t kMaxLimit = 30000;
 /// Of the packets that a tunnel shall carry: jumbo frames, Ethernet, PPPoE, clouds, other tunnels.
 constexpr std::size_t kMtus[] = {8920, 1420, 1412, 1400, 1392, 1380, 1360,
@@ -124,10 +126,10 @@ asio::awaitable<void> Tunnel::carry_out(json order) {
   link_.send(wire::TunnelReport{answer->dump(-1, ' ', false, json::error_handler_t::replace)});
 }
 
-/// The port that was asked for, or one of those that follow it.
-Result<> Tunnel::take_port(std::uint16_t wanted) {
+/// The port that was asked for, or one of those that follow it, `tries` in all.
+Result<> Tunnel::take_port(std::uint16_t wanted, int tries) {
   Result<> first;
-  for (int i = 0; i < kPortsTried; ++i) {
+  for (int i = 0; i < tries; ++i) {
     const auto port = static_cast<std::uint16_t>(std::max(1, (wanted + i) % 65536));
     outside_ = std::make_shared<Prober>(io_, token_, me_);
     const Result<> taken = outside_->open(port);
@@ -151,14 +153,24 @@ asio::awaitable<Tunnel::Answer> Tunnel::open(json order) {
   if (!port || !me || !is_device_name(name) || !read_token(text_in(order, "token"), token_))
     co_return fail(ErrorCode::protocol, "TunnelOrder: open: name, port, number or token");
   me_ = static_cast<std::uint16_t>(*me);
+  name_ = name;
   holder_ = std::make_shared<HolderProcess>(io_, defaults_);
   holder_->on_lost = [this, self = weak_from_this()](Error error) {
     if (const auto alive = self.lock()) events_.on_lost(std::move(error));
   };
   auto answer = co_await holder_->start(name, events_.on_child);
   if (!answer) co_return answer;
-  if (auto taken = take_port(static_cast<std::uint16_t>(*port)); !taken)
-    co_return std::unexpected(std::move(taken).error());
+  // What an attempt before has had is free in a moment, and its port is the one that firewalls
+  // know.
+  asio::steady_timer pause(io_);
+  Result<> taken = take_port(static_cast<std::uint16_t>(*port), 1);
+  for (int i = 0; !taken && i < kPortPatience; ++i) {
+    pause.expires_after(kPortPause);
+    co_await pause.async_wait(kAsTuple);
+    taken = take_port(static_cast<std::uint16_t>(*port), 1);
+  }
+  if (!taken) taken = take_port(static_cast<std::uint16_t>(*port), kPortsTried);
+  if (!taken) co_return std::unexpected(std::move(taken).error());
   (*answer)["port"] = port_;
   (*answer)["networks"] =
       networks_in(read_file("/proc/net/route", 4u << 20).value_or(std::string()));
@@ -223,10 +235,18 @@ void Tunnel::settle() {
   if (inside_) inside_->close();
 }
 
+/// Another holder begins by removing what nobody holds, and has the rights for that.
+asio::awaitable<void> Tunnel::clean_up_after_loss() {
+  holder_ = std::make_shared<HolderProcess>(io_, defaults_);
+  const auto cleaned = co_await holder_->start(name_, events_.on_child);
+  if (!cleaned) log::error("{}: what its holder has left: {}", name_, cleaned.error().message);
+}
+
 asio::awaitable<bool> Tunnel::close() {
   const auto self = shared_from_this();
   settle();
   if (!holder_) co_return true;
+  if (holder_->was_lost()) co_await clean_up_after_loss();
   const bool gone = co_await holder_->end();
   if (!gone) log::error("the tunnel is not gone yet: its holder does not end");
   co_return gone;

@@ -40,7 +40,8 @@ class Tunnel : public std::enable_shared_from_this<Tunnel> {
   boost::asio::awaitable<Answer> survey(nlohmann::json order);
   boost::asio::awaitable<Answer> raise(nlohmann::json order);
   boost::asio::awaitable<Answer> prove(nlohmann::json order);
-  Result<> take_port(std::uint16_t wanted);
+  boost::asio::awaitable<void> clean_up_after_loss();
+  Result<> take_port(std::uint16_t wanted, int tries);
 
   boost::asio::io_context& io_;
   Link& link_;
@@ -49,6 +50,7 @@ class Tunnel : public std::enable_shared_from_this<Tunnel> {
   std::shared_ptr<HolderProcess> holder_;
   std::shared_ptr<Prober> outside_, inside_;
   Prober::Token token_{};
+  std::string name_;
   std::uint16_t me_ = 0, port_ = 0;
   bool busy_ = false;
 };

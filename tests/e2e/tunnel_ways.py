@@ -69,7 +69,7 @@ def scenario_nothing_of_it_is_left(bed):
     with as_root(bed) as config:
         for victim, number in (("runner", signal.SIGKILL), ("launcher", signal.SIGKILL), ("launcher", signal.SIGINT),
                                ("holder", signal.SIGKILL), ("wireguard-go", signal.SIGKILL), ("link", None)):
-            with tunnel_run(bed, config, "sleep", "600", settings={"runner.heartbeat_timeout": "3s"}) as run:
+            with tunnel_run(bed, config, "sleep", "600", settings={"runner.heartbeat_interval": "500ms", "runner.heartbeat_timeout": "3s"}) as run:
                 run.wait_for_ranks(3, 60)
                 check(all(len(devices(bed, host)) == 1 for host in THREE), "not every host has its device")
                 if victim == "link":

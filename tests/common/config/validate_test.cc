@@ -108,7 +108,7 @@ TEST_CASE("each rule names the numbers and what to do") {
        "F1 runner.network.interface: \"eth 1\" is no name of an interface; write one of at most "
        "15 letters like \"eth1\", a pattern like \"ib*\", or a network like \"10.1.0.0/16\""},
       {[](JobConfig& job) { job.runner.network.tunnel = "ipsec"; },
-       "F1 runner.network.tunnel: \"ipsec\" is not one of none, wireguard"},
+       "F1 runner.network.tunnel: \"ipsec\" is not one of none | wireguard; write one of them"},
       {[](JobConfig& job) {
          job.runner.network.tunnel = "wireguard";
          job.runner.network.interface = "eth1";
