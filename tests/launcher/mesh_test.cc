@@ -230,9 +230,11 @@ TEST_CASE("of each pair one end begins the handshake, one that knows where the o
   REQUIRE(setup.take(surveys));
   REQUIRE(setup.take(answers_to(setup)));
   std::vector<std::vector<int>> after(3, std::vector<int>(3));
-  for (std::size_t i = 0; i < 3; ++i)
-    for (const json& peer : json::parse(setup.orders()[i])["peers"])
+  for (std::size_t i = 0; i < 3; ++i) {
+    const json order = json::parse(setup.orders()[i]);
+    for (const json& peer : order["peers"])
       after[i][peer["index"].get<std::size_t>()] = peer["after_ms"];
+  }
   CHECK(after[0][1] == 0);
   CHECK(after[1][0] > 0);
   CHECK(after[2][0] == 0);
