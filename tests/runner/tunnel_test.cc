@@ -9,6 +9,7 @@
 #include "runner/tunnel/link_device.h"
 #include "runner/tunnel/prober.h"
 #include "runner/tunnel/wireguard.h"
+#include "tests/support/runner_client.h"
 
 namespace sortie::runner::tunnel {
 namespace {
@@ -170,6 +171,41 @@ TEST_CASE("hosts that ask each other by UDP find the largest size, and who is no
   CHECK(of_b[0].size == 1452);
   REQUIRE(of_stranger.size() == 1);
   CHECK_FALSE(of_stranger[0].endpoint.has_value());
+}
+
+const std::string kOpen = R"({"do":"open","name":"sortie-0a1b2c3d","port":51820,"me":0,"token":")" +
+                          std::string(32, 'a') + R"("})";
+
+TEST_CASE("a tunnel needs a job that is ready, orders in their order, and a name of its own") {
+  const auto refused = [](bool with_job, const std::string& order) {
+    test::RunnerClient client;
+    if (with_job)
+      REQUIRE(client.prepare(test::make_job({"true"})));
+    else
+      client.send(wire::Hello{});
+    client.send(wire::TunnelOrder{order});
+    const auto error = client.expect<wire::RunnerError>();
+    REQUIRE(error);
+    CHECK(error->code == "protocol");
+    CHECK(client.wait_exit()->code == 1);
+    return error->message;
+  };
+  CHECK(refused(false, kOpen) == "TunnelOrder without a job that is ready, or a check");
+  CHECK(refused(true, "[]") == "TunnelOrder: no object");
+  CHECK(refused(true, R"({"do":"raise"})") == "TunnelOrder: unknown, or out of order");
+  CHECK(refused(true, R"({"do":"open","name":"eth0","port":51820,"me":0})") ==
+        "TunnelOrder: open: name, port, number or token");
+}
+
+TEST_CASE("a runner without rights says what a tunnel needs") {
+  test::RunnerClient client(SORTIE_RUNNER_BINARY, {}, /*unprivileged=*/true);
+  REQUIRE(client.prepare(test::make_job({"true"})));
+  client.send(wire::TunnelOrder{kOpen});
+  const auto error = client.expect<wire::RunnerError>(std::chrono::milliseconds(15000));
+  REQUIRE(error);
+  CHECK(error->code == "unsupported");
+  CHECK(error->message.find("a tunnel needs root or CAP_NET_ADMIN on this host, or sudo without a "
+                            "password") != std::string::npos);
 }
 
 }  // namespace
