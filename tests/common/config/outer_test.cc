@@ -269,6 +269,7 @@ TEST_CASE("what is of one world is refused for several sites") {
       {[](JobConfig& job) { job.trainer.on_replica_mismatch = "rollback 1"; },
        "trainer.on_replica_mismatch"},
       {[](JobConfig& job) { job.runner.master_addr = "10.0.0.1"; }, "runner.master_addr"},
+      {[](JobConfig& job) { job.runner.network.tunnel = "wireguard"; }, "runner.network.tunnel"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.key);
