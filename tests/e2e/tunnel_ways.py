@@ -7,7 +7,7 @@ import signal
 import ranks
 from check import Checked
 from harness import Run, check, equal, wait_until
-from tunnel import THREE, as_root, devices, expect_no_trace, raised, rules, tunnel_run
+from tunnel import PORT, THREE, as_root, devices, expect_no_trace, raised, rules, tunnel_run
 
 
 def deaf(one, other, bed):
@@ -82,6 +82,23 @@ def scenario_nothing_of_it_is_left(bed):
                 if victim in ("holder", "wireguard-go"):
                     run.expect(r"h02: the tunnel is gone")
                 expect_no_trace(bed, 15)
+
+
+def scenario_another_attempt_has_another_tunnel(bed):
+    """On the same port, also when a runner was killed."""
+    settings = {"recovery.max_restarts": 2, "recovery.backoff": "0s", "recovery.cordon": "false"}
+    first_fails = "test $SORTIE_ATTEMPT != 1 || exit 3; test $SORTIE_ATTEMPT != 2 || sleep 600; ss -uln"
+    with as_root(bed) as config:
+        with tunnel_run(bed, config, "sh", "-c", first_fails, settings=settings) as run:
+            wait_until(lambda: run.folder_of_run() and (run.folder_of_run() / "events.jsonl").exists()
+                       and len(ranks.events(run, "rank_started")) == 6, 60, "the ranks of the second attempt")
+            os.kill(bed.runner("h02"), signal.SIGKILL)
+            equal(run.wait(90), 0, "exit code")
+            tunnels = ranks.events(run, "tunnel")
+            equal(len({event["devices"]["h02"].split()[0] for event in tunnels}), 3, "names of devices")
+            logs = [path.read_text() for path in (run.folder_of_run() / "attempts/3/logs").glob("*.out")]
+            check(len(logs) == 3 and all(f":{PORT} " in text for text in logs), f"a tunnel of the third attempt is on another port: {logs}")
+        expect_no_trace(bed, 5)
 
 
 def victim_on(bed, run, victim, host="h02"):
