@@ -3,6 +3,7 @@
 // orders and reports. runner/tunnel/README.md has the objects.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -10,6 +10,7 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "common/asio/spawn.h"

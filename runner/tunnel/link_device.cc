@@ -10,12 +10,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "common/base/atomic_file.h"
 #include "common/base/fd.h"

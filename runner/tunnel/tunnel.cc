@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/asio/spawn.h"
 #include "common/base/atomic_file.h"

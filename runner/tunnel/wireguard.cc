@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 namespace sortie::runner::tunnel {
 namespace {
