@@ -3,7 +3,7 @@
 // line of its own says that the frames begin, after whatever the shell's start-up files have
 // printed; --xxh3 HEX is the content that this file must have. With --serve, at last, it stays for
 // more than one launcher's conversation (serve/serve.h). The same binary is process 1 of a rank's
-// container (container/container_init.h).
+// container (container/container_init.h), and holds tunnels (tunnel/holder.h).
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -30,6 +30,7 @@
 #include "runner/container/inside.h"
 #include "runner/runner.h"
 #include "runner/serve/serve.h"
+#include "runner/tunnel/holder.h"
 
 namespace {
 
@@ -82,11 +83,13 @@ Fd take_over(int standard) {
   return moved;
 }
 
-/// What else this binary does in and around containers; nothing for the runner itself.
-std::optional<int> container_role(std::span<char* const> words) {
+/// What else this binary does: in and around containers, and for a tunnel; nothing for the runner
+/// itself.
+std::optional<int> other_role(std::span<char* const> words) {
   const std::string_view role = words.size() > 1 ? words[1] : "";
   if (role == "container-init" && (words.size() == 3 || words.size() == 4))
     return runner::container::container_init(words[2], words.size() == 4 ? words[3] : "");
+  if (role == "tunnel" && words.size() == 3) return runner::tunnel::hold_tunnel(words[2]);
   if (role == "missing-paths") return runner::container::missing_paths(words.subspan(2));
   return std::nullopt;
 }
@@ -133,6 +136,6 @@ int main_of_runner(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const std::span<char* const> words(argv, static_cast<std::size_t>(argc));
-  if (const std::optional<int> code = container_role(words)) return *code;
+  if (const std::optional<int> code = other_role(words)) return *code;
   return main_of_runner(argc, argv);
 }

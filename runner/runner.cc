@@ -127,6 +127,7 @@ boost::asio::awaitable<void> Runner::shut_down() {
     if (job_->spec().memory != 0 && exit_code_ == kExitLost)
       remove_unheld_memory(job_->spec().run_id);
   }
+  if (tunnel_) co_await tunnel_->close();  // after the ranks
   if (memory_) memory_->remove();
   co_await link_.flush(kFlushTimeout);
   io_.stop();

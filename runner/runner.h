@@ -21,6 +21,7 @@
 #include "runner/memory/memory_folder.h"
 #include "runner/streams/link.h"
 #include "runner/streams/wakeup.h"
+#include "runner/tunnel/tunnel.h"
 
 namespace sortie::runner {
 
@@ -56,6 +57,7 @@ class Runner {
   void set_heartbeat(std::uint32_t interval_ms, std::uint32_t timeout_ms);
   boost::asio::awaitable<void> leave_after(Error error);
   Result<bool> handle_check(const wire::CheckRequest& request);
+  Result<bool> handle_tunnel(const wire::TunnelOrder& order);
   Result<bool> handle_start(const wire::Start& start);
   Result<bool> handle_sweep(const wire::Sweep& order);
   Result<bool> handle_hold(const wire::HoldMemory& order);
@@ -74,6 +76,7 @@ class Runner {
   std::unique_ptr<container::LoadRole> loads_;
   std::chrono::milliseconds beat_interval_{0}, beat_timeout_{0};  // 0: not yet
   std::shared_ptr<check::CheckRole> check_;                       // instead of a job
+  std::shared_ptr<tunnel::Tunnel> tunnel_;                        // of the job, or of the check
   boost::asio::posix::stream_descriptor signals_;
   boost::asio::steady_timer beat_timer_, handshake_timer_;
   std::unique_ptr<AdoptionListener> adoptions_;

@@ -49,6 +49,7 @@ Result<bool> Runner::handle(const wire::Message& message) {
   if (const auto* order = std::get_if<wire::HoldMemory>(&message)) return handle_hold(*order);
   if (const auto* request = std::get_if<wire::CheckRequest>(&message))
     return handle_check(*request);
+  if (const auto* order = std::get_if<wire::TunnelOrder>(&message)) return handle_tunnel(*order);
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
     if (job_) job_->acknowledge_events(beat->events);
     return true;
@@ -211,11 +212,33 @@ Result<bool> Runner::handle_check(const wire::CheckRequest& request) {
   return true;
 }
 
+/// Between JobReady and Start, or within a check.
+Result<bool> Runner::handle_tunnel(const wire::TunnelOrder& order) {
+  const bool in_job = job_ && job_->prepared() && !job_->started();
+  if (job_ && job_->stopped()) return true;  // it crossed a Stop
+  if (!in_job && !(check_ && !job_))
+    return fail(ErrorCode::protocol, "TunnelOrder without a job that is ready, or a check");
+  if (!tunnel_) {
+    tunnel::Tunnel::Events events;
+    events.on_child = [this](pid_t pid) {
+      if (job_) job_->keep_child(pid);
+    };
+    events.on_failure = [this](Error error) { spawn(io_, leave_after(std::move(error))); };
+    events.on_lost = [this](const Error& error) {
+      if (!ending_) send_error(error);
+    };
+    tunnel_ = std::make_shared<tunnel::Tunnel>(io_, link_, defaults_, std::move(events));
+  }
+  SORTIE_TRY(tunnel_->take(order.json));
+  return true;
+}
+
 Result<bool> Runner::handle_start(const wire::Start& start) {
   if (job_->started()) return fail(ErrorCode::protocol, "Start twice");
   if (job_->stopped()) return true;  // it crossed a Stop
   if (!job_->prepared()) return fail(ErrorCode::protocol, "Start before JobReady");
   SORTIE_TRY(check_environment(start.env, "Start: env"));
+  if (tunnel_) tunnel_->settle();
   spawn(io_, job_->start(start.env));
   return true;
 }

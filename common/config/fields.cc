@@ -122,6 +122,11 @@ const Field kFields[] = {
 
     {"runner.network.interface", network<&Network::interface>, Form{"NAME, name pattern or CIDR", check_interface}, "",
      "Network of MASTER_ADDR, NCCL, Gloo and Open MPI, like \"eth1\", \"ib*\" or \"10.1.0.0/16\"; every host must have it; empty = as the hosts reach each other", kUser},
+    {"runner.network.tunnel", network<&Network::tunnel>, Choices{{"none", "wireguard"}}, "",
+     "wireguard = a mesh of encrypted tunnels between all hosts, made for the run and gone after it, which then is the network of MASTER_ADDR, NCCL, Gloo and Open MPI; "
+     "needs root, or sudo without a password, on every host"},
+    {"runner.network.tunnel_port", network<&Network::tunnel_port>, IntegerRange{1, 65535}, "",
+     "UDP port of the tunnels on every host; one of two hosts must let it in. Where another program has it, one of the next 15"},
 
     {"runner.ssh.user", ssh<&Ssh::user>, Form{"a login name", check_user}, "", "Login name on the hosts", kUser},
     {"runner.ssh.port", ssh<&Ssh::port>, IntegerRange{0, 65535}, "", "Port of sshd; 0 = as ~/.ssh/config says, else 22", kUser},

@@ -46,6 +46,29 @@ bool is_set_by_sortie(std::string_view name) {
 
 namespace {
 
+/// Rule N1: the tunnel is the network of the ranks, and the only one of its host.
+void check_tunnel(const RunnerConfig& runner, Rules& rules) {
+  constexpr const char* kKey = "runner.network.tunnel";
+  if (runner.network.tunnel == "none") return;
+  if (!runner.network.interface.empty())
+    rules.broken("N1", {kKey, "runner.network.interface"},
+                 "runner.network.interface is set too, and the tunnel is the network of the ranks; "
+                 "remove one of the two");
+  if (!runner.master_addr.empty())
+    rules.broken("N1", {kKey, "runner.master_addr"},
+                 "runner.master_addr is set too, and ranks meet at an address within the tunnel, "
+                 "which is known only at the start; remove one of the two");
+  if (runner.allow_same_machine)
+    rules.broken("N1", {kKey, "runner.allow_same_machine"},
+                 "a machine has one end of the tunnel, and runner.allow_same_machine allows two "
+                 "names of one; remove one of the two");
+  if (runner.container.used() && runner.container.network != "host")
+    rules.broken("N1", {kKey, "runner.container.network"},
+                 fmt::format("the tunnel is a device of the host, which containers on the network "
+                             "\"{}\" do not see; use runner.container.network = \"host\"",
+                             runner.container.network));
+}
+
 void check_runner(const RunnerConfig& runner, Rules& rules) {
   if (!runner.hosts.empty() && !runner.hosts_file.empty())
     rules.broken("R1", {"runner.hosts_file", "runner.hosts"},
@@ -87,6 +110,7 @@ void check_runner(const RunnerConfig& runner, Rules& rules) {
                     duration_text(runner.heartbeat_timeout),
                     duration_text(runner.heartbeat_interval),
                     duration_text(2 * runner.heartbeat_interval)));
+  check_tunnel(runner, rules);
   for (const auto& [key, table] : {std::pair{"runner.env", &runner.env},
                                    {"runner.secret_env", &runner.secret_env},
                                    {"runner.container.env", &runner.container.env}})

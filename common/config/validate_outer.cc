@@ -101,6 +101,10 @@ void check_one_world_keys(const JobConfig& job, Violations& found) {
   if (!job.runner.master_addr.empty())
     refuse("runner.master_addr",
            "every site has a first host of its own; remove it, and each site finds its address");
+  if (job.runner.network.tunnel != "none")
+    refuse("runner.network.tunnel",
+           "sites send each other sealed data on links of their own (outer.port), and no ranks of "
+           "two sites are in one world; remove it, or leave site=NAME out of the host lines");
 }
 
 /// Rules W5 and W6: every site has a world that [topology] fits, and the same share of the batch.

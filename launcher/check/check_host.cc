@@ -132,6 +132,38 @@ CheckHost::Work CheckHost::exchange(std::string kind, std::string request) {
   co_return Result<>{};
 }
 
+asio::awaitable<Result<std::string>> CheckHost::order_tunnel(std::string order,
+                                                             Milliseconds limit) {
+  const auto self = shared_from_this();
+  const auto report = std::make_shared<std::string>();
+  auto ended = co_await within(limit, exchange_tunnel(std::move(order), report));
+  if (!ended) co_return fail(ErrorCode::timeout, "no answer to an order for the tunnel");
+  if (!*ended) {
+    Error error = std::move(*ended).error();
+    error.message = printable(error.message);
+    co_return std::unexpected(std::move(error));
+  }
+  co_return std::move(*report);
+}
+
+CheckHost::Work CheckHost::exchange_tunnel(std::string order, std::shared_ptr<std::string> report) {
+  const auto self = shared_from_this();
+  wire::TunnelOrder message;
+  message.json = std::move(order);
+  const std::string bytes = wire::encode(std::move(message));
+  auto written = co_await client_->write(bytes);
+  if (!written) co_return std::unexpected(std::move(written).error());
+  for (;;) {
+    auto answer = co_await client_->answer();
+    if (closed_) co_return fail(ErrorCode::interrupted, "given up");
+    if (!answer) co_return std::unexpected(std::move(answer).error());
+    const auto* said = std::get_if<wire::TunnelReport>(&*answer);
+    if (!said) continue;
+    *report = said->json;
+    co_return Result<>{};
+  }
+}
+
 void CheckHost::close() {
   if (closed_) return;
   closed_ = true;

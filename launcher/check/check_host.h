@@ -28,6 +28,9 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
                                        Milliseconds limit);
   /// Sends a request (JSON, README.md) and takes the reports in until it is answered in full.
   boost::asio::awaitable<void> ask(std::string kind, std::string request, Milliseconds limit);
+  /// Sends an order for a tunnel and waits for its report. An error is no error of the host: other
+  /// checks count.
+  boost::asio::awaitable<Result<std::string>> order_tunnel(std::string order, Milliseconds limit);
   /// Says goodbye and drops the connection. Idempotent.
   void close();
 
@@ -41,6 +44,7 @@ class CheckHost : public std::enable_shared_from_this<CheckHost> {
   Work connect_now(Transport& transport, const RunnerBinary& binary);
   Work compare_clocks();
   Work exchange(std::string kind, std::string request);
+  Work exchange_tunnel(std::string order, std::shared_ptr<std::string> report);
 
   boost::asio::any_io_executor executor_;
   std::unique_ptr<Connection> connection_;

@@ -46,6 +46,7 @@ std::vector<std::string> check_names(const Expectations& expect) {
   names.push_back("network");
   if (expect.bandwidth) names.push_back("bandwidth");
   if (expect.sites) names.push_back("sites");
+  if (expect.tunnel_port) names.push_back("tunnel");
   return names;
 }
 
@@ -74,6 +75,7 @@ std::vector<std::vector<Finding>> evaluate(const std::vector<HostResult>& hosts,
                                 judge_staged(host, expect),
                                 own_shm ? judge_container_shm(host, expect) : judge_shm(host),
                                 judge_port(host),
+                                judge_tunnel(host),
                                 judge_program(host),
                                 judge_engine(host, expect),
                                 judge_image_disk(host),

@@ -62,6 +62,7 @@ struct Expectations {
   bool allow_same_machine = false;
   std::optional<ContainerExpectations> container;
   std::optional<SiteExpectations> sites;
+  std::optional<std::int64_t> tunnel_port;  // of runner.network.tunnel
 };
 
 struct Stage {
@@ -89,7 +90,10 @@ struct HostResult {
   std::uint64_t site_port = 0;
   std::string site_error;  // why it does not listen there
   std::vector<std::string> asked_links;
-  std::string through;  // the socket of the OpenSSH master that it was reached through
+  std::string tunnel;        // what there is of one
+  std::string tunnel_error;  // why there is none
+  std::string tunnel_rate;   // "to h2 94.1 Mbit/s", where that was measured
+  std::string through;       // the socket of the OpenSSH master that it was reached through
 };
 
 /// The checks in the order of the table, those that apply to `expect`.
@@ -135,6 +139,7 @@ std::vector<Finding> judge_gpus(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_files(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_mpi(const std::vector<HostResult>& hosts, const Expectations& expect);
 std::vector<Finding> judge_network(const std::vector<HostResult>& hosts);
+Finding judge_tunnel(const HostResult& host);
 std::vector<Finding> judge_bandwidth(const std::vector<HostResult>& hosts);
 std::vector<Finding> judge_sites(const std::vector<HostResult>& hosts, const Expectations& expect);
 

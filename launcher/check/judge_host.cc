@@ -155,4 +155,15 @@ Finding judge_leftovers(const HostResult& host) {
           ""};
 }
 
+/// The mesh fails or stands as a whole: the reason names the pair.
+Finding judge_tunnel(const HostResult& host) {
+  if (!host.tunnel_error.empty())
+    return {"tunnel", Verdict::fail, host.tunnel_error,
+            "see docs/launching.md, \"A tunnel between the hosts\""};
+  if (host.tunnel.empty()) return {"tunnel", Verdict::none, "", ""};
+  const std::string text =
+      host.tunnel_rate.empty() ? host.tunnel : fmt::format("{}; {}", host.tunnel, host.tunnel_rate);
+  return {"tunnel", Verdict::pass, text, ""};
+}
+
 }  // namespace sortie::launcher::check

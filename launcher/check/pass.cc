@@ -7,6 +7,7 @@
 #include "common/asio/task_group.h"
 #include "launcher/check/pairs.h"
 #include "launcher/check/requests.h"
+#include "launcher/tunnel/mesh_setup.h"
 
 namespace sortie::launcher::check {
 namespace asio = boost::asio;
@@ -82,6 +83,7 @@ asio::awaitable<void> Pass::run() {
     co_await for_all("measuring bandwidth", std::move(measure_from));
   }
   if (expect_.sites) co_await measure_sites();
+  if (expect_.tunnel_port) co_await try_tunnel();
 }
 
 asio::awaitable<void> Pass::look(std::size_t index) {

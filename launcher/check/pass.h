@@ -12,6 +12,10 @@
 #include "launcher/check/check_command.h"
 #include "launcher/check/check_host.h"
 
+namespace sortie::launcher::tunnel {
+class MeshSetup;
+}
+
 namespace sortie::launcher::check {
 
 struct PassEnvironment {
@@ -41,6 +45,9 @@ class Pass {
   boost::asio::awaitable<void> listen(std::size_t index);
   boost::asio::awaitable<void> reach(std::size_t index);
   boost::asio::awaitable<void> measure(std::size_t index);
+  boost::asio::awaitable<void> try_tunnel();
+  boost::asio::awaitable<void> tunnel_step(std::size_t index, std::size_t place);
+  boost::asio::awaitable<void> measure_tunnel(std::size_t index, std::size_t place);
   boost::asio::awaitable<void> measure_sites();
   boost::asio::awaitable<void> listen_for_sites(std::size_t index);
   boost::asio::awaitable<void> measure_pair(std::size_t index, std::size_t other);
@@ -55,6 +62,9 @@ class Pass {
   std::vector<std::shared_ptr<CheckHost>> hosts_;
   std::vector<std::vector<std::size_t>> peers_;
   std::string token_;
+  std::unique_ptr<tunnel::MeshSetup> mesh_;
+  std::vector<std::size_t> in_mesh_;  // hosts
+  std::vector<std::string> tunnel_orders_, tunnel_reports_;
   std::size_t done_ = 0;
   const char* step_ = "";
 };

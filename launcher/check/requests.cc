@@ -129,6 +129,8 @@ Expectations expectations(const PlannedJob& planned, bool only_hosts) {
   Expectations expect;
   expect.world_size = planned.plan.world_size;
   expect.allow_same_machine = job.runner.allow_same_machine;
+  if (!planned.plan.tunnel.empty() && planned.plan.hosts.size() > 1)
+    expect.tunnel_port = job.runner.network.tunnel_port;
   // By way of the launcher sites need no link between each other.
   if (config::sites_of(planned.hosts).size() > 1 && job.outer.route == "direct")
     expect.sites = {job.outer.port, job.outer.streams};

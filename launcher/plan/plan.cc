@@ -106,6 +106,7 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
   plan.master_addr = job.runner.master_addr;
   plan.master_port = job.runner.master_port;
   plan.interface = job.runner.network.interface;
+  if (job.runner.network.tunnel != "none") plan.tunnel = job.runner.network.tunnel;
   plan.cpu_binding = job.runner.cpu_binding;
   plan.mpi = job.runner.mpi;
   // The trainer's ranks meet without it then.
@@ -149,6 +150,9 @@ Result<LaunchPlan> make_plan(const config::JobConfig& job,
     plan.hosts.push_back(std::move(host));
   }
   plan.nodes = wire::fold_nodes(nodes);
+  if (!plan.tunnel.empty() && plan.hosts.size() < 2)
+    plan.warnings.emplace_back(
+        "runner.network.tunnel: one host has nobody to talk to; there will be no tunnel");
   for (HostPlan& host : plan.hosts) {
     for (RankPlan& rank : host.ranks) {
       rank.env = {{"RANK", fmt::format("{}", rank.rank)},
@@ -278,6 +282,7 @@ std::string plan_hash(const LaunchPlan& plan) {
   put(plan.master_addr);
   put(fmt::format("{} {} {} {}", plan.master_port, plan.world_size, plan.mpi, plan.cpu_binding));
   put(plan.interface);
+  if (!plan.tunnel.empty()) (put("tunnel"), put(plan.tunnel));
   put(plan.trainer_config);
   for (const auto& [path, name] : plan.stage) (put("stage"), put(path), put(name));
   if (plan.container) {

@@ -54,6 +54,7 @@ struct LaunchPlan {
   std::string surveyed_addr;     // what would be chosen, where the hosts were asked (survey.h)
   std::int64_t master_port = 0;  // 0: likewise
   std::string interface;         // of the network that ranks shall use; empty = any
+  std::string tunnel;            // "wireguard": that network is made at the start; empty = none
   std::string cpu_binding;       // the policy
   std::string binding_here;      // what it comes to on this machine; empty = no rank is here
   std::string mpi;

@@ -19,6 +19,8 @@ namespace {
 std::string master_text(const LaunchPlan& plan) {
   const std::string& first = plan.hosts[0].name;
   std::string address = plan.master_addr.empty() ? plan.surveyed_addr : plan.master_addr;
+  if (!plan.tunnel.empty() && plan.hosts.size() > 1)
+    address = fmt::format("<chosen at start: address of {} in the tunnel>", first);
   if (address.empty() && !plan.interface.empty())
     address = fmt::format("<chosen at start: address of {} on {}>", first, plan.interface);
   else if (address.empty() && plan.hosts.size() == 1)
@@ -149,6 +151,7 @@ nlohmann::ordered_json plan_json(const LaunchPlan& plan) {
               {"master_port", plan.master_port},
               {"master", master_text(plan)},
               {"network_interface", plan.interface},
+              {"network_tunnel", plan.tunnel},
               {"cpu_binding", plan.cpu_binding},
               {"mpi", plan.mpi},
               {"stage", stage},

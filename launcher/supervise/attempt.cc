@@ -14,6 +14,7 @@
 #include "common/base/exit_code.h"
 #include "common/config/forms.h"
 #include "launcher/host/host_errors.h"
+#include "launcher/tunnel/mesh_setup.h"
 
 namespace sortie::launcher {
 namespace asio = boost::asio;
@@ -36,6 +37,7 @@ Attempt::Attempt(Parts parts, const config::JobConfig& job, const LaunchPlan& pl
       job_(job),
       plan_(plan),
       relay_(hosts_of_ranks(plan), std::uint64_t{parts.epoch} << 32),
+      interface_(plan.interface),
       watch_({parts.executor, parts.console, parts.folder, plan.attempt,
               [this] { return stopping_ || failing() || ended_ || superseded(); },
               [this](std::size_t host, const wire::Message& order) {
@@ -187,6 +189,7 @@ asio::awaitable<Verdict> Attempt::run() {
     if (staged) co_await for_all_hosts(&Attempt::prepare_host);
     may_start = staged && !report_host_errors() && !failing();
     may_start = may_start && machines_differ();
+    if (may_start) may_start = co_await raise_tunnel();
     if (may_start) agree_on_meeting();
   }
   *prepared = true;

@@ -35,6 +35,10 @@
 
 namespace sortie::launcher {
 
+namespace tunnel {
+class MeshSetup;
+}
+
 /// How an attempt, or the run, ended.
 struct Verdict {
   int exit_code = 0;
@@ -186,6 +190,9 @@ class Attempt {
   bool agree_on_image();
   std::string image_progress_text() const;
   std::string client_of(const Host& host) const;
+  boost::asio::awaitable<bool> raise_tunnel();
+  boost::asio::awaitable<void> tunnel_host(std::size_t index);
+  void note_tunnel(double seconds);
   boost::asio::awaitable<void> adopt_host(std::size_t index);
   /// For the next connection to the host.
   wire::Adopt adopt_order(Host& host);
@@ -264,10 +271,13 @@ class Attempt {
   std::vector<Host> hosts_;
   std::vector<Rank> ranks_;
   PmixRelay relay_;
-  std::unique_ptr<Stager> stager_;  // when the job stages files
-  std::string credentials_;         // of registries
-  std::string image_id_;            // that all hosts have
-  bool imaging_ = false;            // hosts are making sure that they have it
+  std::unique_ptr<Stager> stager_;           // when the job stages files
+  std::string credentials_;                  // of registries
+  std::string image_id_;                     // that all hosts have
+  bool imaging_ = false;                     // hosts are making sure that they have it
+  std::unique_ptr<tunnel::MeshSetup> mesh_;  // when hosts have a tunnel
+  std::vector<std::string> tunnel_orders_, tunnel_reports_;  // of its present step, per host
+  std::string interface_;  // of the network that ranks shall use; empty = any
   Meeting meeting_;
   RankWatch watch_;
   RankStore store_;

@@ -44,7 +44,7 @@ bool Attempt::machines_differ() {
 void Attempt::agree_on_meeting() {
   std::vector<HostNetwork> networks;
   for (const Host& host : hosts_) networks.push_back(host.network);
-  auto meeting = choose_meeting(networks, plan_.interface);
+  auto meeting = choose_meeting(networks, interface_);
   if (!meeting) {
     Cause cause;
     cause.what = Cause::What::unreachable;
@@ -142,7 +142,7 @@ void Attempt::start_all() {
   const Environment common = {{"MASTER_ADDR", meeting_.address},
                               {"MASTER_PORT", fmt::format("{}", master_port_)}};
   for (Host& host : hosts_) {
-    wire::Start start{interface_environment(host.network, plan_.interface, plan_.env)};
+    wire::Start start{interface_environment(host.network, interface_, plan_.env)};
     start.env.insert(start.env.end(), common.begin(), common.end());
     watch(host);
     host.session->send(start);

@@ -300,6 +300,7 @@ void RunReducer::journal(const Json& event) {
       view_.exit_code = static_cast<int>(std::clamp(number(event, "exit_code"), 0.0, 255.0));
       break;
     case JournalEvent::staged:
+    case JournalEvent::tunnel:
     case JournalEvent::master:
     case JournalEvent::notice:
     case JournalEvent::event_refused:

@@ -24,6 +24,7 @@
 #include "runner/process/keeper.h"
 #include "runner/process/process_tree.h"
 #include "runner/streams/wakeup.h"
+#include "runner/tunnel/holder.h"
 
 namespace sortie::runner {
 namespace {
@@ -198,7 +199,9 @@ boost::asio::awaitable<wire::Swept> sweep_run(boost::asio::io_context& io, wire:
     found = sweeper.look();  // those of a frozen container go with it
   }
   if (found.empty()) sweeper.remove_files();
+  const std::size_t devices = tunnel::remove_stale_tunnels();
   wire::Swept swept = sweeper.result(found);
+  if (devices > 0) swept.left.push_back(fmt::format("{} network devices of tunnels", devices));
   if (!why.empty()) swept.left.push_back("containers: " + why.substr(0, kMaxWhy));
   co_return swept;
 }

@@ -94,6 +94,8 @@ class Job {
   void fill(wire::Heartbeat& beat, std::chrono::steady_clock::duration gap);
   /// Sends a StackDump for each of these ranks.
   boost::asio::awaitable<void> dump_stacks(wire::DumpStacks order);
+  /// A child that is no keeper and ends by itself: it is not taken for an orphan of a rank.
+  void keep_child(pid_t pid) { keepers_.insert(pid); }
   /// SIGCHLD has come.
   void reap();
 

@@ -21,8 +21,8 @@ PORT = 29517
 class Checked:
     """One `sortie check --json`."""
 
-    def __init__(self, bed, *arguments, hosts="h[01-04]", seconds=30):
-        argv = [SORTIE, "check", *arguments, "--ssh-config", bed.ssh_config, "--json"]
+    def __init__(self, bed, *arguments, hosts="h[01-04]", seconds=30, ssh_config=None):
+        argv = [SORTIE, "check", *arguments, "--ssh-config", ssh_config or bed.ssh_config, "--json"]
         argv += ["--hosts", hosts] if hosts else []
         started = time.monotonic()
         done = subprocess.run([str(word) for word in argv], text=True, capture_output=True,

@@ -174,6 +174,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.runner.hosts_file.clear();
   job.runner.ssh.command.clear();
   job.runner.ssh.persist = {};
+  job.runner.network.tunnel = "none";  // below
   job.trainer.load_weights_from.clear();
   job.trainer.memory_checkpoint_interval = 0;  // below
   job.runner.secret_env = {{"C", "(secret)"}};
@@ -224,7 +225,7 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
     CHECK(value_text(field, loaded->job) == value_text(field, job));
     const bool as_before =
         field.key == "runner.hosts_file" || field.key == "runner.container.workdir" ||
-        field.key == "runner.ssh.command" || field.key == "runner.ssh.persist" ||
+        field.key == "runner.network.tunnel" || field.key == "runner.ssh.command" || field.key == "runner.ssh.persist" ||
         field.key == "model.rotary_percentage" || field.key == "trainer.load_weights_from" ||
         field.key == "trainer.memory_checkpoint_interval" || field.key == "optimizer.name" ||
         field.key == "optimizer.momentum" || field.key == "optimizer.chunk" ||
@@ -239,10 +240,16 @@ TEST_CASE("a job with every key changed comes back from its own TOML") {
   job.trainer.memory_checkpoint_interval = 7;
   job.runner.transport.clear();
   job.runner.ssh.persist = std::chrono::seconds(7);
+  job.runner.network.interface.clear();
+  job.runner.network.tunnel = "wireguard";
+  job.runner.master_addr.clear();
+  job.runner.allow_same_machine = false;
+  job.runner.container.network = "host";
   const auto with_memory = load_job_text(to_toml(job), "job.toml");
   REQUIRE_MESSAGE(with_memory, (with_memory ? "" : with_memory.error().message));
   CHECK(with_memory->job.trainer.memory_checkpoint_interval == 7);
   CHECK(with_memory->job.runner.ssh.persist == std::chrono::seconds(7));
+  CHECK(with_memory->job.runner.network.tunnel == "wireguard");
   JobConfig demo;
   for (const Field& field : fields())
     for (const char* key :

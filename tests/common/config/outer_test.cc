@@ -270,6 +270,7 @@ TEST_CASE("what is of one world is refused for several sites") {
        "trainer.on_replica_mismatch"},
       {[](JobConfig& job) { job.runner.master_addr = "10.0.0.1"; }, "runner.master_addr"},
       {[](JobConfig& job) { job.optimizer.name = "demo"; }, "optimizer.name"},
+      {[](JobConfig& job) { job.runner.network.tunnel = "wireguard"; }, "runner.network.tunnel"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.key);

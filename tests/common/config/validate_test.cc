@@ -107,6 +107,34 @@ TEST_CASE("each rule names the numbers and what to do") {
       {[](JobConfig& job) { job.runner.network.interface = "eth 1"; },
        "F1 runner.network.interface: \"eth 1\" is no name of an interface; write one of at most "
        "15 letters like \"eth1\", a pattern like \"ib*\", or a network like \"10.1.0.0/16\""},
+      {[](JobConfig& job) { job.runner.network.tunnel = "ipsec"; },
+       "F1 runner.network.tunnel: \"ipsec\" is not one of none | wireguard; write one of them"},
+      {[](JobConfig& job) {
+         job.runner.network.tunnel = "wireguard";
+         job.runner.network.interface = "eth1";
+       },
+       "N1 runner.network.tunnel: runner.network.interface is set too, and the tunnel is the "
+       "network of the ranks; remove one of the two"},
+      {[](JobConfig& job) {
+         job.runner.network.tunnel = "wireguard";
+         job.runner.master_addr = "10.1.0.1";
+       },
+       "N1 runner.network.tunnel: runner.master_addr is set too, and ranks meet at an address "
+       "within the tunnel, which is known only at the start; remove one of the two"},
+      {[](JobConfig& job) {
+         job.runner.network.tunnel = "wireguard";
+         job.runner.allow_same_machine = true;
+       },
+       "N1 runner.network.tunnel: a machine has one end of the tunnel, and "
+       "runner.allow_same_machine allows two names of one; remove one of the two"},
+      {[](JobConfig& job) {
+         job.runner.network.tunnel = "wireguard";
+         job.runner.container.engine = "docker";
+         job.runner.container.image = "debian:12";
+         job.runner.container.network = "none";
+       },
+       "N1 runner.network.tunnel: the tunnel is a device of the host, which containers on the "
+       "network \"none\" do not see; use runner.container.network = \"host\""},
       {[](JobConfig& job) { job.topology = {.micro_batch_size = 4, .global_batch_size = 30}; },
        "T4 topology.global_batch_size: 30 is no multiple of 4 = 4 (micro_batch_size) * 1 "
        "(gradient_accumulation_steps), so no number of ranks fits; use 28 or 32"},

@@ -1,0 +1,304 @@
+#include "launcher/tunnel/mesh_setup.h"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "common/base/check.h"
+#include "common/base/hex.h"
+#include "launcher/host/host_texts.h"
+
+namespace sortie::launcher::tunnel {
+using nlohmann::json;
+using std::chrono::milliseconds;
+namespace {
+
+/// Whoever has not answered by then does not hear us: datagrams are sent every 60 ms.
+constexpr milliseconds kSurveyLimit{2500};
+/// WireGuard tries a handshake that was lost once more after five seconds.
+constexpr milliseconds kProofLimit{8000};
+/// The end that does not begin does so when the other one seems not to get through.
+constexpr int kSecondAfterMs = 1500, kRelayedAfterMs = 600;
+/// Beyond its own limits: wg, wireguard-go and a busy host.
+constexpr milliseconds kMargin{15000};
+/// Routers forget an idle UDP flow after 30 s and more.
+constexpr int kKeepaliveS = 25;
+constexpr std::size_t kMaxReport = 256u << 10;
+constexpr std::size_t kMaxNetworks = 4096;
+constexpr std::size_t kMaxShownFailures = 6;
+constexpr std::size_t kKeyCharacters = 44;
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes{};
+  SORTIE_CHECK(::RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
+  return hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+Error unexpected_report(const MeshHost& host, const char* what) {
+  return {ErrorCode::protocol,
+          fmt::format("{}: runner sent a TunnelReport outside the grammar ({})", host.name, what)};
+}
+
+std::string text_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+std::uint64_t number_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
+}
+
+bool flag_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_boolean() && it->get<bool>();
+}
+
+/// Base64 of 32 bytes: it becomes a line of a configuration on every other host.
+bool is_key(const std::string& text) {
+  return text.size() == kKeyCharacters && text.back() == '=' &&
+         text.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") ==
+             kKeyCharacters - 1;
+}
+
+bool is_endpoint_text(const std::string& text) {
+  return text.size() <= 64 && text.find(':') != text.npos &&
+         text.find_first_not_of("0123456789abcdef.:[]") == text.npos;
+}
+
+const json& peers_in(const json& report) {
+  static const json none = json::array();
+  const auto it = report.find("peers");
+  return it != report.end() && it->is_array() ? *it : none;
+}
+
+}  // namespace
+
+MeshSetup::MeshSetup(std::vector<MeshHost> hosts, Options options)
+    : hosts_(std::move(hosts)),
+      options_(std::move(options)),
+      token_(random_token()),
+      contacts_(hosts_.size(), std::vector<Contact>(hosts_.size())),
+      inner_ports_(hosts_.size()) {}
+
+std::string MeshSetup::device(std::size_t host) const {
+  return device_name(options_.run_id, options_.attempt, host);
+}
+
+const char* MeshSetup::step() const {
+  constexpr const char* kNames[] = {"open", "survey", "raise", "prove"};
+  return kNames[static_cast<std::size_t>(step_)];
+}
+
+milliseconds MeshSetup::patience() const {
+  return kMargin + (step_ == Step::survey  ? kSurveyLimit
+                    : step_ == Step::prove ? kProofLimit
+                                           : milliseconds(0));
+}
+
+std::vector<std::string> MeshSetup::orders() const {
+  std::vector<std::string> orders;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) orders.push_back(order_for(i).dump());
+  return orders;
+}
+
+json MeshSetup::order_for(std::size_t host) const {
+  json order = {{"do", step()}};
+  switch (step_) {
+    case Step::open:
+      order["name"] = device(host);
+      order["port"] = options_.port;
+      order["token"] = token_;
+      order["me"] = host;
+      break;
+    case Step::survey:
+      order["limit_ms"] = kSurveyLimit.count();
+      order["peers"] = json::array();
+      for (std::size_t other = 0; other < hosts_.size(); ++other)
+        if (other != host)
+          order["peers"].push_back(
+              {{"index", other}, {"endpoints", endpoints_for(hosts_[host], hosts_[other])}});
+      break;
+    case Step::raise:
+      order["address"] = mesh_.addresses[host];
+      order["prefix"] = mesh_.prefix;
+      order["mtu"] = mesh_.mtu;
+      order["forward"] =
+          std::ranges::find(mesh_.relayed, host, &Relayed::hub) != mesh_.relayed.end();
+      order["peers"] = peers_of(host);
+      break;
+    case Step::prove:
+      order["mtu"] = mesh_.mtu;
+      order["limit_ms"] = kProofLimit.count();
+      order["peers"] = json::array();
+      for (std::size_t other = 0; other < hosts_.size(); ++other)
+        if (other != host)
+          order["peers"].push_back(
+              {{"index", other},
+               {"after_ms", wait_before(host, other)},
+               {"endpoints", {fmt::format("{}:{}", mesh_.addresses[other], inner_ports_[other])}}});
+      break;
+  }
+  return order;
+}
+
+/// Milliseconds. Two ends that begin a handshake at the same moment take each other for the one
+/// that began, and wait for seconds; so one of them begins, and it is one that knows where the
+/// other is. What is relayed comes when the hub's own handshakes are over.
+int MeshSetup::wait_before(std::size_t host, std::size_t other) const {
+  const bool lower = host < other;
+  if (!is_direct(contacts_, host, other)) return lower ? kRelayedAfterMs : 2 * kRelayedAfterMs;
+  const auto sure = [](const Contact& to) { return !to.endpoint.empty() && !to.learned; };
+  const bool here = sure(contacts_[host][other]), there = sure(contacts_[other][host]);
+  return (here == there ? lower : here) ? 0 : kSecondAfterMs;
+}
+
+/// Exactly one tunnel leads to each address: what is relayed goes to the hub, and stands in its
+/// list.
+json MeshSetup::peers_of(std::size_t host) const {
+  json peers = json::array();
+  for (std::size_t other = 0; other < hosts_.size(); ++other) {
+    if (other == host || !is_direct(contacts_, host, other)) continue;
+    json allowed = {mesh_.addresses[other]};
+    for (const Relayed& pair : mesh_.relayed)
+      if (pair.hub == other && (pair.a == host || pair.b == host))
+        allowed.push_back(mesh_.addresses[pair.a == host ? pair.b : pair.a]);
+    json peer = {{"key", hosts_[other].key}, {"allowed", std::move(allowed)}};
+    const Contact &to = contacts_[host][other], &from = contacts_[other][host];
+    if (!to.endpoint.empty()) peer["endpoint"] = to.endpoint;
+    if (to.learned || from.learned || to.endpoint.empty() || from.endpoint.empty())
+      peer["keepalive"] = kKeepaliveS;
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
+Result<> MeshSetup::take_open(std::size_t index, const json& report) {
+  MeshHost& host = hosts_[index];
+  host.key = text_of(report, "key");
+  host.via = text_of(report, "via");
+  const std::uint64_t port = number_of(report, "port");
+  if (!is_key(host.key) || (host.via != "kernel" && host.via != "wireguard-go") || port == 0 ||
+      port > 65535)
+    return std::unexpected(unexpected_report(host, "open"));
+  host.port = static_cast<std::uint16_t>(port);
+  const auto networks = report.find("networks");
+  if (networks == report.end() || !networks->is_array() || networks->size() > kMaxNetworks)
+    return std::unexpected(unexpected_report(host, "networks"));
+  for (const json& text : *networks)
+    if (text.is_string()) host.networks.push_back(one_line(text.get<std::string>()));
+  for (const InterfaceAddress& address : host.addresses)
+    if (!address.v6) host.networks.push_back(fmt::format("{}/{}", address.address, address.bits));
+  return {};
+}
+
+Result<> MeshSetup::take_survey(std::size_t index, const json& report) {
+  for (const json& peer : peers_in(report)) {
+    const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
+    if (other >= hosts_.size() || other == index)
+      return std::unexpected(unexpected_report(hosts_[index], "survey"));
+    Contact& contact = contacts_[index][other];
+    contact.endpoint = text_of(peer, "endpoint");
+    contact.learned = flag_of(peer, "learned");
+    contact.mtu = static_cast<std::uint32_t>(std::min<std::uint64_t>(number_of(peer, "mtu"), 8920));
+    contact.round_trip_us = number_of(peer, "round_trip_us");
+    if (!is_endpoint_text(contact.endpoint))
+      return std::unexpected(unexpected_report(hosts_[index], "endpoint"));
+  }
+  return {};
+}
+
+Result<> MeshSetup::take_raise(std::size_t index, const json& report) {
+  const std::uint64_t port = number_of(report, "port");
+  if (port == 0 || port > 65535) return std::unexpected(unexpected_report(hosts_[index], "raise"));
+  inner_ports_[index] = static_cast<std::uint16_t>(port);
+  return {};
+}
+
+/// Every pair has exchanged datagrams within the tunnel, small ones and such of its MTU.
+Result<> MeshSetup::judge(const std::vector<json>& reports) const {
+  std::vector<std::string> pairs;
+  const auto relayed_by = [&](std::size_t a, std::size_t b) -> std::string {
+    for (const Relayed& pair : mesh_.relayed)
+      if ((pair.a == a && pair.b == b) || (pair.a == b && pair.b == a))
+        return fmt::format(
+            " (relayed by {}: see whether its firewall drops what it forwards: iptables -L "
+            "FORWARD, "
+            "nft list ruleset)",
+            hosts_[pair.hub].name);
+    return {};
+  };
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    std::vector<bool> small(hosts_.size()), full(hosts_.size()), shaken(hosts_.size());
+    for (const json& peer : peers_in(reports[i])) {
+      const std::uint64_t other = peer.is_object() ? number_of(peer, "index") : hosts_.size();
+      if (other >= hosts_.size()) return std::unexpected(unexpected_report(hosts_[i], "prove"));
+      small[other] = flag_of(peer, "small");
+      full[other] = flag_of(peer, "full");
+    }
+    if (const auto list = reports[i].find("handshakes"); list != reports[i].end())
+      for (const json& peer : *list)
+        for (std::size_t other = 0; peer.is_object() && other < hosts_.size(); ++other)
+          if (text_of(peer, "key") == hosts_[other].key)
+            shaken[other] = number_of(peer, "handshake_unix_s") > 0;
+    for (std::size_t other = 0; other < hosts_.size(); ++other) {
+      if (other == i || full[other]) continue;
+      const std::string relay = relayed_by(i, other);
+      const char* why = small[other]                      ? "packets of its MTU are lost"
+                        : !relay.empty() || shaken[other] ? "nothing comes through it"
+                                                          : "no handshake";
+      pairs.push_back(
+          fmt::format("{} -> {}: {}{}", hosts_[i].name, hosts_[other].name, why, relay));
+    }
+  }
+  if (pairs.empty()) return {};
+  std::string text = fmt::format(
+      "runner.network.tunnel: the tunnel {} (MTU {}) is up, but does not carry everything; no rank "
+      "was started",
+      mesh_.network, mesh_.mtu);
+  for (std::size_t i = 0; i < pairs.size() && i < kMaxShownFailures; ++i) text += "\n  " + pairs[i];
+  if (pairs.size() > kMaxShownFailures)
+    text += fmt::format("\n  and {} more", pairs.size() - kMaxShownFailures);
+  text += fmt::format("\nsee the firewalls of these hosts for UDP port {} and for the network {}",
+                      options_.port, mesh_.network);
+  return fail(ErrorCode::connect, std::move(text));
+}
+
+Result<bool> MeshSetup::take(const std::vector<std::string>& texts) {
+  std::vector<json> reports;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    json report = texts[i].size() <= kMaxReport
+                      ? json::parse(texts[i], nullptr, /*allow_exceptions=*/false)
+                      : json();
+    if (!report.is_object() || text_of(report, "part") != step())
+      return std::unexpected(unexpected_report(hosts_[i], step()));
+    if (step_ == Step::open) SORTIE_TRY(take_open(i, report));
+    if (step_ == Step::survey) SORTIE_TRY(take_survey(i, report));
+    if (step_ == Step::raise) SORTIE_TRY(take_raise(i, report));
+    reports.push_back(std::move(report));
+  }
+  switch (step_) {
+    case Step::open:
+      step_ = Step::survey;
+      return true;
+    case Step::survey: {
+      SORTIE_ASSIGN_OR_RETURN(
+          mesh_, plan_mesh(hosts_, contacts_, std::hash<std::string>{}(options_.run_id)));
+      step_ = Step::raise;
+      return true;
+    }
+    case Step::raise:
+      step_ = Step::prove;
+      return true;
+    case Step::prove:
+      SORTIE_TRY(judge(reports));
+      return false;
+  }
+  return false;
+}
+
+}  // namespace sortie::launcher::tunnel

@@ -1,0 +1,33 @@
+// What the runner tells the holder of its tunnel, checked: a holder may be root where the runner is
+// not. Pure.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "runner/tunnel/wireguard.h"
+
+namespace sortie::runner::tunnel {
+
+struct UpOrder {
+  std::string address;
+  int prefix = 24, mtu = 1420;
+  std::uint16_t port = 0;
+  bool forward = false;
+  std::vector<Peer> peers;
+};
+
+inline constexpr std::size_t kMaxPeers = 4096;
+inline constexpr int kLeastMtu = 576, kMostMtu = 65000;
+
+/// ErrorCode::protocol: members that are missing, of another type or out of range.
+Result<UpOrder> read_up_order(const nlohmann::json& order);
+
+/// The whole number under `key`, within these limits.
+Result<std::int64_t> number_within(const nlohmann::json& object, const char* key,
+                                   std::int64_t least, std::int64_t most);
+
+}  // namespace sortie::runner::tunnel
