@@ -10,6 +10,7 @@
 #include "common/base/elapsed.h"
 #include "trainer/ops/copy.h"
 #include "trainer/planning/part_parameters.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
@@ -66,6 +67,28 @@ void TrainingStep::spread_weights() {
   passes_->forget_weights();
   gatherer_->start_all();
   gatherer_->finish();
+}
+
+void TrainingStep::rehearse() {
+  const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
+  // A GPU multiplies equal rows with less power, and so faster, than those of a text.
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(random_bits(1, i) %
+                                          static_cast<std::uint64_t>(job_.model.vocab_size));
+  Batch batch;
+  batch.tokens = batch.targets = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
+  Tensor loss = context_.zeros(DType::f64, {2});
+  for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
+    if (passes_->several_stages()) passes_->await(action);
+    if (action.kind == PipelineAction::Kind::forward)
+      pass_forward(action, batch, 1, shape.elements(), loss);
+    else
+      (void)passes_->backward(action);
+  }
+  passes_->finish();
+  store_.zero_gradients();
+  context_.synchronize();
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {

@@ -42,6 +42,9 @@ class TrainingStep {
   /// Every replica gets the weights that the others have of a sharded store; collective. After they
   /// were written other than by a step, and the compute copies were refreshed.
   void spread_weights();
+  /// One micro-batch of the model's size forward and backward, and no update: what its passes choose
+  /// and allocate is there for the steps. Collective; between steps.
+  void rehearse();
   /// Goes on from there: the state of the parts that have one beside the weights.
   void resume(const TrainingProgress& progress);
   /// What the run leaves out of its data from here on.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -26,6 +25,27 @@ int alignment_of(const void* address) {
   const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(address) | 16u;
   return static_cast<int>(bits & -bits);
 }
+
+/// A point in a stream whose time is known.
+class TimedEvent {
+ public:
+  TimedEvent() { check(cudaEventCreate(&event_), "an event"); }
+  ~TimedEvent() { (void)cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event"); }
+  /// Waits for this one.
+  double seconds_since(const TimedEvent& start) const {
+    check(cudaEventSynchronize(event_), "a product that is timed");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "the time of a product");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
 
 }  // namespace
 
@@ -69,6 +89,11 @@ class Products::State {
     for (auto& [key, algorithm] : *choices) choices_.insert_or_assign(key, algorithm);
     plans_.clear();
     return {};
+  }
+
+  void forget_choices() {
+    choices_.clear();
+    plans_.clear();
   }
 
  private:
@@ -153,31 +178,30 @@ class Products::State {
   }
 
   /// Waits for the device. A result that is added to is not written: it is what the ones before
-  /// left.
+  /// left; where results are dropped it may be.
   std::size_t fastest(ExecutionContext& context, const ProductKey& key, const Operands& operands,
                       cudaStream_t stream, const ProductPlan& plan,
                       const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
     Tensor apart;
     void* target = operands.c;
-    if (key.product.accumulate) {
+    if (key.product.accumulate && !options_.dropped) {
       apart = context.empty(key.product.output, {key.product.m, key.product.c_row});
       target = apart.raw();
     }
+    TimedEvent begin, end;
     std::size_t fastest = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const auto seconds = [&](int repeats) {
-        check(cudaStreamSynchronize(stream), "work before a product that is timed");
-        const auto begin = std::chrono::steady_clock::now();
+        begin.record(stream);
         for (int repeat = 0; repeat < repeats; ++repeat)
           if (add(context, plan, candidates[i].algo, candidates[i].workspaceSize, operands, target,
                   stream) != CUBLAS_STATUS_SUCCESS)
             return std::numeric_limits<double>::infinity();
-        check(cudaStreamSynchronize(stream), "a product that is timed");
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
-               repeats;
+        end.record(stream);
+        return end.seconds_since(begin) / repeats;
       };
-      constexpr double kEnough = 1e-3;                       // much more than a wait takes
+      constexpr double kEnough = 1e-3;                       // much more than events are apart
       const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
       const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
       double best = once;
@@ -217,6 +241,9 @@ std::string Products::choices() const {
 }
 Result<> Products::use_choices(std::string_view text) {
   return state_->use_choices(text);
+}
+void Products::forget_choices() {
+  state_->forget_choices();
 }
 
 }  // namespace sortie::trainer::ops::cuda
