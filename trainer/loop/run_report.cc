@@ -18,7 +18,8 @@ constexpr std::size_t kPartBytes = 32u << 10;  // of a profile; an event has 64 
 
 training::MemoryParts parts_of(const MemoryUse& memory) {
   training::MemoryParts parts = {{"total", memory.total()}};
-  for (const auto& [name, bytes] : memory.parts()) parts[std::string(name)] = bytes;
+  for (const auto& [name, bytes] : memory.parts())
+    if (name != "device" || bytes > 0) parts[std::string(name)] = bytes;
   return parts;
 }
 

@@ -11,12 +11,11 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/product_plan.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// As NVIDIA advises for Hopper; earlier GPUs use less of it.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kMaxPlans = 4096;
 constexpr int kMaxTimed = 64;
 
@@ -116,13 +115,13 @@ class Products::State {
     return handle_.get();
   }
 
-  /// Each stream has its own: products of two streams may run at the same time.
+  /// Each stream has its own: products of two streams may run at the same time. Taken with its first
+  /// product, whether that needs it or not: memory does not depend on what is chosen.
   void* workspace(ExecutionContext& context, std::size_t bytes) {
-    if (bytes == 0) return nullptr;
     Tensor& tensor = workspaces_[static_cast<std::size_t>(context.stream())];
     if (!tensor.defined())
-      tensor = context.empty(DType::u8, {static_cast<std::int64_t>(kWorkspaceBytes)});
-    return tensor.raw();
+      tensor = context.empty(DType::u8, {static_cast<std::int64_t>(kProductWorkspaceBytes)});
+    return bytes > 0 ? tensor.raw() : nullptr;
   }
 
   cublasStatus_t add(ExecutionContext& context, const ProductPlan& plan,
@@ -142,7 +141,7 @@ class Products::State {
       if (cublasLtMatmulAlgoCheck(handle(), plan.desc.get(), plan.first.get(), plan.second.get(),
                                   plan.result.get(), plan.result.get(), &given->second,
                                   &result) == CUBLAS_STATUS_SUCCESS &&
-          result.workspaceSize <= kWorkspaceBytes) {
+          result.workspaceSize <= kProductWorkspaceBytes) {
         plan.algorithm = given->second;
         plan.workspace_bytes = result.workspaceSize;
         plan.possible = true;
@@ -164,7 +163,7 @@ class Products::State {
                                                     const ProductPlan& plan) {
     // The library looks at the bias' alignment.
     if (operands.bias != nullptr) plan.set_bias(operands.bias);
-    const ProductPreference preference = preference_of(key, kWorkspaceBytes);
+    const ProductPreference preference = preference_of(key, kProductWorkspaceBytes);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
