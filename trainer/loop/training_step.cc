@@ -227,15 +227,17 @@ void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targe
   std::copy(sums.begin() + 1, sums.end(), flags.begin());
 }
 
-/// The losses beside the loss, and over all ranks what the routers' biases go by.
-void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps,
-                                    std::int64_t targets) {
+/// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss,
+/// which are a part of it, are added to `losses` f64 [2].
+void TrainingStep::sum_routing(Tensor& losses) {
   if (!routing_.any()) return;
-  const ops::HostAccess<double> sums(context_, routing_.sums());
-  layout_.replicas().all_reduce_sum(sums.span());
-  layout_.pipeline().all_reduce_sum(sums.span().first(2));  // losses arise on their own stages
-  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * replicas());
-  report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+  const auto sum = [&](Communicator& group, const Tensor& values) {
+    group.all_reduce_async(values, ReduceOp::sum, context_.record())->wait_on(context_);
+  };
+  Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 2);
+  sum(layout_.replicas(), sums);
+  sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
+  ops::accumulate(context_, own_losses, losses);
 }
 
 /// So many times the running mean of those before it. Few values have no mean worth the name.
@@ -327,9 +329,11 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
-  // What the host has to know of the step: loss, counted targets, squared norm. Read once.
-  const Tensor sums = context_.zeros(DType::f64, {3});
+  // What the host has to know of the step: loss, counted targets, squared norm, losses beside the
+  // loss. Read once: it waits for the device for nothing else.
+  const Tensor sums = context_.zeros(DType::f64, {5});
   Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+  Tensor other_losses = sums.slice(0, 3, 2);
   expect_routing();
   SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
@@ -348,6 +352,7 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::reduce);
+    sum_routing(other_losses);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
     if (store_.sharded() || layout_.experts_apart())
       layout_.world().all_reduce_sum({&read[2], 1});
@@ -357,7 +362,10 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);
     if (loss_of_sites) report.loss = *loss_of_sites;
-    agree_on_routing(report, micro_steps, targets);
+    if (routing_.any()) {
+      report.balance_loss = read[3] / static_cast<double>(micro_steps * replicas());
+      report.mtp_loss = read[4] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+    }
   }
   update_under_way_ = true;
   update(report, rate);

@@ -117,7 +117,7 @@ class TrainingStep {
   void begin_reading_at(std::int64_t position, std::int64_t end);
   Result<double> sum_over_sites(const StepOrder& order, const Tensor& loss, std::int64_t targets);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
-  void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
+  void sum_routing(Tensor& losses);
   void update(StepReport& report, double rate);
   /// Why the update must not be made.
   struct Judgement {
