@@ -10,7 +10,10 @@ namespace sortie::trainer {
 Result<std::string> choose_products(ExecutionContext& context, Communicator& world,
                                     const std::string& saved, int timed,
                                     const std::function<void()>& rehearsal) {
-  const std::string known = world.all_gather(world.rank() == 0 ? saved : "")[0];
+  const bool first = world.rank() == 0;
+  const std::string known = world.all_gather(first ? saved : "")[0];
+  // Rank 0's, too: all rehearse, or none does.
+  timed = std::stoi(world.all_gather(first ? fmt::format("{}", timed) : "")[0]);
   std::string note;
   bool used = false;
   if (!known.empty()) {

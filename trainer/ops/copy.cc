@@ -37,7 +37,7 @@ void copy_bytes_to_host(ExecutionContext& context, const Tensor& from, std::span
                                                 dtype_bytes(from.dtype()),
                "{} {} to {} bytes", dtype_name(from.dtype()), from.shape().to_string(), to.size());
   if (to.empty()) return;
-  context.synchronize();
+  if (context.streams() == nullptr) context.synchronize();  // else the backend's copy waits
   const OpenMemory open(context.device());
   context.backend().copy_to_host(context, from, to);
 }

@@ -23,7 +23,8 @@ struct MemoryUse {
   std::int64_t packed = 0;  // copies of matrices in the layouts that products like best, where they
                             // are kept: for several micro-batches a step
   std::int64_t activations = 0;  // and what kernels work in, at the peak of a step
-  std::int64_t cached = 0;       // freed blocks that wait for their size to be asked for again
+  std::int64_t cached = 0;       // freed blocks that wait for their size to be asked for again; of
+                                 // a GPU with what blocks are larger than was asked for
   std::int64_t device = 0;       // of a GPU: what its driver and libraries take of its memory
   std::int64_t process = 0;      // the program itself, its libraries and what they allocate
 

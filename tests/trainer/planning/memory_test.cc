@@ -75,6 +75,9 @@ void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   check_close("activations", planned.activations - workspace, measured.activations - workspace);
   check_close("with cached blocks", planned.total() - planned.process - planned.device,
               measured.total());
+  if (on_gpu())
+    CHECK(measured.total() ==
+          static_cast<std::int64_t>(training.trainer->context().allocator().bytes_reserved()));
 }
 
 /// Every family with one of the four ways to compute, or, with SORTIE_EVERY_CASE, with all of
