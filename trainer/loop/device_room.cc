@@ -22,9 +22,10 @@ Result<std::int64_t> check_device_room(const config::JobConfig& job, const PlanO
       state > free
           ? fmt::format("weights, gradients and the optimizer's state of this rank take {}",
                         bytes(state))
-          : fmt::format("weights, gradients and the optimizer's state of this rank take {}, and "
-                        "activations {} more at the peak of a step",
-                        bytes(state), bytes(memory.tensors() - state));
+          : fmt::format(
+                "weights, gradients and the optimizer's state of this rank take {}, and "
+                "activations {} more at the peak of a step",
+                bytes(state), bytes(memory.tensors() - state));
   const char* help =
       state > free ? "share the state out with topology.parameter_sharding"
                    : "lower topology.micro_batch_size, set "

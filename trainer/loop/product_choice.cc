@@ -23,9 +23,10 @@ Result<std::string> choose_products(ExecutionContext& context, Communicator& wor
     used = by_all.has_value();
     if (!used) {
       if (taken) ops::forget_product_choices(context);
-      note = fmt::format("products are chosen anew, so losses are not bit for bit those of a run "
-                         "that was not interrupted: {}",
-                         by_all.error().message);
+      note = fmt::format(
+          "products are chosen anew, so losses are not bit for bit those of a run "
+          "that was not interrupted: {}",
+          by_all.error().message);
     }
   }
   if (timed <= 1) return note;
@@ -38,9 +39,10 @@ Result<std::string> choose_products(ExecutionContext& context, Communicator& wor
   const std::int64_t all = ops::count_product_choices(chosen),
                      before = ops::count_product_choices(known);
   if (used && all > before)
-    note = fmt::format("{} of {} shapes of products are not in the checkpoint, and were timed: "
-                       "losses are not bit for bit those of a run that was not interrupted",
-                       all - before, all);
+    note = fmt::format(
+        "{} of {} shapes of products are not in the checkpoint, and were timed: "
+        "losses are not bit for bit those of a run that was not interrupted",
+        all - before, all);
   return note;
 }
 

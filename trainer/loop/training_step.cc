@@ -228,16 +228,20 @@ void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targe
 }
 
 /// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss,
-/// which are a part of it, are added to `losses` f64 [2].
-void TrainingStep::sum_routing(Tensor& losses) {
-  if (!routing_.any()) return;
+/// which are a part of it, are added to `losses` f64 [2]. What is in flight is over when the host
+/// has read these.
+std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
+  std::vector<Communicator::Handle> in_flight;
+  if (!routing_.any()) return in_flight;
   const auto sum = [&](Communicator& group, const Tensor& values) {
-    group.all_reduce_async(values, ReduceOp::sum, context_.record())->wait_on(context_);
+    in_flight.push_back(group.all_reduce_async(values, ReduceOp::sum, context_.record()));
+    in_flight.back()->wait_on(context_);
   };
-  Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 2);
+  const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 2);
   sum(layout_.replicas(), sums);
   sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
   ops::accumulate(context_, own_losses, losses);
+  return in_flight;
 }
 
 /// So many times the running mean of those before it. Few values have no mean worth the name.
@@ -352,8 +356,9 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::reduce);
-    sum_routing(other_losses);
+    std::vector<Communicator::Handle> routing_sums = sum_routing(other_losses);
     std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    routing_sums.clear();
     if (store_.sharded() || layout_.experts_apart())
       layout_.world().all_reduce_sum({&read[2], 1});
     else if (!layout_.only_data())

@@ -213,8 +213,8 @@ class DeviceCommunicator final : public Communicator {
   bool between_devices() const { return group_ != nullptr; }
   std::unique_ptr<Communicator> line(int from, int to) {
     const bool ours = rank() == from || rank() == to;
-    auto line = split(ours ? 0 : -1, rank() == from ? 0 : 1,
-                      fmt::format("{}, {} to {}", name(), from, to));
+    auto line =
+        split(ours ? 0 : -1, rank() == from ? 0 : 1, fmt::format("{}, {} to {}", name(), from, to));
     if (line) static_cast<DeviceCommunicator&>(*line).line_ = true;
     return line;
   }

@@ -217,10 +217,9 @@ class MetaRank {
   /// NCCL's groups, where the collectives of GPUs are its own.
   std::int64_t groups() const {
     if (job_.topology.backend == "mpi") return 0;
-    std::set<const Communicator*> groups = {&layout_.world(),    &layout_.tensor(),
-                                            &layout_.context(),  &layout_.pipeline(),
-                                            &layout_.replicas(), &layout_.model(),
-                                            &layout_.expert_replicas()};
+    std::set<const Communicator*> groups = {
+        &layout_.world(),    &layout_.tensor(), &layout_.context(),        &layout_.pipeline(),
+        &layout_.replicas(), &layout_.model(),  &layout_.expert_replicas()};
     return std::ranges::count_if(groups, [](const auto* group) { return group->size() > 1; });
   }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a

@@ -1,5 +1,5 @@
-// Products that each rank times for itself: all compute them as rank 0 does, and a resume as before.
-// By the clock of an emulated GPU a product takes as long as chance says.
+// Products that each rank times for itself: all compute them as rank 0 does, and a resume as
+// before. By the clock of an emulated GPU a product takes as long as chance says.
 #include "trainer/loop/product_choice.h"
 
 #include <filesystem>
@@ -56,8 +56,8 @@ std::size_t same_choices(const std::string& a, const std::string& b) {
     return lines;
   };
   const auto first = lines_in(a), second = lines_in(b);
-  return static_cast<std::size_t>(
-             std::ranges::count_if(first, [&](const auto& line) { return second.contains(line); })) -
+  return static_cast<std::size_t>(std::ranges::count_if(
+             first, [&](const auto& line) { return second.contains(line); })) -
          1;  // the title
 }
 
@@ -97,8 +97,7 @@ TEST_CASE("on a GPU: ranks whose timings differ compute products as rank 0 does"
           doctest::skip(no_gpu_is_tested())) {
   const auto chosen = choose_on_two_ranks("");
   // Of the eleven shapes that both have timed; a real GPU may well be sure of itself.
-  if (gpu_is_emulated())
-    CHECK(same_choices(chosen[0].alone, chosen[1].alone) < 11);
+  if (gpu_is_emulated()) CHECK(same_choices(chosen[0].alone, chosen[1].alone) < 11);
   CHECK(chosen[0].after == chosen[1].after);
   CHECK(chosen[0].note == "");
   const std::vector<std::string> texts = {chosen[0].alone, chosen[1].alone};

@@ -72,16 +72,18 @@ TEST_CASE("bf16 is what a GPU multiplies") {
 TEST_CASE("what does not fit on a GPU is an error before memory is taken") {
   const config::JobConfig job = test::tiny_job();
   const PlanOptions options{.micro_batch_size = 2, .gpu = true};
-  ComputeDevice gpu{.device = {.kind = DeviceKind::cuda},
-                    .gpu = GpuFacts{.name = "GPU", .compute_capability = 90, .memory_bytes = 8 << 20},
-                    .free_bytes = 1 << 10,
-                    .libraries = {}};
+  ComputeDevice gpu{
+      .device = {.kind = DeviceKind::cuda},
+      .gpu = GpuFacts{.name = "GPU", .compute_capability = 90, .memory_bytes = 8 << 20},
+      .free_bytes = 1 << 10,
+      .libraries = {}};
   const auto error = [&] {
     const auto checked = check_device_room(job, options, gpu);
     return checked ? "none" : checked.error().message;
   };
-  CHECK(has(error(), "GPU 0 (GPU (9.0)): weights, gradients and the optimizer's state of this rank "
-                     "take "));
+  CHECK(has(error(),
+            "GPU 0 (GPU (9.0)): weights, gradients and the optimizer's state of this rank "
+            "take "));
   CHECK(has(error(), "and 1.02kB of its 8.39MB are free"));
   gpu.free_bytes = 4 << 20;  // the state fits, cuBLASLt's workspace does not
   CHECK(has(error(), "and activations 33."));

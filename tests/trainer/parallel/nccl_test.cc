@@ -267,8 +267,8 @@ TEST_CASE("nccl: stages send each other tensors from GPU to GPU") {
         if (!first) {
           in = exchange.take(action);
         } else {
-          in.hidden = forward ? context.empty(DType::f32, {kRows, kWidth})
-                              : last.at(action.micro_batch);
+          in.hidden =
+              forward ? context.empty(DType::f32, {kRows, kWidth}) : last.at(action.micro_batch);
           if (forward) ops::fill(context, 100.0 * micro_batch, in.hidden);
         }
         // Each run adds one, on the way back too.

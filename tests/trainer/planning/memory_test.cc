@@ -207,9 +207,9 @@ TEST_CASE("on a GPU: a plan is within a hundredth of what the GPU's allocator th
     const char* recompute;
     std::int64_t micro_batches;
   };
-  for (const Row& row : {Row{"llama", DType::f32, "disabled", 1},
-                         Row{"gpt2", DType::bf16, "every_layer", 2},
-                         Row{"deepseek-v3", DType::bf16, "disabled", 2}}) {
+  for (const Row& row :
+       {Row{"llama", DType::f32, "disabled", 1}, Row{"gpt2", DType::bf16, "every_layer", 2},
+        Row{"deepseek-v3", DType::bf16, "disabled", 2}}) {
     config::JobConfig job = sized_job(row.architecture);
     job.model.vocab_size = 503;
     job.model.num_layers = 2;

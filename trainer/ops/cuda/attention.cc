@@ -75,7 +75,6 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   return in;
 }
 
-
 }  // namespace
 
 void CudaBackend::attention_forward(Context& context, const Tensor& q, const Tensor& k,
@@ -103,15 +102,15 @@ void CudaBackend::attention_backward(Context& context, const Tensor& q, const Te
     attention_delta(stream, sizes, heads_of<const T>(out), heads_of<const T>(dout),
                     address<float>(delta));
     const bool adds = mask.part.has_value();
-    AttentionGradients<T> to{.add = adds,
-                             .dq = narrow_heads<T>(adds, dq),
-                             .dk = narrow_heads<T>(adds, dk),
-                             .dv = narrow_heads<T>(adds, dv),
-                             .dq_f32 = wide_heads(adds, dq),
-                             .dk_f32 = wide_heads(adds, dk),
-                             .dv_f32 = wide_heads(adds, dv),
-                             .splits = gradient_splits(sizes.batch, sizes.keys,
-                                                       sizes.heads, sizes.key_heads)};
+    AttentionGradients<T> to{
+        .add = adds,
+        .dq = narrow_heads<T>(adds, dq),
+        .dk = narrow_heads<T>(adds, dk),
+        .dv = narrow_heads<T>(adds, dv),
+        .dq_f32 = wide_heads(adds, dq),
+        .dk_f32 = wide_heads(adds, dk),
+        .dv_f32 = wide_heads(adds, dv),
+        .splits = gradient_splits(sizes.batch, sizes.keys, sizes.heads, sizes.key_heads)};
     Tensor dk_parts, dv_parts;
     if (to.splits > 1) {
       const std::int64_t rows = k.size(1) * k.size(2);

@@ -115,8 +115,8 @@ class Products::State {
     return handle_.get();
   }
 
-  /// Each stream has its own: products of two streams may run at the same time. Taken with its first
-  /// product, whether that needs it or not: memory does not depend on what is chosen.
+  /// Each stream has its own: products of two streams may run at the same time. Taken with its
+  /// first product, whether that needs it or not: memory does not depend on what is chosen.
   void* workspace(ExecutionContext& context, std::size_t bytes) {
     Tensor& tensor = workspaces_[static_cast<std::size_t>(context.stream())];
     if (!tensor.defined())

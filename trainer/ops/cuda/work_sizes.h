@@ -38,8 +38,8 @@ inline constexpr std::int64_t kEnoughBlocks = 256;
 constexpr int gradient_splits(std::int64_t batch, std::int64_t keys, std::int64_t heads,
                               std::int64_t key_heads) {
   const std::int64_t blocks = pieces_of(keys, 64) * key_heads * batch;
-  return static_cast<int>(
-      std::clamp<std::int64_t>(kEnoughBlocks / blocks, 1, std::max<std::int64_t>(heads / key_heads, 1)));
+  return static_cast<int>(std::clamp<std::int64_t>(kEnoughBlocks / blocks, 1,
+                                                   std::max<std::int64_t>(heads / key_heads, 1)));
 }
 
 /// Rows of the parts that column sums of so many rows are cut into, and how many these are.

@@ -24,8 +24,7 @@ Tensor kept_rows(ExecutionContext& context, const CrossEntropySpec& spec, const 
 void GpuMetaBackend::multiply(Context& context) {
   Tensor& workspace = workspaces_[static_cast<std::size_t>(context.stream())];
   if (!workspace.defined())
-    workspace =
-        context.empty(DType::u8, {static_cast<std::int64_t>(cuda::kProductWorkspaceBytes)});
+    workspace = context.empty(DType::u8, {static_cast<std::int64_t>(cuda::kProductWorkspaceBytes)});
 }
 
 void GpuMetaBackend::linear_forward(Context& context, const Tensor&, const PackedWeight&,
@@ -94,8 +93,8 @@ void GpuMetaBackend::residual_norm_backward(Context& context, NormKind, const Te
                                             Tensor& dbias) {
   if (!dweight.defined() && !dbias.defined()) return;
   const Tensor::Matrix in = x.matrix();
-  (void)context.empty(DType::f32, {cuda::norm_parts(in.rows, in.cols).blocks,
-                                   dbias.defined() ? 2 : 1, in.cols});
+  (void)context.empty(
+      DType::f32, {cuda::norm_parts(in.rows, in.cols).blocks, dbias.defined() ? 2 : 1, in.cols});
 }
 
 void GpuMetaBackend::embedding_backward(Context& context, const Tensor& tokens, const Tensor&,
@@ -110,8 +109,8 @@ void GpuMetaBackend::count_choices(Context& context, const Tensor& experts, Tens
 void GpuMetaBackend::count_top_experts(Context& context, const Tensor& scores, std::int64_t top_k,
                                        Tensor& counts) {
   const Tensor chosen = context.empty(DType::i32, {scores.size(0), top_k});
-  (void)context.empty(DType::i32, {cuda::chunk_counts(chosen.elements(), counts.size(0),
-                                                      scores.size(1))});
+  (void)context.empty(DType::i32,
+                      {cuda::chunk_counts(chosen.elements(), counts.size(0), scores.size(1))});
 }
 
 void GpuMetaBackend::sequence_balance(Context& context, const Tensor& scores, const Tensor&,

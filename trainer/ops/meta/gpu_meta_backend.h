@@ -1,5 +1,5 @@
-// The backend of the meta device that stands for a GPU (planned_gpu.h): what ops/cuda allocates, by the same sizes
-// (ops/cuda/work_sizes.h), and nothing else.
+// The backend of the meta device that stands for a GPU (planned_gpu.h): what ops/cuda allocates, by
+// the same sizes (ops/cuda/work_sizes.h), and nothing else.
 #pragma once
 
 #include <array>
@@ -16,7 +16,8 @@ class GpuMetaBackend final : public MetaBackend {
   void weight_changed(Context&, const PackedWeight&) override {}
   void linear_forward(Context& context, const Tensor& x, const PackedWeight& w, const Tensor& bias,
                       Tensor& y) override;
-  void linear_backward_data(Context& context, const Tensor&, const PackedWeight&, Tensor&) override {
+  void linear_backward_data(Context& context, const Tensor&, const PackedWeight&,
+                            Tensor&) override {
     multiply(context);
   }
   void linear_backward_weight(Context& context, const Tensor& dy, const Tensor& x, Tensor& dw,
