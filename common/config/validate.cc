@@ -38,7 +38,7 @@ bool is_set_by_sortie(std::string_view name) {
       "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",     "MASTER_PORT"};
   // Settings of the trainer, which a user may want on some hosts alone.
   constexpr std::string_view kSettings[] = {"SORTIE_COMM_DEBUG", "SORTIE_COMM_TIMEOUT",
-                                            "SORTIE_CUDA_MODULE"};
+                                            "SORTIE_CUDA_MODULE", "SORTIE_TIMED_PRODUCTS"};
   if (std::ranges::find(kSettings, name) != std::end(kSettings)) return false;
   return name.starts_with("SORTIE_") || name.starts_with("TORCHELASTIC_") ||
          std::ranges::find(kNames, name) != std::end(kNames);

@@ -86,6 +86,11 @@ std::int64_t ModelCost::Memory::part(std::string_view name) const {
   return 0;
 }
 
+std::int64_t ModelCost::Memory::on_host() const {
+  if (part("device") == 0) return total();
+  return part("snapshot") + part("memory_checkpoints") + part("process");
+}
+
 nlohmann::ordered_json to_json(const ModelCost& cost) {
   OrderedJson memory = OrderedJson::object();
   for (const ModelCost::Memory& of : cost.memory) {

@@ -15,7 +15,7 @@ namespace sortie::training {
 
 struct ModelCost {
   std::string version;  // of the program that counted
-  std::string isa;      // "avx512_core_bf16": the kernels whose memory is counted
+  std::string isa;      // "avx512_core_bf16", "gpu": the kernels whose memory is counted
   std::string architecture;
   std::string preset;                  // empty = none
   std::int64_t parameters = 0;         // without padding
@@ -28,6 +28,8 @@ struct ModelCost {
     std::vector<std::pair<std::string, std::int64_t>> parts;  // bytes by what they hold
     std::int64_t total() const;
     std::int64_t part(std::string_view name) const;  // 0 where there is none
+    /// Of it what is memory of the host: of a rank on a GPU, which has a part "device", little.
+    std::int64_t on_host() const;
   };
   /// Of a rank; several where the CPU that will train decides on the precision.
   std::vector<Memory> memory;

@@ -54,7 +54,7 @@ std::vector<std::string> too_small(const LaunchPlan& plan) {
   if (!plan.model) return warnings;
   // Where the CPUs decide on the precision, the one that needs less.
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const auto& memory : plan.model->cost.memory) least = std::min(least, memory.total());
+  for (const auto& memory : plan.model->cost.memory) least = std::min(least, memory.on_host());
   for (const HostPlan& host : plan.hosts) {
     const double needed = static_cast<double>(least) * static_cast<double>(host.ranks.size());
     const auto there = static_cast<double>(host.memory_bytes);

@@ -103,7 +103,7 @@ struct TinyTraining {
     rank.rank = communicator.rank();
     rank.world_size = communicator.size();
     rank.threads = threads;
-    rank.compute = compute_device();
+    if (!rank.compute.gpu) rank.compute = compute_device();  // else the caller's
     rank.host = "host-" + std::to_string(rank.rank);
     const auto batch = config::resolve_batch(job.topology, communicator.size());
     SORTIE_CHECK(batch.violations.empty(), "{}",

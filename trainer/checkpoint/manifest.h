@@ -63,6 +63,8 @@ struct Manifest {
   std::map<std::string, std::int64_t> counters{};
   /// What the bits of a resumed run depend on: "isa", "threads", "onednn", "build" ...
   std::map<std::string, std::string> depends_on{};
+  /// How a GPU computes its products (trainer/ops/products.h); empty = the CPU.
+  std::string product_choices{};
   /// Of the run up to here, those before it was saved; in order.
   std::vector<Rollback> rollbacks{};
   /// Saved soon after a spike of the loss: loaded only where nothing else is there.

@@ -167,6 +167,7 @@ std::string to_json(const Manifest& manifest) {
     root["origin"] = {{"lineage", manifest.origin->lineage},
                       {"step", manifest.origin->step},
                       {"folder", manifest.origin->folder}};
+  if (!manifest.product_choices.empty()) root["product_choices"] = manifest.product_choices;
   return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -196,6 +197,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
     for (const auto& [key, value] : root.at("counters").items())
       manifest.counters[key] = integer<std::int64_t>(value);
     root.at("depends_on").get_to(manifest.depends_on);
+    manifest.product_choices = root.value("product_choices", "");
     root.at("config_digest").get_to(manifest.config_digest);
     root.at("config").get_to(manifest.config);
     manifest.suspect = root.value("suspect", false);

@@ -21,7 +21,7 @@ struct PlanRequest {
   std::vector<std::string> overrides;
   std::int64_t world_size = 1, micro_batch_size = 0;
   int threads = 0;
-  bool json = false;
+  bool gpu = false, json = false;
 };
 
 Result<config::LoadedJob> load_planned(const PlanRequest& request) {
@@ -33,6 +33,7 @@ Result<config::LoadedJob> load_planned(const PlanRequest& request) {
 Result<PlanOptions> options_of(const PlanRequest& request, const config::JobConfig& job) {
   PlanOptions options;
   options.world_size = request.world_size;
+  options.gpu = request.gpu || job.trainer.device == "cuda";
   options.micro_batch_size = request.micro_batch_size;
   options.threads = request.threads > 0 ? request.threads : static_cast<int>(job.trainer.threads);
   if (options.threads == 0) {
@@ -49,13 +50,15 @@ Result<PlanOptions> options_of(const PlanRequest& request, const config::JobConf
 }
 
 std::string text_of(const training::ModelCost& cost, const PlanOptions& options) {
+  const std::string kernels =
+      options.gpu ? "on a GPU, device: not measured" : fmt::format("{} kernels", cost.isa);
   return fmt::format(
       "  model     {}{}: {}\n  work      {}FLOP a token\n  memory    of a rank with {} thread{} "
-      "that trains {} sequence{} at a time ({} kernels), in MiB\n{}",
+      "that trains {} sequence{} at a time ({}), in MiB\n{}",
       cost.architecture, cost.preset.empty() ? "" : fmt::format(" ({})", cost.preset),
       training::parameters_text(cost), short_number(cost.flops_per_token), cost.threads,
       cost.threads == 1 ? "" : "s", options.micro_batch_size,
-      options.micro_batch_size == 1 ? "" : "s", cost.isa, training::memory_table(cost));
+      options.micro_batch_size == 1 ? "" : "s", kernels, training::memory_table(cost));
 }
 
 Result<> print_plan(const PlanRequest& request) {
@@ -91,6 +94,8 @@ void add_plan_command(CLI::App& app, int& exit_code) {
       ->add_option("--threads", request->threads,
                    "Compute threads of the rank; default: as for training here")
       ->check(CLI::Range(1, 4096));
+  command->add_flag("--gpu", request->gpu,
+                    "The rank computes on a GPU, as with trainer.device = \"cuda\"");
   command->add_flag("--json", request->json, "One JSON object instead of text");
   command->callback([request, &exit_code] {
     if (const Result<> outcome = print_plan(*request); !outcome) {

@@ -139,7 +139,7 @@ Result<> resolve_epochs(config::JobConfig& job, const config::BatchPlan& batch,
 }
 
 Result<> check_room(const config::JobConfig& job, const config::BatchPlan& batch,
-                    const RankContext& rank, DType precision) {
+                    const RankContext& rank, DType precision, RankEnd& end) {
   PlanOptions options;
   options.micro_batch_size = batch.micro_batch_size;
   options.world_size = rank.world_size;
@@ -147,7 +147,10 @@ Result<> check_room(const config::JobConfig& job, const config::BatchPlan& batch
   options.dtype = precision;
   options.threads = rank.threads;
   options.gpu = rank.compute.gpu.has_value();
-  return check_device_room(job, options, rank.compute);
+  SORTIE_ASSIGN_OR_RETURN(const std::int64_t planned,
+                          check_device_room(job, options, rank.compute));
+  end.set_planned_on_gpu(planned);
+  return {};
 }
 
 Result<> train(const std::string& config_path, RankEnd& end) {
@@ -208,7 +211,7 @@ Result<> train(const std::string& config_path, RankEnd& end) {
   SORTIE_TRY(end.shared(check_start(end.communicator(), rank, told, build, *training,
                                     validation.sets, cpu, rank.compute, precision)));
   SORTIE_TRY(end.shared(
-      share_failure(end.communicator(), rank, check_room(job, batch.plan, rank, precision))));
+      share_failure(end.communicator(), rank, check_room(job, batch.plan, rank, precision, end))));
   SORTIE_TRY(
       end.shared(share_failure(end.communicator(), rank, check_profile_path(job.profiler, rank))));
   const std::string crowded = crowded_hosts(end.communicator(), rank);

@@ -1,4 +1,4 @@
-// Whether a GPU has the memory that a rank's state takes.
+// Whether a GPU has the memory that a rank takes.
 #pragma once
 
 #include "common/config/schema.h"
@@ -7,10 +7,11 @@
 
 namespace sortie::trainer {
 
-/// Before memory is taken: ErrorCode::unsupported where weights, gradients and the optimizer's
-/// state of this rank, as planned, are more than what is free on its GPU. What else a step takes
-/// depends on its kernels, and is not counted. Of the CPU always good.
-Result<> check_device_room(const config::JobConfig& job, const PlanOptions& options,
-                           const ComputeDevice& compute);
+/// Before memory is taken: what this rank is planned to have on its GPU, 0 where it computes on the
+/// CPU. ErrorCode::unsupported where its tensors alone, at the peak of a step, are more than what
+/// is free there. Of experts that are shared out, whose rows nobody knows before, the state is
+/// counted alone.
+Result<std::int64_t> check_device_room(const config::JobConfig& job, const PlanOptions& options,
+                                       const ComputeDevice& compute);
 
 }  // namespace sortie::trainer

@@ -17,11 +17,14 @@ PipelineStep::PipelineStep(ExecutionContext& context, const Layout& layout, Para
       stage_(layout.coordinate(Axis::pipeline)),
       sharers_(layout.context_group()),
       facts_(std::move(facts)),
-      tied_(store, model.shared_table(), layout.pipeline()) {
+      exchange_(layout.size(Axis::pipeline) > 1
+                    ? std::make_unique<StageExchange>(context, layout.pipeline())
+                    : nullptr),
+      tied_(store, model.shared_table(), layout.pipeline(),
+            exchange_ ? &exchange_->lines() : nullptr) {
   if (store.gathers()) gatherer_.emplace(store, layout.replicas());
   shape_.stages = layout.size(Axis::pipeline);
   shape_.interleave = static_cast<int>(model.part().runs.size());
-  if (shape_.stages > 1) exchange_ = std::make_unique<StageExchange>(context, layout.pipeline());
 }
 
 const std::vector<PipelineAction>& PipelineStep::begin(

@@ -47,6 +47,7 @@ Result<RankContext> rank_context_from_environment() {
   SORTIE_ASSIGN_OR_RETURN(context.local_ranks, number("LOCAL_WORLD_SIZE", 1, 1, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.attempt, number("SORTIE_ATTEMPT", 1, 1, 1 << 30));
   SORTIE_ASSIGN_OR_RETURN(context.threads, number("OMP_NUM_THREADS", usable_cores(), 1, 4096));
+  SORTIE_ASSIGN_OR_RETURN(context.timed_products, number("SORTIE_TIMED_PRODUCTS", 8, 1, 64));
   SORTIE_ASSIGN_OR_RETURN(context.sites, number("SORTIE_SITES", 0, 0, kMaxRanks));
   SORTIE_ASSIGN_OR_RETURN(context.site_index, number("SORTIE_SITE_INDEX", 0, 0, kMaxRanks));
   context.site = environment("SORTIE_SITE");

@@ -31,6 +31,8 @@ struct RankContext {
   int sites = 0;               // SORTIE_SITES
   int threads = 1;             // OMP_NUM_THREADS, else the usable cores
   ComputeDevice compute = {};  // chosen by trainer.device
+  /// SORTIE_TIMED_PRODUCTS: ways to compute a product that a GPU times; 1: the library's choice.
+  int timed_products = 1;
   /// Where it is in its training; copies of a context share them.
   std::shared_ptr<ProgressMarks> marks = std::make_shared<ProgressMarks>();
 };

@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kAfterRank0{100};
 
 std::atomic<RankEnd*> current{nullptr};
 
-Error error_of(const std::exception_ptr& exception) {
+Error error_of(const std::exception_ptr& exception, std::int64_t planned_on_gpu) {
   try {
     std::rethrow_exception(exception);
   } catch (const CommunicatorError& error) {
@@ -35,9 +35,13 @@ Error error_of(const std::exception_ptr& exception) {
   } catch (const OutOfMemory& error) {
     const bool gpu = memory_is_apart(error.device());
     return {ErrorCode::unsupported,
-            fmt::format("out of memory: {}; lower topology.micro_batch_size, set "
+            fmt::format("out of memory: {}{}; lower topology.micro_batch_size, set "
                         "topology.activation_checkpointing_type = \"every_layer\", {}",
                         error.what(),
+                        gpu && planned_on_gpu > 0
+                            ? fmt::format(" (planned: {} MiB in all, see `sortie-train plan`)",
+                                          planned_on_gpu >> 20)
+                            : "",
                         gpu ? "share weights and the optimizer's state out with "
                               "topology.parameter_sharding, or use more ranks for each model"
                             : "or put fewer ranks on the host")};
@@ -83,7 +87,7 @@ void RankEnd::on_terminate() {
     std::abort();
   }
   end->reserve_.reset();
-  end->leave(error_of(exception));
+  end->leave(error_of(exception, end->planned_on_gpu_));
 }
 
 Result<> RankEnd::guard(const std::function<Result<>()>& body) {
@@ -94,7 +98,7 @@ Result<> RankEnd::guard(const std::function<Result<>()>& body) {
     exception = std::current_exception();
   }
   reserve_.reset();
-  Error error = error_of(exception);
+  Error error = error_of(exception, planned_on_gpu_);
   if (communicator_->size() > 1) {
     const std::optional<int> code =
         error.code == ErrorCode::lost ? save_last(error) : std::optional<int>();

@@ -27,6 +27,8 @@ class RankEnd {
 
   /// What the rank learns while it starts; an error before that is told with what is known.
   void set_rank(const RankContext& rank) { rank_ = rank; }
+  /// What the rank was planned to have on its GPU; for the message when there is no more.
+  void set_planned_on_gpu(std::int64_t bytes) { planned_on_gpu_ = bytes; }
   void set_events(EventSink events) { events_ = std::move(events); }
   void set_communicator(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
@@ -67,6 +69,7 @@ class RankEnd {
   [[noreturn]] void leave(const Error& error, std::optional<int> code = {});
 
   RankContext rank_;
+  std::int64_t planned_on_gpu_ = 0;
   bool shared_ = false;  // the error that ends this rank ends all, and they know it
   std::optional<EventSink> events_;
   std::unique_ptr<Communicator> communicator_;  // of one rank until there is another

@@ -18,7 +18,8 @@ constexpr std::size_t kPartBytes = 32u << 10;  // of a profile; an event has 64 
 
 training::MemoryParts parts_of(const MemoryUse& memory) {
   training::MemoryParts parts = {{"total", memory.total()}};
-  for (const auto& [name, bytes] : memory.parts()) parts[std::string(name)] = bytes;
+  for (const auto& [name, bytes] : memory.parts())
+    if (name != "device" || bytes > 0) parts[std::string(name)] = bytes;
   return parts;
 }
 
@@ -235,7 +236,9 @@ void RunReport::done(const TrainingProgress& progress, double validation_loss,
   event.seconds = trained_seconds;
   event.peak_memory_bytes = static_cast<std::int64_t>(memory.total());
   event.memory = parts_of(memory);
-  event.planned_memory = parts_of(planned_);
+  MemoryUse planned = planned_;
+  planned.device = memory.device;  // what is not measured is not compared
+  event.planned_memory = parts_of(planned);
   event.events_dropped = static_cast<std::int64_t>(events_.dropped());
   tell(event);
 }

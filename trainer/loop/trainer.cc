@@ -11,6 +11,7 @@
 #include "common/base/elapsed.h"
 #include "common/base/log.h"
 #include "common/config/forms.h"
+#include "trainer/loop/product_choice.h"
 #include "trainer/loop/replica_check.h"
 
 namespace sortie::trainer {
@@ -76,6 +77,17 @@ Result<> Trainer::begin_outer() {
   return {};
 }
 
+/// On GPUs: how products are computed.
+Result<> Trainer::settle_products() {
+  if (!rank_.compute.gpu) return {};
+  SORTIE_ASSIGN_OR_RETURN(
+      const std::string note,
+      choose_products(context(), communicator_, checkpointer_.saved_product_choices(),
+                      rank_.timed_products, [this] { step_.rehearse(); }));
+  if (!note.empty()) report_.note(note);
+  return {};
+}
+
 Result<> Trainer::start() {
   if (started_) return {};
   if (site_ != nullptr) SORTIE_TRY(outer::OuterLoop::check(*site_, job_));
@@ -98,6 +110,7 @@ Result<> Trainer::start() {
   step_.spread_weights();
   store().weights_changed();
   SORTIE_TRY(check_initial_state(layout_, rank_, store()));
+  SORTIE_TRY(settle_products());
   SORTIE_TRY(checkpointer_.reserve_memory());
   if (const std::string why = checkpointer_.reserve_snapshot(); !why.empty()) report_.note(why);
   step_.set_skipped(skipped_by(checkpointer_.rollbacks()));

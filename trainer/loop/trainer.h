@@ -82,6 +82,7 @@ class Trainer {
   Result<> report_saves(const std::vector<Checkpointer::Outcome>& outcomes, bool last);
   Result<> run_steps();
   Result<> begin_outer();
+  Result<> settle_products();
   Result<StepReport> take_step(const TrainingStep::TellFlags& tell, TrainingStep::Flags flags);
   void report_rounds();
   bool last_step() const { return progress_.step >= job_.trainer.train_iterations; }

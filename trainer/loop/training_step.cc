@@ -10,6 +10,7 @@
 #include "common/base/elapsed.h"
 #include "trainer/ops/copy.h"
 #include "trainer/planning/part_parameters.h"
+#include "trainer/random/random.h"
 
 namespace sortie::trainer {
 namespace {
@@ -68,6 +69,28 @@ void TrainingStep::spread_weights() {
   passes_->forget_weights();
   gatherer_->start_all();
   gatherer_->finish();
+}
+
+void TrainingStep::rehearse() {
+  const Shape shape{batch_.micro_batch_size, job_.model.sequence_length};
+  // A GPU multiplies equal rows with less power, and so faster, than those of a text.
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.elements()));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(random_bits(1, i) %
+                                          static_cast<std::uint64_t>(job_.model.vocab_size));
+  Batch batch;
+  batch.tokens = batch.targets = ops::tensor_from_host<std::int32_t>(context_, tokens, shape);
+  Tensor loss = context_.zeros(DType::f64, {2});
+  for (const PipelineAction& action : passes_->begin_training(1, shape.elements())) {
+    if (passes_->several_stages()) passes_->await(action);
+    if (action.kind == PipelineAction::Kind::forward)
+      pass_forward(action, batch, 1, shape.elements(), loss);
+    else
+      (void)passes_->backward(action);
+  }
+  passes_->finish();
+  store_.zero_gradients();
+  context_.synchronize();
 }
 
 void TrainingStep::resume(const TrainingProgress& progress) {
@@ -206,15 +229,21 @@ void TrainingStep::agree(StepReport& report, double loss_sum, std::int64_t targe
   std::copy(sums.begin() + 1, sums.end(), flags.begin());
 }
 
-/// The losses beside the loss, and over all ranks what the routers' biases go by.
-void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps,
-                                    std::int64_t targets) {
-  if (!routing_.any()) return;
-  const ops::HostAccess<double> sums(context_, routing_.sums());
-  layout_.replicas().all_reduce_sum(sums.span());
-  layout_.pipeline().all_reduce_sum(sums.span().first(2));  // losses arise on their own stages
-  report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * replicas());
-  report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+/// Sums what the routers' biases go by over all ranks, where it lies; the losses beside the loss,
+/// which are a part of it, are added to `losses` f64 [2]. What is in flight is over when the host
+/// has read these.
+std::vector<Communicator::Handle> TrainingStep::sum_routing(Tensor& losses) {
+  std::vector<Communicator::Handle> in_flight;
+  if (!routing_.any()) return in_flight;
+  const auto sum = [&](Communicator& group, const Tensor& values) {
+    in_flight.push_back(group.all_reduce_async(values, ReduceOp::sum, context_.record()));
+    in_flight.back()->wait_on(context_);
+  };
+  const Tensor sums = routing_.sums(), own_losses = sums.slice(0, 0, 2);
+  sum(layout_.replicas(), sums);
+  sum(layout_.pipeline(), own_losses);  // losses arise on their own stages
+  ops::accumulate(context_, own_losses, losses);
+  return in_flight;
 }
 
 /// So many times the running mean of those before it. Few values have no mean worth the name.
@@ -306,9 +335,11 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
 
   std::vector<Batch> batches;
   SORTIE_ASSIGN_OR_RETURN(const std::int64_t targets, count_targets(micro_steps, batches));
-  // What the host has to know of the step: loss, counted targets, squared norm. Read once.
-  const Tensor sums = context_.zeros(DType::f64, {3});
+  // What the host has to know of the step: loss, counted targets, squared norm, losses beside the
+  // loss. Read once: it waits for the device for nothing else.
+  const Tensor sums = context_.zeros(DType::f64, {5});
   Tensor loss = sums.slice(0, 0, 2), squared_norm = sums.slice(0, 2, 1);
+  Tensor other_losses = sums.slice(0, 3, 2);
   expect_routing();
   SORTIE_TRY(pass_all(micro_steps, std::move(batches), targets, loss));
   {
@@ -327,12 +358,17 @@ Result<StepReport> TrainingStep::take(TrainingProgress& progress, const TellFlag
   }
   {
     const Span span(*this, Part::reduce);
+    std::vector<Communicator::Handle> routing_sums = sum_routing(other_losses);
     const std::vector<double> read = ops::copy_to_host<double>(context_, sums);
+    routing_sums.clear();
     report.grad_norm = optimizer_.gradient_norm(layout_, read[2]);
     tell(seconds_since(begin), flags);
     agree(report, read[0], targets, flags);
     if (loss_of_sites) report.loss = *loss_of_sites;
-    agree_on_routing(report, micro_steps, targets);
+    if (routing_.any()) {
+      report.balance_loss = read[3] / static_cast<double>(micro_steps * replicas());
+      report.mtp_loss = read[4] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+    }
   }
   update_under_way_ = true;
   update(report, rate);

@@ -42,6 +42,9 @@ class TrainingStep {
   /// Every replica gets the weights that the others have of a sharded store; collective. After they
   /// were written other than by a step, and the compute copies were refreshed.
   void spread_weights();
+  /// One micro-batch of the model's size forward and backward, and no update: what its passes
+  /// choose and allocate is there for the steps. Collective; between steps.
+  void rehearse();
   /// Goes on from there: the state of the parts that have one beside the weights.
   void resume(const TrainingProgress& progress);
   /// What the run leaves out of its data from here on.
@@ -114,7 +117,7 @@ class TrainingStep {
   void begin_reading_at(std::int64_t position, std::int64_t end);
   Result<double> sum_over_sites(const StepOrder& order, const Tensor& loss, std::int64_t targets);
   void agree(StepReport& report, double loss_sum, std::int64_t targets, Flags flags);
-  void agree_on_routing(StepReport& report, std::int64_t micro_steps, std::int64_t targets);
+  std::vector<Communicator::Handle> sum_routing(Tensor& losses);
   void update(StepReport& report, double rate);
   /// Why the update must not be made.
   struct Judgement {

@@ -60,6 +60,7 @@ class Backend {
   virtual void set_product_options(const ProductOptions&) {}
   virtual std::string product_choices() const { return {}; }
   virtual Result<> use_product_choices(Context&, std::string_view) { return {}; }
+  virtual void forget_product_choices() {}
 
   // Attention.
   virtual void rope(Context& context, Tensor& x, const RopeTable& table, const Tensor& positions,

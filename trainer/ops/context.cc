@@ -2,13 +2,15 @@
 #include "trainer/tensor/context.h"
 
 #include "trainer/ops/cpu/cpu_backend.h"
-#include "trainer/ops/meta/meta_backend.h"
+#include "trainer/ops/meta/gpu_meta_backend.h"
+#include "trainer/ops/meta/planned_gpu.h"
 #include "trainer/tensor/device_module.h"
 
 namespace sortie::trainer {
 namespace ops {
 
 std::unique_ptr<Backend> make_backend(Device device, int threads) {
+  if (device == kPlannedGpu) return std::make_unique<GpuMetaBackend>(threads);
   if (device.kind == DeviceKind::meta) return std::make_unique<MetaBackend>(threads);
   if (device.kind == DeviceKind::cuda) return cuda_module().backend(device);
   return std::make_unique<CpuBackend>(threads);

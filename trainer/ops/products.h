@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ struct ProductOptions {
   /// differ from run to run, and with them the last bits: share product_choices() among ranks and
   /// keep them with the checkpoint.
   int timed = 1;
+  /// Nobody uses the results of products that are timed: one that adds to what was there may do so
+  /// many times, and needs no memory of its own for it.
+  bool dropped = false;
   /// f32 operands are rounded to TF32, 10 bits of mantissa, and multiplied on tensor cores.
   bool tf32 = false;
   /// The most memory for logits of the LM head at a time, and for at least 256 rows. Every chunk
@@ -48,5 +52,14 @@ std::string product_choices(ExecutionContext& context);
 /// the text comes from. ErrorCode::unsupported when it comes from another version of the library or
 /// another kind of GPU, ErrorCode::checkpoint when it is none; nothing has changed then.
 Result<> use_product_choices(ExecutionContext& context, std::string_view text);
+
+/// As if no product had been computed yet.
+void forget_product_choices(ExecutionContext& context);
+
+/// The choices of several ranks as one text: of each shape that of the first that has it. Texts of
+/// another library or GPU than the first one's, and empty ones, are left out.
+std::string merge_product_choices(std::span<const std::string> texts);
+/// The shapes that a text has choices for.
+std::int64_t count_product_choices(std::string_view text);
 
 }  // namespace sortie::trainer::ops

@@ -188,11 +188,14 @@ class DeviceCommunicator final : public Communicator {
 
   // By way of the host: receives are posted long ahead, and a kernel that waits for one would hold
   // up all that its group's stream is given after it.
+  // Not on a line, which has nothing else to do.
   Handle send_async(const Tensor& values, int to, const Event& ready) override {
-    return host_->send_async(values, to, ready);
+    if (!line_ || !ours(values)) return host_->send_async(values, to, ready);
+    return start_message("send", values, [&] { return group_->send(values, to, ready); });
   }
   Handle receive_async(const Tensor& values, int from, const Event& ready) override {
-    return host_->receive_async(values, from, ready);
+    if (!line_ || !ours(values)) return host_->receive_async(values, from, ready);
+    return start_message("receive", values, [&] { return group_->receive(values, from, ready); });
   }
   void barrier() override { host_->barrier(); }
 
@@ -205,6 +208,15 @@ class DeviceCommunicator final : public Communicator {
                             [this] { keep_waiting(); });
     if (!host) return nullptr;
     return std::make_unique<DeviceCommunicator>(rank_, std::move(host), std::move(group));
+  }
+
+  bool between_devices() const { return group_ != nullptr; }
+  std::unique_ptr<Communicator> line(int from, int to) {
+    const bool ours = rank() == from || rank() == to;
+    auto line =
+        split(ours ? 0 : -1, rank() == from ? 0 : 1, fmt::format("{}, {} to {}", name(), from, to));
+    if (line) static_cast<DeviceCommunicator&>(*line).line_ = true;
+    return line;
   }
 
   std::vector<std::string> all_gather(std::string_view text) override {
@@ -243,8 +255,21 @@ class DeviceCommunicator final : public Communicator {
   template <class Call>
   Handle in_flight(Collective collective, std::uint64_t sequence, const Tensor& input,
                    const Tensor& output, const Call& call) {
-    std::string what = fmt::format("{} of group {} ({} ranks)", host_->label(collective, sequence),
-                                   name(), size());
+    return in_flight(host_->label(collective, sequence), input, output, call);
+  }
+
+  /// The two ends are not compared in the debug mode: neither waits for the other.
+  template <class Call>
+  Handle start_message(const char* direction, const Tensor& values, const Call& call) {
+    check_tensors(values, values);
+    check_sound(*rank_, *host_);
+    return in_flight(fmt::format("{} {}", direction, messages_++), values, values, call);
+  }
+
+  template <class Call>
+  Handle in_flight(const std::string& label, const Tensor& input, const Tensor& output,
+                   const Call& call) {
+    std::string what = fmt::format("{} of group {} ({} ranks)", label, name(), size());
     Event done;
     try {
       done = call();
@@ -261,6 +286,8 @@ class DeviceCommunicator final : public Communicator {
   const std::shared_ptr<DeviceRank> rank_;
   const std::unique_ptr<GroupCommunicator> host_;
   const std::unique_ptr<DeviceGroup> group_;  // null for a rank alone
+  bool line_ = false;
+  std::uint64_t messages_ = 0;  // of a line
 };
 
 }  // namespace
@@ -298,6 +325,16 @@ Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<C
   } catch (const CommunicatorError& error) {
     return fail(ErrorCode::unsupported, error.what());
   }
+}
+
+bool sends_between_devices(const Communicator& group) {
+  const auto* of_devices = dynamic_cast<const DeviceCommunicator*>(&group);
+  return of_devices != nullptr && of_devices->between_devices();
+}
+
+std::unique_ptr<Communicator> make_line(Communicator& group, int from, int to) {
+  SORTIE_CHECK(sends_between_devices(group), "a line of group {}", group.name());
+  return static_cast<DeviceCommunicator&>(group).line(from, to);
 }
 
 }  // namespace sortie::trainer

@@ -16,4 +16,13 @@ namespace sortie::trainer {
 Result<std::unique_ptr<Communicator>> make_device_communicator(std::unique_ptr<Communicator> host,
                                                                DeviceGroups& groups, Device device);
 
+/// Whether lines (below) can be made of a group: its tensors travel from GPU to GPU.
+bool sends_between_devices(const Communicator& group);
+/// For messages from one rank of a group to another, from GPU to GPU: a group of the two, the
+/// sender first, with a stream of its own on each. A message waits on the GPU for its receiver, and
+/// a receive for its message, so receives are posted when they are waited for and not before. All
+/// ranks of the group call it; null for those that are neither. Only send_async() and
+/// receive_async() in that direction.
+std::unique_ptr<Communicator> make_line(Communicator& group, int from, int to);
+
 }  // namespace sortie::trainer

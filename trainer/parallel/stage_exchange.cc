@@ -11,7 +11,9 @@ namespace {
 using Kind = PipelineAction::Kind;
 
 /// Messages of a sender that wait for their data beyond the one that is taken: so a result travels
-/// while its receiver works on another.
+/// while its receiver works on another. Between GPUs none: a kernel that waits for what its sender
+/// has not begun to compute would hold some of the GPU, and hang with it where the driver waits for
+/// kernels before it loads one or frees memory. What is taken is on its way before that.
 constexpr std::size_t kAhead = 2;
 
 }  // namespace
@@ -33,7 +35,7 @@ void StageExchange::begin(const PipelineShape& shape, Pass pass, Form form) {
     inbox.from = from;
     for (const PipelineMessage& message : messages_between(shape, from, own, actions))
       if (sent(own, message)) inbox.next.push_back(message);
-    while (inbox.posted.size() < kAhead && !inbox.next.empty()) post(inbox);
+    post_ahead(inbox);
   }
 }
 
@@ -58,13 +60,18 @@ void StageExchange::post(Inbox& inbox) {
   expected.message = inbox.next.front();
   inbox.next.pop_front();
   const PipelineMessage& message = expected.message;
-  expected.hidden = Transfer::receive(context_, stages_, form_.dtype,
-                                      {form_.rows(message.micro_batch), form_.width}, inbox.from);
+  const StageLines::End line = lines_.from(inbox.from);
+  expected.hidden = Transfer::receive(context_, line.group, form_.dtype,
+                                      {form_.rows(message.micro_batch), form_.width}, line.peer);
   const std::int64_t sums =
       message.kind == Kind::forward ? form_.forward_sums : form_.backward_sums;
   if (sums > 0)
-    expected.sums = Transfer::receive(context_, stages_, DType::f64, {sums}, inbox.from);
+    expected.sums = Transfer::receive(context_, line.group, DType::f64, {sums}, line.peer);
   inbox.posted.push_back(std::move(expected));
+}
+
+void StageExchange::post_ahead(Inbox& inbox) {
+  while (!lines_.direct() && inbox.posted.size() < kAhead && !inbox.next.empty()) post(inbox);
 }
 
 StageExchange::Inbox& StageExchange::inbox_of(const PipelineAction& action) {
@@ -86,7 +93,7 @@ StageParcel StageExchange::take(const PipelineAction& action) {
   }
   Expected expected = std::move(*found());
   inbox.posted.erase(found());
-  while (inbox.posted.size() < kAhead && !inbox.next.empty()) post(inbox);
+  post_ahead(inbox);
   StageParcel parcel;
   parcel.hidden = expected.hidden.wait();
   if (expected.sums) parcel.sums = expected.sums->wait();
@@ -97,9 +104,10 @@ void StageExchange::send(const PipelineAction& action, StageParcel parcel) {
   int to = 0;
   PipelineMessage message;
   if (!message_of(shape_, stages_.rank(), action, to, message) || !sent(to, message)) return;
-  sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.hidden), to));
+  const StageLines::End line = lines_.to(to);
+  sent_.push_back(Transfer::send(context_, line.group, std::move(parcel.hidden), line.peer));
   if (parcel.sums.defined())
-    sent_.push_back(Transfer::send(context_, stages_, std::move(parcel.sums), to));
+    sent_.push_back(Transfer::send(context_, line.group, std::move(parcel.sums), line.peer));
   poll();
 }
 

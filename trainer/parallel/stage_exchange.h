@@ -10,6 +10,7 @@
 
 #include "trainer/parallel/communicator.h"
 #include "trainer/parallel/schedule.h"
+#include "trainer/parallel/stage_lines.h"
 #include "trainer/parallel/transfer.h"
 
 namespace sortie::trainer {
@@ -32,9 +33,12 @@ class StageExchange {
   };
   enum class Pass : std::uint8_t { training, forward_only };
 
-  /// `stages` is the group of the stages of one model, in order. Both outlive it.
+  /// `stages` is the group of the stages of one model, in order. Both outlive it. Called by all
+  /// stages.
   StageExchange(ExecutionContext& context, Communicator& stages)
-      : context_(context), stages_(stages) {}
+      : context_(context), stages_(stages), lines_(stages) {}
+
+  StageLines& lines() { return lines_; }
 
   /// Before the actions of one step, when the last one is finished. All stages call it alike.
   void begin(const PipelineShape& shape, Pass pass, Form form);
@@ -67,11 +71,13 @@ class StageExchange {
 
   bool sent(int stage, const PipelineMessage& message) const;
   Inbox& inbox_of(const PipelineAction& action);
+  void post_ahead(Inbox& inbox);
   void post(Inbox& inbox);
   void move_messages();
 
   ExecutionContext& context_;
   Communicator& stages_;
+  StageLines lines_;
   PipelineShape shape_;
   Form form_;
   std::deque<Inbox> inboxes_;  // one for each stage that sends to this one

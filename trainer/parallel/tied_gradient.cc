@@ -20,8 +20,9 @@ struct Swap {
 
 }  // namespace
 
-TiedGradient::TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages)
-    : store_(store), stages_(stages) {
+TiedGradient::TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages,
+                           StageLines* lines)
+    : store_(store), stages_(stages), lines_(lines) {
   if (parameter != nullptr && parameter->trained() && stages.size() > 1) parameter_ = parameter;
 }
 
@@ -58,8 +59,8 @@ void TiedGradient::add_other_to(const Tensor& gradient) {
     swap.own = gradient.slice(0, begin, count);
     swap.other = context.empty(DType::f32, {count});
     const Event ready = context.record();
-    swap.receive = stages_.receive_async(swap.other, peer, ready);
-    swap.send = stages_.send_async(swap.own, peer, ready);
+    swap.receive = lines_->receive(swap.other, peer, ready);
+    swap.send = lines_->send(swap.own, peer, ready);
     if (under_way.size() == kPieces) add_first();
   }
   while (!under_way.empty()) add_first();

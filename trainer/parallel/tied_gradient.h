@@ -3,16 +3,17 @@
 #pragma once
 
 #include "trainer/nn/parameter.h"
-#include "trainer/parallel/communicator.h"
+#include "trainer/parallel/stage_lines.h"
 
 namespace sortie::trainer {
 
 class TiedGradient {
  public:
   /// `parameter` is this stage's copy, null where there is none (or on a stage between); `stages`
-  /// the group of the stages of one model. Both outlive it. Does nothing where the parameter is
-  /// frozen, which it is on both stages alike.
-  TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages);
+  /// the group of the stages of one model, `lines` theirs, null with one stage. All outlive it.
+  /// Does nothing where the parameter is frozen, which it is on both stages alike.
+  TiedGradient(ParameterStore& store, Parameter* parameter, Communicator& stages,
+               StageLines* lines);
 
   /// Before the passes of a step: the gradient is not final before add_other(), however many of its
   /// uses are done.
@@ -28,6 +29,7 @@ class TiedGradient {
   ParameterStore& store_;
   Parameter* parameter_ = nullptr;
   Communicator& stages_;
+  StageLines* const lines_;
 };
 
 }  // namespace sortie::trainer

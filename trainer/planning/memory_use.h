@@ -24,15 +24,21 @@ struct MemoryUse {
   std::int64_t packed = 0;  // copies of matrices in the layouts that products like best, where they
                             // are kept: for several micro-batches a step
   std::int64_t activations = 0;  // and what kernels work in, at the peak of a step
-  std::int64_t cached = 0;       // freed blocks that wait for their size to be asked for again
+  std::int64_t cached = 0;       // freed blocks that wait for their size to be asked for again; of
+                                 // a GPU with what blocks are larger than was asked for
+  std::int64_t device = 0;       // of a GPU: what its driver and libraries take of its memory
   std::int64_t process = 0;      // the program itself, its libraries and what they allocate
 
   std::int64_t total() const {
     return weights + gradients + optimizer + snapshot + memory_checkpoints + packed + activations +
-           cached + process;
+           cached + device + process;
   }
+  /// What tensors have at the peak of a step.
+  std::int64_t tensors() const { return weights + gradients + optimizer + packed + activations; }
+  /// Of a rank that computes on a GPU, the part that lies there; the rest is the host's.
+  std::int64_t on_gpu() const { return tensors() + cached + device; }
   /// With the names that they have in JSON.
-  std::array<std::pair<std::string_view, std::int64_t>, 9> parts() const {
+  std::array<std::pair<std::string_view, std::int64_t>, 10> parts() const {
     return {{{"weights", weights},
              {"gradients", gradients},
              {"optimizer", optimizer},
@@ -41,6 +47,7 @@ struct MemoryUse {
              {"packed_weights", packed},
              {"activations", activations},
              {"cached", cached},
+             {"device", device},
              {"process", process}}};
   }
 };

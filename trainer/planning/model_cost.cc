@@ -8,7 +8,7 @@ Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOp
                                             const std::string& version) {
   training::ModelCost cost;
   cost.version = version;
-  cost.isa = cpu_facts().isa;
+  cost.isa = options.gpu ? "gpu" : cpu_facts().isa;
   cost.architecture = job.model.architecture;
   cost.preset = job.model.preset;
   cost.threads = options.threads;
@@ -23,7 +23,8 @@ Result<training::ModelCost> plan_model_cost(const config::JobConfig& job, PlanOp
     cost.trained_parameters = plan.parameters.trained;
     cost.flops_per_token = plan.flop_per_token;
     training::ModelCost::Memory memory{name, {}};
-    for (const auto& [part, bytes] : plan.memory.parts()) memory.parts.emplace_back(part, bytes);
+    for (const auto& [part, bytes] : plan.memory.parts())
+      if (part != "device" || options.gpu) memory.parts.emplace_back(part, bytes);
     cost.memory.push_back(std::move(memory));
     cost.bubble = plan.bubble;
     cost.stages.resize(stages.size());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/config/architectures.h"
@@ -13,6 +14,7 @@
 #include "trainer/models/mixture.h"
 #include "trainer/models/model.h"
 #include "trainer/ops/copy.h"
+#include "trainer/ops/meta/planned_gpu.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/layout.h"
@@ -31,6 +33,10 @@ constexpr std::int64_t kProcessBytes = 48 * kMebibyte;
 constexpr std::int64_t kMpiBytes = 40 * kMebibyte;
 constexpr std::int64_t kReductionBytesOfPeer = 8 * (std::int64_t{60} << 10);
 constexpr std::int64_t kMostReductionBytes = 32 * kMebibyte;
+/// Of a GPU: what the driver takes for the context and the kernels of the module and cuBLASLt, and
+/// NCCL's buffers of each group of ranks. Not measured: there was no GPU where this was written.
+constexpr std::int64_t kGpuContextBytes = 512 * kMebibyte;
+constexpr std::int64_t kNcclGroupBytes = 256 * kMebibyte;
 constexpr std::int64_t kShardUnit = 16;  // f32 elements of a cache line, as TrainingStep has it
 
 /// The ranges of single keys allow products that no 64-bit number holds, and lists of parameters
@@ -86,7 +92,7 @@ class MetaRank {
         options_(options),
         layout_(job.topology, options.rank, static_cast<int>(options.world_size)),
         micro_steps_(micro_steps(job.topology, options)),
-        context_(options.threads, {.kind = DeviceKind::meta}),
+        context_(options.threads, options.gpu ? ops::kPlannedGpu : Device{DeviceKind::meta}),
         store_(layout_.tensor_group(), layout_.expert_group()),
         model_(context_, job.model, store_,
                job.topology.activation_checkpointing_type == "every_layer",
@@ -100,7 +106,7 @@ class MetaRank {
     store_.share(share_rules(job_, layout_));
     SORTIE_TRY(optimizer_.prepare(context_, layout_));
     // One micro-batch uses each copy once, and what is gathered is let go.
-    context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers() && !options_.gpu);
+    context_.keep_packed_weights(micro_steps_ > 1 && !store_.gathers());
     store_.finalize(context_, options_.dtype, layout_.replicas().size() * kShardUnit,
                     /*with_optimizer=*/true);
     optimizer_.begin(context_, layout_);
@@ -159,6 +165,7 @@ class MetaRank {
     if (options_.world_size > 1)
       plan.memory.process += kMpiBytes + std::min((options_.world_size - 1) * kReductionBytesOfPeer,
                                                   kMostReductionBytes);
+    if (options_.gpu) plan.memory.device = kGpuContextBytes + groups() * kNcclGroupBytes;
     return plan;
   }
 
@@ -208,6 +215,14 @@ class MetaRank {
       const double more = bytes - bytes_in(in_step, to) - bytes_in(passed, to);
       sent_[to] += more / static_cast<double>(added) * static_cast<double>(micro_steps_ - planned);
     }
+  }
+  /// NCCL's groups, where the collectives of GPUs are its own.
+  std::int64_t groups() const {
+    if (job_.topology.backend == "mpi") return 0;
+    std::set<const Communicator*> groups = {
+        &layout_.world(),    &layout_.tensor(), &layout_.context(),        &layout_.pipeline(),
+        &layout_.replicas(), &layout_.model(),  &layout_.expert_replicas()};
+    return std::ranges::count_if(groups, [](const auto* group) { return group->size() > 1; });
   }
   /// Ranks that share the folder of checkpoints share the writing; where they do not, rank 0 has a
   /// copy of the whole.

@@ -27,7 +27,7 @@ struct PlanOptions {
   int rank = 0;                       // the one that is planned
   DType dtype = DType::f32;           // of products
   int threads = 1;                    // of the rank: kernels work in memory of each thread
-  bool gpu = false;                   // it computes on one: weights are multiplied as they are
+  bool gpu = false;                   // it computes on one
 };
 
 struct RankPlan {
@@ -38,7 +38,8 @@ struct RankPlan {
   /// counted: recomputation, and that documents hide keys.
   double flop_per_token = 0.0;
   /// Kernels' memory and packed weights are those that oneDNN names for this machine's CPU. Where
-  /// that has no bf16 products, plans of bf16 have none of its kernels' memory.
+  /// that has no bf16 products, plans of bf16 have none of its kernels' memory. Of a GPU: those of
+  /// ops/cuda, and constants for what its driver and NCCL take, which nobody has measured.
   MemoryUse memory;
   /// Payload that it sends in a step.
   SentBytes sent;

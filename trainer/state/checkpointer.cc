@@ -366,4 +366,10 @@ Result<std::optional<LoadedCheckpoint>> Checkpointer::load() {
   return loaded;
 }
 
+std::string Checkpointer::saved_product_choices() const {
+  const bool goes_on =
+      start_.kind == StartPoint::Kind::resume || start_.kind == StartPoint::Kind::fork;
+  return goes_on && start_.manifest ? start_.manifest->product_choices : "";
+}
+
 }  // namespace sortie::trainer

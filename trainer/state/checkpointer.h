@@ -131,6 +131,9 @@ class Checkpointer {
   /// After prepare(), and the buffers of the store: loads the checkpoint that the run starts from,
   /// if there is one; collective.
   Result<std::optional<LoadedCheckpoint>> load();
+  /// After load(), on rank 0: how a GPU computed the products of the run that goes on here; empty
+  /// where it starts from weights alone, or did not compute on a GPU.
+  std::string saved_product_choices() const;
   /// After load(): takes the memory of background saves where the config asks for any. Where this
   /// host has not enough, saves stop training and the text says so, else it is empty; collective.
   std::string reserve_snapshot();

@@ -10,6 +10,7 @@
 #include "common/config/load.h"
 #include "trainer/checkpoint/lineage.h"
 #include "trainer/hf/import.h"
+#include "trainer/ops/products.h"
 #include "trainer/state/checkpoint_state.h"
 #include "trainer/state/checkpointer.h"
 #include "trainer/state/rank_texts.h"
@@ -138,6 +139,7 @@ Manifest Checkpointer::make_manifest(const TrainingProgress& progress) const {
   manifest.config = config::to_toml(job_);
   manifest.config_digest = training_digest(job_);
   manifest.depends_on = depends_on(facts_);
+  manifest.product_choices = ops::product_choices(context_);
   return manifest;
 }
 

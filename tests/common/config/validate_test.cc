@@ -486,7 +486,8 @@ TEST_CASE("settings of the trainer may be in the environment of ranks") {
   JobConfig job;
   job.runner.env = {{"SORTIE_COMM_TIMEOUT", "60"},
                     {"SORTIE_COMM_DEBUG", "1"},
-                    {"SORTIE_CUDA_MODULE", "/opt/libsortie-cuda.so"}};
+                    {"SORTIE_CUDA_MODULE", "/opt/libsortie-cuda.so"},
+                    {"SORTIE_TIMED_PRODUCTS", "1"}};
   CHECK(text_of(validate(job)) == "");
 }
 

@@ -39,6 +39,10 @@ TEST_CASE("what a model costs is read as it was written") {
   CHECK(read->memory[0].total() == 4 << 20);
   CHECK(read->memory[0].part("weights") == 3 << 20);
   CHECK(read->memory[0].part("nothing") == 0);
+  CHECK(read->memory[0].on_host() == 4 << 20);
+  const ModelCost::Memory gpu{"bf16",
+                              {{"weights", 5}, {"snapshot", 2}, {"device", 7}, {"process", 1}}};
+  CHECK(gpu.on_host() == 3);
   CHECK(read->stages == cost.stages);
   CHECK(read->bubble == cost.bubble);
 }

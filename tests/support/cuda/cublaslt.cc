@@ -1,6 +1,8 @@
 // cuBLASLt of the emulated GPUs. A product is packed to f32, summed along k in one or more parts,
 // and rounded once. Algorithms differ in these parts, thus in their bits, and in the alignment that
-// they need. Memory between parts is the caller's workspace, which is garbage before.
+// they need. Memory between parts is the caller's workspace, which is garbage before. How long a
+// product takes by the clock of its GPU is chance: who chooses by time chooses something else in
+// every process, as on a real one.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "tests/support/cuda/streams.h"
 
 struct cublasLtContext {
   int device;
@@ -109,6 +112,12 @@ bool lines_fit(const Shapes& s, std::uint64_t alignment) {
               std::max<std::uint64_t>(alignment, bytes_of(layout->type))))
       return false;
   return true;
+}
+
+/// On that device's clock, from a stream of it.
+void take_some_time(int device) {
+  emulated_cuda::Device& it = emulated_cuda::device(device);
+  it.clock += std::chrono::microseconds(10 + it.random() % 1000);
 }
 
 /// What runs on the device.
@@ -349,7 +358,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                  "a product of operands that are less aligned than its algorithm needs: {} bytes",
                  product.algorithm.alignment);
   if (product.algorithm.parts == 1) {
-    emulated_cuda::enqueue(stream, [product, workspace, workspace_bytes] {
+    emulated_cuda::enqueue(stream, [product, workspace, workspace_bytes, device] {
+      take_some_time(device);
       if (workspace != nullptr)
         std::memset(workspace, 0xff, std::min<std::size_t>(workspace_bytes, 256));
       std::vector<float> sums(product.s.m() * product.s.n());
@@ -359,7 +369,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_SUCCESS;
   }
   // Two kernels: what another stream does to the workspace in between shows.
-  emulated_cuda::enqueue(stream, [product, checked] {
+  emulated_cuda::enqueue(stream, [product, checked, device] {
+    take_some_time(device);
     std::memset(product.partial, 0xff, checked.workspaceSize);
     for (std::uint64_t part = 0; part < product.algorithm.parts; ++part)
       product.sum(part, product.partial + part * product.s.m() * product.s.n());

@@ -69,7 +69,8 @@ inline Manifest manifest_of(std::int64_t step) {
           .config = "[trainer]\nseed = 42\n",
           .scalars = {{"learning_rate", 0.1 + 0.2}, {"beta1_power", 1e-300}},
           .counters = {{"skipped", 3}},
-          .depends_on = {{"isa", "avx512_core_bf16"}, {"threads", "1"}}};
+          .depends_on = {{"isa", "avx512_core_bf16"}, {"threads", "1"}},
+          .product_choices = "# how\n64 96: 1f\n"};
 }
 
 inline Result<std::filesystem::path> save(CheckpointStore& store, std::int64_t step,

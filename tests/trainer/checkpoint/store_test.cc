@@ -52,6 +52,7 @@ TEST_CASE("a save has its layout, and its manifest comes back") {
   CHECK(manifest->scalars == wanted.scalars);  // to the last bit
   CHECK(manifest->counters == wanted.counters);
   CHECK(manifest->depends_on == wanted.depends_on);
+  CHECK(manifest->product_choices == wanted.product_choices);
   CHECK(manifest->shards.size() == 2);
   CHECK(manifest->tensors.size() == test_job::specs().size());
   CHECK(to_json(*manifest) == test::read_text(*folder / "manifest.json"));

@@ -56,6 +56,24 @@ TEST_CASE("sortie-train plan prints what a rank takes, as text and as JSON") {
   CHECK(smaller["rank_memory_bytes"]["f32"]["optimizer"] == alone["optimizer"]);
 }
 
+TEST_CASE("sortie-train plan counts the memory of a GPU where the job asks for one") {
+  const sortie::testing::TempDir dir;
+  const std::string file = dir.str("job.toml");
+  sortie::test::write_text(file, kPlanConfig);
+  const auto by_option = plan({file, "--threads", "2", "--json", "--gpu"});
+  CHECK(by_option.code == 0);
+  CHECK(by_option.output ==
+        plan({file, "--threads", "2", "--json", "--set", "trainer.device=cuda"}).output);
+  const auto json = nlohmann::json::parse(by_option.output);
+  CHECK(json["isa"] == "gpu");
+  CHECK(json["rank_memory_bytes"]["f32"]["device"] > 0);
+  CHECK(json["rank_memory_bytes"]["f32"]["packed_weights"] == 0);
+  const auto text = plan({file, "--threads", "2", "--gpu"});
+  CHECK(has(text.output, "(on a GPU, device: not measured), in MiB\n"));
+  CHECK(has(text.output, "\n    device "));
+  CHECK_FALSE(has(plan({file, "--threads", "2"}).output, "\n    device "));
+}
+
 TEST_CASE("a config that sortie-train plan refuses is an error in its JSON too") {
   const sortie::testing::TempDir dir;
   const std::string file = dir.str("job.toml");

@@ -1,8 +1,10 @@
 // Every way to share a model out to ranks, each rank with a context of its own on the tested GPU,
 // against one process on the CPU.
+#include "tests/support/emulated.h"
 #include "tests/support/every_case.h"
 #include "tests/trainer/layouts/expert_runs.h"
 #include "tests/trainer/layouts/layout_runs.h"
+#include "tests/trainer/parallel/socket_ranks.h"
 
 namespace sortie::trainer::test {
 namespace {
@@ -71,6 +73,53 @@ TEST_CASE("on a GPU: tensor 2 x pipeline 2 x replicas 2" * doctest::skip(no_gpu_
                      },
                      8}},
                    1);
+}
+
+/// Each rank with a GPU of its own, NCCL between them: losses and norms by rank and step.
+std::vector<std::vector<double>> train_over_nccl(const config::JobConfig& job, int ranks,
+                                                 int steps) {
+  std::vector<std::vector<double>> told(static_cast<std::size_t>(ranks));
+  const RankErrors errors = run_gpu_ranks(ranks, [&](Communicator& world, ExecutionContext&) {
+    RankContext rank;
+    rank.compute = compute_device();
+    rank.compute.device.index = world.rank();
+    TinyTraining training(job, world, DType::f32, 1, nullptr, rank);
+    for (int step = 0; step < steps; ++step) {
+      const auto report = training.trainer->step();
+      SORTIE_CHECK(report.has_value(), "{}", report ? "" : report.error().message);
+      for (const double value : {report->loss, report->grad_norm})
+        told[static_cast<std::size_t>(world.rank())].push_back(value);
+    }
+    training.trainer->context().synchronize();
+    world.barrier();
+  });
+  CHECK(all_empty(errors));
+  return told;
+}
+
+TEST_CASE("on a GPU: stages that send each other tensors over NCCL train as one process does" *
+          doctest::skip(!gpu_is_emulated())) {
+  config::JobConfig job = shared_out_job("llama");
+  job.model.weight_tying = true;  // the first and the last stage sum a gradient
+  job.topology.micro_batch_size = 1;
+  const int steps = 3;
+  const LayoutRun alone = [&] {
+    const OnDevice cpu({});
+    return run_layout(job, 1, steps);
+  }();
+  job.optimizer.gradient_clipping = 0;
+  job.topology.pipeline_parallel_size = 2;
+  for (const int interleave : {1, 2}) {
+    CAPTURE(interleave);
+    job.topology.pipeline_interleave = interleave;
+    const auto told = train_over_nccl(job, 2, steps);
+    CHECK(told[0] == told[1]);
+    REQUIRE(told[0].size() == 2 * alone.losses.size());
+    for (std::size_t i = 0; i < alone.losses.size(); ++i) {
+      CHECK(told[0][2 * i] == doctest::Approx(alone.losses[i]).epsilon(1e-5));
+      CHECK(told[0][2 * i + 1] == doctest::Approx(alone.norms[i]).epsilon(1e-4));
+    }
+  }
 }
 
 }  // namespace sortie::trainer::test

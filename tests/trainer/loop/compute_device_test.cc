@@ -1,8 +1,9 @@
 // Which device a rank gets, and what it is told where there is none.
 #include <doctest/doctest.h>
 
-#include "tests/support/test_device.h"
+#include "tests/support/tiny_training.h"
 #include "trainer/loop/compute_device.h"
+#include "trainer/loop/device_room.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -66,6 +67,32 @@ TEST_CASE("bf16 is what a GPU multiplies") {
   CHECK(choose_precision("bf16", narrow, gpu).value() == DType::bf16);
   CHECK(choose_precision("f32", narrow, gpu).value() == DType::f32);
   CHECK_FALSE(choose_precision("bf16", narrow));
+}
+
+TEST_CASE("what does not fit on a GPU is an error before memory is taken") {
+  const config::JobConfig job = test::tiny_job();
+  const PlanOptions options{.micro_batch_size = 2, .gpu = true};
+  ComputeDevice gpu{
+      .device = {.kind = DeviceKind::cuda},
+      .gpu = GpuFacts{.name = "GPU", .compute_capability = 90, .memory_bytes = 8 << 20},
+      .free_bytes = 1 << 10,
+      .libraries = {}};
+  const auto error = [&] {
+    const auto checked = check_device_room(job, options, gpu);
+    return checked ? "none" : checked.error().message;
+  };
+  CHECK(has(error(),
+            "GPU 0 (GPU (9.0)): weights, gradients and the optimizer's state of this rank "
+            "take "));
+  CHECK(has(error(), "and 1.02kB of its 8.39MB are free"));
+  gpu.free_bytes = 4 << 20;  // the state fits, cuBLASLt's workspace does not
+  CHECK(has(error(), "and activations 33."));
+  CHECK(has(error(), "lower topology.micro_batch_size"));
+  gpu.free_bytes = 64 << 20;
+  const auto fits = check_device_room(job, options, gpu);
+  REQUIRE(fits);
+  CHECK(*fits > 33 << 20);
+  CHECK(check_device_room(job, {.micro_batch_size = 2}, {}).value() == 0);
 }
 
 TEST_CASE("without a GPU auto is the CPU and cuda an error with its cause" *

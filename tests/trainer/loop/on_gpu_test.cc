@@ -1,9 +1,11 @@
 // A GPU trains as the CPU does, and a run goes from one to the other.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <cmath>
 
 #include "common/config/architectures.h"
+#include "tests/support/emulated.h"
 #include "tests/support/every_case.h"
 #include "tests/support/state_values.h"
 #include "tests/support/temp_dir.h"
@@ -62,7 +64,33 @@ config::JobConfig gpu_saving_job(const std::string& save_dir, std::int64_t steps
   return job;
 }
 
+/// How often the host has waited for the emulated GPU.
+std::uint64_t gpu_waits() {
+  void* const loaded = ::dlopen(std::getenv("SORTIE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(loaded != nullptr);
+  auto* const count =
+      reinterpret_cast<std::uint64_t (*)()>(::dlsym(loaded, "sortie_emulated_waits"));
+  ::dlclose(loaded);
+  SORTIE_CHECK(count != nullptr, "the module does not count waits");
+  return count();
+}
+
 }  // namespace
+
+TEST_CASE("on a GPU: the host waits for a step once, with mixtures of experts, too" *
+          doctest::skip(!gpu_is_emulated())) {
+  for (const char* architecture : {"llama", "qwen3-moe", "deepseek-v3"}) {
+    CAPTURE(std::string(architecture));
+    const auto communicator = make_single_communicator();
+    TinyTraining training(gpu_job(architecture), *communicator, DType::f32);
+    training.losses(2);  // what is allocated is there
+    for (int step = 0; step < 3; ++step) {
+      const std::uint64_t before = gpu_waits();
+      training.losses(1);
+      CHECK(gpu_waits() - before == 1);
+    }
+  }
+}
 
 TEST_CASE("on a GPU: every family's losses are those of the CPU" *
           doctest::skip(no_gpu_is_tested())) {

@@ -11,6 +11,7 @@
 
 #include "common/base/atomic_file.h"
 #include "tests/support/temp_dir.h"
+#include "trainer/tensor/allocator.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -98,6 +99,20 @@ TEST_CASE("a rank that fails alone ends the job, whatever kind of failure it is"
       [](RankEnd& end) { return end.exit_code_of([]() -> Result<> { throw std::bad_alloc(); }); });
   CHECK(memory.code == 103);
   CHECK(memory.err.starts_with("sortie-train: rank 1 on h02: out of memory: "));
+
+  const Ended gpu = end_of([](RankEnd& end) {
+    end.set_planned_on_gpu(std::int64_t{900} << 20);
+    return end.exit_code_of([]() -> Result<> {
+      throw OutOfMemory({.kind = DeviceKind::cuda}, 64u << 20, 512u << 20, 600u << 20);
+    });
+  });
+  CHECK(gpu.code == 103);
+  CHECK(gpu.err ==
+        "sortie-train: rank 1 on h02: out of memory: GPU 0 gave no 64 MiB more: tensors have 512 "
+        "MiB of it, and 88 MiB wait to be used again (planned: 900 MiB in all, see `sortie-train "
+        "plan`); lower topology.micro_batch_size, set topology.activation_checkpointing_type = "
+        "\"every_layer\", share weights and the optimizer's state out with "
+        "topology.parameter_sharding, or use more ranks for each model\n");
 
   const Ended lost = end_of([](RankEnd& end) {
     return end.exit_code_of([]() -> Result<> { throw CommunicatorError("rank 0 is gone"); });

@@ -7,6 +7,7 @@
 #include "tests/trainer/parallel/on_ranks.h"
 #include "tests/trainer/parallel/socket_ranks.h"
 #include "trainer/ops/elementwise.h"
+#include "trainer/parallel/stage_exchange.h"
 
 using namespace sortie;
 using namespace sortie::trainer;
@@ -239,4 +240,56 @@ TEST_CASE("nccl: what breaks between GPUs ends the wait and says where") {
     CHECK(errors[0].find("rank 1") != std::string::npos);
     CHECK(errors[0].find("closed its connection") != std::string::npos);
   }
+}
+
+TEST_CASE("nccl: stages send each other tensors from GPU to GPU") {
+  Wrongs wrongs;
+  const RankErrors errors = run_gpu_ranks(3, [&](Communicator& world, ExecutionContext& context) {
+    StageExchange exchange(context, world);
+    wrongs.check(exchange.lines().direct(), "by way of the host");
+    const PipelineShape shape{.stages = world.size(), .interleave = 2, .micro_batches = 6};
+    constexpr std::int64_t kRows = 40, kWidth = 3;
+    Tensor ones = context.empty(DType::f32, {kRows, kWidth});
+    ops::fill(context, 1.0, ones);
+    for (int round = 0; round < 2; ++round) {
+      StageExchange::Form form;
+      form.width = kWidth;
+      form.rows = [](std::int64_t) { return kRows; };
+      form.forward_sums = 4;
+      exchange.begin(shape, StageExchange::Pass::training, std::move(form));
+      std::map<std::int64_t, Tensor> last;  // what the last run has made, by micro-batch
+      for (const PipelineAction& action : training_schedule(shape, world.rank())) {
+        const int at = shape.global_run(world.rank(), action.run);
+        const bool forward = action.kind == PipelineAction::Kind::forward;
+        const bool first = forward ? at == 0 : at + 1 == shape.runs();
+        const auto micro_batch = static_cast<double>(action.micro_batch);
+        StageParcel in, out;
+        if (!first) {
+          in = exchange.take(action);
+        } else {
+          in.hidden =
+              forward ? context.empty(DType::f32, {kRows, kWidth}) : last.at(action.micro_batch);
+          if (forward) ops::fill(context, 100.0 * micro_batch, in.hidden);
+        }
+        // Each run adds one, on the way back too.
+        out.hidden = context.empty(DType::f32, {kRows, kWidth});
+        ops::add(context, in.hidden, ones, out.hidden);
+        if (forward) {
+          out.sums = in.sums.defined() ? in.sums : context.zeros(DType::f64, {4});
+          wrongs.check(first || ops::copy_to_host<double>(context, in.sums)[3] == 0.0, "sums");
+        }
+        if (forward && at + 1 == shape.runs()) last[action.micro_batch] = out.hidden;
+        if (!forward && at == 0) {
+          const double expected = 100.0 * micro_batch + 2.0 * shape.runs();
+          for (const float value : ops::copy_to_host<float>(context, out.hidden))
+            wrongs.check(value == static_cast<float>(expected), "a gradient");
+        }
+        exchange.send(action, std::move(out));
+      }
+      exchange.finish();
+      world.barrier();
+    }
+  });
+  CHECK(all_empty(errors));
+  CHECK(wrongs.all() == "");
 }

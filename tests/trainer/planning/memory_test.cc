@@ -58,8 +58,10 @@ void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   const auto communicator = make_single_communicator();
   TinyTraining training(job, *communicator, dtype, threads);
   training.losses(2);
-  const auto plan = plan_rank(
-      job, {.micro_batch_size = job.topology.micro_batch_size, .dtype = dtype, .threads = threads});
+  const auto plan = plan_rank(job, {.micro_batch_size = job.topology.micro_batch_size,
+                                    .dtype = dtype,
+                                    .threads = threads,
+                                    .gpu = on_gpu()});
   REQUIRE(plan.has_value());
   const MemoryUse measured =
       tensor_memory(training.trainer->store(), training.trainer->context().allocator());
@@ -68,8 +70,14 @@ void check_memory(const config::JobConfig& job, DType dtype, int threads = 1) {
   CHECK(planned.gradients == measured.gradients);
   CHECK(planned.optimizer == measured.optimizer);
   CHECK(planned.packed == measured.packed);
-  check_close("activations", planned.activations, measured.activations);
-  check_close("with cached blocks", planned.total() - planned.process, measured.total());
+  // Where a workspace would hide the rest of them, without it.
+  const std::int64_t workspace = on_gpu() ? std::int64_t{32} << 20 : 0;
+  check_close("activations", planned.activations - workspace, measured.activations - workspace);
+  check_close("with cached blocks", planned.total() - planned.process - planned.device,
+              measured.total());
+  if (on_gpu())
+    CHECK(measured.total() ==
+          static_cast<std::int64_t>(training.trainer->context().allocator().bytes_reserved()));
 }
 
 /// Every family with one of the four ways to compute, or, with SORTIE_EVERY_CASE, with all of
@@ -86,7 +94,7 @@ void check_families(void (*change)(config::JobConfig&)) {
         job.topology.activation_checkpointing_type = recompute;
         change(job);
         // Where the processor has no bf16, the family is planned in f32.
-        check_memory(job, cpu_facts().multiplies_bf16 ? dtype : DType::f32);
+        check_memory(job, cpu_facts().multiplies_bf16 || on_gpu() ? dtype : DType::f32);
       }
     ++family_index;
   }
@@ -189,6 +197,45 @@ TEST_CASE("dropout, documents, tables of positions and more threads are in the p
   job.model.mla.q_lora_rank = 0;
   job.model.mtp.num_layers = 2;
   check_memory(job, DType::f32, 2);
+}
+
+TEST_CASE("on a GPU: a plan is within a hundredth of what the GPU's allocator then has" *
+          doctest::skip(no_gpu_is_tested())) {
+  struct Row {
+    const char* architecture;
+    DType dtype;
+    const char* recompute;
+    std::int64_t micro_batches;
+  };
+  for (const Row& row :
+       {Row{"llama", DType::f32, "disabled", 1}, Row{"gpt2", DType::bf16, "every_layer", 2},
+        Row{"deepseek-v3", DType::bf16, "disabled", 2}}) {
+    config::JobConfig job = sized_job(row.architecture);
+    job.model.vocab_size = 503;
+    job.model.num_layers = 2;
+    job.model.sequence_length = 48;
+    job.model.ffn_hidden_size = 256;
+    job.topology.micro_batch_size = 2;
+    job.topology.global_batch_size = 2 * row.micro_batches;
+    job.topology.activation_checkpointing_type = row.recompute;
+    check_memory(job, row.dtype);
+  }
+}
+
+TEST_CASE("of a GPU a plan has other parts than of a CPU") {
+  const config::JobConfig job = sized_job("llama");
+  const auto planned = [&](std::int64_t ranks, bool gpu) {
+    const auto plan = plan_rank(job, {.micro_batch_size = 4, .world_size = ranks, .gpu = gpu});
+    REQUIRE(plan.has_value());
+    return plan->memory;
+  };
+  CHECK(planned(1, false).device == 0);
+  const MemoryUse one = planned(1, true), two = planned(2, true);
+  CHECK(one.packed == 0);
+  CHECK(one.activations > std::int64_t{32} << 20);  // cuBLASLt's workspace
+  CHECK(one.device > 0);
+  CHECK(two.device > one.device);  // NCCL's groups
+  CHECK(one.on_gpu() == one.tensors() + one.cached + one.device);
 }
 
 }  // namespace sortie::trainer::test

@@ -7,12 +7,12 @@
 #include "trainer/ops/cuda/cuda_backend.h"
 #include "trainer/ops/cuda/streams.h"
 #include "trainer/ops/cuda/tensor_views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
 
 constexpr std::int64_t kMaxHeadSize = 256;
-constexpr std::int64_t kEnoughBlocks = 256;  // for the multiprocessors of any GPU, about
 
 template <class T>
 Heads<T> heads_of(const Tensor& x) {
@@ -75,14 +75,6 @@ AttentionInputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v,
   return in;
 }
 
-/// Into how many groups the query heads of a key head go: more than one where key heads are too few
-/// to make blocks of.
-int gradient_splits(const AttentionSizes& sizes) {
-  const std::int64_t tiles = (sizes.keys + 63) / 64, group = sizes.heads / sizes.key_heads;
-  const std::int64_t blocks = tiles * sizes.key_heads * sizes.batch;
-  return static_cast<int>(std::clamp<std::int64_t>(kEnoughBlocks / blocks, 1, group));
-}
-
 }  // namespace
 
 void CudaBackend::attention_forward(Context& context, const Tensor& q, const Tensor& k,
@@ -110,14 +102,15 @@ void CudaBackend::attention_backward(Context& context, const Tensor& q, const Te
     attention_delta(stream, sizes, heads_of<const T>(out), heads_of<const T>(dout),
                     address<float>(delta));
     const bool adds = mask.part.has_value();
-    AttentionGradients<T> to{.add = adds,
-                             .dq = narrow_heads<T>(adds, dq),
-                             .dk = narrow_heads<T>(adds, dk),
-                             .dv = narrow_heads<T>(adds, dv),
-                             .dq_f32 = wide_heads(adds, dq),
-                             .dk_f32 = wide_heads(adds, dk),
-                             .dv_f32 = wide_heads(adds, dv),
-                             .splits = gradient_splits(sizes)};
+    AttentionGradients<T> to{
+        .add = adds,
+        .dq = narrow_heads<T>(adds, dq),
+        .dk = narrow_heads<T>(adds, dk),
+        .dv = narrow_heads<T>(adds, dv),
+        .dq_f32 = wide_heads(adds, dq),
+        .dk_f32 = wide_heads(adds, dk),
+        .dv_f32 = wide_heads(adds, dv),
+        .splits = gradient_splits(sizes.batch, sizes.keys, sizes.heads, sizes.key_heads)};
     Tensor dk_parts, dv_parts;
     if (to.splits > 1) {
       const std::int64_t rows = k.size(1) * k.size(2);

@@ -12,13 +12,6 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// Fewer columns are not cut to multiples of kHeadPack.
-constexpr std::int64_t kFewColumns = 64;
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 struct Range {
   std::int64_t begin, count;
 };
@@ -42,7 +35,7 @@ class Head {
 
   cudaStream_t stream() const { return stream_; }
   std::int64_t columns() const { return columns_; }
-  std::int64_t line() const { return round_up(columns_, kHeadPack); }
+  std::int64_t line() const { return head_line(columns_); }
   HeadRows rows(Range rows) const {
     return {.rows = rows.count,
             .columns = columns_,
@@ -102,7 +95,7 @@ class Head {
     Rows<T> to = rows_of<T>(dh);
     to = {to.data + rows.begin * to.stride, rows.count, to.cols, to.stride};
     // Rows of padding may hold anything, and 0 * NaN is NaN.
-    const std::int64_t rest = columns_ < kFewColumns ? 0 : columns_ % kHeadPack;
+    const std::int64_t rest = head_rest(columns_);
     const std::int64_t whole = columns_ - rest;
     Rows<const float> sums;
     Tensor kept;

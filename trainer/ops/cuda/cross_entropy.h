@@ -5,11 +5,9 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
-
-/// Columns that row kernels read and write together: lines of logits are a multiple of it.
-inline constexpr std::int64_t kHeadPack = 8;
 
 /// Rows of the head: `columns` of the vocabulary from the token `first` on.
 struct HeadRows {

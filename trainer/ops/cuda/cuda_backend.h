@@ -49,6 +49,7 @@ class CudaBackend final : public Backend {
   void set_product_options(const ProductOptions& options) override;
   std::string product_choices() const override;
   Result<> use_product_choices(Context& context, std::string_view text) override;
+  void forget_product_choices() override;
 
   // Attention.
   void rope(Context& context, Tensor& x, const RopeTable& table, const Tensor& positions,

@@ -11,18 +11,14 @@ namespace {
 // Counting and sorting. Chunk by chunk: a warp looks at kWarp choices at once, in their order, and
 // the lanes that hold the same expert find each other. No two warps count in the same memory.
 
-constexpr int kSteps = 16;  // of a warp
+constexpr int kSteps = kChoiceSteps;  // of a warp
 constexpr int kChoicesPerWarp = kSteps * kWarp;
 
-/// Where a warp's counters for all experts still fit beside those of seven others.
-int warps_for(int experts) {
-  return experts <= 1024 ? 8 : 1;
-}
 std::int64_t chunks_per_segment(const Choices& choices) {
-  return blocks_for(choices.count / choices.segments, warps_for(choices.experts) * kChoicesPerWarp);
+  return choice_chunks(choices.count, choices.segments, choices.experts);
 }
 Grid grid_of_chunks(const Choices& choices) {
-  const int warps = warps_for(choices.experts);
+  const int warps = choice_warps(choices.experts);
   return {.blocks = static_cast<unsigned>(chunks_per_segment(choices) * choices.segments),
           .threads = static_cast<unsigned>(warps * kWarp),
           .shared_bytes = static_cast<std::size_t>(warps * choices.experts) * sizeof(int)};
@@ -166,10 +162,6 @@ __global__ void place_kernel(const Choices choices, const SortedRows rows,
 }
 
 }  // namespace
-
-std::int64_t chunk_counts_of(const Choices& choices) {
-  return chunks_per_segment(choices) * choices.segments * choices.experts;
-}
 
 template <class T>
 void count_experts(cudaStream_t stream, const Choices& choices, std::int32_t* chunk_counts,

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -17,7 +18,9 @@ struct Choices {
 };
 /// Choices are counted in chunks of each segment: the counts of all chunks are so many numbers,
 /// which callers have scratch memory for.
-std::int64_t chunk_counts_of(const Choices& choices);
+inline std::int64_t chunk_counts_of(const Choices& choices) {
+  return chunk_counts(choices.count, choices.segments, choices.experts);
+}
 
 /// counts [segments, E], overwritten. T: float, double.
 template <class T>

@@ -18,6 +18,9 @@ std::string CudaBackend::product_choices() const {
 Result<> CudaBackend::use_product_choices(Context&, std::string_view text) {
   return products_.use_choices(text);
 }
+void CudaBackend::forget_product_choices() {
+  products_.forget_choices();
+}
 
 void CudaBackend::weight_changed(Context&, const PackedWeight&) {}
 

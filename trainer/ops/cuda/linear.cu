@@ -10,12 +10,6 @@ namespace {
 
 constexpr int kWarps = 8;  // of a block that sums
 constexpr int kSumThreads = kWarps * kWarp;
-constexpr int kRowsOfPart = 128;  // at least
-constexpr int kMaxParts = 256;
-
-std::int64_t rows_of_part(std::int64_t rows) {
-  return std::max<std::int64_t>(kRowsOfPart, (rows + kMaxParts - 1) / kMaxParts);
-}
 
 /// A block per kWarp * N columns and part of the rows, which its warps take in turn. Reads every
 /// element once: bound by memory.
@@ -99,10 +93,6 @@ void start_column_parts(cudaStream_t stream, Rows<const T> x, float* parts) {
 }
 
 }  // namespace
-
-std::int64_t column_sum_parts(std::int64_t rows) {
-  return blocks_for(rows, rows_of_part(rows));
-}
 
 template <class T>
 void add_column_sums(cudaStream_t stream, Rows<const T> x, float* parts, float* sums) {

@@ -4,11 +4,9 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
-
-/// Parts that column sums of so many rows are cut into.
-std::int64_t column_sum_parts(std::int64_t rows);
 
 /// sums [cols] += column sums of x, in an order that depends on x's shape alone. `parts` is room
 /// for column_sum_parts(x.rows) * x.cols numbers. T: float or bf16.

@@ -53,11 +53,21 @@ void CudaBackend::copy_from_host(Context& context, std::span<const std::byte> fr
   upload.done = record_event(device_, stream);
 }
 
+// Behind all that any stream was given, and with one wait of the host: a copy to memory that is not
+// pinned is one by itself.
 void CudaBackend::copy_to_host(Context& context, const Tensor& from, std::span<std::byte> to) {
   const cudaStream_t stream = current_stream(context);
-  check(cudaMemcpyAsync(to.data(), from.raw(), to.size(), cudaMemcpyDeviceToHost, stream),
+  for (std::size_t other = 0; other < kStreams; ++other)
+    if (const auto kind = static_cast<StreamKind>(other); kind != context.stream())
+      context.wait(context.streams()->record(kind));
+  constexpr std::size_t kMostPinned = std::size_t{4} << 20;
+  std::shared_ptr<std::byte[]> pinned;
+  if (to.size() <= kMostPinned) pinned = context.allocator().memory().host_block(to.size());
+  check(cudaMemcpyAsync(pinned ? pinned.get() : to.data(), from.raw(), to.size(),
+                        cudaMemcpyDeviceToHost, stream),
         "a copy to the host");
   check(cudaStreamSynchronize(stream), "a copy to the host");
+  if (pinned) std::memcpy(to.data(), pinned.get(), to.size());
 }
 
 // On the host: a step has none of it, and its bits are then those of every other device.

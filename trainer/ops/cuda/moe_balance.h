@@ -5,11 +5,9 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
-
-/// Rows are added up in parts of so many, then the parts in their order.
-inline constexpr std::int64_t kRowsPerPart = 256;
 
 /// Row r is of sequence r / length; counts [rows / length, E].
 /// loss += factor * sum over rows of (sum_e scores_e counts_e) / (sum_e scores_e); parts:

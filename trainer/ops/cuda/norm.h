@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -19,13 +20,6 @@ struct NormForward {
 };
 template <class T>
 void norm_forward(cudaStream_t stream, const NormForward<T>& a);
-
-/// How rows are shared out among blocks: a function of the shape alone, so that sums over rows
-/// have the same bits on every GPU.
-struct NormParts {
-  std::int64_t rows_per_block = 0, blocks = 0;
-};
-NormParts norm_parts(std::int64_t rows, std::int64_t cols);
 
 /// dresidual.data may be null. dweight and dbias may be null each; what is wanted is summed over
 /// the rows of every block into `partial` [blocks, 1 or 2 with a dbias, cols], then over blocks.

@@ -7,7 +7,7 @@
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-constexpr int kEach = 16;  // columns of a thread
+constexpr int kEach = kNormColumns;
 
 /// The sums of both values over a block, in every thread. Two places in turn: one barrier is
 /// enough.
@@ -236,24 +236,6 @@ void norm_backward_of(cudaStream_t stream, const NormBackward<T>& a) {
 }
 
 }  // namespace
-
-/// Enough blocks to keep a large GPU's memory busy, few enough that their sums are a small part of
-/// what is read; where the sums do not stay in registers, so few that they stay in the L2 cache.
-NormParts norm_parts(std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kThreads = 65536;
-  std::int64_t most = 128, least_rows = 8;
-  if (cols <= kEach * kWarp) {
-    most = 2 * kThreads / (kWarp * kRowsAtATime);  // short rows: less of each is on its way
-    least_rows = 4 * kRowsAtATime;
-  } else if (cols <= kEach * kMostThreads) {
-    most = kThreads / threads_for(cols, kEach);
-  }
-  NormParts parts;
-  parts.rows_per_block = (rows + most - 1) / most;
-  if (parts.rows_per_block < least_rows) parts.rows_per_block = least_rows;
-  parts.blocks = (rows + parts.rows_per_block - 1) / parts.rows_per_block;
-  return parts;
-}
 
 template <class T>
 void norm_backward(cudaStream_t stream, const NormBackward<T>& a) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "trainer/ops/cuda/rows.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 
@@ -63,9 +64,5 @@ inline Rows<const float> one_row_of(const float* data, std::int64_t cols) {
 inline unsigned threads_for(std::int64_t cols, int each) {
   return blocks_for(cols, std::int64_t{each} * kWarp) * kWarp;
 }
-/// The widest block; its threads then have 128 registers.
-inline constexpr int kMostThreads = 512;
-/// Warps of a block in which each warp has a row.
-inline constexpr int kRowsAtATime = 4;
 
 }  // namespace sortie::trainer::ops::cuda

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kSumThreads = 256;
 constexpr int kSumEach = 4;  // neighbours of a thread per turn
+static_assert(kSumThreads * kSumEach == kSquaresOfTurn);
 
 /// Block b has the turns b, b + blocks, ... of kSumThreads * kSumEach values. Which thread adds
 /// what, and when, is the same whether `packed` (16-byte loads) or not.
@@ -78,12 +79,6 @@ struct AdamW {
 };
 
 }  // namespace
-
-std::int64_t square_parts(std::int64_t count) {
-  constexpr std::int64_t kMost = 1024;  // eight blocks on every multiprocessor of the largest GPUs
-  const std::int64_t turns = (count + kSumThreads * kSumEach - 1) / (kSumThreads * kSumEach);
-  return turns < 1 ? 1 : turns < kMost ? turns : kMost;
-}
 
 void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum) {
   const std::int64_t count = square_parts(values.size);

@@ -4,11 +4,10 @@
 #include <cuda_runtime.h>
 
 #include "trainer/ops/cuda/views.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 
-/// How many parts a sum of so many squares is taken in; it depends on nothing else.
-std::int64_t square_parts(std::int64_t count);
 /// sum = sum of squares in f64, by way of `parts` [square_parts(values.size)].
 void sum_squares(cudaStream_t stream, Flat<const float> values, double* parts, double* sum);
 

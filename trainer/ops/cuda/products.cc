@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -12,12 +11,11 @@
 #include "trainer/ops/cuda/error.h"
 #include "trainer/ops/cuda/product_plan.h"
 #include "trainer/ops/cuda/streams.h"
+#include "trainer/ops/cuda/work_sizes.h"
 
 namespace sortie::trainer::ops::cuda {
 namespace {
 
-/// As NVIDIA advises for Hopper; earlier GPUs use less of it.
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kMaxPlans = 4096;
 constexpr int kMaxTimed = 64;
 
@@ -26,6 +24,27 @@ int alignment_of(const void* address) {
   const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(address) | 16u;
   return static_cast<int>(bits & -bits);
 }
+
+/// A point in a stream whose time is known.
+class TimedEvent {
+ public:
+  TimedEvent() { check(cudaEventCreate(&event_), "an event"); }
+  ~TimedEvent() { (void)cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event"); }
+  /// Waits for this one.
+  double seconds_since(const TimedEvent& start) const {
+    check(cudaEventSynchronize(event_), "a product that is timed");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "the time of a product");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
 
 }  // namespace
 
@@ -71,6 +90,11 @@ class Products::State {
     return {};
   }
 
+  void forget_choices() {
+    choices_.clear();
+    plans_.clear();
+  }
+
  private:
   /// What decides whether the library takes an algorithm's words for the same algorithm.
   std::string origin() const {
@@ -91,13 +115,13 @@ class Products::State {
     return handle_.get();
   }
 
-  /// Each stream has its own: products of two streams may run at the same time.
+  /// Each stream has its own: products of two streams may run at the same time. Taken with its
+  /// first product, whether that needs it or not: memory does not depend on what is chosen.
   void* workspace(ExecutionContext& context, std::size_t bytes) {
-    if (bytes == 0) return nullptr;
     Tensor& tensor = workspaces_[static_cast<std::size_t>(context.stream())];
     if (!tensor.defined())
-      tensor = context.empty(DType::u8, {static_cast<std::int64_t>(kWorkspaceBytes)});
-    return tensor.raw();
+      tensor = context.empty(DType::u8, {static_cast<std::int64_t>(kProductWorkspaceBytes)});
+    return bytes > 0 ? tensor.raw() : nullptr;
   }
 
   cublasStatus_t add(ExecutionContext& context, const ProductPlan& plan,
@@ -117,7 +141,7 @@ class Products::State {
       if (cublasLtMatmulAlgoCheck(handle(), plan.desc.get(), plan.first.get(), plan.second.get(),
                                   plan.result.get(), plan.result.get(), &given->second,
                                   &result) == CUBLAS_STATUS_SUCCESS &&
-          result.workspaceSize <= kWorkspaceBytes) {
+          result.workspaceSize <= kProductWorkspaceBytes) {
         plan.algorithm = given->second;
         plan.workspace_bytes = result.workspaceSize;
         plan.possible = true;
@@ -139,7 +163,7 @@ class Products::State {
                                                     const ProductPlan& plan) {
     // The library looks at the bias' alignment.
     if (operands.bias != nullptr) plan.set_bias(operands.bias);
-    const ProductPreference preference = preference_of(key, kWorkspaceBytes);
+    const ProductPreference preference = preference_of(key, kProductWorkspaceBytes);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(options_.timed));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -153,31 +177,30 @@ class Products::State {
   }
 
   /// Waits for the device. A result that is added to is not written: it is what the ones before
-  /// left.
+  /// left; where results are dropped it may be.
   std::size_t fastest(ExecutionContext& context, const ProductKey& key, const Operands& operands,
                       cudaStream_t stream, const ProductPlan& plan,
                       const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
     Tensor apart;
     void* target = operands.c;
-    if (key.product.accumulate) {
+    if (key.product.accumulate && !options_.dropped) {
       apart = context.empty(key.product.output, {key.product.m, key.product.c_row});
       target = apart.raw();
     }
+    TimedEvent begin, end;
     std::size_t fastest = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const auto seconds = [&](int repeats) {
-        check(cudaStreamSynchronize(stream), "work before a product that is timed");
-        const auto begin = std::chrono::steady_clock::now();
+        begin.record(stream);
         for (int repeat = 0; repeat < repeats; ++repeat)
           if (add(context, plan, candidates[i].algo, candidates[i].workspaceSize, operands, target,
                   stream) != CUBLAS_STATUS_SUCCESS)
             return std::numeric_limits<double>::infinity();
-        check(cudaStreamSynchronize(stream), "a product that is timed");
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
-               repeats;
+        end.record(stream);
+        return end.seconds_since(begin) / repeats;
       };
-      constexpr double kEnough = 1e-3;                       // much more than a wait takes
+      constexpr double kEnough = 1e-3;                       // much more than events are apart
       const double once = std::min(seconds(1), seconds(1));  // the first loads the kernel
       const int repeats = std::clamp(static_cast<int>(kEnough / std::max(once, 1e-6)), 1, 100);
       double best = once;
@@ -217,6 +240,9 @@ std::string Products::choices() const {
 }
 Result<> Products::use_choices(std::string_view text) {
   return state_->use_choices(text);
+}
+void Products::forget_choices() {
+  state_->forget_choices();
 }
 
 }  // namespace sortie::trainer::ops::cuda

@@ -53,6 +53,7 @@ class Products {
   void set_options(const ProductOptions& options);
   std::string choices() const;
   Result<> use_choices(std::string_view text);
+  void forget_choices();
 
  private:
   class State;

@@ -7,7 +7,7 @@
 
 namespace sortie::trainer::ops {
 
-class MetaBackend final : public CpuBackend {
+class MetaBackend : public CpuBackend {
  public:
   using CpuBackend::CpuBackend;
 

@@ -1,0 +1,11 @@
+// The meta device that stands for a GPU.
+#pragma once
+
+#include "trainer/tensor/device.h"
+
+namespace sortie::trainer::ops {
+
+/// Its ops allocate what a GPU's do; those of {meta, 0} what the CPU's do.
+inline constexpr Device kPlannedGpu{.kind = DeviceKind::meta, .index = 1};
+
+}  // namespace sortie::trainer::ops

@@ -1,0 +1,43 @@
+#include "trainer/parallel/stage_lines.h"
+
+#include <fmt/core.h>
+
+#include <set>
+
+#include "common/base/check.h"
+#include "trainer/parallel/device_communicator.h"
+
+namespace sortie::trainer {
+
+StageLines::StageLines(Communicator& stages) : stages_(stages) {
+  const int count = stages.size();
+  std::set<std::pair<int, int>> pairs;
+  for (int stage = 0; count > 1 && stage < count; ++stage) {
+    const int next = (stage + 1) % count;
+    pairs.insert({stage, next});
+    pairs.insert({next, stage});
+  }
+  if (!sends_between_devices(stages)) return;
+  direct_ = count > 1;
+  for (const auto& [from, to] : pairs)
+    if (auto line = make_line(stages, from, to)) lines_[{from, to}] = std::move(line);
+}
+
+StageLines::End StageLines::end(int from, int to, int peer) {
+  if (!direct_) return {stages_, peer};
+  const auto found = lines_.find({from, to});
+  SORTIE_CHECK(found != lines_.end(), "stages {} and {} are no neighbours", from, to);
+  return {*found->second, peer == from ? 0 : 1};
+}
+
+Communicator::Handle StageLines::send(const Tensor& values, int stage, const Event& ready) {
+  const End line = to(stage);
+  return line.group.send_async(values, line.peer, ready);
+}
+
+Communicator::Handle StageLines::receive(const Tensor& values, int stage, const Event& ready) {
+  const End line = from(stage);
+  return line.group.receive_async(values, line.peer, ready);
+}
+
+}  // namespace sortie::trainer
