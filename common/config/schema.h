@@ -292,7 +292,8 @@ struct MoeConfig {
   std::int64_t group_topk = 1;
   double bias_update_rate = 0.0;
   double seq_aux_loss_coeff = 0.0;
-  double aux_loss_coeff = 0.0;  // mixtral and qwen3-moe
+  double aux_loss_coeff = 0.0;   // mixtral and qwen3-moe
+  double capacity_factor = 0.0;  // of an even load of each expert; 0 = experts take every choice
 };
 
 /// [model.mla]: deepseek-v3

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "common/base/elapsed.h"
 #include "trainer/ops/copy.h"
@@ -213,6 +214,11 @@ void TrainingStep::agree_on_routing(StepReport& report, std::int64_t micro_steps
   layout_.pipeline().all_reduce_sum(sums.span().first(2));  // losses arise on their own stages
   report.balance_loss = sums.span()[0] / static_cast<double>(micro_steps * replicas());
   report.mtp_loss = sums.span()[1] / static_cast<double>(std::max<std::int64_t>(targets, 1));
+  if (job_.model.moe.capacity_factor <= 0) return;
+  const auto counts = sums.span().subspan(StepRouting::kCounts);
+  double shares[] = {sums.span()[2], std::accumulate(counts.begin(), counts.end(), 0.0)};
+  layout_.pipeline().all_reduce_sum(shares);  // a stage counts the choices of its own mixtures
+  report.dropped_choices = shares[0] / std::max(shares[1], 1.0);
 }
 
 /// So many times the running mean of those before it. Few values have no mean worth the name.
