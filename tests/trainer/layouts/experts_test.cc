@@ -133,6 +133,8 @@ TEST_CASE("experts with a capacity drop the same choices in every layout") {
     const LayoutRun limited = run_layout(job, 1, 1, DType::f32);
     job.model.moe.capacity_factor = 0.0;
     CHECK(run_layout(job, 1, 1, DType::f32).losses != limited.losses);
+    REQUIRE(limited.dropped.size() == 1);
+    CHECK(limited.dropped[0] > 0.0);
   }
 }
 
